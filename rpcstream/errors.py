@@ -62,7 +62,10 @@ class RpcError(Exception):
         self.advice: str | None = None
 
     def __str__(self) -> str:
-        text, data = readable(self.code, self.message, self.data)
+        data = self.data
+        if type(data) is dict and getattr(self, "__notes__", None):  # which have the traceback
+            data = {name: member for name, member in data.items() if name != "traceback"}
+        text, data = readable(self.code, self.message, data)
         text = f"[{self.code}] {text}"
         if data is not None:
             text += f": {_shortened(data)}"
@@ -123,7 +126,10 @@ class InvalidParams(_KnownError):
 
 
 class InternalError(_KnownError):
-    """The handler failed; the traceback is in the server's log, and in `data` where the server runs with `debug`."""
+    """The handler failed; the message has the id under which the server's log has the traceback.
+
+    Where the server runs with `debug`, `data` has the traceback, too, and a client adds it as a note.
+    """
 
     CODE, MESSAGE = -32603, "Internal error"
 
@@ -283,6 +289,10 @@ class Unread(ConnectionLost):
 
 class CallTimeout(_LocatedError, TimeoutError):
     """The caller's time-out passed before the answer came. Whether the call was carried out is unknown."""
+
+
+#: Errors of a call that say all in their text, so clients raise them without the frames of their own code.
+CALL_ERRORS = (RpcError, ConnectFailed, ConnectionLost, CallTimeout)
 
 
 class EncodeError(TypeError):

@@ -26,6 +26,10 @@ class Limits:
     #: base64. The memory of all messages is bounded by `max_held_size` for a connection, `max_held_total` for a server.
     max_message_size: int = 64 * MIB
 
+    #: The JSON of one message, without the payloads of arrays, images and bytes. Parsing the worst of it takes about
+    #: 0.1 s on a small machine, in which no other call is served. Arrays and texts that are longer go as payloads.
+    max_json_size: int = 8 * MIB
+
     #: The depth to which arrays and objects are nested. Deeper than documents that people write, and under the 254
     #: levels that the JSON encoder can write, so that received values can be sent again.
     max_depth: int = 128
@@ -75,6 +79,12 @@ class Limits:
     #: Open connections of one server, those in their TLS handshake included. An idle one costs a few KiB, so the
     #: memory of 20,000 stays near 100 MiB; the system's limit of open files is usually met first.
     max_connections: int = 20_000
+
+    #: Callers that one instance of a service on NATS keeps. They take no place of a connection, because a NATS client
+    #: becomes a new caller with each inbox that it calls from. Over the limit, idle callers are forgotten first, which
+    #: costs them nothing, so it need only cover those with something under way. Each takes about 12 KiB in 36 objects:
+    #: Python's garbage collector keeps the event loop for 0.1 s to look through those of 2,500.
+    max_nats_callers: int = 2_500
 
     #: A connection on which nothing is sent or received and no call runs. A simulation may pause for minutes while its
     #: user thinks; a connection that a vanished machine left behind must not stay for ever.
@@ -151,6 +161,12 @@ class Limits:
     #: on a small machine, in which no other call is served, and 64 MiB. (Rows of a million numbers are better sent
     #: as arrays in any case, in a tenth of the time.)
     max_values: int = 1_000_000
+
+    #: Values of one message that are checked one by one, in Python, which holds the event loop: arrays, images, bytes,
+    #: types of yours, models of pydantic, classes and unions with such, and what a predicate is asked about. 10,000
+    #: arrays take 0.1 s. What msgspec checks in C does not count, nor do lists that are checked at once: of numpy's
+    #: numbers, of complex numbers, and for unions with a rich type where no value is an object.
+    max_checked_values: int = 10_000
 
     #: Memory of the parsed messages of one connection whose calls are running; estimated, without messages of less than
     #: a KiB. Over it the next calls of the connection wait, as with `max_calls`, so one call may exceed it: a message

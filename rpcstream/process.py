@@ -242,17 +242,33 @@ def stop_on_signals(
             signal.signal(number, handler)
 
 
+def on_hangup(function: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
+    """Call a function in the running event loop with each SIGHUP within the block."""
+    loop = asyncio.get_running_loop()
+    return _handled_hangup(lambda number, frame: loop.call_soon_threadsafe(function))
+
+
+def survive_hangup() -> contextlib.AbstractContextManager[None]:
+    """Ignore SIGHUP within the block, while there is nothing to reload yet or any more."""
+    return _handled_hangup(_ignore)
+
+
+def _ignore(number: int, frame: types.FrameType | None) -> None:
+    """Handle a signal in place of SIG_IGN, which child processes would inherit."""
+
+
 @contextlib.contextmanager
-def on_hangup(function: Callable[[], object]) -> Iterator[None]:
-    """Call a function in the running event loop with each SIGHUP, which would end the process otherwise.
+def _handled_hangup(handler: Callable[[int, types.FrameType | None], object]) -> Iterator[None]:
+    """Handle SIGHUP within the block, unless the program has a handler of its own.
 
     Does nothing outside the main thread, and where the system has no such signal.
     """
-    if not hasattr(signal, "SIGHUP") or threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGHUP) if hasattr(signal, "SIGHUP") and is_main else None
+    if before not in (signal.SIG_DFL, signal.SIG_IGN, _ignore):
         yield
         return
-    loop = asyncio.get_running_loop()
-    before = signal.signal(signal.SIGHUP, lambda number, frame: loop.call_soon_threadsafe(function))
+    signal.signal(signal.SIGHUP, handler)
     try:
         yield
     finally:

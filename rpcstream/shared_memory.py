@@ -241,6 +241,7 @@ class SharedMemory:
         "_fence",
         "_peer",
         "_peer_count",
+        "_peer_fd",
         "_ring",
         "_sock",
         "_unpublished",
@@ -252,8 +253,9 @@ class SharedMemory:
         self._sock: Any = sock
         self._budget = RingBudget(RING_SIZE) if budget is None else budget
         self._ring: Ring | None = None
-        #: The peer's ring, and the count in it; None where that is not known.
+        #: The peer's ring, its file, and the count in it; None where that is not known.
         self._peer: Any = None
+        self._peer_fd = -1
         self._peer_count: Any = None
         self.received = self.placed = 0
         #: Bytes of payloads that were taken from the peer's ring, of which it was not told yet.
@@ -289,7 +291,7 @@ class SharedMemory:
         if self._ring is None or self._peer is not None:
             return False
         try:
-            self._peer, self._peer_count = _open_ring(description)
+            self._peer, self._peer_count, self._peer_fd = _open_ring(description)
         except (OSError, ValueError) as error:
             if description is not None:
                 _note(str(error))
@@ -349,14 +351,20 @@ class SharedMemory:
         """Whether payloads may stand there in the peer's ring, of one message: an offset and a size each.
 
         All that came with one read, before `publish`, is no more than the ring: else a peer that names one place again
-        and again would have memory taken for each.
+        and again would have memory taken for each. The places have no holes: reading these takes memory.
         """
         if self._peer is None:
             return False
         end = len(self._peer)
         if self._unpublished + sum([size for _, size in places]) > end:
             return False
-        return all(start >= FIRST and not start % ALIGNMENT and start + size <= end for start, size in places)
+        return all(
+            start >= FIRST
+            and not start % ALIGNMENT
+            and start + size <= end
+            and os.lseek(self._peer_fd, start, os.SEEK_HOLE) >= start + size
+            for start, size in places
+        )
 
     def read(self, offset: int, memory: memoryview) -> None:
         """Copy a payload out, for which `holds` was true."""
@@ -393,6 +401,13 @@ class SharedMemory:
                 self._has_room(ring)
             ring.close()
         self._peer = self._peer_count = None
+        fd, self._peer_fd = self._peer_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_peer_fd", -1) >= 0:
+            os.close(self._peer_fd)
 
 
 class _Fence:
@@ -424,8 +439,8 @@ def _memory_file() -> int:
         return os.memfd_create("rpcstream", flags)
 
 
-def _open_ring(description: Any) -> tuple[Any, Any]:
-    """The ring that a peer has described, to be read: all of it, and the count in it.
+def _open_ring(description: Any) -> tuple[Any, Any, int]:
+    """The ring that a peer has described, to be read: all of it, the count in it, and its file.
 
     Raises:
         OSError, ValueError: it is not as it should be.
@@ -444,9 +459,10 @@ def _open_ring(description: Any) -> tuple[Any, Any]:
     finally:
         os.close(place)
     try:
-        return _mapped(fd, size, nonce)
-    finally:
+        return *_mapped(fd, size, nonce), fd
+    except BaseException:
         os.close(fd)
+        raise
 
 
 def _checked(description: Any) -> tuple[str, int, bytes]:

@@ -6,10 +6,11 @@ Owns the set of characters that are escaped, and the loggers that do it. Knows n
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Mapping
 
 #: Characters that control a terminal, or that make text look like another one: C0 and C1 controls, DEL, further line
 #: ends, changes of the writing direction; and surrogates, which cannot be encoded.
@@ -64,3 +65,10 @@ def _plain_formatter() -> logging.Formatter:
     import logging
 
     return logging.Formatter()
+
+
+def documentation_of(described: Mapping[str, Any]) -> str:
+    """The summary of a method that OpenRPC describes, and its description below; empty where it has neither."""
+    summary, text = (each if isinstance(each, str) else "" for each in map(described.get, ("summary", "description")))
+    # Other programs repeat the summary at the start of the description.
+    return text if text.startswith(summary) else f"{summary}\n\n{text}".rstrip()

@@ -131,11 +131,15 @@ class Certificates:
         self._stamp = tls.stamp()
         self.context = tls.context()
 
-    def refresh(self) -> Exception | None:
-        """Reload the files if they have changed. Returns the error if that failed: the old certificate stays then."""
+    def refresh(self, *, always: bool = False) -> Exception | None:
+        """Reload the files if they have changed. Returns the error if that failed: the old certificate stays then.
+
+        Args:
+            always: reload them even if they look unchanged.
+        """
         try:
             stamp = self._tls.stamp()
-            if stamp == self._stamp:
+            if stamp == self._stamp and not always:
                 return None
             self._stamp = stamp
             # First into another context: after a partial change the old key would stand with the new certificate.

@@ -110,6 +110,7 @@ class NatsServer:
         operator: users are known by JWTs of this operator's accounts.
         tls: clients connect by TLS; the certificate is the one of tests/certificates.py.
         config: more members of the configuration file, merged with those above.
+        text: more of that file, as its author wrote it, such as the example of a page.
 
     Attributes:
         url: `nats://127.0.0.1:port`, or `tls://...`.
@@ -126,7 +127,9 @@ class NatsServer:
         operator: Operator | None = None,
         tls: bool = False,
         config: Mapping[str, Any] | None = None,
+        text: str = "",
     ) -> None:
+        self._text = text
         self._program = find_program()
         if self._program is None:
             raise FileNotFoundError(MISSING)
@@ -217,7 +220,8 @@ class NatsServer:
     def _start(self) -> subprocess.Popen[bytes]:
         assert self._program is not None
         file = self.folder / "server.conf"
-        file.write_text(json.dumps(self.config))  # JSON is a configuration, too
+        members = [f"{json.dumps(name)}: {json.dumps(value)}\n" for name, value in self.config.items()]
+        file.write_text("".join(members) + self._text)
         with open(self.folder / "log", "ab") as log:
             # In a session of its own: Ctrl-C ends the tests, which end the server.
             process = subprocess.Popen(

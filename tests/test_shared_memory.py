@@ -164,8 +164,20 @@ def test_a_place_that_cannot_be(ends: tuple[SharedMemory, SharedMemory], places:
     assert not ends[0].holds(places)
 
 
+@pytest.mark.parametrize("written", [0, 1024 * 1024, 2 * 1024 * 1024 - 1])
+def test_a_place_with_a_hole_in_it(ends: tuple[SharedMemory, SharedMemory], written: int) -> None:
+    """To read a hole takes memory, which the reader would not have counted."""
+    reader, writer = ends
+    if written:
+        assert writer.place([bytes(written)]) == [FIRST]
+        assert reader.holds([(FIRST, written)])
+    assert not reader.holds([(FIRST, 2 * 1024 * 1024 + 4096)])
+    assert not reader.holds([(RING_SIZE // 2, 1024 * 1024)])
+
+
 def test_one_read_brings_no_more_than_a_ring(ends: tuple[SharedMemory, SharedMemory]) -> None:
-    reader = ends[0]
+    reader, writer = ends
+    assert writer.place([bytes(RING_SIZE // 2)]) == [FIRST]
     half = [(FIRST, RING_SIZE // 2)]
     for _ in range(2):
         assert reader.holds(half)

@@ -82,6 +82,10 @@ class Authenticator:
         """Accept from now on what another one accepts; the identities that were found stay what they are."""
         self._digest, self._authenticate, self._is_async = other._digest, other._authenticate, other._is_async
 
+    def accepts_as(self, other: Authenticator) -> bool:
+        """Whether both accept the same token."""
+        return self._authenticate is other._authenticate and hmac.compare_digest(self._digest, other._digest)
+
     @property
     def takes_shown(self) -> bool:
         """True if a peer may be accepted by what its connection shows, without a token."""

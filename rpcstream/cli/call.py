@@ -290,11 +290,8 @@ def _show_stream(client: Client, options: argparse.Namespace, params: Params, li
 
 
 def _show_items(stream: ClientStream, options: argparse.Namespace, line: StatusLine | None) -> int:
-    """Write each item as soon as it is received; returns the worst exit status.
-
-    The method's return value is written only where there was no item, since the method may be no stream at all.
-    """
-    path, status, number = options.output, OK, 0
+    """Write each item as soon as it is received; returns the worst exit status."""
+    path, status = options.output, OK
     with stream:
         for number, item in enumerate(stream, 1):
             if path is not None:
@@ -304,9 +301,6 @@ def _show_items(stream: ClientStream, options: argparse.Namespace, line: StatusL
             with line or nullcontext():
                 status = max(status, show(options, item))
     options.output = path
-    if not number and stream.result is not None:
-        with line or nullcontext():
-            return show(options, stream.result)
     return status
 
 

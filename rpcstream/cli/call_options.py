@@ -17,6 +17,7 @@ from .items import UsageError, parse_file_option, parse_positional
 from .options import (
     NATS_LOGIN_OPTIONS,
     HelpFormatter,
+    is_option,
     parse_count,
     parse_port,
     parse_seconds,
@@ -204,7 +205,18 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
     for name, needed in _OF_MODES.items():
         if getattr(options, name) not in (None, False) and mode != needed:
             return f"--{name.replace('_', '-')} goes with --{needed}"
-    return _find_wrong_argument(options, mode) or _find_wrong_output(options, mode)
+    return _find_dash(options, mode) or _find_wrong_argument(options, mode) or _find_wrong_output(options, mode)
+
+
+def _find_dash(options: argparse.Namespace, mode: str) -> str | None:
+    """Refuse items behind `--` that would be options without it: a server may have named a parameter so."""
+    item = next(filter(is_option, options.items), None)
+    if item is None:
+        return None
+    instead = (
+        "Write text as :str=TEXT" if mode == "publish" else "Pass all parameters as JSON: '-' reads standard input"
+    )
+    return f"{item[:60]!r}: an item never begins with '-'. {instead}"
 
 
 def _find_wrong_argument(options: argparse.Namespace, mode: str) -> str | None:

@@ -17,7 +17,7 @@ from ..client.discovery import (
     value_text,
     with_rich_schemas,
 )
-from ..text import visible
+from ..text import documentation_of, visible
 from .output import Terminal
 
 #: What JSON Schema calls the constraints of a value, and what is shown.
@@ -54,9 +54,8 @@ def rows_of(methods: list[dict[str, Any]]) -> list[dict[str, str]]:
 def method_text(method: dict[str, Any], document: Any, terminal: Terminal) -> str:
     """The signature and the documentation of one method, and the definitions of the named types in it."""
     text = _painted(method, signature_text(method), terminal)
-    description = method.get("description") or method.get("summary")
-    if isinstance(description, str) and description.strip():
-        text += "\n\n" + textwrap.indent(visible(description.strip(), keep="\n"), "    ")
+    if description := documentation_of(method).strip():
+        text += "\n\n" + textwrap.indent(visible(description, keep="\n"), "    ")
     if method.get("deprecated") is True:
         reason = method.get("x-deprecated")
         text += "\n\n    deprecated" + (f": {visible(reason[:_MAX_TEXT])}" if isinstance(reason, str) else "")

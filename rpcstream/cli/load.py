@@ -7,6 +7,7 @@ server. Targets such as `module:server` are loaded by `server.target`. Opens no 
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -117,7 +118,7 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
     added: dict[str, Any] = {"hosts": options.allow_host or (), "origins": options.allow_origin or ()}
     try:
         if options.token_file is not None:
-            added["token"] = read_token(options.token_file, "--token-file")
+            added["token"] = functools.partial(read_token, options.token_file, "--token-file")
         if files:
             added["tls"] = _read_tls(files)
         server.guard(**added)

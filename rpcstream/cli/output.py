@@ -15,6 +15,7 @@ import orjson
 from ..codec import TAG_KEY, Codec
 from ..codec.payloads import FrameLine, with_strings
 from ..errors import readable
+from ..limits import Limits
 from ..text import visible
 
 _STYLES = {
@@ -38,7 +39,7 @@ _MAX_PAYLOAD = 60
 class TaggedCodec(Codec):
     """Decodes no rich values: results keep their tagged objects, as the server would send them in text."""
 
-    def parse(self, line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
+    def parse(self, line: bytes, limits: Limits | None = None) -> tuple[Any, bytes]:
         """The message as plain JSON data."""
         return orjson.loads(line), line
 

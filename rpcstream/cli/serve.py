@@ -40,16 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parse(parser, argv)
     except SystemExit as stopped:  # --help, --version, wrong use: argparse has printed the text
         return stopped.code if isinstance(stopped.code, int) else OK
-    if options.log_config is not None:
-        try:
-            _configure_logging(options.log_config)
-        except Exception as error:  # of any class, since it may name classes of its own
-            cause = error.__cause__ or error
-            reason = (
-                getattr(cause, "strerror", None) or f"{cause}{' is missing' if isinstance(cause, KeyError) else ''}"
-            )
-            print(f"{parser.prog}: --log-config {options.log_config}: {reason}", file=sys.stderr)
-            return USAGE
+    from ..process import survive_hangup
+
+    with survive_hangup():  # it may come before the server is there
+        return _run(options, argv, parser.prog)
+
+
+def _run(options: argparse.Namespace, argv: Sequence[str], prog: str) -> int:
+    """Serve as the options say; returns the exit status."""
+    if not _has_configured_logging(options, prog):
+        return USAGE
     if options.hub and options.target is None:  # a target may set logging up itself
         _set_up_logging(options)
     if any(getattr(options, name) for name in WORKER_OPTIONS) and (status := _supervise(options, argv)) is not None:
@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from ..mcp.stdio import StdioPipe
 
         # First of all: what the target prints while it is imported must not get to standard output.
-        return _Command(options, parser.prog, pipe=StdioPipe()).run()
-    return _Command(options, parser.prog).run()
+        return _Command(options, prog, pipe=StdioPipe()).run()
+    return _Command(options, prog).run()
 
 
 def _supervise(options: argparse.Namespace, argv: Sequence[str]) -> int | None:
@@ -73,6 +73,8 @@ def _supervise(options: argparse.Namespace, argv: Sequence[str]) -> int | None:
         return None
     _set_up_logging(options)
     kept = {name: getattr(options, name) for name in ("max_requests", "memory_limit", "affinity")}
+    if options.start_timeout is not None:
+        kept["start_timeout"] = options.start_timeout or None
     watch = os.getcwd() if options.reload else None
     program = Program(
         entry="rpcstream.cli.serve:serve_as_worker", arguments=list(argv), argv=list(sys.argv), path=list(sys.path)
@@ -97,7 +99,8 @@ def serve_as_worker(link: WorkerLink, argv: list[str]) -> int:
         argv: the options and the target, as the supervisor was given them.
     """
     parser = make_parser()
-    return _Command(parse(parser, argv), parser.prog, link).run()
+    options = parse(parser, argv)
+    return _Command(options, parser.prog, link).run() if _has_configured_logging(options, parser.prog) else USAGE
 
 
 class _Command:
@@ -263,6 +266,20 @@ def _set_up_logging(options: argparse.Namespace) -> None:
     level = options.log_level or ("info" if options.debug else None)
     if level is not None:
         logging.getLogger().setLevel(level.upper())
+
+
+def _has_configured_logging(options: argparse.Namespace, prog: str) -> bool:
+    """Set logging up by the file of --log-config, if any; False, and the reason is printed, if that fails."""
+    if options.log_config is None:
+        return True
+    try:
+        _configure_logging(options.log_config)
+    except Exception as error:  # of any class, since it may name classes of its own
+        cause = error.__cause__ or error
+        reason = getattr(cause, "strerror", None) or f"{cause}{' is missing' if isinstance(cause, KeyError) else ''}"
+        print(f"{prog}: --log-config {options.log_config}: {reason}", file=sys.stderr)
+        return False
+    return True
 
 
 def _configure_logging(path: str) -> None:

@@ -23,7 +23,7 @@ FUNCTIONS_PATTERN = "control_*"
 MAX_WORKERS = 1000
 
 #: Options that a supervisor of several processes carries out.
-WORKER_OPTIONS = ("workers", "max_requests", "memory_limit", "affinity", "reload")
+WORKER_OPTIONS = ("workers", "max_requests", "memory_limit", "affinity", "start_timeout", "reload")
 
 #: Options of a hub alone, by the names that they have in its configuration.
 HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout", "grace")
@@ -83,6 +83,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--max-requests", metavar="N", type=parse_count, help="replace a worker that has answered so many")
     add("--memory-limit", metavar="SIZE", type=_parse_size, help="replace a worker that takes more, such as 2G")
     add("--affinity", action="store_true", help="keep each worker on one processor")
+    add("--start-timeout", metavar="S", type=parse_seconds, help="kill a worker not ready by then (default 60)")
     add("--reload", action="store_true", help="start again when a .py file here has changed")
     add("-d", "--debug", action="store_true", help="log every message; tell callers of exceptions")
     add("--no-binary", action="store_true", help="send arrays and images as base64, never as bytes")

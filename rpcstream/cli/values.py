@@ -19,7 +19,7 @@ from .items import Item, UsageError
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)", re.ASCII)
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 _BOOLS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_NO_NAN = "JSON has neither NaN nor infinity (an array may have them: give a .npy file with :ndarray)"
+_NO_NAN = "JSON has neither NaN nor infinity (use key:float=nan, or give a .npy file with :ndarray)"
 
 
 class ValueReader:
@@ -173,8 +173,8 @@ def _float(_reader: ValueReader, item: Item) -> float:
         value = float(item.text)
     except ValueError as error:
         raise ValueError("not a number") from error
-    if not math.isfinite(value):
-        raise ValueError(_NO_NAN)
+    if math.isinf(value) and "inf" not in item.text.lower():
+        raise ValueError("too large for a float")
     return value
 
 

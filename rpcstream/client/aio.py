@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..codec.payloads import CUT
-from ..errors import ConnectFailed, ConnectionLost
+from ..errors import CALL_ERRORS, ConnectFailed, ConnectionLost
 from ..events.event_queue import Policy
 from ..keyword_options import with_options
 from ..peer.deadline import INFINITE, inherited, time_left
-from ..peer.marshal import LONG_REPLY, NOT_GIVEN, Call, Marshaller, Outgoing, check_params, params_of
+from ..peer.marshal import LONG_REPLY, NOT_GIVEN, Call, Marshaller, Outgoing, check_params, given_params
+from ..peer.naming import MixedParams
 from ..peer.outgoing import AwaitedCall
 from ..peer.pending import OnProgress
 from ..peer.remote import Peer
@@ -25,12 +26,12 @@ from ..peer.stream import Stream, StreamCall
 from ..wire.buffers import AttachedMessage, Encoded
 from .address import Address, check_lasting, check_one_server
 from .base import BaseClient, check_hello, notify_client_params, publish_params
-from .batch import AsyncBatch, BatchExchange
+from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .hub import HubRegistration
 from .options import DEFAULT_ADDRESS, DEFAULTS, AsyncClientOptions, ClientOptions, Settings, make_settings
 from .pool import ConnectionPool
-from .retry import LOSSES, Attempts, CallRetries, is_awaited, may_have_run, was_not_begun
+from .retry import LOSSES, Attempts, ServerMethods, is_awaited, may_have_run, was_not_begun
 from .running import ServingClient
 from .subscriptions import Subscription, Subscriptions
 
@@ -82,7 +83,7 @@ class AsyncClient(BaseClient):
         self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
         self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks)
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings)
-        self._retries = CallRetries(settings.retry, lambda: self._submit("rpc.discover"))
+        self._methods = ServerMethods(settings.retry, lambda: self._submit("rpc.discover"))
         self._tasks: set[asyncio.Task[Any]] = set()
         self._tracing: ClientTracing | None = None
         if settings.tracing is not None:
@@ -142,8 +143,10 @@ class AsyncClient(BaseClient):
         wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
-        outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
-        return self._perform(outgoing, timeout, on_progress, wait_for)
+        params = given_params(args, kwargs)
+        if isinstance(params, MixedParams):
+            return self._call_named(method, params, timeout, returns, on_progress, wait_for)
+        return self._perform(Call(self._marshaller, method, params, timeout, returns), timeout, on_progress, wait_for)
 
     @overload
     def request(
@@ -203,7 +206,9 @@ class AsyncClient(BaseClient):
             loop = asyncio.get_running_loop()
             if seconds_to_wait is not None and attempts.until is None:
                 attempts.until = loop.time() + seconds_to_wait
-            return (self._pool.ready(loop) or await self._pool.get(method, deadline, attempts.until)).session
+            session = (self._pool.ready(loop) or await self._pool.get(method, deadline, attempts.until)).session
+            call.params = await self._methods.named(method, call.params, deadline)
+            return session
 
         def pause(error: Exception, left: float) -> float | None:
             waits = attempts.until is not None and is_awaited(error)
@@ -227,7 +232,7 @@ class AsyncClient(BaseClient):
         return self._decorate_or_send(message, options)
 
     def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> AsyncBatch:
-        return AsyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for, self._notified)
+        return AsyncBatch(self._marshaller, timeout, self._perform, self._send, self._named, wait_for, self._notified)
 
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
         check_hello(hello)
@@ -257,7 +262,10 @@ class AsyncClient(BaseClient):
         return self.request("rpc.notify", notify_client_params(client, method, args, kwargs))
 
     async def offer(self, *, shared: bool = False) -> list[str]:
-        return await self._registration.offer(shared=shared)
+        try:
+            return await self._registration.offer(shared=shared)
+        except CALL_ERRORS as error:
+            raise error.with_traceback(None) from None
 
     async def withdraw(self, *names: str) -> list[str]:
         return await self._registration.withdraw(*names)
@@ -322,29 +330,54 @@ class AsyncClient(BaseClient):
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         until = None if wait_for is None else loop.time() + wait_for
         attempts: Attempts | None = None
-        while True:
-            try:
-                connection = self._pool.ready(loop) or await self._pool.get(outgoing.method, deadline, until)
-                pending = AwaitedCall(loop.create_future(), outgoing.method, deadline, on_progress)
-                connection.calls.begin(outgoing, pending)
+        try:
+            while True:
                 try:
-                    reply, line = await pending.future
-                except BaseException:
-                    connection.calls.give_up(outgoing)
-                    raise
-                if (len(line) >= LONG_REPLY or type(line) in CUT) and self._marshaller.takes_long(reply, line):
-                    return await asyncio.to_thread(outgoing.outcome, reply, line)
-                return outgoing.outcome(reply, line)
-            except LOSSES as error:
-                attempts = attempts or Attempts(self._settings.retries, wait_for, until)
-                pause = attempts.pause(error, loop.time(), deadline) if outgoing.is_repeatable else None
-                if pause is None or self._pool.is_closed:
-                    raise
-                loss, until = error, attempts.until
-            await asyncio.sleep(pause)
-            if may_have_run(loss):
-                is_batch = isinstance(outgoing, BatchExchange)  # which is no method that could be waited for
-                await self._retries.check(outgoing.method, loss, deadline, None if is_batch else until)
+                    connection = self._pool.ready(loop) or await self._pool.get(outgoing.method, deadline, until)
+                    pending = AwaitedCall(loop.create_future(), outgoing.method, deadline, on_progress)
+                    connection.calls.begin(outgoing, pending)
+                    try:
+                        reply, line = await pending.future
+                    except BaseException:
+                        connection.calls.give_up(outgoing)
+                        raise
+                    if (len(line) >= LONG_REPLY or type(line) in CUT) and self._marshaller.takes_long(reply, line):
+                        return await asyncio.to_thread(outgoing.outcome, reply, line)
+                    return outgoing.outcome(reply, line)
+                except LOSSES as error:
+                    attempts = attempts or Attempts(self._settings.retries, wait_for, until)
+                    pause = attempts.pause(error, loop.time(), deadline) if outgoing.is_repeatable else None
+                    if pause is None or self._pool.is_closed:
+                        raise
+                    loss, until = error, attempts.until
+                await asyncio.sleep(pause)
+                if may_have_run(loss):
+                    await self._methods.check(outgoing, loss, deadline, until)
+        except CALL_ERRORS as error:
+            raise error.with_traceback(None) from None
+
+    async def _named(self, method: str, params: Any, timeout: Any) -> Any:
+        """The params of a call, all by name if some are."""
+        seconds = self._timeout if timeout is NOT_GIVEN else timeout
+        deadline = INFINITE if seconds is None else asyncio.get_running_loop().time() + seconds
+        return await self._methods.named(method, params, deadline)
+
+    async def _call_named(
+        self,
+        method: str,
+        params: MixedParams,
+        timeout: Any,
+        returns: Any,
+        on_progress: OnProgress | None,
+        wait_for: Any,
+    ) -> Any:
+        """Make a call, all arguments by name."""
+        call = Call(self._marshaller, method, await self._named(method, params, timeout), timeout, returns)
+        return await self._perform(call, timeout, on_progress, wait_for)
+
+    async def _notify_named(self, method: str, params: MixedParams, timeout: Any, wait_for: Any) -> None:
+        message = self._notification(method, await self._named(method, params, timeout))
+        await self._send(message, method, timeout, wait_for)
 
     async def _send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
@@ -354,21 +387,24 @@ class AsyncClient(BaseClient):
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         until = None if wait_for is None else loop.time() + wait_for
         attempts: Attempts | None = None
-        while True:
-            try:
-                connection = self._pool.ready(loop)
-                if connection is None:
-                    if type(message) is AttachedMessage:
-                        message.secure()  # it must wait
-                    connection = await self._pool.get(method, deadline, until)
-                return connection.calls.notify(message, method)
-            except (ConnectFailed, ConnectionLost) as error:
-                attempts = attempts or Attempts(self._settings.retries, wait_for, until)
-                pause = attempts.pause(error, loop.time(), deadline)
-                if pause is None or self._pool.is_closed:
-                    raise
-                until = attempts.until
-            await asyncio.sleep(pause)
+        try:
+            while True:
+                try:
+                    connection = self._pool.ready(loop)
+                    if connection is None:
+                        if type(message) is AttachedMessage:
+                            message.secure()  # it must wait
+                        connection = await self._pool.get(method, deadline, until)
+                    return connection.calls.notify(message, method)
+                except (ConnectFailed, ConnectionLost) as error:
+                    attempts = attempts or Attempts(self._settings.retries, wait_for, until)
+                    pause = attempts.pause(error, loop.time(), deadline)
+                    if pause is None or self._pool.is_closed:
+                        raise
+                    until = attempts.until
+                await asyncio.sleep(pause)
+        except CALL_ERRORS as error:
+            raise error.with_traceback(None) from None
 
     def _check_params(self, outgoing: Outgoing) -> None:
         """Raise EncodeError for an iterator: over HTTP the server cannot ask for the next items."""

@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from ..errors import EncodeError, RpcError
-from ..peer.marshal import NOT_GIVEN, Marshaller, RawCall, params_of
+from ..peer.marshal import NOT_GIVEN, Marshaller, RawCall, given_params, params_of
+from ..peer.naming import MixedParams
 from ..peer.proxy import NAMES_KEPT, Descriptions, Method, Methods, remote_name
 from .options import Settings
 
@@ -136,7 +137,8 @@ class BaseClient(ABC):
 
         Args:
             method: the name of the method.
-            args: the arguments, all by position or all by name. An iterator is sent item by item.
+            args: the arguments by position. An iterator is sent item by item. Where some are given by position and
+                others by name, the client asks the server once (`rpc.discover`) for the names of the former.
             kwargs: the arguments by name. For a parameter named `timeout`, `returns`, `on_progress` or `wait_for` use
                 `request`.
             timeout: seconds that this call may take, None for no limit. It is sent to the server, which stops too.
@@ -149,8 +151,8 @@ class BaseClient(ABC):
             RpcError: the server answered with an error; subclasses for the known codes.
             ConnectFailed, ConnectionLost: no connection could be made, or it ended before the reply arrived.
             CallTimeout: no reply in time, or no connection was free in time (see `pool`). The connection stays open.
-            TypeError: arguments both by position and by name; a value that cannot be sent (EncodeError); a result that
-                does not fit `returns`.
+            TypeError: arguments by position and by name, and the server does not tell the names of the former; a value
+                that cannot be sent (EncodeError); a result that does not fit `returns`.
             RuntimeError: the client is closed.
         """
 
@@ -394,7 +396,7 @@ class BaseClient(ABC):
         wait_for: float | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> Any:
-        params = params_of(method, args, kwargs)
+        params: Any = given_params(args, kwargs)
         return self.stream_request(
             method, params, timeout=timeout, returns=returns, on_progress=on_progress, wait_for=wait_for
         )
@@ -402,8 +404,14 @@ class BaseClient(ABC):
     def _notify(
         self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN, **kwargs: Any
     ) -> Any:
-        message = self._notification(method, params_of(method, args, kwargs))
-        return self._send(message, method, timeout, wait_for)
+        params = given_params(args, kwargs)
+        if isinstance(params, MixedParams):
+            return self._notify_named(method, params, timeout, wait_for)
+        return self._send(self._notification(method, params), method, timeout, wait_for)
+
+    @abstractmethod
+    def _notify_named(self, method: str, params: MixedParams, timeout: Any, wait_for: Any) -> Any:
+        """Send a notification, all arguments by name."""
 
 
 def check_hello(hello: object) -> None:

@@ -16,13 +16,15 @@ from ..errors import (
     CallTimeout,
     ConnectionLost,
     InternalError,
+    InvalidParams,
     InvalidRequest,
     MessageTooLarge,
     MethodNotFound,
     ProviderGone,
     error_from_wire,
 )
-from ..peer.marshal import NOT_GIVEN, Marshaller, Soon, check_params, params_of, told
+from ..peer.marshal import NOT_GIVEN, Marshaller, Soon, advise, check_params, given_params, told
+from ..peer.naming import MixedParams
 from ..peer.pending import PendingCall, PendingCalls
 from ..peer.proxy import Method, Methods, remote_name
 from ..wire import envelope
@@ -65,7 +67,7 @@ class BatchCall:
         """
         error = self.error
         if error is not None:
-            raise error
+            raise error.with_traceback(None) from None
         return self._value
 
     @property
@@ -104,6 +106,8 @@ class BatchCall:
                     value = marshaller.checked(self.method, value, self._returns)
             self._value = value
         except Exception as error:
+            if isinstance(error, InvalidParams):
+                advise(error, self.params)
             self._error = error
 
     def fail(self, error: Exception) -> None:
@@ -138,7 +142,7 @@ class Batch:
         """Add a call; `returns` is the type that its result must have."""
         if "timeout" in kwargs:
             raise TypeError("a batch has one time-out for all its calls: batch(timeout=…)")
-        return self.request(method, params_of(method, args, kwargs), returns=returns)
+        return self.request(method, given_params(args, kwargs), returns=returns)  # type: ignore[arg-type]
 
     def request(
         self, method: str, params: list[Any] | dict[str, Any] | None = None, *, returns: Any = NOT_GIVEN
@@ -149,7 +153,20 @@ class Batch:
         return call
 
     def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
-        self._members.append((method, params_of(method, args, kwargs)))
+        self._members.append((method, given_params(args, kwargs)))
+
+    def _mixed(self) -> list[tuple[int, str, MixedParams]]:
+        """The members with arguments by position and by name: their places, methods and params."""
+        members = [(each.method, each.params) if isinstance(each, BatchCall) else each for each in self._members]
+        return [(place, *each) for place, each in enumerate(members) if isinstance(each[1], MixedParams)]
+
+    def _settle_params(self, place: int, params: dict[str, Any]) -> None:
+        """Set the params of a member, whose arguments have all got names."""
+        member = self._members[place]
+        if isinstance(member, BatchCall):
+            member.params = params
+        else:
+            self._members[place] = member[0], params
 
     def _outgoing(self) -> BatchExchange | Encoded | None:
         """The message to send: with calls to wait for, or encoded notifications only; None for an empty batch."""
@@ -170,6 +187,7 @@ class SyncBatch(Batch):
     Args:
         perform: the client's: sends the calls and waits for their replies.
         send: the client's: sends notifications.
+        named: the client's: gives the params of a call, all by name if some are.
         notified: where there are no calls, gives further members of each notification.
     """
 
@@ -179,12 +197,14 @@ class SyncBatch(Batch):
         timeout: Any,
         perform: Callable[..., object],
         send: Callable[..., object],
+        named: Callable[..., Any],
         wait_for: Any,
         notified: Notified | None = None,
     ) -> None:
         super().__init__(marshaller, timeout, notified)
         self._perform = perform
         self._send = send
+        self._named = named
         self._wait_for = wait_for
 
     def __enter__(self) -> SyncBatch:
@@ -195,6 +215,8 @@ class SyncBatch(Batch):
     ) -> None:
         if kind is not None:
             return
+        for place, method, params in self._mixed():
+            self._settle_params(place, self._named(method, params, self._timeout))
         outgoing = self._outgoing()
         if isinstance(outgoing, BatchExchange):
             try:
@@ -214,6 +236,7 @@ class AsyncBatch(Batch):
     Args:
         perform: the client's: sends the calls and waits for their replies.
         send: the client's: sends notifications.
+        named: the client's: gives the params of a call, all by name if some are.
         notified: where there are no calls, gives further members of each notification.
     """
 
@@ -223,12 +246,14 @@ class AsyncBatch(Batch):
         timeout: Any,
         perform: Callable[..., Awaitable[object]],
         send: Callable[..., Awaitable[object]],
+        named: Callable[..., Awaitable[Any]],
         wait_for: Any,
         notified: Notified | None = None,
     ) -> None:
         super().__init__(marshaller, timeout, notified)
         self._perform = perform
         self._send = send
+        self._named = named
         self._wait_for = wait_for
 
     async def __aenter__(self) -> AsyncBatch:
@@ -239,6 +264,8 @@ class AsyncBatch(Batch):
     ) -> None:
         if kind is not None:
             return
+        for place, method, params in self._mixed():
+            self._settle_params(place, await self._named(method, params, self._timeout))
         outgoing = self._outgoing()
         if isinstance(outgoing, BatchExchange):
             try:
@@ -278,6 +305,10 @@ class BatchExchange:
         for member in self._pending_calls.values():
             member.call_id = pending.add(member)
         collector.members = list(self._pending_calls.values())
+
+    @property
+    def methods(self) -> list[str]:
+        return [member.method if isinstance(member, BatchCall) else member[0] for member in self._members]
 
     @property
     def call_ids(self) -> list[int | str]:

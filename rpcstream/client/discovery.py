@@ -12,7 +12,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from ..codec import TAG_KEY
-from ..text import visible
+from ..text import documentation_of, visible
 
 _DTYPE = re.compile(r"[<>|=]([biufc])([0-9]{1,2})")
 #: Schemas inside each other in which references are resolved.
@@ -105,23 +105,38 @@ def _named(objects: Any) -> list[dict[str, Any]]:
 
 def signature_text(method: dict[str, Any]) -> str:
     """A method as text, like a Python signature: `add(a: int, b: int = 2) -> int`."""
-    parameters = []
-    for parameter in parameters_of(method):
+    parameters: list[str] = []
+    has_star = False
+    for parameter, way in _in_order(method):
         schema = parameter.get("schema")
-        stars = {"positional": "*", "named": "**"}.get(str(parameter.get("x-rest")), "")
+        stars = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}.get(way, "")
+        if way is Parameter.KEYWORD_ONLY and not has_star:
+            parameters.append("*")
+        has_star = has_star or way in (Parameter.VAR_POSITIONAL, Parameter.KEYWORD_ONLY)
         text = f"{stars}{visible(parameter['name'])}"
         kind = type_text(schema)
         if kind != "any":
             text += f": {kind}"
         if not stars and not parameter.get("required") and isinstance(schema, dict):
-            default = (
-                value_text(schema["default"]) if "default" in schema else visible(str(schema.get("x-default", "...")))
-            )
+            default = default_text(schema)
             text += f"={default}" if kind == "any" else f" = {default}"
         parameters.append(text)
     result = method.get("result")
     returns = type_text(result.get("schema") if isinstance(result, dict) else None)
     return f"{visible(method['name'])}({', '.join(parameters)})" + (f" -> {returns}" if returns != "any" else "")
+
+
+def _in_order(method: dict[str, Any]) -> list[tuple[dict[str, Any], Any]]:
+    """The parameters of a method in the order of Python, with the kind of each: a document has required ones first."""
+    parameters = parameters_of(method)
+    are_marked = any(each.get("x-keyword") is True for each in parameters)
+    by_name = method.get("paramStructure") == "by-name" and not are_marked
+    kinds = [
+        _KINDS.get(str(each.get("x-rest")))
+        or (Parameter.KEYWORD_ONLY if by_name or each.get("x-keyword") is True else Parameter.POSITIONAL_OR_KEYWORD)
+        for each in parameters
+    ]
+    return sorted(zip(parameters, kinds, strict=True), key=lambda each: each[1])
 
 
 class KnownMethods:
@@ -141,20 +156,17 @@ class KnownMethods:
 
     def description(self, name: str) -> str | None:
         """The documentation of a method; None if it is not known or has none."""
-        method = self._methods.get(name, {})
-        text = method.get("description") or method.get("summary")
-        return visible(text, keep="\n") if isinstance(text, str) else None
+        return visible(documentation_of(self._methods.get(name, {})), keep="\n") or None
 
     def signature(self, name: str) -> Signature | None:
         """The signature of a method; None if it is not known, or Python cannot say it."""
         method = self._methods.get(name)
         if method is None:
             return None
-        by_name = method.get("paramStructure") == "by-name"
         result = method.get("result")
         returns = _annotation(result.get("schema") if isinstance(result, dict) else None)
         try:
-            return Signature([_parameter(each, by_name) for each in parameters_of(method)], return_annotation=returns)
+            return Signature([_parameter(*each) for each in _in_order(method)], return_annotation=returns)
         except ValueError:  # a name that is no identifier; a required parameter behind an optional one
             return None
 
@@ -166,15 +178,12 @@ class _TypeName(str):
     __repr__ = str.__str__
 
 
-def _parameter(described: dict[str, Any], by_name: bool) -> Parameter:
+def _parameter(described: dict[str, Any], kind: Any) -> Parameter:
     schema = described.get("schema")
-    kind: Any = _KINDS.get(str(described.get("x-rest")))
     default: Any = Parameter.empty
-    if kind is None:
-        kind = Parameter.KEYWORD_ONLY if by_name else Parameter.POSITIONAL_OR_KEYWORD
-        if not described.get("required"):
-            known = schema if isinstance(schema, dict) else {}
-            default = known["default"] if "default" in known else _TypeName(default_text(known))
+    if kind not in _KINDS.values() and not described.get("required"):
+        known = schema if isinstance(schema, dict) else {}
+        default = known["default"] if "default" in known else _TypeName(default_text(known))
     return Parameter(described["name"], kind, default=default, annotation=_annotation(schema))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from ..codec import payloads
-from ..codec.payloads import TooManyValues
+from ..codec.payloads import OverLimit
 from ..errors import BY_STATUS, ConnectFailed, ConnectionLost, InternalError, RpcError, Unread
 from ..peer import control_messages
 from ..peer.incoming import FrameAdmission, content_of
@@ -290,7 +290,7 @@ class Exchange:
                 line = self._lines.popleft()
                 try:
                     self._next = self._parse(line)
-                except TooManyValues as error:
+                except OverLimit as error:
                     self._refuse_long(error, line)
                     return
                 except orjson.JSONDecodeError as error:
@@ -314,7 +314,7 @@ class Exchange:
         """The message as a value, its bytes without long payloads, and its bytes as received."""
         if len(line) < LONG:
             return orjson.loads(line), line, line
-        return *self._session.codec.parse(line, self._session.limits.max_values), line
+        return *self._session.codec.parse(line, self._session.limits), line
 
     def _handle(self, message: Any, read: bytes, line: bytes) -> None:
         """Handle replies and notifications for the calls of this exchange; all others are dropped."""
@@ -324,7 +324,7 @@ class Exchange:
         if type(message) is dict and self._collected and "result" in message:
             try:
                 message, read = self._with_items(message, read)
-            except TooManyValues as error:
+            except OverLimit as error:
                 self._refuse_long(error, line)
                 return
         line = payloads.shared(read) if type(message) is list else read
@@ -420,7 +420,7 @@ class Exchange:
             self._refuse(error)
         return False
 
-    def _refuse_long(self, error: TooManyValues, line: bytes) -> None:
+    def _refuse_long(self, error: OverLimit, line: bytes) -> None:
         self._refuse(envelope.refusal_of(error.stand_in(line), self._max_size, side="client"))
 
     def _refuse(self, error: RpcError) -> None:

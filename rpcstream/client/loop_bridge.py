@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from ..errors import ConnectionLost
+from ..errors import CALL_ERRORS, ConnectionLost
 from ..peer.blocking import BlockingStream, Bridge
 from ..peer.deadline import INFINITE, free_context
 from ..peer.marshal import Outgoing
@@ -44,13 +44,14 @@ class LoopBridge(Bridge):
     Attributes:
         is_of_parent: the event loop runs in the process that this one was forked from.
         is_over: nothing can be run any more.
+        is_ending: the event loop only cleans up.
         lock: while it is held, the event loop does not end.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, address: str) -> None:
         super().__init__(loop)
         self.address = address
-        self.is_of_parent = self.is_over = False
+        self.is_of_parent = self.is_over = self.is_ending = False
         self.lock = threading.RLock()
         _all.add(self)
 
@@ -58,6 +59,11 @@ class LoopBridge(Bridge):
         """Take nothing more; when this returns, everything that was taken is known to the event loop."""
         with self.lock:
             self.is_over = True
+
+    def stop(self) -> None:
+        """Let the event loop end, unless it already does; called in the loop."""
+        if not self.is_ending:
+            self.loop.stop()
 
     def check_open(self) -> None:
         """Raise LoopClosedError if the event loop has ended, or runs in another process (`lock` is held)."""
@@ -77,6 +83,8 @@ class LoopBridge(Bridge):
             return self.run(make)
         except CancelledError:
             raise self.lost(method) from None
+        except CALL_ERRORS as error:
+            raise error.with_traceback(None) from None
 
     def lost(self, method: str) -> ConnectionLost:
         """The error of a call that the end of the loop leaves without a reply."""
@@ -212,7 +220,7 @@ class SubmittedCall(PendingCall):
             self._start()
             return
         if self._is_first() and self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error)
+            self.future.set_exception(error.with_traceback(None) if isinstance(error, CALL_ERRORS) else error)
         self._clean_up()
 
     def when_over(self, function: Callable[[], object]) -> None:

@@ -248,6 +248,7 @@ def _run(client: _LoopClient, bridge: LoopBridge, submitted: SubmitQueue) -> Non
         log.exception("the event loop of a client broke off")
     finally:
         bridge.close()
+        bridge.is_ending = True
         submitted.fail_all()
         loop.run_until_complete(_finish(client))
         loop.run_until_complete(loop.shutdown_asyncgens())
@@ -273,7 +274,7 @@ def _end(bridge: LoopBridge, client: AsyncClient) -> None:
         _of_parent.append((bridge.loop, client))
         return
     try:
-        bridge.loop.call_soon_threadsafe(bridge.loop.stop)
+        bridge.loop.call_soon_threadsafe(bridge.stop)
     except RuntimeError:  # it has ended by itself
         pass
 

@@ -56,9 +56,9 @@ class ClientOptions(TypedDict, total=False):
             a hub for a provider of its method; each call may give its own. The time-out counts all the same. None:
             such a call fails at once, or with `reconnect` waits for a connection until it times out.
         retries: how often a call is repeated that failed because there was no connection, the connection was lost, or a
-            hub lost the program that ran the call. The method may have run already, so use it for methods that may run
-            twice.
-        retry: which of these calls are repeated: "all", or only those of methods that the server declares "idempotent".
+            hub lost the program that ran the call.
+        retry: which of these calls are repeated. "idempotent": those that were not begun, and those of methods that the
+            server declares idempotent. "all": every call, also one that may have run already.
         reconnect: keep a connection open: made by `with`, `async with` or the first call, and made again whenever it is
             lost, with the pauses of a `Backoff` (True: the default ones). Calls wait for it until they time out.
         on_state: called with each new `state`, in the event loop of the client.
@@ -146,7 +146,7 @@ DEFAULTS: Mapping[str, Any] = {
     "wait_for": None,
     "pool": None,
     "retries": 0,
-    "retry": "all",
+    "retry": "idempotent",
     "reconnect": False,
     "on_state": None,
     "codec": None,

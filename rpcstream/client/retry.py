@@ -5,12 +5,13 @@ Owns which failed calls are made again, and after which pause. Knows no connecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..backoff import Backoff
 from ..errors import (
     CallCancelled,
+    CallTimeout,
     ConnectFailed,
     ConnectionLost,
     MethodNotFound,
@@ -21,9 +22,16 @@ from ..errors import (
     Unread,
 )
 from ..peer.deadline import INFINITE
+from ..peer.naming import MethodFacts, MixedParams, facts_of, named, unnamed
 
 if TYPE_CHECKING:  # which plain calls of the sync client do without
     import asyncio
+
+    from ..peer.marshal import Outgoing
+
+
+#: The methods of a server by name; None: it was not asked, or has not answered.
+Known = Mapping[str, MethodFacts] | None
 
 
 def is_permanent(error: Exception) -> bool:
@@ -155,69 +163,67 @@ def pause_of_wait(count: int, left: float, time_left: float) -> float | None:
 SHORT = 0.02
 
 
-def idempotent_methods(document: Any) -> dict[str, bool]:
-    """The methods in a server's `rpc.discover` document by name; True: it is idempotent."""
-    methods = document.get("methods") if isinstance(document, dict) else None
-    found = methods if isinstance(methods, list) else []
-    return {
-        method["name"]: method.get("x-idempotent") is True
-        for method in found
-        if isinstance(method, dict) and isinstance(method.get("name"), str)
-    }
+def is_missing(methods: Iterable[str], known: Known) -> bool:
+    """Tell whether the server has answered, and lacks one of these methods."""
+    return known is not None and not all(method in known for method in methods)
 
 
-def is_known(method: str, known: Mapping[str, bool] | None, error: Exception, *, waits: bool) -> bool:
-    """Tell whether what is known of a method from before is still good, after its call was lost with this error."""
+def is_known(methods: Iterable[str], known: Known, error: Exception, *, waits: bool) -> bool:
+    """Tell whether what is known of the methods of a call is still good, after it was lost with this error."""
     # What is registered at a hub changes.
-    return known is not None and not isinstance(error, ProviderGone) and (method in known or not waits)
+    return known is not None and not isinstance(error, ProviderGone) and not (waits and is_missing(methods, known))
 
 
-def check_idempotent(method: str, known: Mapping[str, bool] | None, error: Exception) -> None:
-    """Raise unless a lost call may be repeated: ConnectionLost with the reason, or the hub's ProviderGone.
+def check_idempotent(outgoing: Outgoing, known: Known, error: Exception) -> None:
+    """Raise unless a lost call or batch may be repeated: ConnectionLost with the reason, or the hub's ProviderGone.
 
     Args:
-        method: its name.
+        outgoing: the call.
         known: the server's methods; None if the server did not answer.
         error: how the call was lost.
     """
-    if known is None or not known.get(method):
-        if isinstance(error, ProviderGone):
-            raise error
-        why = "the method is not idempotent" if known is not None else "the server did not say what is idempotent"
-        address = getattr(error, "address", None)
-        raise ConnectionLost(f"the connection was lost, and {why}", method=method, address=address)
+    if known is not None and all(method in known and known[method].is_idempotent for method in outgoing.methods):
+        return
+    if isinstance(error, ProviderGone):
+        raise error
+    why = "the server did not say what is idempotent"
+    if known is not None:
+        what = "not all methods are" if len(outgoing.methods) > 1 else "the method is not"
+        why = f"{what} declared idempotent"
+    reason = f'the connection was lost, and the call is not repeated: {why} (retry="all" repeats every call)'
+    raise ConnectionLost(reason, method=outgoing.method, address=getattr(error, "address", None))
 
 
-class CallRetries:
-    """Decides which calls of an async client may be made again that may have been carried out.
+class ServerMethods:
+    """What an async client knows of the server's methods: which may be called twice, and how parameters are named.
 
     Args:
         retry: which calls may be: "all" or "idempotent".
-        discover: starts an `rpc.discover` call, whose document says which methods are idempotent.
+        discover: starts an `rpc.discover` call.
     """
 
     def __init__(self, retry: str, discover: Callable[[], asyncio.Task[Any]]) -> None:
         self._retry = retry
         self._discover = discover
-        self._known: dict[str, bool] | None = None
+        self._known: Known = None
         #: The discovery that is under way, shared by all calls that were lost together.
         self._discovery: asyncio.Task[Any] | None = None
 
-    async def check(self, method: str, error: Exception, deadline: float, until: float | None) -> None:
+    async def check(self, outgoing: Outgoing, error: Exception, deadline: float, until: float | None) -> None:
         """Raise ConnectionLost or ProviderGone unless the call may be repeated, by the client's `retry`.
 
         Args:
-            method: its name.
+            outgoing: the call.
             error: how the call was lost.
             deadline: of the call; loop time, s.
             until: so long (loop time, s) a method that the server does not have is waited for; None: not at all.
         """
-        if self._retry == "all" or method == "rpc.discover":
+        if self._retry == "all" or outgoing.method == "rpc.discover":
             return
         known, waits = self._known, 0
-        if not is_known(method, known, error, waits=until is not None):
+        if not is_known(outgoing.methods, known, error, waits=until is not None):
             known = await self._find_known(deadline)
-        while until is not None and known is not None and method not in known:
+        while until is not None and is_missing(outgoing.methods, known):
             import asyncio
 
             waits, now = waits + 1, asyncio.get_running_loop().time()
@@ -226,10 +232,36 @@ class CallRetries:
                 break
             await asyncio.sleep(pause)
             known = await self._find_known(deadline)
-        check_idempotent(method, known, error)
+        check_idempotent(outgoing, known, error)
 
-    async def _find_known(self, deadline: float) -> dict[str, bool] | None:
+    async def named(self, method: str, params: Any, deadline: float) -> Any:
+        """The params of a call, all by name if some are; asks the server if the method is not known.
+
+        Raises:
+            TypeError: they cannot be; the text has the call as it is to be written.
+            ConnectFailed, ConnectionLost, CallTimeout: there is no answer.
+        """
+        if not isinstance(params, MixedParams):
+            return params
+        if self._known is None or method not in self._known:
+            try:
+                await self._ask(deadline)
+            except RpcError as error:
+                raise refused(method, params, error) from None
+            except (ConnectFailed, ConnectionLost, CallTimeout) as error:
+                error.method = method
+                raise
+        return named(method, params, self._known)
+
+    async def _find_known(self, deadline: float) -> Known:
         """Ask the server for its methods; None if it does not answer."""
+        try:
+            return await self._ask(deadline)
+        except (RpcError, OSError):  # with the errors of connections and time-outs
+            return None
+
+    async def _ask(self, deadline: float) -> Known:
+        """Ask the server for its methods."""
         import asyncio
 
         discovery = self._discovery
@@ -238,10 +270,17 @@ class CallRetries:
             discovery.add_done_callback(retrieve_exception)
         try:
             async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
-                self._known = idempotent_methods(await asyncio.shield(discovery))
-        except (RpcError, OSError):  # with the errors of connections and time-outs
-            return None
+                self._known = facts_of(await asyncio.shield(discovery))
+        except CallTimeout:
+            raise
+        except TimeoutError:
+            raise CallTimeout("the server did not answer rpc.discover in time") from None
         return self._known
+
+
+def refused(method: str, params: MixedParams, error: RpcError) -> TypeError:
+    """The error of a call whose arguments have no names, because the server does not tell them."""
+    return unnamed(method, params, f"rpc.discover was refused ({error.message})")
 
 
 def retrieve_exception(task: asyncio.Task[Any]) -> None:

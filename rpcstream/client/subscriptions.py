@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..codec.payloads import size_with_payloads
-from ..errors import CallTimeout, ConnectionLost, RpcError
+from ..errors import CALL_ERRORS, CallTimeout, ConnectionLost, RpcError
 from ..events.event_queue import EventQueue, Policy
 from ..events.patterns import PatternTable, is_pattern
 from ..peer.deadline import INFINITE, time_left
@@ -453,7 +453,10 @@ class Subscription(AsyncIterator[Any]):
     async def _begin(self) -> None:
         if not (self._subscriber.has_begun or self._subscriber.has_ended):
             self._loop = asyncio.get_running_loop()
-            await self._subscriptions.add(self._subscriber)
+            try:
+                await self._subscriptions.add(self._subscriber)
+            except CALL_ERRORS as error:
+                raise error.with_traceback(None) from None
 
     def _end(self) -> None:
         self._subscriber.end()

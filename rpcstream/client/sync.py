@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..keyword_options import with_options
-from ..peer.marshal import NOT_GIVEN, Call, check_params, params_of
+from ..peer.marshal import NOT_GIVEN, Call, check_params, given_params
+from ..peer.naming import MixedParams
 from .address import Address
 from .base import BaseClient, check_hello, notify_client_params, publish_params
 from .batch import SyncBatch
@@ -133,7 +134,9 @@ class Client(BaseClient):
         wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Any:
-        params = params_of(method, args, kwargs) if kwargs or not args else list(args)
+        params: Any = list(args) if args and not kwargs else given_params(args, kwargs)
+        if kwargs and args:
+            params = self._engine.named(method, params, timeout)
         return self._perform(Call(self._marshaller, method, params, timeout, returns), timeout, on_progress, wait_for)
 
     @overload
@@ -181,7 +184,7 @@ class Client(BaseClient):
         on_progress: OnProgress | None = None,
         wait_for: float | None = NOT_GIVEN,
     ) -> ClientStream:
-        params = check_params(method, params)
+        params = self._engine.named(method, check_params(method, params), NOT_GIVEN)
         self._engine.move_to_loop()
         return self._engine.loop_thread(method).stream(method, params, timeout, returns, on_progress, wait_for)
 
@@ -203,7 +206,9 @@ class Client(BaseClient):
         return self._decorate_or_send(message, options)
 
     def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> SyncBatch:
-        return SyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for, self._notified)
+        return SyncBatch(
+            self._marshaller, timeout, self._perform, self._send, self._engine.named, wait_for, self._notified
+        )
 
     def on_connect(self, hello: Hello) -> Hello:
         check_hello(hello)
@@ -279,8 +284,13 @@ class Client(BaseClient):
         wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Future[Any]:
-        outgoing = Call(self._marshaller, method, params_of(method, args, kwargs), timeout, returns)
+        params = self._engine.named(method, given_params(args, kwargs), timeout)
+        outgoing = Call(self._marshaller, method, params, timeout, returns)
         return self._begin(outgoing, timeout, on_progress, wait_for)
+
+    def _notify_named(self, method: str, params: MixedParams, timeout: Any, wait_for: Any) -> None:
+        message = self._notification(method, self._engine.named(method, params, timeout))
+        self._send(message, method, timeout, wait_for)
 
     def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._engine.add_callback(function, options)

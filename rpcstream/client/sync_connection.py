@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from ..codec.payloads import CutLine, TooManyValues, may_have_payload, read_frame
+from ..codec.payloads import CutLine, OverLimit, may_have_payload, read_frame
 from ..errors import CallTimeout, ConnectionLost, Unread
 from ..local_peer import widen_buffers
 from ..peer.marshal import Marshaller, Outgoing
@@ -114,7 +114,7 @@ class SyncConnection:
         self._on_send = settings.on_send
         self._delimiter = settings.delimiter
         self._max_size = limits.max_message_size
-        self._max_values = limits.max_values
+        self._limits = limits
         self._parse_long = settings.codec.parse
         self._intake = _SyncIntake(settings, self.pending)
         self._framer = LineFramer(
@@ -506,10 +506,10 @@ class SyncConnection:
             if len(line) < LONG:
                 message = orjson.loads(line)
             else:
-                message, text = self._parse_long(line, self._max_values)
+                message, text = self._parse_long(line, self._limits)
                 if self._offers_binary and isinstance(text, CutLine) and text.payloads:
                     self._offer_binary()
-        except TooManyValues as error:
+        except OverLimit as error:
             self._handle_one(error.stand_in(line), messages, position)
             return
         except orjson.JSONDecodeError as error:
@@ -582,7 +582,7 @@ class _SyncIntake:
 
     def __init__(self, settings: Settings, pending: PendingCalls) -> None:
         self._is_on = settings.binary
-        self._max_values = settings.limits.max_values
+        self._limits = settings.limits
         self._pending = pending
         self.shared: SharedMemory | None = None
 
@@ -590,13 +590,16 @@ class _SyncIntake:
         return None if self._is_on else "the peer sent a binary frame, and these are switched off (binary=False)"
 
     def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
-        frame = read_frame(json, sizes, self._max_values, "client")
+        frame = read_frame(json, sizes, self._limits, "client")
         message, line = frame.content
         if frame.refusal is not None:
             return frame, []
         if envelope.is_reply(message) and message.get("id") is not None and self._pending.find(message["id"]) is None:
             return frame, []  # it is dropped
         return frame, line.take_memory()
+
+    def grow(self, received: int) -> bool:
+        return True
 
     def begun(self, rest: PartialFrame) -> None:
         """Nothing takes the memory away."""

@@ -18,22 +18,24 @@ from dataclasses import replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConnectFailed, ConnectionLost, EncodeError, RpcError
+from ..errors import CALL_ERRORS, CallTimeout, ConnectFailed, ConnectionLost, EncodeError, RpcError
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing
+from ..peer.naming import MixedParams, facts_of, named
 from ..wire.buffers import Encoded
 from .address import check_lasting, check_one_server
-from .batch import BatchExchange
 from .options import Settings
 from .retry import (
     LOSSES,
     Attempts,
+    Known,
     Unsent,
     check_idempotent,
-    idempotent_methods,
     is_known,
+    is_missing,
     may_have_run,
     pause_of_wait,
+    refused,
 )
 from .sync_pool import SyncPool
 
@@ -67,8 +69,7 @@ class SyncEngine:
         #: The functions that the server may call, with their options: a child process that was forked adds them anew.
         self._callback_functions: list[tuple[Callable[..., Any], dict[str, Any]]] = []
         self._greetings: list[Hello] = []
-        #: The server's methods; True: idempotent.
-        self._known: dict[str, bool] | None = None
+        self._known: Known = None
         # Blocking connections say nothing of their own before the first call, and are in the clear.
         is_plain = settings.address.kind in ("tcp", "unix") and settings.token is None
         # Being registered, and looking after a silent server, go on while no call waits.
@@ -90,31 +91,33 @@ class SyncEngine:
         until = None if wait_for is None else monotonic() + wait_for
         pool = self.pool
         attempts: Attempts | None = None
-        while not self.uses_loop:
-            try:
-                connection = pool.take(outgoing.method, deadline)
+        try:
+            while not self.uses_loop:
                 try:
-                    got = connection.exchange(outgoing, deadline, on_progress)
-                finally:
-                    pool.put(connection)
-                return outgoing.outcome(got.reply, got.line)
-            except Unsent:
-                continue
-            except EncodeError:
-                if not self._needs_streams(outgoing):
-                    raise
-                break
-            except LOSSES as error:
-                attempts = attempts or Attempts(self._settings.retries, wait_for, until)
-                pause = attempts.pause(error, monotonic(), deadline) if outgoing.is_repeatable else None
-                if pause is None or pool.is_closed:
-                    raise
-                loss, until = error, attempts.until
-            sleep(pause)
-            if may_have_run(loss):
-                is_batch = isinstance(outgoing, BatchExchange)  # which is no method that could be waited for
-                self._check_repeatable(outgoing.method, loss, deadline, None if is_batch else until)
-        return self.loop_thread(outgoing.method).perform(outgoing, _left(deadline), on_progress, wait_for)
+                    connection = pool.take(outgoing.method, deadline)
+                    try:
+                        got = connection.exchange(outgoing, deadline, on_progress)
+                    finally:
+                        pool.put(connection)
+                    return outgoing.outcome(got.reply, got.line)
+                except Unsent:
+                    continue
+                except EncodeError:
+                    if not self._needs_streams(outgoing):
+                        raise
+                    break
+                except LOSSES as error:
+                    attempts = attempts or Attempts(self._settings.retries, wait_for, until)
+                    pause = attempts.pause(error, monotonic(), deadline) if outgoing.is_repeatable else None
+                    if pause is None or pool.is_closed:
+                        raise
+                    loss, until = error, attempts.until
+                sleep(pause)
+                if may_have_run(loss):
+                    self._check_repeatable(outgoing, loss, deadline, until)
+            return self.loop_thread(outgoing.method).perform(outgoing, _left(deadline), on_progress, wait_for)
+        except CALL_ERRORS as error:
+            raise error.with_traceback(None) from None
 
     def send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
@@ -123,22 +126,25 @@ class SyncEngine:
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         until = None if wait_for is None else monotonic() + wait_for
         attempts: Attempts | None = None
-        while not self.uses_loop:
-            try:
-                connection = self.pool.take(method, deadline)
+        try:
+            while not self.uses_loop:
                 try:
-                    return connection.send(message, deadline, method)
-                finally:
-                    self.pool.put(connection)
-            except Unsent:
-                continue
-            except (ConnectFailed, ConnectionLost) as error:
-                attempts = attempts or Attempts(self._settings.retries, wait_for, until)
-                pause = attempts.pause(error, monotonic(), deadline)
-                if pause is None or self.pool.is_closed:
-                    raise
-            sleep(pause)
-        return self.loop_thread(method).send(message, method, _left(deadline), wait_for)
+                    connection = self.pool.take(method, deadline)
+                    try:
+                        return connection.send(message, deadline, method)
+                    finally:
+                        self.pool.put(connection)
+                except Unsent:
+                    continue
+                except (ConnectFailed, ConnectionLost) as error:
+                    attempts = attempts or Attempts(self._settings.retries, wait_for, until)
+                    pause = attempts.pause(error, monotonic(), deadline)
+                    if pause is None or self.pool.is_closed:
+                        raise
+                sleep(pause)
+            return self.loop_thread(method).send(message, method, _left(deadline), wait_for)
+        except CALL_ERRORS as error:
+            raise error.with_traceback(None) from None
 
     def submit(
         self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN
@@ -149,6 +155,20 @@ class SyncEngine:
             seconds, outgoing.tells_time = time_left(seconds), True
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         return self.loop_thread(outgoing.method).submit(outgoing, seconds, on_progress, wait_for)
+
+    def named(self, method: str, params: Any, timeout: Any) -> Any:
+        """The params of a call, all by name if some are. As `ServerMethods.named`, and waits."""
+        if not isinstance(params, MixedParams):
+            return params
+        if self._known is None or method not in self._known:
+            try:
+                self._ask(self._timeout if timeout is NOT_GIVEN else timeout)
+            except RpcError as error:
+                raise refused(method, params, error) from None
+            except (ConnectFailed, ConnectionLost, CallTimeout) as error:
+                error.method = method
+                raise
+        return named(method, params, self._known)
 
     def close(self) -> None:
         """Close all connections; calls that wait fail."""
@@ -259,32 +279,36 @@ class SyncEngine:
 
     # -- trying again -----------------------------------------------------------------------------------------------
 
-    def _check_repeatable(self, method: str, error: Exception, deadline: float, until: float | None) -> None:
+    def _check_repeatable(self, outgoing: Outgoing, error: Exception, deadline: float, until: float | None) -> None:
         """Raises ConnectionLost or ProviderGone unless the call may be repeated, by the client's `retry`.
 
         A method that the server does not have is waited for `until` then (monotonic, s); None: not at all.
         """
-        if self._settings.retry == "all" or method == "rpc.discover":
+        if self._settings.retry == "all" or outgoing.method == "rpc.discover":
             return
         known, waits = self._known, 0
-        if not is_known(method, known, error, waits=until is not None):
+        if not is_known(outgoing.methods, known, error, waits=until is not None):
             known = self._find_known(deadline)
-        while until is not None and known is not None and method not in known:
+        while until is not None and is_missing(outgoing.methods, known):
             waits, now = waits + 1, monotonic()
             pause = pause_of_wait(waits, until - now, deadline - now)
             if pause is None:
                 break
             sleep(pause)
             known = self._find_known(deadline)
-        check_idempotent(method, known, error)
+        check_idempotent(outgoing, known, error)
 
-    def _find_known(self, deadline: float) -> dict[str, bool] | None:
+    def _find_known(self, deadline: float) -> Known:
         """Ask the server for its methods; None if it does not answer."""
-        discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
         try:
-            self._known = idempotent_methods(self.perform(discover, _left(deadline)))
+            return self._ask(_left(deadline))
         except (RpcError, OSError):  # with the errors of connections and time-outs
             return None
+
+    def _ask(self, seconds: float | None) -> Known:
+        """Ask the server for its methods, and wait so long at most."""
+        discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
+        self._known = facts_of(self.perform(discover, seconds))
         return self._known
 
 

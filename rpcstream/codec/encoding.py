@@ -5,14 +5,17 @@ encoder that may be costly, starts it over with a list for payloads: each is wri
 orjson never writes, and put in its place afterwards, so that 20 MB never pass through a JSON string. Towards a peer
 that takes binary frames payloads stay bytes, and are attached to the message. What orjson
 refuses (keys that are no strings, integers over 64 bits, nesting over 254) is rewritten as plain data and written by
-msgspec; then the error also says where in the message the value stands. Does not know how a kind of value is encoded.
+msgspec; then the error also says where in the message the value stands. orjson writes null for NaN and the infinities:
+only where there is a null in the text, these are looked for, and the message is written again with tagged objects.
 """
 
 from __future__ import annotations
 
 import datetime
 import functools
+import operator
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -28,9 +31,15 @@ from .rich_hint import shortened, type_name
 INLINE = 64 * 1024
 
 LINE_END = 0x0A
+#: What orjson writes for None, and for NaN and the infinities.
+NULL = b"null"
 _MARKER = orjson.Fragment(b"\x00")
-#: Besides these, only str, lists and dicts are left as they are by the exact way.
-_PLAIN = frozenset({type(None), bool, float, datetime.date, datetime.time, datetime.datetime})
+#: Besides these, only str, finite floats, lists and dicts are left as they are by the exact way.
+_PLAIN = frozenset({type(None), bool, datetime.date, datetime.time, datetime.datetime})
+#: Types of values that orjson writes itself, and that hold no float.
+_WITHOUT_FLOATS = _PLAIN | {str, int, orjson.Fragment}
+#: The modules whose encoders give parts that may hold a float. (The others are payloads, and may be costly to encode.)
+_WITH_PARTS = frozenset(f"{__package__}.{name}" for name in ("containers", "pydantic_models", "registry", "scalars"))
 
 
 class Spliced(Exception):
@@ -87,9 +96,37 @@ class Encoding:
         except Exception as error:
             raise EncodeError(f"a {type_name(type(value))} could not be encoded: {error}") from error
 
+    def with_tagged_floats(self, message: Any) -> Any:
+        """The same with a tagged object for each NaN and infinity; itself if it has none.
+
+        To be asked for a message that was encoded, if there is a null in its text.
+        """
+        return self.with_payloads([])._tagged(message)
+
+    def _tagged(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is float:
+            return value if isfinite(value) else self.default(value)
+        if kind is not dict and kind is not list and kind is not tuple:
+            if kind in _WITHOUT_FLOATS or self._encoder_of(kind).__module__ not in _WITH_PARTS:
+                return value
+            parts = self.default(value)
+            made = self._tagged(parts)
+            return value if made is parts else made
+        members = value.values() if kind is dict else value
+        if _WITHOUT_FLOATS.issuperset(map(type, members)):
+            return value
+        made = [
+            each if type(each) in _WITHOUT_FLOATS or (type(each) is float and isfinite(each)) else self._tagged(each)
+            for each in members
+        ]
+        if all(map(operator.is_, made, members)):
+            return value
+        return dict(zip(value, made, strict=True)) if kind is dict else made
+
     def payload(self, data: Any) -> object:
         """The base64 of a bytes-like object whose `len` is its number of bytes, or a marker in its place."""
-        if len(data) <= self._inline or (self.binary and len(self._payloads or ()) == ATTACHED_MAX):
+        if len(data) <= self._inline:
             return _base64().encode_text(data)
         self.expect_payload()
         self._payloads.append(data)  # type: ignore[union-attr]
@@ -125,11 +162,10 @@ def serialize_attached(message: object, encoding: Encoding, shared: Encoding, op
         options: of orjson.
     """
     try:
-        line = orjson.dumps(message, encoding.default, options)
+        return _spliced(*_written(message, encoding, options), binary=True)
     except TypeError as error:
         encoding.take_payloads()
         return serialize_again(message, error, shared, options)
-    return _spliced(line, encoding.take_payloads(), binary=True)
 
 
 def serialize_again(message: object, error: TypeError, shared: Encoding, options: int) -> Encoded:
@@ -139,17 +175,24 @@ def serialize_again(message: object, error: TypeError, shared: Encoding, options
         EncodeError: something in it cannot be encoded; the text says what and where.
     """
     if type(error.__cause__) is Spliced:
-        payloads: list[Any] = []
         try:
-            line = orjson.dumps(message, shared.with_payloads(payloads).default, options)
+            return _spliced(*_written(message, shared.with_payloads([]), options), binary=False)
         except TypeError as second:
             error = second
-        else:
-            return _spliced(line, payloads, binary=False)
     cause = error.__cause__
     if cause is not None and (isinstance(cause, MemoryError) or not isinstance(cause, Exception)):
         raise cause  # orjson hides an interrupt behind an error of its own
     return _serialize_exactly(message, shared)
+
+
+def _written(message: object, encoding: Encoding, options: int) -> tuple[bytes, list[Any]]:
+    """The line of a message, with markers in the place of its payloads, and these. TypeError if orjson refuses it."""
+    line = orjson.dumps(message, encoding.default, options)
+    payloads = encoding.take_payloads()
+    if NULL in line and (tagged := encoding.with_tagged_floats(message)) is not message:
+        line = orjson.dumps(tagged, encoding.default, options)
+        payloads = encoding.take_payloads()
+    return line, payloads
 
 
 def line_end_error() -> EncodeError:
@@ -167,7 +210,7 @@ def _spliced(line: bytes, payloads: list[Any], *, binary: bool) -> Encoded:
     if len(pieces) != len(payloads) + 1:
         raise EncodeError("an orjson.Fragment with a NUL has no form on the wire")
     keep_freed_memory()
-    if binary and not any(map(_may_stand_for_payload, pieces)):
+    if binary and len(payloads) <= ATTACHED_MAX and not any(map(_may_stand_for_payload, pieces)):
         return AttachedMessage(pieces, payloads)
     parts = [pieces[0] + b'"']
     for data, piece in zip(payloads, pieces[1:], strict=True):
@@ -220,7 +263,7 @@ def _plain(value: Any, encoding: Encoding) -> Any:
     """The value as data that msgspec writes by itself."""
     kind = type(value)
     while kind not in (dict, list, tuple):
-        if kind in _PLAIN:
+        if kind in _PLAIN or (kind is float and isfinite(value)):
             return value
         if kind is str:
             return _checked_str(value)

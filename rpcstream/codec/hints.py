@@ -7,7 +7,6 @@ and each class with such a field by a marker (see `markers`). Knows no method an
 from __future__ import annotations
 
 import inspect
-import re
 import types
 import typing
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
@@ -20,18 +19,26 @@ from .error_text import in_words
 from .fields import expanded, field_hints, has_fields, required
 from .find_hint import RegisteredHint
 from .image_budget import image_budget
-from .lowered import any_of, checked, members_of, shadow_of, told_by, union_of, with_schema
-from .markers import Convert, Marker, check_lowered, converter, marker, name_of_hint
+from .lowered import (
+    any_of,
+    checked,
+    decoder_of,
+    list_of,
+    members_of,
+    merged,
+    shadow_of,
+    told_by,
+    union_of,
+    with_schema,
+)
+from .markers import Convert, ConvertList, Marker, check_lowered, converter, marker, name_of_hint
 from .options import is_measure
 from .registry import TAG_KEY, Codec
-from .rich_hint import HasSchemaParts, RichHint
+from .rich_hint import DecodesLists, HasSchemaParts, RichHint
 from .schema import Components
 
 #: The name of the rich hint for images.
 IMAGE = "image"
-
-#: How msgspec says that null came in the place of a float, or of what else a union with float takes.
-_NULL_FOR_FLOAT = re.compile(r"Expected `(?:[^`]*\| )?(?:float|float(?:16|32|64)|floating)(?: \|[^`]*)?`, got `null`")
 
 #: What is an array on the wire whatever it is in Python; a generator's items are returned as one.
 _ITERABLES = (Iterable, Iterator, Generator, AsyncIterable, AsyncIterator, AsyncGenerator)
@@ -92,7 +99,7 @@ def hint_checker(hint: Any, codec: Codec) -> Convert:
         try:
             return convert(value)
         except msgspec.ValidationError as error:
-            raise ValueError(in_words(_with_nan_advice(str(error)), lowered, "result")) from None
+            raise ValueError(in_words(str(error), lowered, "result")) from None
 
     if not takes_images(hint, codec):
         return check
@@ -103,13 +110,6 @@ def hint_checker(hint: Any, codec: Codec) -> Convert:
             return check(value)
 
     return check_images
-
-
-def _with_nan_advice(text: str) -> str:
-    """Say how a NaN is read, where null came in the place of a float: that is how a peer sends it."""
-    return _NULL_FOR_FLOAT.sub(
-        r"\g<0> (which is how NaN and the infinities come; ask for `float | None`, or have them sent in an array)", text
-    )
 
 
 class _Lowering:
@@ -148,7 +148,8 @@ class _Lowering:
     def _rich(self, hint: Any, rich: RichHint) -> Any:
         decode = rich.accept if self._result else rich.decode
         kind = get_origin(hint) or hint
-        return marker(rich.name, decode, lambda components: _rich_schema(rich, components), kind=kind)
+        at_once = rich.decode_list if isinstance(rich, DecodesLists) else None
+        return marker(rich.name, decode, lambda components: _rich_schema(rich, components), kind=kind, at_once=at_once)
 
     def _annotated(self, hint: Any) -> Any:
         inner, *metadata = get_args(hint)
@@ -203,8 +204,12 @@ class _Lowering:
             check_lowered(member)
         rich = [member for member in members if isinstance(member, Marker)]
         plain = [member for member in members if not isinstance(member, Marker)]
-        by_tag = [converter(member) for member in rich + plain]
-        by_value = [converter(member) for member in plain + rich]
+        if not _is_unsafe(plain):
+            plain = merged(plain)
+        # An image takes tagged bytes, too: after bytes themselves.
+        images_last = sorted(rich, key=lambda member: name_of_hint(member) == "image")
+        by_tag = [decoder_of(member) for member in images_last + plain]
+        by_value = [decoder_of(member) for member in plain + rich]
         name = " | ".join(name_of_hint(member) for member in members)
 
         def decode(value: Any) -> Any:
@@ -212,21 +217,29 @@ class _Lowering:
             for convert in by_tag if type(value) is dict and TAG_KEY in value else by_value:
                 try:
                     return convert(value)
-                except msgspec.ValidationError as error:
+                except ValueError as error:
                     text = str(error)
                     if text.startswith("Expected `") and ", got `" not in text:  # the type fits, a constraint does not
                         told = text
             raise ValueError(told)
 
-        return marker(name, decode, lambda components: any_of(members, components), choices=tuple(members))
+        return marker(
+            name,
+            decode,
+            lambda components: any_of(members, components),
+            choices=tuple(members),
+            at_once=_plain_list(plain[0]) if len(plain) == 1 else None,
+        )
 
     def _container(self, hint: Any, origin: Any) -> Any:
         arguments = get_args(hint)
         if origin in _ITERABLES:
-            return list[self.lower(arguments[0])]  # type: ignore[misc]
+            return list_of(self.lower(arguments[0]))
         if isinstance(origin, type) and has_fields(origin):
             return self._fields(hint)
         lowered = tuple(argument if argument is Ellipsis else self.lower(argument) for argument in arguments)
+        if origin is list and isinstance(lowered[0], Marker):
+            return list_of(lowered[0])
         return hint if all(new is old for new, old in zip(lowered, arguments, strict=True)) else origin[lowered]
 
     def _fields(self, hint: Any) -> Any:
@@ -254,6 +267,22 @@ class _Lowering:
         made.decode = told_by(converter(hint)) if native else shadow.decode
         made.schema, made.stands_for = shadow.schema, shadow.stands_for
         return made
+
+
+def _plain_list(plain: Any) -> ConvertList:
+    """Checks a list of values for a union with rich types, if none of them is an object, which may be a tagged one."""
+    convert = converter(list[plain])
+
+    def at_once(values: list[Any]) -> list[Any] | None:
+        if dict in set(map(type, values)):
+            return None
+        try:
+            made: list[Any] = convert(values)
+        except msgspec.ValidationError:
+            return None
+        return made
+
+    return at_once
 
 
 def _rich_schema(rich: RichHint, components: Components) -> dict[str, Any]:

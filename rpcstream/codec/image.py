@@ -31,6 +31,7 @@ from PIL import Image
 from ..errors import EncodeError
 from ..limits import DEFAULT_LIMITS
 from . import avif, base64, image_files, image_source, qoi
+from .binary import TAG as BYTES
 from .encoding import Encoding
 from .image_budget import COPYING, DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
 from .image_source import ImageData
@@ -260,6 +261,13 @@ def _from_file(text: object, name: str | None, budget: ImageBudget, wanted: MaxS
     return _in_file(data, name, budget, wanted, text)
 
 
+def _from_bytes(data: bytes, budget: ImageBudget, wanted: MaxSide | None) -> Image.Image:
+    """The image in a file whose bytes were decoded already."""
+    if budget.here is not None:
+        budget.check_file(len(data))
+    return _in_file(data, None, budget, wanted)
+
+
 def _in_file(
     data: bytes, name: str | None, budget: ImageBudget, wanted: MaxSide | None, text: object = None
 ) -> Image.Image:
@@ -382,6 +390,11 @@ class ImageHint:
             return _from_file(value, None, reading.get() or ImageBudget(self._limits), self._wanted)
         if isinstance(value, str):
             return _from_text(value, reading.get() or ImageBudget(self._limits), self._wanted)
+        if isinstance(value, dict) and value.get(TAG_KEY) == BYTES:
+            (data,) = members(value, "data")
+            return _from_file(data, None, reading.get() or ImageBudget(self._limits), self._wanted)
+        if isinstance(value, bytes):
+            return _from_bytes(value, reading.get() or ImageBudget(self._limits), self._wanted)
         if isinstance(value, Image.Image):
             return _reduced(value, self._wanted)
         raise mismatch(self.name, value)

@@ -87,7 +87,7 @@ def checked(lowered: Any, constraints: list[Constraint]) -> Any:
     for constraint in constraints:
         constraint.check_fits(lowered)
     tests = [(constraint.test(), constraint.text) for constraint in constraints]
-    name, convert = name_of_hint(lowered), _decoder_of(lowered)
+    name, convert = name_of_hint(lowered), decoder_of(lowered)
 
     def decode(value: Any) -> Any:
         value = convert(value)
@@ -120,12 +120,27 @@ def with_schema(lowered: Any, members: dict[str, Any]) -> Any:
 
     return marker(
         lowered.__name__,
-        _decoder_of(lowered),
+        decoder_of(lowered),
         schema,
         kind=lowered.kind,
         stands_for=lowered,
         choices=lowered.choices,
+        at_once=lowered.at_once,
     )
+
+
+def list_of(item: Any) -> Any:
+    """A lowered list of items of a lowered hint: checked at once where its marker can do so, or each by itself."""
+    plain = list[item]
+    if not isinstance(item, Marker) or item.at_once is None:
+        return plain
+    convert, at_once = told_by(converter(plain)), item.at_once
+
+    def decode(value: Any) -> Any:
+        made = at_once(value) if type(value) is list else None
+        return convert(value) if made is None else made
+
+    return marker("array", decode, lambda components: schema_of(plain, components), kind=list, stands_for=plain)
 
 
 def any_of(members: list[Any], components: Components) -> dict[str, Any]:
@@ -151,6 +166,17 @@ def _or_unset(lowered: Any) -> Any:
     return union_of([lowered, msgspec.UnsetType])
 
 
+def merged(members: list[Any]) -> list[Any]:
+    """These members of a union as one, where msgspec checks that at once."""
+    if len(members) > 1:
+        try:
+            msgspec.inspect.type_info(union_of(members))
+        except TypeError:
+            return members
+        return [union_of(members)]
+    return members
+
+
 def told_by(convert: Convert) -> Convert:
     """The same converter with ValueErrors in place of msgspec's."""
 
@@ -163,7 +189,7 @@ def told_by(convert: Convert) -> Convert:
     return told
 
 
-def _decoder_of(lowered: Any) -> Convert:
+def decoder_of(lowered: Any) -> Convert:
     """Converts a value as the lowered hint says; a marker that is not finished yet is used as it will be."""
     if isinstance(lowered, Marker):
         return lambda value: lowered.decode(value)  # noqa: PLW0108 (it may not be finished yet)

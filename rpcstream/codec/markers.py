@@ -12,9 +12,11 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from .check_count import counting
 from .schema import Components
 
 Convert = Callable[[Any], Any]
+ConvertList = Callable[[list[Any]], list[Any] | None]
 
 
 class Marker(type):
@@ -27,6 +29,8 @@ class Marker(type):
         stands_for: the lowered hint that values are checked against first: of a class, a Struct with its fields; None
             where there is none.
         choices: the lowered members, where it stands for a union.
+        at_once: gives what a list of these values means, without a call for each; or None where each must be looked at.
+            None where there is no such function.
     """
 
     decode: Convert
@@ -34,6 +38,7 @@ class Marker(type):
     kind: type | None
     stands_for: Any
     choices: tuple[Any, ...]
+    at_once: ConvertList | None
 
     def __instancecheck__(cls, value: object) -> bool:
         return True  # msgspec asks this of what `decode` gave; decode itself is the check
@@ -41,6 +46,8 @@ class Marker(type):
 
 def dec_hook(kind: type, value: Any) -> Any:
     """For `msgspec.convert`: markers know what to do."""
+    if (count := counting.get()) is not None:
+        count.take()
     return kind.decode(value)  # type: ignore[attr-defined]
 
 
@@ -52,6 +59,7 @@ def marker(
     kind: type | None = None,
     stands_for: Any = None,
     choices: tuple[Any, ...] = (),
+    at_once: ConvertList | None = None,
 ) -> Any:
     """Make a marker: a class that stands in a lowered hint for a type that msgspec cannot check.
 
@@ -60,8 +68,9 @@ def marker(
         decode: gives what the hint means for the JSON value, or raises ValueError.
         schema: see `Marker`; so are the others.
     """
-    members = {"decode": staticmethod(decode), "schema": staticmethod(schema)}
-    return Marker(name, (), {**members, "kind": kind, "stands_for": stands_for, "choices": choices})
+    functions = {"decode": decode, "schema": schema, **({} if at_once is None else {"at_once": at_once})}
+    members = {each: staticmethod(function) for each, function in functions.items()}
+    return Marker(name, (), {"at_once": None, **members, "kind": kind, "stands_for": stands_for, "choices": choices})
 
 
 def converter(lowered: Any) -> Convert:

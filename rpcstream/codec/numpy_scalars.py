@@ -1,7 +1,8 @@
 """numpy's scalars: plain JSON numbers and bools on the way out, and what hints such as `np.float32` ask for.
 
-A float32 goes out as the float64 of the same value. Complex ones go as complex numbers, datetime64 and timedelta64 as
-arrays without dimensions, so that unit and NaT stay. A longdouble is refused: JSON's numbers cannot hold it.
+A float32 goes out as the float64 of the same value, NaN and the infinities as tagged objects. Complex ones go as
+complex numbers, datetime64 and timedelta64 as arrays without dimensions, so that unit and NaT stay. A longdouble is
+refused: JSON's numbers cannot hold it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .encoding import Encoding
 from .ndarray import TAG as ARRAY_TAG
 from .ndarray import ArrayHint, decode_array, encode_array
 from .rich_hint import TAG_KEY, mismatch, type_name
-from .scalars import COMPLEX_SCHEMA, COMPLEX_TAG, decode_complex, encode_complex
+from .scalars import COMPLEX_SCHEMA, COMPLEX_TAG, decode_complex, encode_complex, encode_float
 
 
 def encode_scalar(value: np.generic, encoding: Encoding) -> object:
@@ -27,11 +28,11 @@ def encode_scalar(value: np.generic, encoding: Encoding) -> object:
     if dtype.kind in "mM":
         return encode_array(np.asarray(value), encoding)
     if dtypes.is_extension(dtype):
-        return int(number) if "int" in dtype.name else float(number)
+        return int(number) if "int" in dtype.name else encode_float(float(number))
     if dtype.kind in "biu":
         return value.item()
     if dtype.kind == "f" and dtype.itemsize <= 8:
-        return float(number)
+        return encode_float(float(number))
     if dtype.kind == "c" and dtype.itemsize <= 16:
         return encode_complex(complex(number), encoding)
     raise EncodeError(f"{type_name(type(value))} has no form on the wire")
@@ -62,6 +63,25 @@ class NumpyScalarHint:
         if isinstance(value, bool | int | float | complex):
             return self._number(value)
         raise mismatch(self.name, value)
+
+    def decode_list(self, values: list[Any]) -> list[Any] | None:
+        """As `decode` of each, where all are plain numbers and fit."""
+        dtype = self._wanted.dtype
+        if dtype is None or dtype.kind not in "iuf":
+            return None
+        kinds: set[type] = {int, float} if dtype.kind == "f" else {int}
+        if not kinds.issuperset(map(type, values)):
+            return None
+        if dtype.kind != "f":
+            lowest, highest = _limits(dtype)
+            fits = not values or (lowest <= min(values) and max(values) <= highest)
+            return list(np.array(values, dtype)) if fits else None
+        array = np.array(values)
+        if array.dtype.kind not in "iuf":  # integers over 64 bits
+            return None
+        with np.errstate(all="ignore"):
+            made = array.astype(dtype)
+        return list(made) if np.array_equal(np.isfinite(made), np.isfinite(array)) else None
 
     def accept(self, value: object) -> object:
         return self.decode(value if not isinstance(value, dict) else None)

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from ..errors import InvalidRequest
+from ..limits import Limits
 from ..wire import envelope
 from ..wire.binary_frame import ATTACHED_MIN
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts
@@ -25,12 +26,12 @@ from .rich_hint import QUOTED_TAG_KEY, TAG_KEY
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 8 * 1024
-#: A line with more strings that are not short than these, and one more for so many bytes, is parsed as it is: looking
-#: at each would take longer. So is one that is still long without its long strings.
-_MAX_STRINGS, _BYTES_A_STRING = 16, 4096
+#: The same in a line over `max_json_size`, to which payloads do not count.
+_LONG_IN_LONGER = 4 * 1024
+#: A line that is still long without its long strings is parsed as it is: to put them in again would take longer.
 _MAX_REST = 128 * 1024
-#: Short strings without escapes, and what stands around them.
-_SHORT = re.compile(rb'(?:[^"]{0,4096}+"[^"\\]{0,100}+")*+')
+#: What a payload begins with. (The text between two strings begins with a blank, a bracket, a comma or a colon.)
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 #: The tagged objects with a payload (wire page, "Tagged values").
 _TAGGED = frozenset({"ndarray", "image", "bytes", "arrow", "pandas", "polars"})
@@ -101,22 +102,26 @@ class FrameError(ValueError):
     """A binary frame whose JSON is in order, but not in what it says of payloads; the text says why."""
 
 
-class TooManyValues(orjson.JSONDecodeError):
-    """A message has more values than may be. It was not parsed: perhaps it is no JSON either.
+class OverLimit(orjson.JSONDecodeError):
+    """A message has more values, or more bytes of JSON, than it may have. It was not parsed, so it may be no JSON.
 
-    Attributes:
-        values: how many at least, as `wire.json_scan` counts them.
-        limit: how many it may have.
+    Args:
+        limit: the limit that it is over.
+        values: how many values it has at least, as `wire.json_scan` counts them; 0 if these are not over the limit.
+        json_size: bytes of its JSON without payloads, at least; 0 if these are not over the limit.
     """
 
-    def __init__(self, values: int, limit: int) -> None:
-        super().__init__(f"it has {values} values or more, the limit is {limit} (max_values)", "", 0)
-        self.values = values
-        self.limit = limit
+    def __init__(self, limit: int, *, values: int = 0, json_size: int = 0) -> None:
+        found = f"{values} values or more" if values else f"{json_size} bytes of JSON"
+        super().__init__(f"it has {found}, the limit is {limit} ({'max_values' if values else 'max_json_size'})", "", 0)
+        self._limit = limit
+        self._values = values
+        self._json_size = json_size
 
     def stand_in(self, line: bytes | bytearray) -> Oversize:
         """The `Oversize` that takes the place of this message."""
-        return Oversize(len(line), bytes(line[:HEAD_SIZE]), self.limit, values=self.values)
+        head = bytes(line[:HEAD_SIZE])
+        return Oversize(len(line), head, self._limit, values=self._values, json_size=self._json_size)
 
 
 class SharedLine(bytes):
@@ -181,29 +186,30 @@ class CutLine(SharedLine):
 CUT = frozenset({CutLine, FrameLine})
 
 
-def parse(line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
+def parse(line: bytes, limits: Limits | None = None) -> tuple[Any, bytes]:
     """A line as `orjson.loads` reads it, but with its payloads cut out; and the line to look at further.
 
     Args:
-        max_values: as `wire.json_scan` counts them; None: any number. Counted before it is parsed.
+        limits: `max_values`, as `wire.json_scan` counts them, and `max_json_size`, checked before it is parsed; None:
+            any number of both.
 
     Raises:
-        TooManyValues: it has more.
+        OverLimit: it has more.
         orjson.JSONDecodeError: it is not JSON. (A payload may hold what no string may: that is no base64 either.)
     """
-    return _read(line, max_values, decodes=True) or (_loads(line, max_values), line)
+    return _read(line, limits, decodes=True) or (_loads(line, limits), line)
 
 
-def read_frame(json: bytes, sizes: tuple[int, ...], max_values: int | None, side: str) -> BinaryFrame:
+def read_frame(json: bytes, sizes: tuple[int, ...], limits: Limits | None, side: str) -> BinaryFrame:
     """A binary frame whose JSON is there. Its content is the message, and its `FrameLine`.
 
-    In the message an `Attachment` without memory stands for each payload. The frame has a refusal where it has too many
-    values, is not JSON, is a batch, or a payload does not stand in exactly one place.
+    In the message an `Attachment` without memory stands for each payload. The frame has a refusal where it is over a
+    limit, is not JSON, is a batch, or a payload does not stand in exactly one place.
 
     Args:
         json: as it came.
         sizes: of the payloads, in bytes.
-        max_values: as for `parse`.
+        limits: as for `parse`.
         side: as for `envelope.refusal_of`.
     """
     line = FrameLine(json)
@@ -211,9 +217,9 @@ def read_frame(json: bytes, sizes: tuple[int, ...], max_values: int | None, side
     frame = BinaryFrame(json, sizes)
     try:
         # Most are short, and cannot have too many values: two bytes are an empty array, which counts four.
-        is_short = len(json) < LONG and (max_values is None or 2 * len(json) <= max_values)
-        message = orjson.loads(json) if is_short else _loads(json, max_values)
-    except TooManyValues as error:
+        is_short = len(json) < LONG and (limits is None or 2 * len(json) <= limits.max_values)
+        message = orjson.loads(json) if is_short else _loads(json, limits)
+    except OverLimit as error:
         frame.refusal = envelope.refusal_of(error.stand_in(json), len(json), side=side)
         frame.content = {"id": envelope.id_in_head(json)}, line
         return frame
@@ -277,12 +283,12 @@ def _check_places(json: bytes, count: int) -> None:
         raise FrameError("$bin is the name of a member that stands for no payload, or whose name comes again")
 
 
-def outline(line: bytes, max_values: int | None = None) -> tuple[Any, CutLine] | None:
+def outline(line: bytes, limits: Limits | None = None) -> tuple[Any, CutLine] | None:
     """The same for a message that is not decoded: every long string is a `Payload`. None where `parse` cuts nothing.
 
     Raises what `parse` raises.
     """
-    return _read(line, max_values, decodes=False)
+    return _read(line, limits, decodes=False)
 
 
 def parse_exactly(line: bytes | bytearray) -> Any:
@@ -346,12 +352,8 @@ def is_json(line: bytes | bytearray) -> bool:
     """True if the payloads of a line that was parsed before are JSON as well, which is not known yet."""
     if not isinstance(line, CutLine) or not line.payloads:
         return True
-    # Most lines have no escape at all. To see that copies nothing, and is done once for all strings; but the payloads
-    # of a part may be a small part of the whole.
-    whole = bytes(line.payloads[0].obj)  # it is
-    has_escapes = 2 * sum(map(len, line.payloads)) < len(whole) or b"\\" in whole
     while line.payloads:
-        if not _is_string(line.payloads[-1], has_escapes):
+        if not _is_string(line.payloads[-1]):
             return False
         line.payloads.pop()
     return True
@@ -415,25 +417,30 @@ def with_strings(value: Any) -> Any:
     return result
 
 
-def _loads(line: bytes, max_values: int | None) -> Any:
+def _loads(line: bytes, limits: Limits | None) -> Any:
     """JSON that may be long. Raises what `parse` raises."""
-    if max_values is not None and (values := values_over(line, max_values)):
-        raise TooManyValues(values, max_values)
+    if limits is not None:
+        if len(line) > limits.max_json_size:
+            raise OverLimit(limits.max_json_size, json_size=len(line))
+        if values := values_over(line, limits.max_values):
+            raise OverLimit(limits.max_values, values=values)
     # Each array and object that is made counts for the collector, which would look at all of them again and again.
     with collector_paused:
         return orjson.loads(line)
 
 
-def _read(line: bytes, max_values: int | None, *, decodes: bool) -> tuple[Any, CutLine] | None:
+def _read(line: bytes, limits: Limits | None, *, decodes: bool) -> tuple[Any, CutLine] | None:
     """A line that is read without its long strings; None if nothing can be cut out, or not be put in again."""
     if len(line) >= BIG:
         keep_freed_memory()
-    cut = _without_long_strings(line)
+    most = None if limits is None else limits.max_json_size
+    least, max_rest = (_LONG_STRING, _MAX_REST) if most is None or len(line) <= most else (_LONG_IN_LONGER, most)
+    cut = _without_long_strings(line, least, max_rest)
     if cut is None:
         return None
-    filling = _Filling(cut.strings, decodes=decodes)
+    filling = _Filling(cut.strings, len(line), most, decodes=decodes)
     try:
-        message = filling.fill(_loads(bytes(cut), max_values))  # it takes no subclass
+        message = filling.fill(_loads(bytes(cut), limits))  # it takes no subclass
     except RecursionError:
         return None
     if not filling.is_exact:
@@ -446,12 +453,20 @@ class _Filling:
     """Puts strings in the place of their placeholders.
 
     Args:
+        strings: those that were cut out.
+        size: bytes of the whole line.
+        most: bytes of it that may be no payload; None: any number.
         decodes: not those that are payloads; or else it puts none.
     """
 
-    def __init__(self, strings: list[memoryview], *, decodes: bool = True) -> None:
+    def __init__(
+        self, strings: list[memoryview], size: int = 0, most: int | None = None, *, decodes: bool = True
+    ) -> None:
         self._strings = strings
         self._decodes = decodes
+        self._most = most
+        #: Bytes of the line that are certainly no payload.
+        self._json_size = size - sum(map(len, strings))
         self._found: list[int] = []
         self.payloads: list[memoryview] = []
 
@@ -462,43 +477,49 @@ class _Filling:
 
     def fill(self, message: Any) -> Any:
         """The message, changed in place. RecursionError if it is nested too deep to be walked through."""
-        return self._filled(message, is_payload=False)
+        if type(message) is str:
+            return self._string(message, is_payload=False) if message[:1] == _MARK else message
+        if type(message) is dict or type(message) is list:
+            self._fill_places(message)
+        return message
 
-    def _filled(self, value: Any, *, is_payload: bool) -> Any:
-        if type(value) is str:
-            return self._string(value, is_payload) if value[:1] == _MARK else value
+    def _fill_places(self, value: Any) -> None:
+        is_tagged = False
+        places: Any
         if type(value) is dict:
             tag = value.get(TAG_KEY)
             is_tagged = type(tag) is str and tag in _TAGGED
-            for name, member in value.items():
-                if type(member) in _FILLED:
-                    value[name] = self._filled(member, is_payload=is_tagged and name == "data")
-        elif type(value) is list:
-            for position, member in enumerate(value):
-                if type(member) in _FILLED:
-                    value[position] = self._filled(member, is_payload=False)
-        return value
+            places = value.items()
+        else:
+            places = enumerate(value)
+        for place, member in places:
+            kind = type(member)
+            if kind is str:
+                if member[:1] == _MARK:
+                    value[place] = self._string(member, is_payload=is_tagged and place == "data")
+            elif kind is dict or kind is list:
+                self._fill_places(member)
 
     def _string(self, value: str, is_payload: bool) -> Any:
         number = int(value[1:])
         self._found.append(number)
         string = self._strings[number]
-        if self._decodes and not is_payload:
-            return orjson.loads(string)
+        if not is_payload:
+            self._json_size += len(string)
+            if self._most is not None and self._json_size > self._most:
+                raise OverLimit(self._most, json_size=self._json_size)
+            if self._decodes:
+                return orjson.loads(string)
         self.payloads.append(string)
         return Payload(string)
 
 
-def _is_string(string: memoryview, has_escapes: bool) -> bool:
-    """True for a string of JSON. Most often it is ASCII without escapes, which is seen at once.
-
-    Args:
-        has_escapes: perhaps.
-    """
+def _is_string(string: memoryview) -> bool:
+    """True for a string of JSON, which was cut out, so it has no escapes. Most are ASCII, which is seen at once."""
     import numpy as np
 
     # As numbers with a sign, what is not ASCII is negative.
-    if np.frombuffer(string, np.int8).min() >= _SPACE and not (has_escapes and b"\\" in bytes(string)):
+    if np.frombuffer(string, np.int8).min() >= _SPACE:
         return True
     try:
         orjson.loads(string)
@@ -507,35 +528,34 @@ def _is_string(string: memoryview, has_escapes: bool) -> bool:
     return True
 
 
-_FILLED = frozenset({str, dict, list})
 _PARTS = frozenset({Payload, Attachment, dict, list})
 
 
-def _without_long_strings(line: bytes) -> CutLine | None:
-    """The line with placeholders; None when it has no long strings, or much besides them, or is not JSON."""
+def _without_long_strings(line: bytes, least: int, max_rest: int) -> CutLine | None:
+    """The line with placeholders for strings without escapes of `least` bytes or more.
+
+    None when it has no such strings, more than `max_rest` bytes besides them, or is not JSON.
+    """
     whole = memoryview(line)
+    # A long string has half of its bytes, or more, behind one of the hops: others are passed over.
+    hop = least // 2
     pieces: list[Any] = []
     strings: list[memoryview] = []
     at = done = rest = 0
-    for _ in range(_MAX_STRINGS + len(line) // _BYTES_A_STRING):
-        most = max(at, done + _MAX_REST - rest)
-        start = line.find(b'"', _SHORT.match(line, at, most).end()) + 1  # type: ignore[union-attr]  # or it matches nothing
-        if not start:
-            break
-        if start - 1 > most:
-            return None
-        end = _end_of_string(line, start)
-        if end < 0:
-            return None
-        if end - start >= _LONG_STRING:
-            pieces += whole[done:start], b"%b%d" % (_WRITTEN, len(strings))
-            strings.append(whole[start - 1 : end + 1])
+    while (end := line.find(b'"', at)) >= 0:
+        if end - at < hop:
+            at += hop
+            if rest + at - done > max_rest + least:
+                return None
+            continue
+        start = line.rfind(b'"', done, at)
+        if end - start >= least and _may_be_base64(line, start, end):
+            pieces += whole[done:start], b'"%b%d"' % (_WRITTEN, len(strings))
+            strings.append(whole[start : end + 1])
             rest += start - done
-            done = end
+            done = end + 1
         at = end + 1
-    else:
-        return None
-    if not strings or rest + len(line) - done > _MAX_REST:
+    if not strings or rest + len(line) - done > max_rest:
         return None
     cut = CutLine(b"".join((*pieces, whole[done:])))
     cut.strings = strings
@@ -543,13 +563,11 @@ def _without_long_strings(line: bytes) -> CutLine | None:
     return cut if cut.count(_WRITTEN) == len(strings) else None
 
 
-def _end_of_string(line: bytes, start: int) -> int:
-    """Where the quote stands that ends the string; negative when that takes more than a few looks."""
-    end = line.find(b'"', start)
-    for _ in range(64):
-        before = line[max(start, end - 64) : end]
-        escapes = len(before) - len(before.rstrip(b"\\"))
-        if end < 0 or escapes % 2 == 0:
-            return end if escapes < 64 else -1
-        end = line.find(b'"', end + 1)
-    return -1
+def _may_be_base64(line: bytes, start: int, end: int) -> bool:
+    """Whether the text between two quotes, with none between them, is a string without escapes that may be base64.
+
+    If the line is no JSON, it is none either with a placeholder in that place.
+    """
+    if start < 0 or line[start + 1] not in _BASE64:
+        return False
+    return line[start - 1 : start] != b"\\" and line.find(b"\\", start, end) < 0

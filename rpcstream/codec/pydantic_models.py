@@ -6,6 +6,7 @@ values inside of one. Imported only where a class of pydantic's was given, so py
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -13,9 +14,12 @@ import pydantic
 from pydantic.json_schema import models_json_schema
 
 from ..errors import EncodeError
-from .encoding import Encoding
+from .encoding import NULL, Encoding
 from .rich_hint import shortened, type_name
-from .schema import LOCAL_REF, Components, renamed, shortened_texts
+from .scalars import FLOAT_TAG, with_floats
+from .schema import LOCAL_REF, Components, holds_no_number, renamed, shortened_texts
+
+_QUOTED_FLOAT = f'"{FLOAT_TAG}"'.encode()
 
 #: Faults that are named in one error; of a value with more than so many in all only their number is said.
 _NAMED, _COUNTED = 4, 1000
@@ -56,6 +60,10 @@ class ModelHint:
             return value
         try:
             text = msgspec.json.encode(value)
+            if _QUOTED_FLOAT in text or NULL in text:
+                value = with_floats(value)
+                if holds_no_number(value):  # the words for these are not JSON's, but pydantic reads them
+                    text = json.dumps(value).encode()
         except (TypeError, ValueError, RecursionError):  # payloads, and what was decoded already
             raise ValueError(f"Expected `{self.name}` as JSON alone, with no arrays, images or bytes in it") from None
         try:

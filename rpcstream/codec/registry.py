@@ -20,14 +20,15 @@ from ..limits import DEFAULT_LIMITS, Limits
 from ..wire.buffers import Encoded
 from ..wire.messages import LONG
 from . import payloads
+from .check_count import counting
 from .encoders import find_encoder, is_built_in
-from .encoding import LINE_END, Encoder, Encoding, Spliced, line_end_error, serialize_again, serialize_attached
+from .encoding import LINE_END, NULL, Encoder, Encoding, line_end_error, serialize_again, serialize_attached
 from .find_hint import RegisteredType, find_rich_hint
 from .image_budget import ImageBudget, ImageLimits, reading
 from .options import ImageOptions, ImageSettings
 from .payloads import Attachment
 from .rich_hint import QUOTED_TAG_KEY, TAG_KEY, RichHint, shortened, type_name
-from .schema import holds_no_number
+from .scalars import FLOAT_TAG
 
 __all__ = ["TAG_KEY", "Codec"]
 
@@ -35,6 +36,7 @@ __all__ = ["TAG_KEY", "Codec"]
 _TAGS = {
     "bytes": ("binary", "decode_bytes"),
     "complex": ("scalars", "decode_complex"),
+    "float": ("scalars", "decode_float"),
     "image": ("image", "decode_image"),
     "ndarray": ("ndarray", "decode_array"),
 }
@@ -52,6 +54,7 @@ _NUMBERED = b"\\u00"
 #: Types of which parts may have to be decoded, or must not be there.
 _LOOKED_AT = frozenset({dict, list, Attachment})
 #: The tags of what has a budget.
+_FLOAT = f'"{FLOAT_TAG}"'.encode()
 _BUDGETED = tuple(f'"{tag}"'.encode() for tag in ("image", *_OPTIONAL_TAGS))
 #: Classes that are seen are remembered up to this number, so that classes made in a loop do not fill the memory.
 _MAX_CLASSES = 1000
@@ -69,6 +72,7 @@ class Codec:
         max_message_pixels: the same for all images of a message together; as many as one may have, if that is more.
         max_image_metadata: bytes of text, profiles and EXIF that all images of a message may bring, inflated.
         max_image_file: bytes of an image file that is sent as it is; larger ones are not read.
+        max_checked_values: values of a message that are checked one by one, in Python; with more it is refused.
         ignored_metadata: classes whose objects may stand in `Annotated` and mean nothing here; others that are not
             understood are refused when a function is registered.
 
@@ -86,6 +90,7 @@ class Codec:
         max_message_pixels: int = DEFAULT_LIMITS.max_message_pixels,
         max_image_metadata: int = DEFAULT_LIMITS.max_image_metadata,
         max_image_file: int = DEFAULT_LIMITS.max_message_size,
+        max_checked_values: int = DEFAULT_LIMITS.max_checked_values,
         ignored_metadata: Iterable[type] = (),
     ) -> None:
         self.ignored_metadata = tuple(ignored_metadata)
@@ -100,6 +105,7 @@ class Codec:
             if not avif.is_there():
                 raise ImportError("images as AVIF need a Pillow that has it: pip install 'Pillow>=11.3'")
         self.images = images
+        self.max_checked_values = max_checked_values
         #: What the images of one message may cost.
         self.image_limits = ImageLimits(max_image_pixels, max(max_image_pixels, max_message_pixels), max_image_metadata)
         self._by_class: dict[type, RegisteredType] = {}
@@ -121,6 +127,7 @@ class Codec:
             max_message_pixels=limits.max_message_pixels,
             max_image_metadata=limits.max_image_metadata,
             max_image_file=limits.max_message_size,
+            max_checked_values=limits.max_checked_values,
         )
 
     def register(
@@ -173,8 +180,7 @@ class Codec:
             message: of JSON data and rich values.
             binary: it goes to a peer that takes binary frames: large payloads are attached (`AttachedMessage`).
 
-        NaN and infinities become null, as JSON has none; in arrays and complex numbers they stay. An `orjson.Fragment`
-        is written as it is and must be JSON without line ends.
+        An `orjson.Fragment` is written as it is and must be JSON without line ends.
 
         Raises:
             EncodeError: something in it has no form on the wire; the text says what and where.
@@ -192,41 +198,24 @@ class Codec:
             line = orjson.dumps(message, self._default, self._options)
         except TypeError as error:
             return serialize_again(message, error, self._encoding, self._options)
+        # Not `in`, which takes twice as long.
+        if line.find(NULL) >= 0 and (tagged := self._encoding.with_tagged_floats(message)) is not message:
+            line = orjson.dumps(tagged, self._default, self._options)
         if LINE_END in line:
             raise line_end_error()
         return line
 
-    def is_exact(self, value: object) -> bool:
-        """True if JSON has the value as it is, with no null in the place of a NaN or an infinity.
-
-        Raises:
-            EncodeError: something in it has no form on the wire.
-        """
-
-        def near(inner: Any) -> object:
-            try:
-                return self._default(inner)
-            except Spliced:  # a large payload, which is exact
-                return ""
-
-        import msgspec
-
-        try:
-            return not holds_no_number(msgspec.to_builtins(value, enc_hook=near, str_keys=True))
-        except (TypeError, ValueError, RecursionError):
-            return True
-
-    def parse(self, line: bytes, max_values: int | None = None) -> tuple[Any, bytes]:
+    def parse(self, line: bytes, limits: Limits | None = None) -> tuple[Any, bytes]:
         """A message of any length as JSON data, payloads left for `decode` as they are, and the line without them.
 
         Args:
-            max_values: that it may have (`Limits.max_values`); None: any number.
+            limits: `max_values` and `max_json_size` that it may have; None: any.
 
         Raises:
-            payloads.TooManyValues: it has more; it was not parsed. (An `orjson.JSONDecodeError`, too.)
+            payloads.OverLimit: it has more; it was not parsed. (An `orjson.JSONDecodeError`, too.)
             orjson.JSONDecodeError: it is not JSON.
         """
-        return payloads.parse(line, max_values)
+        return payloads.parse(line, limits)
 
     def decode(self, value: object) -> object:
         """Plain JSON data with each tagged object replaced by its value; unknown tags stay, their insides are decoded.
@@ -255,6 +244,10 @@ class Codec:
             return False
         # In a long line to look at each escape would take longer than to look at its values.
         return _NUMBERED in line if len(line) >= LONG else _ESCAPED_KEY.search(line) is not None
+
+    def holds_floats(self, line: bytes | bytearray) -> bool:
+        """True if a NaN or an infinity may be among the tagged objects in this JSON text."""
+        return _FLOAT in line or (_BACKSLASH in line and self.holds_tags(line))
 
     def holds_images(self, line: bytes | bytearray) -> bool:
         """True if an image or a table may be among the tagged objects in this JSON text."""
@@ -293,11 +286,8 @@ class Codec:
             places: Any = enumerate(value)
         elif type(value) is dict:
             tag = value.get(TAG_KEY)
-            if type(tag) is str:
-                if tag in self._by_tag:
-                    return self._from_user(self._by_tag[tag], value, begun)
-                if tag in _TAGS or tag in _OPTIONAL_TAGS:
-                    return self._built_in(tag, value, begun)
+            if type(tag) is str and (tag in self._by_tag or tag in _TAGS or tag in _OPTIONAL_TAGS):
+                return self._from_tag(tag, value, begun)
             places = value.items()
         elif type(value) is Attachment:
             raise _MisplacedError("a payload stands here by itself, in no tagged object, and no hint takes one")
@@ -316,6 +306,13 @@ class Codec:
                         result = value.copy()
                     result[place] = decoded
         return result
+
+    def _from_tag(self, tag: str, tagged: dict[str, Any], begun: list[ImageBudget]) -> object:
+        if (count := counting.get()) is not None and tag != FLOAT_TAG:
+            count.take()
+        if tag in self._by_tag:
+            return self._from_user(self._by_tag[tag], tagged, begun)
+        return self._built_in(tag, tagged, begun)
 
     def _built_in(self, tag: str, tagged: dict[str, Any], begun: list[ImageBudget]) -> object:
         decoder = self._decoders.get(tag)

@@ -1,7 +1,7 @@
-"""Single values that JSON has no form for: complex, Decimal, timedelta, and subclasses of what it has a form for.
+"""Single values that JSON has no form for: complex, NaN, Decimal, timedelta, and subclasses of what it has a form for.
 
-Owns the tagged object `{"$type": "complex", "real", "imag"}`. All others are written as msgspec writes them, so that
-msgspec reads them back. Knows nothing of numpy.
+Complex numbers, NaN and the infinities are tagged objects. All others are written as msgspec writes them, so that
+msgspec reads them back.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from .encoding import Encoding
 from .rich_hint import TAG_KEY, members, mismatch, tagged_schema, type_name
 
 COMPLEX_TAG = "complex"
-#: JSON has no numbers for these; as parts of a complex number they are written as strings.
+FLOAT_TAG = "float"
+#: How the tagged object of a float begins, as it is written here. (In a string its quotes have backslashes.)
+TAGGED_FLOAT = f'{{"{TAG_KEY}":"{FLOAT_TAG}",'.encode()
+#: JSON has no numbers for these: they are written as strings, inside of a tagged object.
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _PART = {"anyOf": [{"type": "number"}, {"enum": list(_SPECIAL)}]}
+_NUMBERS = frozenset((int, float))
 COMPLEX_SCHEMA = tagged_schema(COMPLEX_TAG, {"real": _PART, "imag": _PART})
 
 
@@ -52,6 +56,12 @@ class ComplexHint:
             return complex(_part_from_wire(value))
         raise mismatch(self.name, value)
 
+    def decode_list(self, values: list[Any]) -> list[Any] | None:
+        try:
+            return list(map(complex, values)) if _NUMBERS.issuperset(map(type, values)) else None
+        except OverflowError:
+            return None
+
     def accept(self, value: object) -> object:
         return self.decode(value if not isinstance(value, dict) else None)
 
@@ -72,6 +82,50 @@ def _part_from_wire(part: object) -> float:
         except OverflowError:
             raise ValueError("complex: a part is too large") from None
     raise ValueError('complex: a part must be a number, "nan", "inf" or "-inf"')
+
+
+# -- NaN and the infinities -------------------------------------------------------------------------------------------
+
+
+def encode_float(value: float, _: object = None) -> object:
+    """The number of a float or of a subclass; a tagged object for NaN and the infinities."""
+    plain = float.__float__(value)
+    return plain if math.isfinite(plain) else {TAG_KEY: FLOAT_TAG, "value": str(plain)}
+
+
+def decode_float(tagged: dict[str, Any], _: object = None) -> float:
+    """The number of a tagged object. ValueError if it is not what the wire page says."""
+    (value,) = members(tagged, "value")
+    if isinstance(value, str) and value in _SPECIAL:
+        return _SPECIAL[value]
+    raise ValueError('float: the value must be "nan", "inf" or "-inf"')
+
+
+def with_floats(value: Any) -> Any:
+    """Plain JSON data with the number in place of each tagged float; containers are copied only where they change.
+
+    Raises:
+        ValueError: a tagged float is wrong.
+    """
+    places: Any
+    if type(value) is dict:
+        if value.get(TAG_KEY) == FLOAT_TAG:
+            return decode_float(value)
+        places = value.items()
+    elif type(value) is list:
+        places = enumerate(value)
+    else:
+        return value
+    result = value
+    for place, member in places:
+        if type(member) in _CONTAINERS and (made := with_floats(member)) is not member:
+            if result is value:
+                result = value.copy()
+            result[place] = made
+    return result
+
+
+_CONTAINERS = frozenset((dict, list))
 
 
 # -- as msgspec writes them -------------------------------------------------------------------------------------------
@@ -115,8 +169,3 @@ def encode_str(value: str, _: Encoding) -> object:
 def encode_int(value: int, _: Encoding) -> object:
     """The number of a subclass of int."""
     return int.__index__(value)
-
-
-def encode_float(value: float, _: Encoding) -> object:
-    """The number of a subclass of float."""
-    return float.__float__(value)

@@ -34,11 +34,14 @@ def document(own: OpenRpcDocument, directory: Directory, compat: str | None = No
         compat: "1.2.6" for the variant that older tools read.
     """
     described = own.described()
-    older = OlderDocument() if compat is not None else None
+    head = own.head(compat)
+    older = OlderDocument(head["info"]["title"]) if compat is not None else None
     method = older.method if older is not None else dict
-    yield _dumps(own.head(compat))[:-1] + b',"methods":['
+    yield _dumps(head)[:-1] + b',"methods":['
     between = b""
     own_methods = [(str(each["name"]), each) for each in reversed(described["methods"])]
+    if older is not None:
+        own_methods = [each for each in own_methods if older.has(each[0])]
     for name in directory.listed():
         while own_methods and own_methods[-1][0] < name:
             yield between + _dumps(method(own_methods.pop()[1]))

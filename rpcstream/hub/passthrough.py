@@ -85,11 +85,10 @@ class PassThroughReader:
         Raises:
             orjson.JSONDecodeError: it is not JSON.
         """
-        most = session.limits.max_values
-        found = payloads.outline(line, most)
+        found = payloads.outline(line, session.limits)
         if found is not None and self._is_passed_on(*found, session):
             return found
-        return payloads.parse(line, most)
+        return payloads.parse(line, session.limits)
 
     def _is_passed_on(self, message: Any, line: CutLine, session: ConversationState) -> bool:
         if type(message) is not dict:

@@ -18,9 +18,6 @@ from .rules import Rules
 #: Arguments of `Hub` that are taken over while it runs, beside users and rules.
 CHANGEABLE = frozenset(("token", "call_timeout"))
 
-#: What is said to a connection that is closed since it has other rights now.
-RIGHTS_CHANGED = "the rights of this connection have changed: connect again"
-
 
 def needs_restart(before: HubConfig, after: HubConfig) -> list[str]:
     """Return the names of the options that differ, and that a running hub cannot change."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -29,7 +28,6 @@ from ..peer.deadline import INFINITE
 from ..peer.marshal import NOT_GIVEN, params_of
 from ..peer.session import Session
 from ..peer.state import ConversationState
-from ..process import on_hangup
 from ..server.options import DEFAULTS, ServerOptions
 from ..text import get_logger
 from ..wire import envelope
@@ -43,7 +41,7 @@ from .methods import HubMethods
 from .observed import observed_hub
 from .passthrough import PassThroughReader
 from .registrations import SYSTEM_TOPICS, Registrations
-from .reload import CHANGEABLE, RIGHTS_CHANGED, ChangedRights, needs_restart
+from .reload import CHANGEABLE, ChangedRights, needs_restart
 from .routes import Balance, check_balance
 from .rules import Rule, Rules
 from .sharing import SharingServer
@@ -243,29 +241,13 @@ class Hub(SharingServer):
         rights = ChangedRights(
             config.users, keeps_token=keeps_token, rules=self._rules, directory=self.directory, topics=self.topics
         )
-        log.info("the configuration was read again; connections to close: %d", self._close_others(rights))
+        closed = self._running.dismiss(rights.may_stay, self._drain_timeout) if self._running is not None else 0
+        log.info("the configuration was read again; connections to close: %d", closed)
 
-    def _close_others(self, rights: ChangedRights) -> int:
-        """Close the connections that may not stay, in an orderly way; return how many these are."""
-        if self._running is None:
-            return 0
-        sessions = self._running.listener.sessions
-        leaving = [each for each in sessions if each.is_lasting and each.channel and not rights.may_stay(each)]
-        for session in leaving:
-            session.go_away(RIGHTS_CHANGED)
-            session.loop.call_later(self._drain_timeout, session.abort, RIGHTS_CHANGED)
-        return len(leaving)
-
-    def _reload_or_log(self) -> None:
-        self._notifier.reloading("Reading the configuration again")
-        status = self._status
-        try:
+    def _reload(self) -> None:
+        super()._reload()
+        if self._config is not None:
             self.reload()
-        except (ValueError, TypeError, OSError) as error:
-            log.error("the configuration was not reloaded, the one before stays in use: %s", error)
-            status = "The configuration could not be read again: see the log"
-        if self._running is not None and not self._running.stopping.is_set():
-            self._notifier.ready(status)
 
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> None:
         """Send a notification to a client. To be called in the hub's event loop.
@@ -366,11 +348,6 @@ class Hub(SharingServer):
         if self._group.others is not None:
             self._for_hubs = self._group.dispatcher(make, self._registry, options)
         return self._dispatcher
-
-    async def _run(self, **options: Any) -> None:
-        is_file = isinstance(self._source, str | os.PathLike)
-        with on_hangup(self._reload_or_log) if is_file else contextlib.nullcontext():
-            await super()._run(**options)
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         session = super()._make_session(dispatcher, on_gone)

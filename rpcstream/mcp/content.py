@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ import pybase64
 
 from ..codec import Codec
 from ..codec.rich_hint import TAG_KEY
+from ..codec.scalars import TAGGED_FLOAT
 from ..errors import RpcError
 from ..web.responses import png
 
@@ -33,6 +35,8 @@ SHOWN_NUMBERS = 64
 _MAX_DATA = 4000
 
 _RESULT = b'"result":'
+#: A NaN or an infinity on the wire. (In a string its quotes have backslashes.)
+_TAGGED_FLOAT = re.compile(re.escape(TAGGED_FLOAT) + rb'"value":"(?:nan|inf|-inf)"\}')
 
 Block = dict[str, Any]
 
@@ -40,10 +44,14 @@ Block = dict[str, Any]
 def result_in(reply: bytes) -> bytes | None:
     """The bytes of the result in a reply that was written here; None if it is an error.
 
-    They stand behind the member's name: inside of a string, such as the id, its quotes would have backslashes.
+    They stand behind the member's name: inside of a string, such as the id, its quotes would have backslashes. NaN and
+    the infinities are null, since an agent knows no tagged objects.
     """
     begin = reply.find(_RESULT)
-    return None if begin < 0 or not reply.endswith(b"}") else reply[begin + len(_RESULT) : -1]
+    if begin < 0 or not reply.endswith(b"}"):
+        return None
+    raw = reply[begin + len(_RESULT) : -1]
+    return _TAGGED_FLOAT.sub(b"null", raw) if TAGGED_FLOAT in raw else raw
 
 
 def plain_content(raw: bytes) -> list[Block]:

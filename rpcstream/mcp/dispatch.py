@@ -20,7 +20,6 @@ from ..codec.payloads import parse_exactly
 from ..codec.rich_hint import shortened
 from ..errors import (
     CallCancelled,
-    InternalError,
     InvalidParams,
     InvalidRequest,
     MessageTooLarge,
@@ -31,6 +30,7 @@ from ..errors import (
 )
 from ..limits import Limits
 from ..methods.dispatch import Dispatcher
+from ..methods.failures import internal_error
 from ..methods.invoke import Invoker
 from ..observe.limited_log import LimitedLog
 from ..peer import control_messages
@@ -49,7 +49,7 @@ log = get_logger("rpcstream.server")
 
 Line = bytes | bytearray
 
-#: Bytes of a result with rich values from which on its content is made in a thread.
+#: Bytes of a result from which on its content is made in a thread.
 _HEAVY = 64 * 1024
 
 #: Milliseconds for which a client may keep the list of tools.
@@ -69,9 +69,6 @@ class McpDispatcher:
         invoker: has threads, where the content of large results is made.
         info: name and version of the server.
         is_public: every caller may have the same answers to `tools/list`, as far as the tools permit.
-
-    Attributes:
-        answers_cancelled: a call that was cancelled is answered all the same, with an error, as each POST must be.
     """
 
     def __init__(
@@ -92,7 +89,6 @@ class McpDispatcher:
         self._invoker = invoker
         self._info = info
         self._is_public = is_public
-        self.answers_cancelled = True
         self._log = LimitedLog(log)
         #: Calls by POST that another POST may cancel: by the session of the client and the id of the call.
         self._cancellable: dict[tuple[str, str], McpSession] = {}
@@ -134,21 +130,17 @@ class McpDispatcher:
         except RpcError as error:
             return self._error(call_id, error)
         except Exception as error:
-            self._log.error(None, "a message of MCP failed", error=error)
-            return self._error(call_id, InternalError())
+            told = internal_error(self._log, "server", None, "a message of MCP failed", error=error)
+            return self._error(call_id, told)
 
     def refuse(self, message: Any, error: RpcError) -> Encoded | None:
         """As `Dispatch.refuse`."""
         is_request = type(message) is dict and "method" in message
         self._dispatcher.refuse({"id": None} if is_request else message, error)  # counts it
-        if is_request and ("id" not in message or self.is_silent(error)):
+        if is_request and ("id" not in message or protocol.is_cancelled(error)):
             return None
         call_id = message.get("id") if type(message) is dict else None
         return self._error(call_id if type(call_id) is int or type(call_id) is str else None, error)
-
-    def is_silent(self, error: RpcError) -> bool:
-        """Whether a call with this error is not answered (Cancellation, "Behavior Requirements")."""
-        return protocol.is_cancelled(error) and not self.answers_cancelled
 
     def refusal_of(self, message: dict[str, Any], session: Session) -> RpcError | None:
         """As `Dispatch.refusal_of`: MCP has no binary frames."""
@@ -267,7 +259,9 @@ class McpDispatcher:
         call = _ToolCall(self, tool, call_id, session)
         try:
             message = {"jsonrpc": VERSION, "id": call_id, "method": tool.method.name}
-            message["params"] = tool.params(arguments or {})
+            message["params"] = tool.params(arguments or {}, self._codec.max_checked_values)
+        except MessageTooLarge as error:
+            return call.failed(error)
         except ValueError as error:
             return call.failed(InvalidParams(data={"reason": str(error)}))
         meta = protocol.meta_of({"params": params})
@@ -282,7 +276,7 @@ class McpDispatcher:
         if reply is None or isinstance(reply, Encoded):
             session.progress.pop(key, None)
             written = bytes(reply or b"")
-            return call.heavy(written) if call.is_heavy(written) else call.translated(written)
+            return call.in_thread(written) if len(written) > _HEAVY else call.translated(written)
         assert isinstance(reply, Coroutine)  # no tool is a method of another peer
         return call.later(reply)
 
@@ -358,7 +352,7 @@ class _ToolCall:
 
     def failed(self, error: RpcError) -> Encoded | None:
         """The reply for a call that has failed: an error that the agent is to see and may mend."""
-        if self._dispatcher.is_silent(error):
+        if protocol.is_cancelled(error):
             return None
         result = {"content": content.error_content(error), "isError": True}
         return self._dispatcher.tool_reply(self._call_id, result, is_stateless=self._is_stateless)
@@ -377,15 +371,8 @@ class _ToolCall:
             result["structuredContent"] = {"result": value} if is_wrapped and not self._is_stateless else value
         return self._dispatcher.tool_reply(self._call_id, result, is_stateless=self._is_stateless)
 
-    def is_heavy(self, reply: bytes) -> bool:
-        """Whether the content is to be made in a thread."""
-        return len(reply) > _HEAVY and not self._tool.has_output_schema
-
-    def heavy(self, reply: bytes) -> Waiting:
-        """The reply, whose content is made in a thread."""
-        return self._in_thread(reply)
-
-    async def _in_thread(self, reply: bytes) -> Encoded | None:
+    async def in_thread(self, reply: bytes) -> Encoded | None:
+        """As `translated`, whose content is made in a thread."""
         try:
             return await self._dispatcher.in_thread(functools.partial(self.translated, reply))
         except ServerBusy as error:
@@ -399,7 +386,7 @@ class _ToolCall:
     async def _finish(self, reply: Waiting, leave: Callable[[], None]) -> Encoded | None:
         try:
             written = bytes(await reply or b"")
-            return await self._in_thread(written) if self.is_heavy(written) else self.translated(written)
+            return await self.in_thread(written) if len(written) > _HEAVY else self.translated(written)
         except asyncio.CancelledError:
             return self.failed(CallCancelled())
         finally:

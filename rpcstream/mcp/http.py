@@ -71,7 +71,7 @@ class McpExchange(HttpExchange):
         assert isinstance(session, McpSession)
         reply = bytes(self._replies[0]) if self._replies else b""
         if not reply:
-            response = Response(202)  # a notification
+            response = Response(202)  # a notification, or a call that was cancelled
         else:
             status = status_of_reply(reply, is_stateless=session.is_stateless)
             response = Response(status, reply, JSON, session.more_headers)

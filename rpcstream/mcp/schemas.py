@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pybase64
 
+from ..codec.check_count import CheckCount
 from ..codec.rich_hint import TAG_KEY
 from ..codec.schema import SCHEMA_REF
 
@@ -72,6 +73,7 @@ class AgentSchemas:
 
     def __init__(self, components: Mapping[str, Schema]) -> None:
         self._components = components
+        self._readers: dict[str, Reader] = {}
 
     def resolved(self, schema: Schema) -> Schema:
         """The schema that a reference leads to, or itself."""
@@ -178,32 +180,93 @@ class AgentSchemas:
 
     # -- from agents ------------------------------------------------------------------------------------------------
 
-    def value(self, given: Any, schema: Schema) -> Any:
+    def reader(self, schema: Schema) -> Reader:
+        """What turns the values that agents give for a schema into those that the method takes."""
+        name = schema.get("$ref")
+        if type(name) is not str:
+            return Reader(self, schema)
+        reader = self._readers.get(name)
+        if reader is None:
+            reader = self._readers[name] = Reader(self, schema)
+        return reader
+
+
+class Reader:
+    """Turns what an agent has given for one schema into what the method takes. Finds out about the schema once."""
+
+    def __init__(self, schemas: AgentSchemas, schema: Schema) -> None:
+        self._schemas = schemas
+        self._schema = schema
+        self._members: dict[str | None, Reader] = {}
+        self._items: dict[int | None, Reader] = {}
+
+    @functools.cached_property
+    def is_rich(self) -> bool:
+        """Whether there may be rich values anywhere in a value."""
+        return self._schemas.is_rich(self._schema)
+
+    @functools.cached_property
+    def _choices(self) -> list[Schema]:
+        return list(self._schemas.choices(self._schema))
+
+    @functools.cached_property
+    def _tags(self) -> set[str]:
+        return self._schemas.tags(self._schema)
+
+    @functools.cached_property
+    def _forms(self) -> list[Schema]:
+        """The forms of an array that nested lists become; none where lists stay lists."""
+        if "ndarray" not in self._tags or any("items" in each or "prefixItems" in each for each in self._choices):
+            return []
+        return [each for each in self._choices if tag_of(each) == "ndarray"]
+
+    def value(self, given: Any, count: CheckCount) -> Any:
         """What an agent has given, as the method takes it.
+
+        Args:
+            count: of the arrays and objects that are looked at.
 
         Raises:
             ValueError: nested lists are no array.
+            MessageTooLarge: there are too many arrays and objects.
         """
-        if type(given) is not dict and type(given) is not list:
+        if (type(given) is not dict and type(given) is not list) or not self.is_rich:
             return given
-        choices = list(self.choices(schema))
-        tags = self.tags(schema)
+        count.take()
         if isinstance(given, dict):
-            found = _from_content(given, tags)
-            return self._members(given, choices) if found is None else found
-        if "ndarray" in tags and not any("items" in each or "prefixItems" in each for each in choices):
-            return _array(given, [each for each in choices if tag_of(each) == "ndarray"])
-        return [self.value(item, _item_schema(choices, at)) for at, item in enumerate(given)]
+            found = _from_content(given, self._tags)
+            return self._object(given, count) if found is None else found
+        if self._forms:
+            return _array(given, self._forms)
+        known = self._known_items
+        first = [self._item(at).value(item, count) for at, item in enumerate(given[:known])]
+        others = self._item(None)
+        if not others.is_rich:
+            return [*first, *given[known:]]
+        return [*first, *(others.value(item, count) for item in given[known:])]
 
-    def _members(self, given: dict[str, Any], choices: list[Schema]) -> dict[str, Any]:
+    @functools.cached_property
+    def _known_items(self) -> int:
+        return max((len(each.get("prefixItems", ())) for each in self._choices), default=0)
+
+    def _item(self, at: int | None) -> Reader:
+        """For the item at this place; None: for those that have no schema of their own."""
+        if at not in self._items:
+            self._items[at] = self._schemas.reader(_item_schema(self._choices, self._known_items if at is None else at))
+        return self._items[at]
+
+    def _object(self, given: dict[str, Any], count: CheckCount) -> dict[str, Any]:
         if TAG_KEY in given:
             return given
-        members = {}
-        for name, value in given.items():
-            schemas = [each["properties"][name] for each in choices if name in each.get("properties", ())]
-            schemas = schemas or [each.get("additionalProperties") for each in choices]
-            members[name] = self.value(value, _any_of(schemas))
-        return members
+        return {name: self._member(name).value(value, count) for name, value in given.items()}
+
+    def _member(self, name: str) -> Reader:
+        known = name if any(name in each.get("properties", ()) for each in self._choices) else None
+        if known not in self._members:
+            schemas = [each["properties"][known] for each in self._choices if known in each.get("properties", ())]
+            schemas = schemas or [each.get("additionalProperties") for each in self._choices]
+            self._members[known] = self._schemas.reader(_any_of(schemas))
+        return self._members[known]
 
 
 def tag_of(schema: Schema) -> str | None:

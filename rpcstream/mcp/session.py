@@ -43,8 +43,8 @@ class Progress:
     def notification(self, value: Any) -> bytes | None:
         """The notification for what a handler has reported; None if it is not further than before.
 
-        A number is how far the call is; with the whole, `[done, whole]`. Of an object the members `progress`, `total`
-        and `message` count. All else is a text, and counts one further.
+        A number is how far the call is; with the whole, `[done, whole]`. Of an object the members `done` (or
+        `progress`), `total` and `message` count. All else is a text, and counts one further.
         """
         done, total, text = _read(value)
         if done is None:
@@ -66,8 +66,10 @@ def _read(value: Any) -> tuple[float | None, float | None, str | None]:
         return value, None, None
     if type(value) is list and len(value) == 2 and all(map(_is_number, value)):
         return value[0], value[1], None
-    if type(value) is dict and (_is_number(value.get("progress")) or type(value.get("message")) is str):
-        done, total, text = value.get("progress"), value.get("total"), value.get("message")
+    if type(value) is dict:
+        done, total, text = value.get("done", value.get("progress")), value.get("total"), value.get("message")
+        if not (_is_number(done) or type(text) is str):
+            return None, None, json.dumps(value, ensure_ascii=False)
         return (
             done if _is_number(done) else None,
             total if _is_number(total) else None,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..transports.stream import LineStream
+from ..wire.framing import LineFramer
 from .session import McpSession
 
 #: Bytes that are copied at a time.
@@ -31,6 +32,10 @@ class StdioStream(LineStream):
     def __init__(self, session: McpSession, *, on_end: Callable[[], object], **options: Any) -> None:
         super().__init__(session, **options)
         self._on_end = on_end
+
+    def _make_framer(self) -> LineFramer:
+        # Every line is answered: MCP has no binary frames, and an empty line does not end the requests.
+        return LineFramer(max_size=self._limits.max_message_size, reception=self._reception, skips_blank=True)
 
     def eof_received(self) -> bool:
         """The host has closed the input: what is in flight is answered, for as long as a server that stops waits."""

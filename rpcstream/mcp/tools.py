@@ -15,8 +15,11 @@ from typing import Any
 
 import orjson
 
+from ..codec.check_count import CheckCount
 from ..errors import InvalidParams
+from ..limits import DEFAULT_LIMITS
 from ..methods.registry import Method, MethodRegistry
+from ..text import documentation_of
 from .schemas import DIALECT, AgentSchemas, Schema
 
 #: Tools, and about how many bytes of them, in one answer to `tools/list`; the rest is on the next pages.
@@ -51,7 +54,8 @@ class Tool:
         self._params: list[dict[str, Any]] = described["params"]
         self._rest = next((each["name"] for each in self._params if each.get("x-rest") == "positional"), None)
         self._others = next((each for each in self._params if each.get("x-rest") == "named"), None)
-        self._rich = {each["name"] for each in self._params if schemas.is_rich(each["schema"])}
+        self._readers = {each["name"]: schemas.reader(_given_for(each)) for each in self._params}
+        self._reads_others = None if self._others is None else self._readers[self._others["name"]]
 
     @cached_property
     def has_output_schema(self) -> bool:
@@ -77,9 +81,7 @@ class Tool:
 
     def _definition(self, *, is_stateless: bool) -> dict[str, Any]:
         tool: dict[str, Any] = {"name": self.name}
-        text, summary = self._described.get("description") or "", self._described.get("summary") or ""
-        if not text.startswith(summary):
-            text = f"{summary}\n\n{text}"
+        text = documentation_of(self._described)
         if self._described.get("deprecated"):
             reason = self._described.get("x-deprecated")
             text = f"Deprecated{f': {reason}' if reason else ''}. {text}"
@@ -100,13 +102,11 @@ class Tool:
         required: list[str] = []
         more: Any = False
         for param in self._params:
-            schema = param["schema"]
+            schema = _given_for(param)
             if param.get("x-rest") == "named":
                 more = schema
                 continue
-            if param.get("x-rest") == "positional":
-                schema = {"type": "array", "items": schema}
-            elif param.get("required"):
+            if param.get("required"):
                 required.append(param["name"])
             text = param.get("description")
             if text:
@@ -124,14 +124,21 @@ class Tool:
         wrapped: Schema = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
         return {**wrapped, "$defs": defs} if defs else wrapped
 
-    def params(self, arguments: dict[str, Any]) -> dict[str, Any] | list[Any]:
+    def params(
+        self, arguments: dict[str, Any], most: int = DEFAULT_LIMITS.max_checked_values
+    ) -> dict[str, Any] | list[Any]:
         """The arguments as the params of the method.
+
+        Args:
+            most: arrays and objects that may have to be looked at, `max_checked_values`.
 
         Raises:
             ValueError: an argument cannot be what is wanted, whatever the method says.
+            MessageTooLarge: there are more arrays and objects.
         """
-        if self._rich:
-            arguments = {name: self._value(name, value) for name, value in arguments.items()}
+        if any(reader.is_rich for reader in self._readers.values()):
+            count = CheckCount(most)
+            arguments = {name: self._value(name, value, count) for name, value in arguments.items()}
         if self._rest is None or self._rest not in arguments:
             return arguments
         rest = arguments[self._rest]
@@ -147,17 +154,18 @@ class Tool:
             raise ValueError(f"{self._rest} does not go with arguments behind it")
         return [*(arguments[name] for name in before), *rest]
 
-    def _value(self, name: str, value: Any) -> Any:
-        param = next((each for each in self._params if each["name"] == name), None) or self._others
-        if param is None or param["name"] not in self._rich:
-            return value
-        schema = param["schema"]
-        if param.get("x-rest") == "positional":
-            schema = {"type": "array", "items": schema}
+    def _value(self, name: str, value: Any, count: CheckCount) -> Any:
+        reader = self._readers.get(name, self._reads_others)
         try:
-            return self._schemas.value(value, schema)
+            return value if reader is None else reader.value(value, count)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+
+
+def _given_for(param: Mapping[str, Any]) -> Schema:
+    """The schema of what an agent gives for a parameter: for one that takes all further arguments, a list of them."""
+    schema: Schema = param["schema"]
+    return {"type": "array", "items": schema} if param.get("x-rest") == "positional" else schema
 
 
 class Tools:

@@ -18,10 +18,11 @@ from typing import Any
 import orjson
 
 from ..codec import Codec
-from ..errors import MessageTooLarge, ServerBusy
+from ..errors import MessageTooLarge, RpcError, ServerBusy
 from ..peer.slices import SLICE
 from ..wire import envelope
 from ..wire.buffers import Encoded, MessageParts
+from .failures import NO_FORM, UnfitResult, checked
 
 #: Items that are kept as they are, at most. Encoding so many together takes a tenth of the time of one by one.
 HELD = 256
@@ -231,7 +232,14 @@ class CollectedItems:
 
     def _add(self, items: list[Any]) -> int:
         """Encode some items together; gives their size in bytes."""
-        written = self._serialize(items if self._check is None else self._check(items))
+        if self._check is not None:
+            items = checked(self._check, items, "an item")
+        try:
+            written = self._serialize(items)
+        except RpcError:
+            raise
+        except Exception as error:
+            raise UnfitResult(f"an item {NO_FORM}") from error
         size = len(written) - 1  # two brackets less, a comma more
         self._check_size(self._size + size)
         comma = b"," if self._size else b""

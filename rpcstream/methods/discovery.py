@@ -6,6 +6,7 @@ docstrings and from the options of the methods.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from inspect import Parameter
 from typing import Any
@@ -15,6 +16,7 @@ import orjson
 
 from ..codec import Codec
 from ..codec.markers import converter
+from ..codec.scalars import TAGGED_FLOAT
 from ..codec.schema import TEXT_MAX, Components, schema_of, shortened_text
 from ..errors import (
     BY_CODE,
@@ -42,6 +44,8 @@ _REST = {Parameter.VAR_POSITIONAL: "positional", Parameter.VAR_KEYWORD: "named"}
 _DEFAULT_MAX = 4096
 #: Characters of a default that is shown as text.
 _SHOWN_MAX = 300
+#: Where an object is in memory, as the texts of most objects say it.
+_ADDRESS = re.compile(r"\bat 0x[0-9A-Fa-f]+")
 
 
 def head_of(
@@ -108,8 +112,10 @@ class Description:
         signature, about = method.signature, method.about
         text = read_docstring(doc_of(method.function, 4 * self._longest), self._longest)
         described: dict[str, Any] = {"name": method.name}
-        if text.summary and text.description:
-            described["summary"], described["description"] = text.summary, text.description
+        if text.summary:
+            described["summary"] = text.summary
+        if text.description:
+            described["description"] = text.description
         if tags := _tags(method):
             described["tags"] = [{"name": tag} for tag in tags]
         if about.deprecated:
@@ -150,21 +156,25 @@ class Description:
         return described
 
     def _default(self, parameter: RemoteParameter) -> dict[str, Any]:
-        """The default as JSON that a caller may send, or as text under `x-default` where JSON cannot say it."""
+        """The default as JSON that a caller may send, or as text under `x-default` where JSON cannot say it.
+
+        Nothing is said of a sentinel: its text is an address in memory, so the document would change with each start.
+        """
         try:
-            if self._codec.is_exact(parameter.default):
-                text = self._codec.dumps(parameter.default)
-                if len(text) <= _DEFAULT_MAX:
-                    default = orjson.loads(text)
-                    converter(parameter.hint)(default)
-                    return {"default": default}
+            text = self._codec.dumps(parameter.default)
+            if len(text) <= _DEFAULT_MAX and TAGGED_FLOAT not in text:
+                default = orjson.loads(text)
+                converter(parameter.hint)(default)
+                if isinstance(parameter.default, set | frozenset):  # its order changes with each start, too
+                    default.sort(key=orjson.dumps)
+                return {"default": default}
         except (EncodeError, msgspec.ValidationError):
             pass
         try:
             shown = repr(parameter.default)
         except Exception:  # of the class of the default; the others are described all the same
             shown = f"a {type(parameter.default).__name__}"
-        return {"x-default": shortened_text(shown, _SHOWN_MAX)}
+        return {} if _ADDRESS.search(shown) else {"x-default": shortened_text(shown, _SHOWN_MAX)}
 
     def _schema(self, lowered: Any) -> dict[str, Any]:
         try:
@@ -183,9 +193,13 @@ class Description:
 
 
 def _structure(parameters: list[RemoteParameter]) -> str:
-    if any(parameter.required and parameter.kind is Parameter.KEYWORD_ONLY for parameter in parameters):
-        return "by-name"
-    return "either"
+    """How all arguments can be given: by name where one can only be given so.
+
+    Further positional arguments have no names, so optional keyword-only ones beside them leave both ways open.
+    """
+    keywords = [each for each in parameters if each.kind is Parameter.KEYWORD_ONLY]
+    has_rest = any(each.kind is Parameter.VAR_POSITIONAL for each in parameters)
+    return "by-name" if any(each.required or not has_rest for each in keywords) else "either"
 
 
 def _tags(method: Method) -> tuple[str, ...]:

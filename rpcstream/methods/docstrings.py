@@ -1,7 +1,6 @@
 """Reads docstrings in Google's, NumPy's or Sphinx's form: what they say of a method, its parameters and its result.
 
-The sections are read by `docstring_parser` (the extra `docstrings`). Without it, and where it cannot read them, the
-text is the description as a whole. Owns how long such texts may be. Knows no schema.
+`docstring_parser` reads the sections. Sections that it cannot read stay in the description. Long texts are cut.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ class Docstring:
     """What a docstring says.
 
     Attributes:
-        summary: its first line; None if there is no docstring.
-        description: all of it, without the sections whose texts are in `parameters` and `result`.
+        summary: its first paragraph, as one line; None if there is no docstring.
+        description: the rest, without the sections whose texts are in `parameters` and `result`; the whole text if the
+            summary was cut; None if there is no rest.
         parameters: the description of each parameter that it tells about, by name.
         result: of what is returned or yielded; None where it does not say.
     """
@@ -70,16 +70,17 @@ def read_docstring(text: str | None, limit: int = TEXT_MAX) -> Docstring:
         elif kind in ("return", "returns", "yield", "yields") and described:
             result = result or described
     rest = _without_sections(text) if (parameters or result) and is_whole else text
-    summary = shortened_text(rest.partition("\n")[0], SUMMARY_MAX) or None
-    return Docstring(summary, rest or None, parameters, result)
+    first, _, more = rest.partition("\n\n")
+    first = " ".join(first.split("\n"))
+    summary = shortened_text(first, SUMMARY_MAX)
+    description = more.strip("\n") if summary == first else rest
+    return Docstring(summary or None, description or None, parameters, result)
 
 
 def _parsed(text: str) -> Any:
-    """What docstring_parser makes of a text; None where it is not installed, or cannot read it."""
-    try:
-        import docstring_parser
-    except ImportError:
-        return None
+    """What docstring_parser makes of a text; None if it cannot read it."""
+    import docstring_parser  # only servers that are asked for their methods need it
+
     styles, lines = docstring_parser.DocstringStyle, text.split("\n")
     if any(map(_GOOGLE.fullmatch, lines)):
         style = styles.GOOGLE

@@ -109,14 +109,14 @@ class OpenRpcDocument:
         """Write methods and components piece by piece; methods that come meanwhile are not among them."""
         methods = dict(self._registry)
         description = Description(self._codec, len(methods))
-        older = None if compat is None else OlderDocument()
+        older = None if compat is None else OlderDocument(self._head()["info"]["title"])
         between = b'"methods":['
-        for name in sorted(methods):
+        for name in sorted(methods if older is None else filter(older.has, methods)):
             described = description.method(methods[name])
             yield between + self._dumps(described if older is None else older.method(described))
             between = b","
         components = description.components()
-        yield (b'"methods":[' if not methods else b"") + b'],"components":{"schemas":{'
+        yield (between if between != b"," else b"") + b'],"components":{"schemas":{'
         schemas: Mapping[str, Any] = components.pop("schemas")
         between = b""
         for name, schema in schemas.items() if older is None else older.schemas(schemas):

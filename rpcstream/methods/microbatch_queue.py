@@ -16,9 +16,10 @@ from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import InternalError, RegistrationError, RpcError, ServerBusy
+from ..errors import RegistrationError, RpcError, ServerBusy
 from ..observe.counters import BatchCounters
 from ..observe.limited_log import LimitedLog
+from .failures import internal_error
 from .microbatch_items import ItemValues, WrongResults
 from .threads import HandlerFailed
 
@@ -299,8 +300,10 @@ class MicrobatchQueue:
 
     def _failed(self, items: list[_PendingItem], error: BaseException) -> None:
         """A run raised: run its items again one by one, if that is wanted, or fail all its calls."""
+        told = error
         if isinstance(error, WrongResults):
-            self._log.error(None, "method %r got %d items: %s", self._method, len(items), error)
+            text = "method %r got %d items: %s"
+            told = internal_error(self._log, "server", None, text, self._method, len(items), str(error))
         elif len(items) == 1:
             items[0].settle(error)
             return
@@ -310,6 +313,7 @@ class MicrobatchQueue:
             self._ready.extend(_Run([item], is_retry=True) for item in items)
             return
         elif not isinstance(error, RpcError):
-            self._log.error(None, "method %r failed with %d items", self._method, len(items), error=error)
+            text = "method %r failed with %d items"
+            told = internal_error(self._log, "server", None, text, self._method, len(items), error=error)
         for item in items:
-            item.settle(error if isinstance(error, RpcError) else InternalError())
+            item.settle(told)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import orjson
 
 from ..codec.schema import SCHEMA_REF
+from .registry import RESERVED
 
 #: The version of OpenRPC that is written for older tools.
 COMPAT = "1.2.6"
@@ -55,6 +56,26 @@ _FORMATS = frozenset(
 _NO_LETTERS = re.compile(r"[^A-Za-z0-9]+")
 #: Characters of a title that is made here, and of what one is made of.
 _TITLE_MAX, _CONTEXT_MAX = 60, 200
+#: What a schema of nothing but a type is called: `String`, `Number`, and the like are types of TypeScript already.
+_PLAIN = {
+    "array": "List",
+    "boolean": "Bool",
+    "integer": "Integer",
+    "null": "Null",
+    "number": "Float",
+    "object": "Dict",
+    "string": "Str",
+}
+#: Types that a generated client uses by these names: those of TypeScript, and those that the generator adds.
+_NOT_FREE = frozenset(
+    (
+        *("Array", "BigInt", "Boolean", "Date", "Error", "Function", "Iterable", "Iterator", "Map", "Number", "Object"),
+        *("Omit", "Partial", "Pick", "Promise", "Readonly", "Record", "RegExp", "Required", "Set", "String", "Symbol"),
+        *("AlwaysFalse", "Client", "ContentDescriptorObject", "HTTPTransport", "JSONRPCError", "MethodCallValidator"),
+        *("MethodNotFoundError", "MethodObject", "OpenRPC", "Options", "PostMessageIframeTransport"),
+        *("PostMessageWindowTransport", "RequestManager", "WebSocketTransport"),
+    )
+)
 #: Members of a method that are a schema.
 _OF_METHOD = ("x-item", "x-end")
 
@@ -69,10 +90,19 @@ class OlderDocument:
     """Rewrites the methods and components of one document, in the order in which they stand there.
 
     Each schema gets a title, which tools make the name of a type of, and no two have the same.
+
+    Args:
+        title: of the service, which tools make the name of a class of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, title: str = "") -> None:
         self._titles = _Titles()
+        self._titles.reserve(title)
+
+    @staticmethod
+    def has(method: str) -> bool:
+        """Whether the method of this name is described: tools make no valid names of `rpc.ping` and the like."""
+        return not method.startswith(RESERVED)
 
     def method(self, method: Mapping[str, Any]) -> dict[str, Any]:
         """A Method Object."""
@@ -108,12 +138,12 @@ class _Titles:
         #: The title of each schema, by the title that it should have and what it says.
         self._known: dict[tuple[str, bytes], str] = {}
         #: The titles, in Pascal case, as tools read them; and the last number behind each.
-        self._taken: set[str] = set()
+        self._taken = set(_NOT_FREE)
         self._numbers: dict[str, int] = {}
 
-    def reserve(self, method: str) -> None:
-        """Leave the name of a method to the type that tools make of it."""
-        self._taken.add(_pascal(method))
+    def reserve(self, name: str) -> None:
+        """Leave the name of a method, or the title of the service, to the type that tools make of it."""
+        self._taken.add(_pascal(name))
 
     def titled(self, schema: Any, context: str) -> Any:
         """The schema with titles in all its parts.
@@ -180,7 +210,7 @@ def _base_of(schema: dict[str, Any], context: str) -> str:
     if not schema:
         found = "Any"
     elif isinstance(kind, str) and not rest:
-        found = kind.capitalize()
+        found = _PLAIN.get(kind, kind)
     elif schema.get("contentEncoding") == "base64" and kind == "string":
         found = "Base64"
     elif isinstance(forms := schema.get("anyOf"), list) and forms and rest <= {"anyOf"}:

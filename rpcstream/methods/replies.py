@@ -23,6 +23,7 @@ from ..peer.state import ConversationState
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
+from .failures import NO_FORM, UnfitResult, checked, internal_error
 from .registry import Method
 
 #: The id of a notification, which gets no reply.
@@ -64,16 +65,20 @@ class ReplyWriter:
             binary: large payloads are attached, for a peer that reads binary frames.
 
         Raises:
-            ValueError: the result is not what the hint says.
-            EncodeError: it has no form on the wire.
+            UnfitResult: the result does not fit the hint, or has no form on the wire.
             MessageTooLarge: the reply is over `max_message_size`.
         """
         if type(result) is not method.returns and method.check_result is not None:
-            result = method.check_result(result)
+            result = checked(method.check_result, result, "the result")
         if call_id is NO_ID:
             return None
         message = {"jsonrpc": VERSION, "id": call_id, "result": result}  # section 5
-        reply = self._serialize(message, binary=True) if binary else self._serialize(message)
+        try:
+            reply = self._serialize(message, binary=True) if binary else self._serialize(message)
+        except RpcError:
+            raise
+        except Exception as error:
+            raise UnfitResult(f"the result {NO_FORM}") from error
         if len(reply) > self._max_size:
             raise envelope.oversize(len(reply), self._max_size, side=self._side)
         return reply
@@ -85,8 +90,8 @@ class ReplyWriter:
         self._counters.errors += 1
         code = getattr(error, "code", None)
         if type(code) is not int or abs(code) >= _MAX_CODE:
-            self._log.error(None, "an error has the code %s, which must be an integer", repr(code))
-            code, error = InternalError.CODE, InternalError()
+            text = "an error has the code %s, which must be an integer"
+            code, error = InternalError.CODE, internal_error(self._log, self._side, None, text, repr(code))
         try:
             reply = self._serialize(envelope.error_reply(call_id, error))
             if len(reply) <= self._max_size:
@@ -120,7 +125,8 @@ class ReplyWriter:
     ) -> Encoded | None:
         """The error reply for an exception that was raised while a call was answered.
 
-        An `RpcError` of the handler is the reply. Any other exception is logged, and shown only if debugging.
+        An `RpcError` of the handler is the reply. Any other exception is logged with an id, which the reply names; the
+        exception itself is shown only if debugging.
         """
         # An RpcError with an address came from another server, through a client: it is not this handler's answer.
         if isinstance(error, RpcError) and getattr(error, "address", None) is None:
@@ -128,12 +134,16 @@ class ReplyWriter:
                 self.log_notification(method.name, error, session)
             return self.error(call_id, error)
         self._counters.handler_failures += 1
-        self._log.error(method.name, "method %r failed", method.name, error=error)
+        what, text, values = "", "method %r failed", [method.name]
+        if isinstance(error, UnfitResult):
+            what, text = str(error), "method %r failed: %s"
+            values, error = [method.name, what], error.__cause__ or error
         data = None
         if self._debug:
-            text = "".join(traceback.format_exception(error))
-            data = {"type": type(error).__name__, "message": _text_of(error), "traceback": text}
-        return self.error(call_id, InternalError(data=data))
+            trace = "".join(traceback.format_exception(error))
+            data = {"type": type(error).__name__, "message": _text_of(error), "traceback": trace}
+        told = internal_error(self._log, self._side, method.name, text, *values, error=error, what=what, data=data)
+        return self.error(call_id, told)
 
 
 def _address_of(session: ConversationState | None) -> str | None:

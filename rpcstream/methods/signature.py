@@ -10,19 +10,22 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import Parameter
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
 from ..codec import Codec, payloads
+from ..codec.check_count import CheckCount, counting, too_many_checked
 from ..codec.constraints import check_default, is_constraint
 from ..codec.error_text import in_words
 from ..codec.hints import is_iterable_hint, item_hint, lower, needs_exact_integers, takes_images
 from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, ImageTotal, reading
+from ..codec.lowered import list_of
 from ..codec.markers import convert_options, is_untyped
 from ..codec.rich_hint import shortened
+from ..codec.scalars import with_floats
 from ..errors import InvalidRequest, RegistrationError
 from ..wire import envelope
 from . import stream_params
@@ -127,6 +130,8 @@ class Signature:
             self.bind = self._bind_images if has_images else self._bind
         if any(needs_exact_integers(hints.get(parameter.name, Any), codec) for parameter in self.parameters):
             self.bind = functools.partial(self._bind_exact_integers, self.bind)
+        if self._untyped or any("dec_hook" in convert_options(parameter.hint) for parameter in self.parameters):
+            self.bind = functools.partial(self._bind_counted, self.bind)
 
     def check_announced(self, params: Any) -> None:
         """Check params as far as that is possible before their payloads are there: names, and announced arrays.
@@ -191,6 +196,20 @@ class Signature:
 
         return bind
 
+    def _bind_counted(self, bind: Bind, params: Any, line: Line, tagged: Tagged = None) -> Arguments:
+        """`bind` where some values are checked one by one, in Python: of these a message may not have too many."""
+        limit = self._codec.max_checked_values
+        if line and len(line) <= limit:  # too short for so many
+            return bind(params, line, tagged)
+        if not self._untyped and line and self._codec.holds_floats(line):
+            with suppress(ValueError):  # of a wrong one; `bind` says where
+                params = with_floats(params)  # so that a list of numbers is one that is checked at once
+        token = counting.set(CheckCount(limit))
+        try:
+            return bind(params, line, tagged)
+        finally:
+            counting.reset(token)
+
     def _bind(self, params: Any, line: Line, tagged: Tagged = None, *, is_decoded: bool = False) -> Arguments:
         if self._untyped and not is_decoded:
             # Some hint takes any value: it gets exact integers, and the rich values that the line has.
@@ -219,6 +238,8 @@ class Signature:
     def _bind_object(self, params: dict[str, Any]) -> Arguments:
         others: dict[str, Any] = {}
         if self._convert_others is not None:
+            if len(params) > self._codec.max_checked_values:
+                raise too_many_checked(self._codec.max_checked_values)
             names = {parameter.name for parameter in self._named}
             for name, value in params.items():
                 if name not in names:
@@ -234,14 +255,24 @@ class Signature:
     def _bind_array(self, params: list[Any]) -> Arguments:
         rest: list[Any] = []
         if self._convert_rest is not None and len(params) > self._count:
-            extra = enumerate(params[self._count :], self._count)
-            rest = [_at(f"[{position}]", self._convert_rest, value) for position, value in extra]
+            rest = self._rest(params)
             params = params[: self._count]
         values = _astuple(self._convert_array(params))
         for parameter in self._keyword:
             if parameter.required:
                 raise self._errors.error(params, None)
         return (*values, *rest), {}
+
+    def _rest(self, params: list[Any]) -> list[Any]:
+        """The further arguments that `*args` takes."""
+        assert self._convert_rest is not None
+        try:
+            rest: list[Any] = self._convert_rest(params[self._count :])
+        except msgspec.ValidationError as error:
+            text, at, path = str(error).rpartition(" - at `$[")
+            place, end, inside = path.partition("]")
+            raise msgspec.ValidationError(f"{text}{at}{int(place) + self._count}{end}{inside}") from None
+        return rest
 
     def _bind_values(self, params: Any, line: Line, tagged: Tagged) -> Arguments:
         """Decode the tagged objects in params, then bind them."""
@@ -303,7 +334,7 @@ class Signature:
             reading.reset(token)
 
     def _bind_exactly(self, params: Any, line: Line, error: msgspec.ValidationError) -> Arguments:
-        """Bind params that msgspec refused as they were sent: with integers over 64 bits, and long strings put back in.
+        """Bind params that msgspec refused as they were sent: integers over 64 bits, long strings, NaN and infinities.
 
         Raises:
             InvalidParams: they are refused as well.
@@ -311,16 +342,20 @@ class Signature:
         exact, told = params, error
         if (budget := reading.get()) is not None:
             budget.again()
+        if (count := counting.get()) is not None:
+            count.again()
         if not self._untyped and envelope.may_hold_big_integers(line):
             exact = payloads.parse_exactly(line).get("params")
         try:
             if not line or isinstance(line, payloads.CutLine):
                 exact = payloads.with_strings(exact)
+            if not self._untyped and (not line or self._codec.holds_floats(line)):
+                exact = with_floats(exact)
             if exact is not params:
                 return self._bind_object(exact) if type(exact) is dict else self._bind_array(exact)
         except msgspec.ValidationError as second:
             told = second
-        except ValueError:  # a payload is no string
+        except ValueError:  # a payload is no string, or a tagged float is wrong
             pass
         raise self._errors.error(params, told)
 
@@ -405,10 +440,11 @@ class Signature:
         return struct
 
     def _rest_converter(self, kind: Any) -> Convert | None:
-        """For each further argument that `*args` or `**kwargs` takes; None where there is no such parameter."""
+        """For all arguments that `*args` takes, or each of `**kwargs`; None where there is no such parameter."""
         for parameter in self.parameters:
             if parameter.kind is kind:
-                return functools.partial(_convert, type=parameter.hint, **convert_options(parameter.hint))
+                hint = list_of(parameter.hint) if kind is Parameter.VAR_POSITIONAL else parameter.hint
+                return functools.partial(_convert, type=hint, **convert_options(hint))
         return None
 
     def _result_check(self, hint: Any) -> Convert | None:
@@ -428,7 +464,7 @@ class Signature:
             except msgspec.ValidationError as error:
                 # numpy scalars and the like: what counts is what the caller will read.
                 try:
-                    return on_wire(payloads.parse_exactly(self._codec.dumps(result)))
+                    return on_wire(with_floats(payloads.parse_exactly(self._codec.dumps(result))))
                 except (msgspec.ValidationError, TypeError):
                     said = in_words(str(error), lowered, "result")
                     raise ValueError(f"the result is not what the return hint says: {said}") from None

@@ -15,7 +15,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from ..errors import CallCancelled, ConnectionLost, MessageTooLarge
+from ..errors import CallCancelled, ConnectionLost, EncodeError, MessageTooLarge
 from ..peer.context import CallContext
 from ..peer.flow_control import StreamSender
 from ..peer.slices import SLICE, TimeSlices
@@ -25,6 +25,7 @@ from ..wire import envelope
 from ..wire.buffers import AttachedMessage
 from . import stream_params
 from .collected_items import CollectedItems, close_generator, collect_packed, unpacked
+from .failures import NO_FORM, UnfitResult, checked
 from .invoke import Invoker
 from .registry import Method
 
@@ -219,7 +220,7 @@ class CallRunner:
 
     def _item_message(self, method: Method, item: Any) -> Any:
         if method.check_item is not None:
-            item = method.check_item(item)
+            item = checked(method.check_item, item, "an item")
         params = {"id": self.context.request_id, "value": item}
         try:
             message = self.session.calls.marshaller.encode(envelope.request(envelope.ITEM, params), method.name)
@@ -228,6 +229,8 @@ class CallRunner:
             return message
         except MessageTooLarge as error:
             raise MessageTooLarge(error.message, error.data) from None  # without an address: it is this handler's error
+        except EncodeError as error:
+            raise UnfitResult(f"an item {NO_FORM}") from error
 
 
 class _ItemReader:

@@ -32,6 +32,8 @@ def serve_calls(connection: Connection, max_result: int) -> None:
     """
     # Ctrl-C goes to all processes of the group, but the server decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):  # so does the end of a terminal
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
         connection.send_bytes(READY)
         while True:

@@ -36,17 +36,13 @@ MakeSession = Callable[[Callable[[Session], None]], Session]
 
 
 class Sessions(Protocol):
-    """Where the sessions of callers are counted with those of sockets: the listener of a server."""
+    """Where the sessions of callers are, beside those of sockets: the listener of a server."""
 
     def add_session(self, make_session: MakeSession) -> Session:
         """Make a session that the server waits for at its end."""
 
-    @property
-    def has_room(self) -> bool:
-        """Whether there is room for one more."""
-
-    def connection_opened(self, connection: Any) -> None:
-        """A caller has come; it is refused where there are too many."""
+    def caller_opened(self, caller: Any) -> None:
+        """A caller has come."""
 
     def message_connection_closed(self, connection: Any) -> None:
         """A caller is gone."""
@@ -122,9 +118,9 @@ class CallerTable:
         Raises:
             ServerBusy: there are too many, all with something under way.
         """
-        if not (self._sessions.has_room or self._make_room()):
-            limit = self.instance.limits.max_connections
-            reason = f"{limit} connections are open (max_connections)"
+        limit = self.instance.limits.max_nats_callers
+        if len(self._by_sender) + len(self._message_callers) >= limit and not self._make_room():
+            reason = f"{limit} callers have something under way (max_nats_callers)"
             self._log.warning(None, "refused a caller: %s", reason)
             raise ServerBusy(data={"executed": False, "limit": limit, "reason": reason})
         caller: AnyCaller
@@ -136,7 +132,7 @@ class CallerTable:
             caller = MessageCaller(self, reply, identity=identity, shown=sender.shown)
             self._message_callers.add(caller)
         caller.connect(is_lasting=sender.is_client)
-        self._sessions.connection_opened(caller)
+        self._sessions.caller_opened(caller)
         return None if caller.is_over else caller
 
     def _make_room(self) -> bool:

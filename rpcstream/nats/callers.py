@@ -156,8 +156,8 @@ class Caller(CallerChannel):
         """Handle a message in which there are calls with these ids."""
         self.heard()
         is_new, self._is_new = self._is_new, False
-        if data.startswith(TICKET):
-            self.way.ask(read_ticket(data))
+        if data.startswith(TICKET) and (members := read_ticket(data)):
+            self.way.ask(members)
             return
         if is_new:
             # Before a handler that may keep the loop: an instance that was not heard of may be taken for gone. nats-py
@@ -197,13 +197,12 @@ class Caller(CallerChannel):
         self._begun.update(dict.fromkeys(call_ids))
         self.deliver(message)
 
-    def take_ticket(self, data: bytes, read: dict[str, Any]) -> None:
+    def take_ticket(self, data: bytes, members: dict[str, Any]) -> None:
         """Take a ticket that came to this very instance."""
-        params = read.get("params")
-        if type(params) is dict and "failed" in params:  # what waits for that connection does so in vain
-            self.way.failed(params["failed"], str(params.get("reason")))
-        elif type(params) is dict and "unused" in params:
-            self.way.give_back(params["unused"])
+        if "failed" in members:  # what waits for that connection does so in vain
+            self.way.failed(members["failed"], str(members.get("reason")))
+        elif "unused" in members:
+            self.way.give_back(members["unused"])
         else:
             self.receive(data)
 

@@ -30,6 +30,7 @@ from .client_way import Asked, Asking, ClientWay
 from .link import NatsLink, NatsMessage, is_unanswerable, size_of
 from .payloads import ids_in
 from .places import CallPlaces
+from .returned import PROBE, PROBE_TOKEN, SERVICE_TOKEN, ReturnedCalls
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 from .tickets import read_ticket
 
@@ -218,6 +219,13 @@ class ServiceConnection:
             max_question=lambda: max(1, link.max_payload // 32),
             on_look=self._forget_asked,
         )
+        self._returned = ReturnedCalls(
+            ask=lambda: self._ask_all(0, b"[]"),
+            probe=lambda subject, token: link.publish(subject, PROBE, f"{self.inbox}.{token}", self.headers),
+            fail=self.places.fail_unsent,
+        )
+        #: A program that knows nothing of sessions has answered.
+        self._is_foreign = False
         self._batches: dict[str, list[int | str]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._count = 0
@@ -343,10 +351,7 @@ class ServiceConnection:
         instance = self._instances.get(message.reply)
         if instance is None:
             if not message.reply:  # of the instance itself, which did not get as far as a session
-                if token[:1] == "q":
-                    self.places.cannot_tell()
-                else:
-                    self._take_refusal(data)
+                self._take_plain(token, data)
                 return
             instance = self._add_instance(message.reply)
             if instance is None:
@@ -370,6 +375,18 @@ class ServiceConnection:
             self._unanswered(token)
         elif instance is not None:
             instance.gone("the instance has ended the session")
+
+    def _take_plain(self, token: str, data: bytes) -> None:
+        """Take a message that belongs to no session."""
+        if token == SERVICE_TOKEN:
+            self._returned.service_is(True)
+        elif token[:1] == PROBE_TOKEN:
+            self._returned.probed(token, False)
+        elif token[:1] == "q":
+            self.places.cannot_tell()
+        else:
+            self._is_foreign = True
+            self._take_refusal(data)
 
     def _take_refusal(self, data: bytes) -> None:
         """Take the answer to a message that an instance could not read."""
@@ -403,18 +420,32 @@ class ServiceConnection:
             number = token[1:]
             for instance in [each for each in self._instances.values() if str(each.number) == number]:
                 instance.gone()
+        elif token == SERVICE_TOKEN:
+            self._returned.service_is(self._is_foreign and not self._has_heard)
         elif token[:1] == "q":
             if token[1:].isdecimal():
                 self.places.none_answers(int(token[1:]), was_heard=self._has_heard)
-        elif token.isdecimal():
-            self.places.fail_unanswered([int(token)])
+        elif token[:1] == PROBE_TOKEN:
+            self._returned.probed(token, True)
         else:
-            self.places.fail_unanswered(self._batches.pop(token, []))
+            for call_id in [int(token)] if token.isdecimal() else self._batches.pop(token, []):
+                self._came_back(call_id)
+
+    def _came_back(self, call_id: int | str) -> None:
+        """NATS says that nothing subscribes to the subject of this call."""
+        if subject := self.places.take_sent(call_id):
+            self._returned.add(subject, call_id)
+        else:  # it was for an instance
+            self.places.fail_unsent((call_id,), False)
 
     def _answered(self, instance: Instance, data: bytes) -> None:
         """An instance says which of the calls that were asked for it has."""
         read = _read(data)
-        if type(read) is list and len(read) == 2 and type(read[0]) is str and read[0][1:].isdecimal():
+        if type(read) is not list or len(read) != 2 or type(read[0]) is not str:
+            return
+        if read[0] == SERVICE_TOKEN:
+            self._returned.service_is(True)
+        elif read[0][1:].isdecimal():
             self.places.answered(instance, int(read[0][1:]), ids_in(read[1]))
 
     def _ask_all(self, number: int, payload: bytes) -> None:
@@ -439,6 +470,7 @@ class ServiceConnection:
 
     def _end(self) -> None:
         self.places.stop()
+        self._returned.stop()
         session = self.session
         if session.channel is self:
             session.lost(self._lost)

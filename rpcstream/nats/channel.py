@@ -161,9 +161,9 @@ class NatsChannel:
             self._frame, self._taken = FrameMessage(self._frames, self._max_size, None), 0
             self._feed(data)
             return
-        if data.startswith(TICKET):
+        if data.startswith(TICKET) and (members := read_ticket(data)):
             if self.direct is not None:
-                self.direct.take(read_ticket(data))
+                self.direct.take(members)
             return
         lines = [line for line in data.split(b"\n") if line] if self._reads_lines and b"\n" in data else [data]
         messages: list[Message] = list(lines)

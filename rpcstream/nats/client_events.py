@@ -21,7 +21,7 @@ from .asking import denied
 from .event_messages import NoEvent, payload_of, prefix_of_marks, read_event
 from .last_values import LastValues, NoLastValues, number_of
 from .link import NatsLink, NatsMessage, Subscription, is_unanswerable
-from .subjects import decoded, event_prefix, event_subject
+from .subjects import event_prefix, event_subject, topic_of
 
 log = get_logger("rpcstream.nats")
 
@@ -245,8 +245,11 @@ class ClientSubscription:
         if self.has_ended or not data:  # a last value was deleted without an event
             return
         number = number_of(message)
-        topic = decoded(message.subject[self._prefix :])
-        if self._early is not None:
+        topic = topic_of(message.subject[self._prefix :])
+        if topic is None:
+            text = "an event on NATS is skipped, since its subject is not a topic: %s"
+            self._events.log.warning(None, text, message.subject)
+        elif self._early is not None:
             self._keep(number, topic, data)
         elif not number or number > self._number:
             self.give(topic, data)
@@ -277,7 +280,7 @@ class ClientSubscription:
         if self.has_ended or not matches(self.topic, topic):
             return
         try:
-            read = read_event(data, topic, self._events.limits.max_values)
+            read = read_event(data, topic, self._events.limits)
         except NoEvent as error:
             self._events.log.warning(topic, "what was published to %s on NATS is not read: %s", topic, error)
         else:

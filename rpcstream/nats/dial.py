@@ -19,7 +19,7 @@ from nats.aio.client import Client
 
 from ..errors import ConnectFailed
 from .options import NatsLogin, NatsOptions
-from .protocol import ProtocolReader
+from .protocol import ProtocolReader, read_headers
 
 #: Bytes that wait to be written above which nats-py itself would stop: far more than may come to wait in one turn of
 #: the loop. Who writes looks after that.
@@ -95,12 +95,7 @@ class SecureClient(Client):
         await super()._process_info(info, initial_connection)
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        if not headers:
-            return None
-        try:
-            return await super()._process_headers(headers)
-        except (IndexError, ValueError):
-            return None
+        return read_headers(headers) if headers else None
 
     def _build_message(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
@@ -120,7 +115,8 @@ class SecureClient(Client):
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         try:
             await super()._close(status, do_cbs)
-        except OSError:  # what waits cannot be written any more; nats-py stops there, and tells of no end
+        # What waits cannot be written any more; uvloop raises RuntimeError. nats-py stops there and reports no end.
+        except (OSError, RuntimeError):
             if self._transport is not None:
                 self._transport.close()  # type: ignore[no-untyped-call]
             if do_cbs:

@@ -214,7 +214,7 @@ class DirectWay:
         if message is not None:
             self._early_size -= len(message)
             self._read_on()
-            self.channel.deliver(message)
+            self.deliver(message)
             return
         belongs: About | None = next(((name, params[name]) for name in ("stream", "id") if name in params), None)
         size = params.get("size")
@@ -349,7 +349,7 @@ class DirectWay:
                 continue
             header, self._header = self._header, b""
             if header == _FREE:
-                self.channel.deliver(message)
+                self.deliver(message)
                 continue
             try:
                 number = int(header[1:])
@@ -366,13 +366,17 @@ class DirectWay:
         if expected is not None and expected.number == number:
             expected.timer.cancel()
             self._expected, self.is_waiting = None, False
-            self.channel.deliver(message)
+            self.deliver(message)
             self.channel.go_on()
             return
         self._early[number] = message
         self._early_size += len(message)
         if self._is_early_full and self._stream is not None:
             self._stream.pause()
+
+    def deliver(self, message: Message) -> None:
+        """Give the session a message that stands in no place."""
+        self.channel.deliver(message)
 
     def placed(self, place: int, message: Message) -> bool:
         """Handle a message for which a place was given; False if none was."""

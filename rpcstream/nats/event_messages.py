@@ -11,6 +11,7 @@ import orjson
 
 from ..codec import payloads
 from ..errors import MessageTooLarge
+from ..limits import Limits
 from ..wire import envelope
 from ..wire.binary_frame import MARK, FrameError, body_size, parts_of_frame, read_header
 from ..wire.buffers import AttachedMessage, Encoded, padding
@@ -77,18 +78,18 @@ def payload_of(message: Encoded, limit: int) -> bytes:
     return payload
 
 
-def read_event(data: bytes, topic: str, max_values: int) -> ReadEvent:
+def read_event(data: bytes, topic: str, limits: Limits) -> ReadEvent:
     """Read an event as a client gives it out.
 
     Args:
         data: the payload.
         topic: the one that its subject names.
-        max_values: as `Limits.max_values`.
+        limits: `max_values` and `max_json_size`.
 
     Raises:
         NoEvent: it is none, or of another topic.
     """
-    message, line = _read_frame(data, max_values) if data[:1] == bytes((MARK,)) else _read_text(data, max_values)
+    message, line = _read_frame(data, limits) if data[:1] == bytes((MARK,)) else _read_text(data, limits)
     if type(message) is not dict or message.get("method") != envelope.EVENT:
         raise NoEvent("it is no `$/event` message")
     params = message.get("params")
@@ -97,19 +98,19 @@ def read_event(data: bytes, topic: str, max_values: int) -> ReadEvent:
     return ReadEvent(params, line)
 
 
-def passed_on(data: bytes, topic: str, max_values: int, max_depth: int) -> Encoded:
+def passed_on(data: bytes, topic: str, limits: Limits) -> Encoded:
     """The message of an event for the connections of a server; it is on one line.
 
     Args:
-        data, topic, max_values: as for `read_event`.
-        max_depth: as `Limits.max_depth`.
+        data, topic: as for `read_event`.
+        limits: the same, and `max_depth`.
 
     Raises:
         NoEvent: it is none, of another topic, or over a limit.
     """
-    line = read_event(data, topic, max_values).line
-    if envelope.is_deeper(line, max_depth):
-        raise NoEvent(f"it is nested deeper than {max_depth} levels (max_depth)")
+    line = read_event(data, topic, limits).line
+    if envelope.is_deeper(line, limits.max_depth):
+        raise NoEvent(f"it is nested deeper than {limits.max_depth} levels (max_depth)")
     if type(line) is payloads.FrameLine:
         return payloads.whole(_on_one_line(bytes(line)), line)
     if not payloads.is_json(line):
@@ -124,16 +125,16 @@ def _on_one_line(text: bytes) -> bytes:
     return text.strip()
 
 
-def _read_text(data: bytes, max_values: int) -> tuple[Any, bytes]:
+def _read_text(data: bytes, limits: Limits) -> tuple[Any, bytes]:
     try:
-        return payloads.parse(data, max_values)
-    except payloads.TooManyValues as error:
+        return payloads.parse(data, limits)
+    except payloads.OverLimit as error:
         raise NoEvent(error.msg) from error
     except orjson.JSONDecodeError as error:
         raise NoEvent(f"it is not JSON: {error}") from error
 
 
-def _read_frame(data: bytes, max_values: int) -> tuple[Any, bytes]:
+def _read_frame(data: bytes, limits: Limits) -> tuple[Any, bytes]:
     head, _, rest = data.partition(b"\n")
     try:
         json_size, sizes, offsets = read_header(head + b"\n")
@@ -141,7 +142,7 @@ def _read_frame(data: bytes, max_values: int) -> tuple[Any, bytes]:
         raise NoEvent(str(error)) from error
     if any(offset is not None for offset in offsets) or len(rest) != body_size(json_size, sizes):
         raise NoEvent("a binary frame that is not whole")
-    frame = payloads.read_frame(rest[:json_size], sizes, max_values, "server")
+    frame = payloads.read_frame(rest[:json_size], sizes, limits, "server")
     if frame.refusal is not None:
         raise NoEvent(str(frame.refusal))
     message, line = frame.content

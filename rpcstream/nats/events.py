@@ -31,7 +31,7 @@ from .event_messages import ALONE, NoEvent, PublisherMark, passed_on, payload_of
 from .last_values import number_of
 from .link import NatsLink, NatsMessage, Subscription
 from .shared_values import SharedValues
-from .subjects import decoded, event_prefix, event_subject
+from .subjects import event_prefix, event_subject, topic_of
 
 log = get_logger("rpcstream.nats")
 
@@ -269,7 +269,12 @@ class NatsEvents:
         """An event comes, by the subscription of this name."""
         if message.headers and self._values.is_shared and number_of(message):
             return  # a last value, which comes from its bucket
-        topic = decoded(message.subject[len(self._prefix) :])
+        topic = topic_of(message.subject[len(self._prefix) :])
+        if topic is None:
+            self._log.warning(
+                None, "an event on NATS is skipped, since its subject is not a topic: %s", message.subject
+            )
+            return
         mark = PublisherMark.of(message.reply)
         if mark is None:
             if self._comes_by(topic) != name:
@@ -314,7 +319,7 @@ class NatsEvents:
             if len(data) > limits.max_event_size:
                 raise NoEvent(f"it has {len(data)} bytes, {limits.max_event_size} are allowed (max_event_size)")
             if data:
-                message = passed_on(data, topic, limits.max_values, limits.max_depth)
+                message = passed_on(data, topic, limits)
         except NoEvent as error:
             self._log.warning(topic, "what was published to %s on NATS is not passed on: %s", topic, error)
             return True

@@ -17,13 +17,10 @@ from ..errors import CallCancelled, NotAuthenticated, RpcError, ServerBusy
 from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.state import NOT_BEGUN
+from .protocol import REQUEST_INFO
 
 #: The header with a token, as in HTTP.
 AUTHORIZATION = "Authorization"
-
-#: The header by which NATS tells of a caller in another account. NATS replaces what such a caller has written there
-#: itself, in exactly this spelling; callers of the same account may write there what they like.
-REQUEST_INFO = "Nats-Request-Info"
 
 #: The method that says who a connection is. There is no connection here.
 AUTHENTICATE = "rpc.authenticate"

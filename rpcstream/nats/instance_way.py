@@ -29,7 +29,7 @@ from ..wire.messages import LONG, BinaryFrame, Message, Oversize
 from .direct import CLAIM_TIME, DirectListener
 from .direct_options import Offer
 from .direct_way import DirectWay, TicketChannel
-from .payloads import ids_in
+from .payloads import belongs_to_calls, ids_in, ids_of
 from .tickets import about, no_way, ticket
 
 #: Seconds for which a place is kept for a call: a full message at 10 Mbit/s takes 54 s, and it may be behind another.
@@ -234,12 +234,21 @@ class InstanceWay(DirectWay):
             if place.call_ids == [call_id] and type(place.call_ids[0]) is type(call_id):
                 place.is_cancelled = True
 
+    def deliver(self, message: Message) -> None:
+        # NATS permits subjects: a call needs the place that was given on the subject of its method.
+        parsed = self.channel.session.parsed(message)
+        if isinstance(parsed, Oversize) or parsed.refusal is not None or belongs_to_calls(parsed.content[0]):
+            self.channel.deliver(parsed)
+        elif self._stream is not None:
+            self._stream.abort("a call came by the direct connection without a place")
+
     def placed(self, place: int, message: Message) -> bool:
         if not 0 < place <= self._last_place:
             return False
         found = self._places.pop(place, None)
         if found is not None and found.is_cancelled:
             return True
+        message = self.channel.session.parsed(message)
         call_ids, error = _looked_at(found, message)
         if error is not None:
             for call_id in call_ids:
@@ -344,28 +353,28 @@ class InstanceWay(DirectWay):
         self.end(reason)
 
 
-def _looked_at(place: Place | None, message: Message) -> tuple[list[Any], RpcError | None]:
-    """The ids of the calls in a message, and why it may not have this place.
-
-    One that cannot be read is for the session to refuse.
-    """
+def _looked_at(place: Place | None, message: BinaryFrame | Oversize) -> tuple[list[Any], RpcError | None]:
+    """The ids of the calls that a message or its place is for, and why it may not have this place."""
     known = [] if place is None or place.call_ids is None else place.call_ids
-    if isinstance(message, Oversize) or (isinstance(message, BinaryFrame) and message.refusal is not None):
+    if isinstance(message, Oversize) or message.refusal is not None:  # the session says so
         return known, None
-    try:
-        read = message.content[0] if isinstance(message, BinaryFrame) else orjson.loads(message)
-    except orjson.JSONDecodeError:
-        return known, None
-    members = read if type(read) is list else [read]
-    call_ids = [each["id"] for each in members if type(each) is dict and type(each.get("id")) in (int, str)]
+    read, _ = message.content
+    found = ids_of(read)
+    call_ids = known or ids_in(found)
     if place is None:
         reason = "the place of the call was given up, since it came too late"
         return call_ids, ServerBusy(data={"executed": False, "reason": reason})
-    found = read.get("method") if type(read) is dict else None
-    is_right = type(read) is list if place.method is None else found == place.method
-    if not is_right or (place.call_ids is not None and call_ids != place.call_ids):
+    if not _is_call_of(place, read, found):
         return call_ids, InvalidRequest(data={"reason": "the message is not the call that its ticket was for"})
     if len(message) > max(place.size, LONG):
         reason = f"the message has {len(message)} bytes, and its ticket said {place.size}"
         return call_ids, InvalidRequest(data={"reason": reason})
     return call_ids, None
+
+
+def _is_call_of(place: Place, read: Any, found: list[Any]) -> bool:
+    """Whether a parsed message with these ids is what the place was given for."""
+    is_right = type(read) is list if place.method is None else type(read) is dict and read.get("method") == place.method
+    if place.call_ids is None:
+        return is_right and ids_in(found) == found != []
+    return is_right and found == place.call_ids and ids_in(found) == found

@@ -21,10 +21,11 @@ import orjson
 
 from ..errors import NotPermitted, RpcError, ServerBusy
 from ..limits import Limits
+from ..observe.limited_log import shortened
 from ..text import get_logger
 from .asking import ANSWER_TIME, Asker, LateAnswer, NoAnswer
 from .link import NatsLink, NatsMessage, Subscription
-from .subjects import decoded, event_prefix, event_tokens
+from .subjects import event_prefix, event_tokens, topic_of
 
 log = get_logger("rpcstream.nats")
 
@@ -88,6 +89,8 @@ class LastValues:
         self.bucket = f"rpc_{service}_last"
         self._stream = f"KV_{self.bucket}"
         self._prefix = f"$KV.{self.bucket}."
+        #: A value was skipped, since its name is no topic.
+        self._has_skipped = False
 
     # -- the bucket ---------------------------------------------------------------------------------------------------
 
@@ -229,11 +232,16 @@ class LastValues:
         return read if type(read) is dict else {"error": {}}
 
     def value_of(self, message: NatsMessage, number: int) -> StoredValue | None:
-        """A message of the bucket; None where its subject is not of ours."""
-        if not message.subject.startswith(self._prefix):
+        """A message of the bucket; None where its name is no topic."""
+        is_ours = message.subject.startswith(self._prefix)
+        topic = topic_of(message.subject[len(self._prefix) :]) if is_ours else None
+        if topic is None:
+            if not self._has_skipped:
+                self._has_skipped = True
+                name = shortened(message.subject.removeprefix(self._prefix))
+                log.warning("the bucket %s: skipping the name %s, which is not a topic", self.bucket, name)
             return None
         headers = message.headers or {}
-        topic = decoded(message.subject[len(self._prefix) :])
         return StoredValue(topic, number, message.data, _OPERATION in headers, headers.get(ORIGIN, ""))
 
 

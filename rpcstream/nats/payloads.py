@@ -33,12 +33,13 @@ def read_payload(data: bytes, limits: Limits) -> tuple[Any, RpcError | None]:
     if data[:1] == bytes((MARK,)):
         line, _, rest = data.partition(b"\n")
         try:
-            return orjson.loads(rest[: read_header(line + b"\n")[0]]), None
+            json_size = read_header(line + b"\n")[0]
+            return (orjson.loads(rest[:json_size]) if json_size <= limits.max_json_size else UNREADABLE), None
         except (FrameError, orjson.JSONDecodeError) as error:
             return None, ParseError(data={"reason": str(error)})
     try:
         # In the same way as the session, so that both read the same.
-        return orjson.loads(data) if len(data) < LONG else payloads.parse(data, limits.max_values)[0], None
+        return orjson.loads(data) if len(data) < LONG else payloads.parse(data, limits)[0], None
     except orjson.JSONDecodeError:
         return UNREADABLE, None
 
@@ -53,6 +54,16 @@ def ids_of(read: Any) -> list[Any]:
 def ids_in(read: Any) -> list[int | str]:
     """The ids in an array that another end has sent: what is none is left out."""
     return [each for each in read if type(each) in (int, str)] if type(read) is list else []
+
+
+def belongs_to_calls(read: Any) -> bool:
+    """Whether a parsed message is a reply, an array of replies or a control message: it calls nothing itself."""
+    if type(read) is list:
+        return all(map(envelope.is_reply, read))
+    if type(read) is not dict:
+        return False
+    method = read.get("method")
+    return method is None or (type(method) is str and method.startswith(envelope.CONTROL) and "id" not in read)
 
 
 def refusal_of(read: Any, error: RpcError, room: int) -> bytes | None:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import orjson
 
-from ..errors import ConnectionLost, MethodNotFound, NotPermitted, RpcError
+from ..errors import ConnectFailed, ConnectionLost, MethodNotFound, NotPermitted, RpcError
 from ..peer.pending import PendingCalls
 from ..wire import envelope
 from ..wire.buffers import Encoded
@@ -138,14 +138,21 @@ class CallPlaces:
             elif self._pending.discard(call_id):
                 call.fail(error)
 
-    def fail_unanswered(self, call_ids: Iterable[int | str]) -> None:
-        """Fail calls of which NATS says that nothing subscribes to their subject."""
-        reason = f"no instance of the service {self._service!r} offers it"
+    def take_sent(self, call_id: int | str) -> str:
+        """Take out where a call was sent that did not arrive; empty where that is not known."""
+        return self._sent.pop(call_id, (0.0, ""))[1]
+
+    def fail_unsent(self, call_ids: Iterable[int | str], is_missing: bool) -> None:
+        """Fail calls that came back: no instance has their method, or the service is away."""
         for call_id in call_ids:
             call = self._pending.find(call_id)
             name = "" if call is None else call.method
-            data = {"no_provider": True, "service": self._service}
-            self.fail((call_id,), MethodNotFound(f"Method not found: {name}: {reason}", data))
+            if is_missing:
+                text = f"Method not found: {name}: no instance of the service {self._service!r} offers it"
+                self.fail((call_id,), MethodNotFound(text, {"no_provider": True, "service": self._service}))
+                continue
+            reason = f"no instance of the service {self._service!r} is there now; wait_for= waits for one"
+            self.fail((call_id,), ConnectFailed(reason, method=name or None, address=self._address))
 
     def fail_denied(self, subject: str) -> None:
         """Fail the calls that NATS did not permit to be published to this subject."""

@@ -1,24 +1,37 @@
-"""Reads the protocol of NATS for nats-py: what any sender may write must not end the connection of who receives it.
+"""Reads the protocol of NATS for nats-py, so that no sender can end the connection of a receiver or forge a header.
 
-Owns the bytes that have come and are not a whole message yet. Knows nothing of subscriptions.
-
-The NATS server takes more for a subject than nats-py: control characters, which nats-py takes for white space, and
-bytes that are not UTF-8; and the header of a message may be anything. nats-py's own reader ends then, sometimes without
-a reconnect: any client that may send a message here could cut this end off.
+The NATS server accepts more in a subject than nats-py: control characters, which nats-py takes for white space, and
+bytes that are not UTF-8. It does not look at the headers of a message at all. nats-py's own reader ends on some of
+these, sometimes without a reconnect, and its parser of headers accepts lines that NATS does not take for headers.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from typing import Any
 
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
+from ..peer.slices import TimeSlices
+
 #: Bytes of a line of the protocol. The server sends longer ones only to say who it is: 10,000 servers of a cluster fit.
 LINE_MAX = 1024 * 1024
 
 _END = b"\r\n"
+
+#: The header in which NATS names a caller in another account.
+REQUEST_INFO = "Nats-Request-Info"
+
+_INFO_NAME = REQUEST_INFO.encode()
+
+#: The first line of the headers, with the status that a NATS server may put there.
+_FIRST = re.compile(rb"NATS/1\.0(?: +([0-9]{3})(?: .*)?)?\Z")
+
+#: A header: its name is a token (RFC 9110, 5.6.2), and its value has no control characters but the tab.
+_HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00-\x08\x0a-\x1f\x7f]*)\Z")
 
 
 class ProtocolReader(Parser):
@@ -28,6 +41,7 @@ class ProtocolReader(Parser):
         """Begin anew, on a new connection."""
         super().reset()
         self._message: list[bytes] = []
+        self._slices = TimeSlices()
 
     async def parse(self, data: bytes = b"") -> None:
         """Take some bytes.
@@ -47,6 +61,8 @@ class ProtocolReader(Parser):
                     payload, position = bytes(memoryview(buffer)[position:end]), end + len(_END)
                     words, self._message = self._message, []
                     await self._give(words, payload)
+                    if position < len(buffer) and self._slices.is_crowded():
+                        await asyncio.sleep(0)  # each message may make a session, and a read has thousands
                     continue
                 end = buffer.find(_END, position)
                 if end < 0:
@@ -93,6 +109,30 @@ class ProtocolReader(Parser):
             await self.nc._process_err(rest.decode("utf-8", "replace").strip().lower())
         elif word != b"+OK":
             raise ProtocolError("nats: unknown protocol")
+
+
+def read_headers(block: bytes) -> dict[str, str] | None:
+    """The headers of a message; None where there are none, or the sender has written something else.
+
+    A NATS server appends `REQUEST_INFO` to what the caller has written without reading it: it cuts off two bytes, adds
+    its line, and removes only a line with exactly this name. So a block that names this header anywhere else than in
+    its last line is forged.
+    """
+    first, *lines = block.split(_END)
+    status = _FIRST.match(first)
+    if status is None or lines[-2:] != [b"", b""]:
+        return None
+    del lines[-2:]
+    named = block.lower().count(_INFO_NAME.lower())
+    if named > 1 or (named and not (lines and lines[-1].startswith(_INFO_NAME + b": "))):
+        return None
+    headers = {} if status[1] is None else {"Status": status[1].decode()}
+    for line in lines:
+        header = _HEADER.match(line)
+        if header is None:
+            return None
+        headers[header[1].decode()] = header[2].decode("utf-8", "replace").strip(" \t")
+    return headers or None
 
 
 def _info(text: bytes) -> dict[str, Any]:

@@ -32,9 +32,9 @@ from .direct_options import DirectOptions
 from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
 from .options import NatsOptions
-from .payloads import UNREADABLE, ids_in, ids_of, read_payload, refusal_of
+from .payloads import UNREADABLE, belongs_to_calls, ids_in, ids_of, read_payload, refusal_of
 from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
-from .tickets import TICKET, TICKET_METHOD, read_ticket
+from .tickets import TICKET, TICKET_METHOD, members_of, read_ticket
 
 log = get_logger("rpcstream.nats")
 
@@ -99,7 +99,7 @@ class NatsService:
         self._identities = identities
         self._denied: list[str] = []
         self._log = LimitedLog(log)
-        self._stopping = self._is_joining = False
+        self._stopping = self._is_joining = self._has_joined = False
         self._stopped: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
 
@@ -146,6 +146,7 @@ class NatsService:
                 if number % TOGETHER == TOGETHER - 1:
                     await link.flush()
             await link.flush()
+            self._has_joined = True
             for joined in self.on_joined:
                 await joined(link)
             if not link.is_open:
@@ -186,7 +187,7 @@ class NatsService:
 
     def _leave_callers(self, reason: str) -> None:
         """End the sessions of all callers: the connection to NATS has ended."""
-        self.link = None
+        self.link, self._has_joined = None, False
         self.subscriptions = {}
         for caller in self._callers.all():
             caller.end(f"the connection to NATS was lost: {reason}")
@@ -293,12 +294,12 @@ class NatsService:
             caller.end("the caller is gone")
         elif message.data:
             read, error = read_payload(message.data, self.limits)
-            if type(read) is dict and not tokens and message.data.startswith(TICKET):
-                caller.take_ticket(message.data, read)
+            if not tokens and message.data.startswith(TICKET) and (members := members_of(read)):
+                caller.take_ticket(message.data, members)
                 return
             if error is None and tokens:
                 error = _fault(read, _method_of(tokens)) or self._stranger(caller, message)
-            elif error is None and not _is_for_instance(read):
+            elif error is None and read is not UNREADABLE and not belongs_to_calls(read):
                 error = InvalidRequest(data={"reason": "a request has its method behind the subject of the session"})
             if error is None:
                 if caller.way.is_busy:
@@ -319,6 +320,12 @@ class NatsService:
             self._ignored(message)
             return
         sender = self._sender(message)
+        try:
+            asked = orjson.loads(message.data)
+        except orjson.JSONDecodeError:
+            return
+        if asked == [] and (self._stopping or not self._has_joined):
+            return  # the caller asks whether an instance offers its methods
         if not sender.is_client:
             # Not told apart from others, such as callers of another account: it is not told that its calls are lost.
             if message.reply and self.link is not None:
@@ -328,10 +335,6 @@ class NatsService:
         own = caller.own if caller is not None else f"{self._own}0"
         here: list[int | str] = []
         if caller is not None:
-            try:
-                asked = orjson.loads(message.data)
-            except orjson.JSONDecodeError:
-                return
             in_progress = caller.in_progress() if type(asked) is list else ()
             here = [each for each in ids_in(asked) if each in in_progress]
         if self.link is not None:
@@ -419,19 +422,15 @@ def _fault(read: Any, method: str | None) -> RpcError | None:
 
     NATS permits subjects: a message on one must not call anything else.
     """
-    if read is UNREADABLE or (_is_ask(read) and read["params"].get("method") == method):
+    members = members_of(read)
+    # A ticket asks for a place for a call that NATS does not carry.
+    if read is UNREADABLE or ("ask" in members and members.get("method") == method):
         return None
     if method is None:
         return None if type(read) is list else InvalidRequest(data={"reason": "a batch is an array of requests"})
-    if type(read) is not dict or read.get("method") != method:
+    if type(read) is not dict or read.get("method") != method or method == TICKET_METHOD:
         return InvalidRequest(data={"reason": f"the subject is that of the method {method!r}, and of single requests"})
     return None
-
-
-def _is_ask(read: Any) -> bool:
-    """Whether a message asks for a place for a call that NATS does not carry."""
-    is_ticket = type(read) is dict and read.get("method") == TICKET_METHOD
-    return is_ticket and type(read.get("params")) is dict and "ask" in read["params"]
 
 
 def _method_of(tokens: str) -> str:
@@ -440,13 +439,3 @@ def _method_of(tokens: str) -> str:
         return decoded(tokens)
     except UnicodeDecodeError:
         return ""
-
-
-def _is_for_instance(read: Any) -> bool:
-    """Whether a message is a reply, or a control message."""
-    if type(read) is list:
-        return all(map(envelope.is_reply, read))
-    if type(read) is not dict:
-        return read is UNREADABLE
-    method = read.get("method")
-    return method is None or (type(method) is str and method.startswith(envelope.CONTROL) and "id" not in read)

@@ -75,6 +75,14 @@ def decoded(tokens: str) -> str:
     return unquote_to_bytes(tokens.replace(_EMPTY, "")).decode("utf-8", "surrogatepass")
 
 
+def topic_of(tokens: str) -> str | None:
+    """The topic that became these tokens; None where they stand for no text. Any program may have chosen them."""
+    try:
+        return unquote_to_bytes(tokens.replace(_EMPTY, "")).decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def event_subject(service: str, topic: str) -> str:
     """The subject of the events of a topic, or of those that match a pattern.
 

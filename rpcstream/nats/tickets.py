@@ -42,13 +42,23 @@ def ticket(**params: Any) -> bytes:
     return TICKET + orjson.dumps({name: value for name, value in params.items() if value is not None}) + b"}"
 
 
+def members_of(read: Any) -> dict[str, Any]:
+    """The members of a ticket that was parsed; none of any other message, and of a malformed ticket.
+
+    How a message begins does not say what it is: a later member of the same name counts.
+    """
+    if type(read) is not dict or read.get("method") != TICKET_METHOD:
+        return {}
+    params = read.get("params")
+    return params if type(params) is dict else {}
+
+
 def read_ticket(data: bytes) -> dict[str, Any]:
-    """The members of a ticket; none where it is malformed."""
+    """The members of a ticket, as `members_of`."""
     try:
-        params = orjson.loads(data).get("params")
+        return members_of(orjson.loads(data))
     except orjson.JSONDecodeError:
         return {}
-    return params if type(params) is dict else {}
 
 
 def no_way(size: int, limit: int, why: str) -> MessageTooLarge:

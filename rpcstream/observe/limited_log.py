@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 import traceback
 from collections import Counter
@@ -68,6 +69,12 @@ class LimitedLog:
         """Log at ERROR, within the limit, with the traceback of `error`."""
         self._log(logging.ERROR, key, text, values, error)
 
+    def failure(self, key: Hashable, text: str, *values: Any, error: BaseException | None = None) -> str | None:
+        """As `error`, with a new id at the end of the line; gives the id, None if the line was omitted."""
+        failure_id = os.urandom(4).hex()
+        is_logged = self._log(logging.ERROR, key, f"{text}, id %s", (*values, failure_id), error)
+        return failure_id if is_logged else None
+
     def flush(self) -> None:
         """Log how many lines were omitted so far, and begin a new period."""
         left_out = self._left_out
@@ -81,9 +88,10 @@ class LimitedLog:
             self._timer.cancel()
             self._timer = None
 
-    def _log(self, level: int, key: Hashable, text: str, values: tuple[Any, ...], error: BaseException | None) -> None:
+    def _log(self, level: int, key: Hashable, text: str, values: tuple[Any, ...], error: BaseException | None) -> bool:
+        """Log a line, unless it is omitted; true if it was logged."""
         if not self._logger.isEnabledFor(level) or not self._has_room(key, text):
-            return
+            return False
         shown = [value if isinstance(value, int | float) else shortened(value) for value in values]
         trace = "" if error is None else "".join(traceback.format_exception(error))
         if len(trace) > TRACEBACK_MAX:
@@ -91,6 +99,7 @@ class LimitedLog:
             text, error = text + "\n%s", None
             shown.append(f"{trace[:half]}\n[… {len(trace) - 2 * half} characters …]\n{trace[-half:]}")
         self._logger.log(level, text, *shown, exc_info=error, stacklevel=3)
+        return True
 
     def _has_room(self, key: Hashable, kind: str) -> bool:
         now = self._clock()

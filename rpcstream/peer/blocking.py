@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ..errors import CALL_ERRORS
+
 T = TypeVar("T")
 
 _END: Any = object()
@@ -103,7 +105,10 @@ class BlockingStream(Iterator[Any]):
     def __next__(self) -> Any:
         if self._has_ended:
             raise StopIteration
-        item = self._bridge.run(self._next)
+        try:
+            item = self._bridge.run(self._next)
+        except CALL_ERRORS as error:
+            raise error.with_traceback(None) from None
         if item is _END:
             self._has_ended = True
             raise StopIteration

@@ -124,8 +124,11 @@ class Context:
         if self.cancelled:
             raise CallCancelled()
 
-    def progress(self, value: Any) -> None:
-        """Send any value to the caller, for `on_progress=` there: how far the call is, for example.
+    def progress(self, value: Any, total: float | None = None, message: str | None = None) -> None:
+        """Tell the caller how far the call is: `progress(0.5)`, or `progress(3, 10, "reading")`, which shows as a bar.
+
+        The value goes to `on_progress=` there, and may be any. With a total or a message it is
+        `{"done": value, "total": total, "message": message}`, without what is not given.
 
         Of values that follow each other faster than they can be sent only the latest is; the last one always is, before
         the result. Nothing is sent for a notification, and nothing after the result.
@@ -135,14 +138,17 @@ class Context:
         """
         if self.request_id is None or self._is_cancelled or self._is_over:
             return
+        if total is not None or message is not None:
+            whole = {"done": value, "total": total, "message": message}
+            value = {name: part for name, part in whole.items() if part is not None}
         params = {"token": self.request_id, "value": value}
-        message = self._marshaller.encode(envelope.request(envelope.PROGRESS, params), self.method)
-        if type(message) is AttachedMessage:
-            message.secure()  # it waits until the end of this turn, and the handler may go on with its arrays
+        report = self._marshaller.encode(envelope.request(envelope.PROGRESS, params), self.method)
+        if type(report) is AttachedMessage:
+            report.secure()  # it waits until the end of this turn, and the handler may go on with its arrays
         if threading.get_ident() == self._loop_thread:
-            self._send_soon(message)
+            self._send_soon(report)
         else:
-            self._session.loop.call_soon_threadsafe(self._send_soon, message)
+            self._session.loop.call_soon_threadsafe(self._send_soon, report)
 
     def after_reply(self, callback: Callable[[], object]) -> None:
         """Call a function after the reply to this call was handed to the connection.

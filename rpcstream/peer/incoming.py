@@ -16,14 +16,23 @@ from typing import Any
 import orjson
 
 from ..codec import payloads
-from ..codec.payloads import TooManyValues
+from ..codec.payloads import OverLimit
 from ..errors import InternalError, InvalidRequest, ParseError, RpcError, ServerBusy
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.json_scan import SpreadValue
-from ..wire.messages import LONG, BinaryFrame, Message, Oversize, PartialFrame, SharedPayloads
+from ..wire.messages import (
+    HEAD_SIZE,
+    LONG,
+    BinaryFrame,
+    Message,
+    Oversize,
+    ParsedText,
+    PartialFrame,
+    SharedPayloads,
+)
 from . import control_messages
-from .memory import WAIT_MAX
+from .memory import PARTLY, WAIT_MAX
 from .request_queue import Chunk, EarlyMessage, busy
 from .state import ConversationState
 
@@ -55,9 +64,22 @@ def parse_long(line: bytes, state: ConversationState) -> tuple[Any, bytes]:
 
     Raises:
         orjson.JSONDecodeError: it is not JSON.
-        TooManyValues: it has more values than `max_values`.
+        OverLimit: it is over `max_values` or `max_json_size`.
     """
-    return state.codec.parse(line, state.limits.max_values)
+    return state.codec.parse(line, state.limits)
+
+
+def parsed_text(text: bytes, state: ConversationState, parse_long: ParseLong) -> ParsedText | Oversize:
+    """Parse a message in text before the session gets it."""
+    try:
+        return ParsedText(text, parse_long(text, state) if len(text) >= LONG else (orjson.loads(text), text))
+    except OverLimit as error:
+        return error.stand_in(text)
+    except orjson.JSONDecodeError as error:
+        head = text[:HEAD_SIZE]
+        is_reply = envelope.is_reply_head(head)
+        found = {"id": envelope.id_in_head(head), "result": None} if is_reply else {"id": envelope.id_of_request(text)}
+        return ParsedText(text, (found, text), envelope.unreadable(text, error))
 
 
 def unparsed(
@@ -69,7 +91,7 @@ def unparsed(
         The messages that stand in it one after the other, to be handled; and an error reply. Neither if it begins like
         a reply: the call that waits for it fails, and nothing is answered.
     """
-    if isinstance(error, TooManyValues):
+    if isinstance(error, OverLimit):
         line = error.stand_in(line)  # type: ignore[arg-type]  # it was read
     if isinstance(line, Oversize):
         return [], None if _fail_call_of(line, state) else _refuse_oversize(line, state, refuse)
@@ -147,10 +169,9 @@ def _refuse_oversize(message: Oversize, state: ConversationState, refuse: Refuse
 class FrameAdmission:
     """Decides about the binary frames of one connection (`wire.messages.FrameIntake`).
 
-    Memory for the payloads is reserved before they come. A frame for which there is none waits, and its connection is
-    not read meanwhile; while one waits, those that come slowly lose theirs, so that bytes that were announced and never
-    come cost the others `SLOW_AFTER` seconds at most. Of many frames that follow each other one waits in every turn, so
-    that other connections are served: each is parsed as soon as it is there.
+    Bytes of payloads are counted when they have come, so announced bytes cost the others nothing. A frame waits where
+    there is no memory for more of it, and its connection is not read meanwhile; frames that come slowly then lose their
+    memory. Of many frames that follow each other one waits in every turn, so that other connections are served.
 
     Args:
         session: gets the frames, and says which requests are refused.
@@ -158,17 +179,17 @@ class FrameAdmission:
 
     Attributes:
         reason: why no frames may come now; None if they may.
-        since: since when the bytes are counted of the frame that is being received (loop time, s).
+        since: since when the frame that is being received is watched for how fast it comes (loop time, s).
     """
 
     __slots__ = (
         "_began",
+        "_counted",
         "_frame",
         "_go_on",
         "_is_called",
         "_last",
         "_left",
-        "_reserved",
         "_rest",
         "_shared",
         "_state",
@@ -182,11 +203,11 @@ class FrameAdmission:
         self._state = session
         self._go_on = go_on
         self.reason: str | None = None
-        #: The frame that waits, or whose payloads are being received; what is still to come of it; bytes that are
-        #: reserved for it, and those that were to come at `since`.
+        #: The frame whose payloads are being received; what is still to come of it; bytes of it that are counted, and
+        #: those that were to come at `since`.
         self._frame: BinaryFrame | None = None
         self._rest: PartialFrame | None = None
-        self._reserved = 0
+        self._counted = self._left = 0
         #: Payloads in shared memory that were counted.
         self._shared = 0
         self.since = self._waits_since = 0.0
@@ -204,17 +225,12 @@ class FrameAdmission:
         return self.reason if self._state.takes_binary else "binary frames are switched off here (binary=False)"
 
     def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]] | None:
-        frame = self._frame
-        if frame is None:
-            if self._go_on is not _nothing and self._is_turn_over():
-                self._call()
-                return None
-            frame = self._looked_at(json, sizes)
+        if self._go_on is not _nothing and self._is_turn_over():
+            self._call()
+            return None
+        frame = self._looked_at(json, sizes)
         if frame.refusal is not None or self._go_on is _nothing:
             return frame, []
-        if not self._reserve(sum(sizes), len(json)):
-            self._frame = frame
-            return None
         self._frame = frame
         if self._state.counters is not None:
             self._state.counters.frames_received += 1
@@ -223,17 +239,34 @@ class FrameAdmission:
 
     def begun(self, rest: PartialFrame) -> None:
         self._rest = rest
-        self._left = rest.left
+
+    def grow(self, received: int) -> bool:
+        if received < PARTLY or received <= self._counted or self._go_on is _nothing:
+            return True
+        memory, size = self._state.memory, received - self._counted
+        if not (memory.is_first(self) and memory.reserve(size, self._counted)):
+            if not memory.is_oldest(self):
+                self._wait()
+                return False
+            memory.reserve_anyway(size)
+        if not self._counted:
+            memory.receiving[self] = None
+            self.count_from(self._state.loop.time())
+        self._counted = received
+        if self._timer is not None:
+            self._wait_no_more()
+            self.count_from(self._state.loop.time())
+        return True
 
     def over(self) -> None:
         self._frame = self._rest = None
         state = self._state
-        if self._reserved:
-            size, self._reserved = self._reserved, 0
+        if self._timer is not None:
+            self._wait_no_more()
+        if self._counted:
+            size, self._counted = self._counted, 0
             del state.memory.receiving[self]
             state.memory.release(size)
-        elif self._timer is not None:
-            self._wait_no_more()
         if state.shared is not None and state.counters is not None:
             number, self._shared = self._shared, state.shared.received
             state.counters.shared_received += self._shared - number
@@ -241,6 +274,8 @@ class FrameAdmission:
     def give_up(self) -> None:
         """The connection is lost, or about to be: what is being received is dropped."""
         self._go_on = _nothing
+        if self._timer is not None:
+            self._drop("for others")
         self.over()
 
     # -- a frame is looked at -----------------------------------------------------------------------------------------
@@ -258,7 +293,7 @@ class FrameAdmission:
 
     def _looked_at(self, json: bytes, sizes: tuple[int, ...]) -> BinaryFrame:
         state = self._state
-        frame = payloads.read_frame(json, sizes, state.limits.max_values, state.side)
+        frame = payloads.read_frame(json, sizes, state.limits, state.side)
         if frame.refusal is not None:
             return frame
         message, _ = frame.content
@@ -272,20 +307,12 @@ class FrameAdmission:
 
     # -- memory -------------------------------------------------------------------------------------------------------
 
-    def _reserve(self, size: int, own: int) -> bool:
-        """Reserve memory; False if the frame must wait for it."""
-        memory = self._state.memory
-        if not (memory.is_first(self) and memory.reserve(size, own)):
-            if self._timer is None:
-                memory.waiters[self] = None
-                self._waits_since = self._state.loop.time()
-                self._timer = self._state.loop.call_later(LOOK_EVERY, self._look)
-            return False
-        self._reserved, self.since = size, self._state.loop.time()
-        memory.receiving[self] = None
-        if self._timer is not None:
-            self._wait_no_more()
-        return True
+    def _wait(self) -> None:
+        if self._timer is None:
+            loop = self._state.loop
+            self._state.memory.waiters[self] = None
+            self._waits_since = loop.time()
+            self._timer = loop.call_later(LOOK_EVERY, self._look)
 
     def _wait_no_more(self) -> None:
         assert self._timer is not None
@@ -316,9 +343,8 @@ class FrameAdmission:
         now = loop.time()
         if self._state.memory.is_first(self):
             self._state.memory.refuse_slow(now)
-        if now - self._waits_since > WAIT_MAX and self._frame is not None:
-            self._frame.refusal = _no_memory(self._state, "for too long")
-            self._wait_no_more()
+        if now - self._waits_since > WAIT_MAX:
+            self._drop("for too long")
             self._go_on()
 
     def received(self) -> int:
@@ -330,10 +356,14 @@ class FrameAdmission:
             self._left = self._rest.left
 
     def give_way(self) -> None:
+        self._drop("for others, and this message came too slowly")
+
+    def _drop(self, reason: str) -> None:
+        """Refuse the frame, and skip what is still to come of it."""
         frame, rest = self._frame, self._rest
         if frame is None or rest is None:
             return
-        frame.refusal = _no_memory(self._state, "for others, and this message came too slowly")
+        frame.refusal = _no_memory(self._state, reason)
         frame.content[1].drop_memory()
         rest.skip()
         self.over()
@@ -412,30 +442,30 @@ class OverloadSorter:
         if isinstance(line, Oversize):
             return [] if _fail_call_of(line, state) else [line]
         if isinstance(line, BinaryFrame):
-            return self._left_of_one(line, *line.content) if line.refusal is None else [line]
+            return [line] if line.refusal is not None else self._left_of_parsed(line, *line.content)
         # Most are plain requests, and need not be read for that. (A long one is read sooner than looked through.)
         is_short = len(line) < LONG
         if is_short and b'"method"' in line and not any(sign in line for sign in _SIGNS):
             return [line]
         try:
             message, read = (orjson.loads(line), line) if is_short else self._parse_long(line, state)
-        except TooManyValues as error:
+        except OverLimit as error:
             return self._left_of(error.stand_in(line), chunk)
         except orjson.JSONDecodeError:
             values = envelope.split_values(line) if state.splits_values else []
             self._queue.put_in(chunk, values)
             return [] if values else [line]
+        return self._left_of_parsed(line, message, read)
+
+    def _left_of_parsed(self, line: bytes | BinaryFrame, message: Any, read: bytes) -> Left:
         if type(message) is list:
             return self._left_of_batch(message, line, read)
-        return self._left_of_one(line, message, read)
-
-    def _left_of_one(self, line: bytes | BinaryFrame, message: Any, read: bytes) -> Left:
         key = control_messages.early_key(self._state, message)
         if key is not None:
             return [EarlyMessage(key, line)]
         return [] if self._handled(message, read) else [line]
 
-    def _left_of_batch(self, members: list[Any], line: bytes, read: bytes) -> Left:
+    def _left_of_batch(self, members: list[Any], line: bytes | BinaryFrame, read: bytes) -> Left:
         may_pass = [type(each) is dict and (_is_notification(each) or envelope.is_reply(each)) for each in members]
         if len(members) > self._state.limits.max_batch or not any(may_pass):
             return [line]
@@ -484,6 +514,10 @@ class OverloadSorter:
         state = self._state
         if isinstance(line, Oversize):
             return _refuse_oversize(line, state, self._refuse)
+        if isinstance(line, ParsedText) and line.refusal is None:
+            message, read = line.content
+            envelope.with_exact_ids(message, read)
+            return self._refuse(message, error)
         if isinstance(line, BinaryFrame):
             line.refusal = line.refusal or error
             return _refuse_frame(line, state, self._refuse)

@@ -13,15 +13,20 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..codec import Codec, payloads
 from ..codec.image_budget import ImageTotal, image_budget
-from ..errors import BatchTooLarge, InternalError, RpcError, error_from_wire
+from ..errors import BatchTooLarge, InternalError, InvalidParams, RpcError, error_from_wire
 from ..limits import Limits
+from ..text import visible
 from ..wire import envelope
 from ..wire.buffers import Encoded
+from .naming import MixedParams, unnamed
 from .pending import PendingCall, PendingCalls
 
 C = TypeVar("C", bound="Call")
 
 _UNREADABLE = "The server's reply cannot be read"
+
+#: Control characters of a traceback that are shown as they are.
+LINE_ENDS = "\n\t"
 
 #: Results of these types need no decoding: they hold neither tagged objects nor integers that were rounded.
 _PLAIN = frozenset((int, str, bool))
@@ -52,6 +57,7 @@ class Outgoing(Protocol):
 
     Attributes:
         method: for errors.
+        methods: the names of the methods that are called.
         params: of a call; None for anything else. An iterator among them is sent item by item.
         tells_time: the peer is told how long the caller waits.
         is_repeatable: it can be sent again; not once an iterator is being sent.
@@ -62,6 +68,9 @@ class Outgoing(Protocol):
     params: Any
     tells_time: bool
     is_repeatable: bool
+
+    @property
+    def methods(self) -> Sequence[str]: ...
 
     @property
     def window(self) -> int | None: ...
@@ -320,6 +329,9 @@ class Marshaller:
             except (ValueError, RecursionError):
                 error = _as_it_came(error)  # the error itself is worth more than the broken value in its data
         found = error_from_wire(error, method=method, address=self.address)
+        trace = found.data.get("traceback") if isinstance(found, InternalError) and type(found.data) is dict else None
+        if isinstance(trace, str):  # the peer runs with debug
+            found.add_note(f"Remote traceback, at {self.address}:\n{visible(trace, keep=LINE_ENDS).rstrip()}")
         return found if self._explain is None else self._explain(found)
 
     def _checker(self, returns: Any) -> Callable[[Any], Any]:
@@ -363,6 +375,10 @@ class Call:
         self._call_id = pending.add(call)
 
     @property
+    def methods(self) -> tuple[str]:
+        return (self.method,)
+
+    @property
     def call_ids(self) -> tuple[int]:
         return (self._call_id,)
 
@@ -383,12 +399,16 @@ class Call:
         return [self._call_id] if pending.discard(self._call_id) else []
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
-        if self._returns is NOT_GIVEN:
-            result = reply.get("result")
-            if type(result) in _PLAIN and "error" not in reply:
-                return result
-            return self._marshaller.value(self.method, reply, line)
-        value = self._marshaller.value(self.method, reply, line)
+        try:
+            if self._returns is NOT_GIVEN:
+                result = reply.get("result")
+                if type(result) in _PLAIN and "error" not in reply:
+                    return result
+                return self._marshaller.value(self.method, reply, line)
+            value = self._marshaller.value(self.method, reply, line)
+        except InvalidParams as error:
+            advise(error, self.params)
+            raise
         return self._marshaller.checked(self.method, value, self._returns)
 
 
@@ -442,6 +462,10 @@ class RawCall:
         pending.add_as(self._message["id"], call)
 
     @property
+    def methods(self) -> tuple[str]:
+        return (self.method,)
+
+    @property
     def call_ids(self) -> tuple[int | str]:
         return (self._message["id"],)
 
@@ -465,24 +489,35 @@ def params_of(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> lis
     """Turn Python arguments into the params of a call; None for none.
 
     Raises:
-        TypeError: positional and named arguments together, which JSON-RPC cannot say (section 4.2).
+        TypeError: positional and named arguments together, and nobody can be asked for the names.
     """
+    params = given_params(args, kwargs)
+    if isinstance(params, MixedParams):
+        raise unnamed(method, params, "here the names of parameters are not known")
+    return params
+
+
+def given_params(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | dict[str, Any] | MixedParams | None:
+    """The params of a call for Python arguments; None for none."""
     if not args:
         return kwargs or None
-    if kwargs:
-        raise TypeError(
-            f"{method}() was called with positional and named arguments; JSON-RPC takes either the one or the other"
-        )
-    return list(args)
+    return MixedParams(args, kwargs) if kwargs else list(args)
 
 
 def check_params(method: str, params: Any) -> Any:
     """Check explicit params of a call: list, dict or None; a tuple becomes a list. TypeError for anything else."""
     if isinstance(params, tuple):
         return list(params)
-    if params is not None and not isinstance(params, list | dict):
+    if params is not None and not isinstance(params, list | dict | MixedParams):
         raise TypeError(f"the params of {method!r} must be a list, a dict or None, got {type(params).__name__}")
     return params
+
+
+def advise(error: InvalidParams, params: Any) -> None:
+    """As `advice.advise`, which is imported only now."""
+    from .advice import advise
+
+    advise(error, params)
 
 
 def told(left: float) -> float | None:

@@ -11,7 +11,6 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from ..codec import payloads
-from ..observe.traffic import Traffic
 from ..shared_memory import RingBudget
 from ..wire.json_scan import values_roughly
 
@@ -35,15 +34,8 @@ SLOW_RATE = 1024 * 1024
 WAIT_MAX = 60.0
 
 
-class Waiter(Protocol):
-    """A message that waits for memory."""
-
-    def try_again(self) -> None:
-        """There may be some now: reserve it."""
-
-
 class Receiving(Protocol):
-    """A message that memory was reserved for, before all of it has come.
+    """A binary frame of which a part has come and is counted.
 
     Attributes:
         since: since when its bytes are counted (seconds).
@@ -60,6 +52,9 @@ class Receiving(Protocol):
     def give_way(self) -> None:
         """Release the memory: the message is refused."""
 
+    def try_again(self) -> None:
+        """There may be memory for more of it."""
+
 
 class MessageMemory:
     """Counts the memory of the messages of a whole server: one half is for calls that run, one for what waits.
@@ -70,25 +65,24 @@ class MessageMemory:
 
     Attributes:
         at_work: bytes of messages whose calls run, parsed.
-        receiving: what memory was reserved for before it came, the oldest first.
-        waiters: what could not be reserved; first come, first served.
+        receiving: binary frames of which a part is counted, the oldest first; this one never waits for memory, so that
+            not all wait for each other.
+        waiters: binary frames that wait for memory; first come, first served.
         waiting: bytes of messages that wait for room, or have come in part.
         unread: what was sent and not yet read by the peers.
         rings: the shared memory in which it stands, as much again at most.
-        traffic: counts the bytes of the connections; None: they are not counted.
     """
 
-    __slots__ = ("at_work", "half", "receiving", "rings", "traffic", "unread", "waiters", "waiting")
+    __slots__ = ("at_work", "half", "receiving", "rings", "unread", "waiters", "waiting")
 
     def __init__(self, limit: int, max_unread: int) -> None:
         self.half = limit // 2
         self.at_work = 0
         self.waiting = 0
         self.receiving: OrderedDict[Receiving, None] = OrderedDict()
-        self.waiters: OrderedDict[Waiter, None] = OrderedDict()
+        self.waiters: OrderedDict[Receiving, None] = OrderedDict()
         self.unread = UnreadBytes(max_unread)
         self.rings = RingBudget(max_unread)
-        self.traffic: Traffic | None = None
 
     @property
     def is_full(self) -> bool:
@@ -119,19 +113,24 @@ class MessageMemory:
             self.wake()
 
     def wake(self) -> None:
-        """Let the first of those that wait try again."""
-        if self.waiters:
-            next(iter(self.waiters)).try_again()
+        """Let the first of those that wait try again, and the oldest frame, if it waits."""
+        for each in (next(iter(self.waiters), None), next(iter(self.receiving), None)):
+            if each is not None and each in self.waiters:
+                each.try_again()
 
-    def is_first(self, waiter: Waiter) -> bool:
+    def is_first(self, waiter: Receiving) -> bool:
         """Whether none waits that came before this one."""
         return not self.waiters or next(iter(self.waiters)) is waiter
 
+    def is_oldest(self, frame: Receiving) -> bool:
+        """Whether no other frame is counted that came before this one."""
+        return not self.receiving or next(iter(self.receiving)) is frame
+
     def refuse_slow(self, now: float) -> None:
-        """Take memory away from what comes too slowly at `now` (seconds); for when others wait for some."""
+        """Take memory away from frames that come too slowly at `now` (seconds); for when others wait for some."""
         for each in list(self.receiving):
             seconds = now - each.since
-            if seconds < SLOW_AFTER:
+            if seconds < SLOW_AFTER or each in self.waiters:
                 continue
             if each.received() < SLOW_RATE * seconds:
                 each.give_way()

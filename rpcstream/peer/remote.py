@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from ..errors import CallTimeout, ConnectionLost, InvalidRequest, Unread
+from ..errors import CallTimeout, ConnectionLost, InvalidRequest, RpcError, Unread
 from ..wire.buffers import AttachedMessage
 from .blocking import BlockingStream, Bridge
 from .deadline import INFINITE, time_left
-from .marshal import NOT_GIVEN, Call, params_of
+from .marshal import NOT_GIVEN, Call, given_params
+from .naming import MixedParams, facts_of, named, unnamed
 from .pending import OnProgress
 from .proxy import Method, Methods, remote_name
 from .state import ConversationState
@@ -74,7 +75,9 @@ class Peer:
 
         Raises what a client's calls raise; MethodNotFound too where the other end offers nothing.
         """
-        params = params_of(method, args, kwargs)
+        params: Any = given_params(args, kwargs)
+        if isinstance(params, MixedParams):
+            params = await self._named(method, params, timeout)
         session = self._opened(method)
         calls = session.calls
         call = Call(calls.marshaller, method, params, timeout, returns)
@@ -104,7 +107,10 @@ class Peer:
             RuntimeError: `after_reply` where there is no reply to come: outside of a handler, or after it.
         """
         calls = self._opened(method, answers=False).calls
-        message = calls.notification(method, params_of(method, args, kwargs))
+        params: Any = given_params(args, kwargs)
+        if isinstance(params, MixedParams):  # it cannot wait for an answer
+            params = named(method, params, self._session.known_methods)
+        message = calls.notification(method, params)
         if not after_reply:
             calls.send(message)
         elif self._after_reply is None:
@@ -127,12 +133,25 @@ class Peer:
         session = self._opened(method)
         window = session.limits.stream_window
         seconds = time_left(timeout)
-        call = StreamCall(session.calls.marshaller, method, params_of(method, args, kwargs), seconds, returns, window)
+        params = given_params(args, kwargs)
+        call = StreamCall(session.calls.marshaller, method, params, seconds, returns, window)
 
         async def opened(deadline: float) -> ConversationState:
+            if isinstance(call.params, MixedParams):
+                call.params = await self._named(method, call.params, timeout)
             return self._opened(method)
 
         return Stream(opened, call, seconds, on_progress, trace=session.calls.stream_trace(method))
+
+    async def _named(self, method: str, params: MixedParams, timeout: float | None) -> dict[str, Any]:
+        """All arguments of a call by name; asks the other end once for the names of its parameters."""
+        session = self._session
+        if session.known_methods is None or method not in session.known_methods:
+            try:
+                session.known_methods = facts_of(await self.call("rpc.discover", timeout=timeout))
+            except RpcError as error:
+                raise unnamed(method, params, f"rpc.discover was refused ({error.message})") from None
+        return named(method, params, session.known_methods)
 
     def _opened(self, method: str, *, answers: bool = True) -> ConversationState:
         """The conversation, for a call of this method; `answers`: a reply is wanted.

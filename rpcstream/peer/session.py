@@ -195,6 +195,10 @@ class Session(ConversationState):
         """Whether the session has told its channel to read nothing for now."""
         return self._paused
 
+    def parsed(self, message: Message) -> BinaryFrame | Oversize:
+        """A message with its content parsed, for code that looks at it before `receive` gets it."""
+        return incoming.parsed_text(message, self, self._parse_long) if isinstance(message, bytes) else message
+
     def refusal_of(self, message: dict[str, Any]) -> RpcError | None:
         return self._dispatch.refusal_of(message, self)
 

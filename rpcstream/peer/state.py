@@ -25,6 +25,7 @@ from .inflight import ForwardedCall, RunningCalls
 from .interfaces import Channel
 from .marshal import Marshaller
 from .memory import MessageMemory
+from .naming import MethodFacts
 from .outgoing import OutgoingCalls
 from .pending import PendingCalls
 from .request_queue import RequestQueue, busy
@@ -81,6 +82,7 @@ class ConversationState:
         offers_binary: say the same to the peer once a large payload is sent or received.
         shares_memory: payloads may go by shared memory, where the transport has some.
         shared: that memory; None where there is none.
+        known_methods: what `rpc.discover` of the other end said; None: it was not asked.
         counters: of the server; None at a client.
         make_calls: makes what calls to the peer are made with; the conversation and a marshaller are given.
     """
@@ -110,6 +112,7 @@ class ConversationState:
         "is_leaving",
         "is_lines",
         "is_open",
+        "known_methods",
         "limits",
         "loop",
         "make_calls",
@@ -173,6 +176,7 @@ class ConversationState:
         self.takes_binary, self.sends_binary, self.offers_binary = True, False, False
         self.shares_memory = True
         self.shared: SharedMemory | None = None
+        self.known_methods: dict[str, MethodFacts] | None = None
         self.counters: Counters | None = None
         self.make_calls: Callable[[ConversationState, Marshaller], OutgoingCalls] = OutgoingCalls
         self._on_end: Callable[[], object] | None = None

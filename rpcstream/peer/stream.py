@@ -11,12 +11,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from ..errors import CallCancelled, ConnectionLost, MethodNotFound, ProviderGone
+from ..errors import (
+    CALL_ERRORS,
+    CallCancelled,
+    ConnectFailed,
+    ConnectionLost,
+    InvalidParams,
+    MethodNotFound,
+    ProviderGone,
+    RpcError,
+)
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .deadline import INFINITE
 from .flow_control import StreamReceiver
-from .marshal import NOT_GIVEN, Call, Marshaller, told
+from .marshal import NOT_GIVEN, Call, Marshaller, advise, told
 from .outgoing import OutgoingCalls, PendingStream, StreamTrace
 from .pending import OnProgress
 from .state import ConversationState
@@ -27,6 +36,10 @@ Open = Callable[[float], Awaitable[ConversationState]]
 #: Gives the seconds until a call is made again that failed with an error before its first item; None if it is not.
 #: Called with the error, and the seconds that are left.
 PauseBeforeRepeat = Callable[[Exception, float], float | None]
+
+
+#: Seconds in which the other end says which methods stream.
+_ASKING = 10.0
 
 
 class StreamCall(Call):
@@ -55,18 +68,30 @@ class StreamCall(Call):
         return self._marshaller.encode(envelope.completed(message, self.more, self.params), self.method)
 
     def item(self, params: dict[str, Any], line: bytes | bytearray) -> Any:
-        value = self._marshaller.member(self.method, params, line, "value")
-        return value if self._returns is NOT_GIVEN else self._marshaller.checked(self.method, value, self._returns)
+        return self.checked(self._marshaller.member(self.method, params, line, "value"))
+
+    def checked(self, item: Any) -> Any:
+        """The item, if it fits `returns`; TypeError otherwise."""
+        return item if self._returns is NOT_GIVEN else self._marshaller.checked(self.method, item, self._returns)
+
+    def question(self) -> Call:
+        """The call that asks which methods stream, and tells how long it may take."""
+        return Call(self._marshaller, "rpc.discover", None, _ASKING, NOT_GIVEN)
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> Any:
         """The value that the generator returned; raises the error that it raised."""
-        return self._marshaller.value(self.method, reply, line)
+        try:
+            return self._marshaller.value(self.method, reply, line)
+        except InvalidParams as error:
+            advise(error, self.params)
+            raise
 
 
 class Stream(AsyncIterator[Any]):
     """The items of a streaming method, as they come. For one reader, in one event loop.
 
-    Leaving the loop early, `aclose`, and the end of an `async with` block stop the generator at the other end.
+    A method that does not stream has one item: its result. Leaving the loop early, `aclose`, and the end of an
+    `async with` block stop the generator at the other end.
 
     Raises, while it is read:
         RpcError: the handler failed, behind the items that it had given before.
@@ -109,14 +134,17 @@ class Stream(AsyncIterator[Any]):
         while True:
             try:
                 return await self._next(self._pending or await self._start())
-            except (CallCancelled, ConnectionLost, MethodNotFound, ProviderGone) as error:
+            except (CallCancelled, ConnectFailed, ConnectionLost, MethodNotFound, ProviderGone) as error:
                 pause = self._pause_before_repeat(error)
                 if pause is None:
                     self._record_end(error)
-                    raise
+                    raise error.with_traceback(None) from None
             except StopAsyncIteration:
                 self._record_end()
                 raise
+            except CALL_ERRORS as error:
+                self._record_end(error)
+                raise error.with_traceback(None) from None
             except Exception as error:
                 self._record_end(error)
                 raise
@@ -131,6 +159,10 @@ class Stream(AsyncIterator[Any]):
             self._has_ended = True
             if pending.reply is not None:
                 self.result = self._call.outcome(pending.reply, pending.line)
+                if not self._has_begun and not await self._does_stream():
+                    self._has_begun = True
+                    self._record_end()
+                    return self._call.checked(self.result)
             raise
         except Exception:
             self._has_ended = True
@@ -145,6 +177,22 @@ class Stream(AsyncIterator[Any]):
             self._abandon()
             raise
 
+    async def _does_stream(self) -> bool:
+        """Whether the method streams: asked where no item has come, which a stream may have, too.
+
+        Where the other end does not say, a result tells that it does not: few streams without items return a value.
+        """
+        assert self._calls is not None
+        loop = asyncio.get_running_loop()
+        try:
+            document = await self._calls.ask(self._call.question(), min(self._deadline, loop.time() + _ASKING))
+            for described in document["methods"]:
+                if described["name"] == self.method:
+                    return described.get("x-stream") is True
+        except (RpcError, ConnectionError, TimeoutError, LookupError, TypeError, AttributeError):
+            pass
+        return self.result is None
+
     async def aclose(self) -> None:
         """Stop the generator at the other end, unless it has ended. Does not wait for that."""
         self._abandon()
@@ -153,6 +201,9 @@ class Stream(AsyncIterator[Any]):
         if self._pending is None and not self._has_ended:
             try:
                 await self._start()
+            except CALL_ERRORS as error:
+                self._record_end(error)
+                raise error.with_traceback(None) from None
             except Exception as error:
                 self._record_end(error)
                 raise

@@ -15,6 +15,7 @@ from ..codec import TAG_KEY
 from ..errors import EncodeError, InternalError, RpcError
 from ..wire import envelope
 from .flow_control import StreamSender
+from .naming import MixedParams
 from .stream_table import StreamTable, argument_key
 
 log = logging.getLogger("rpcstream.client")
@@ -33,6 +34,8 @@ def is_stream(value: object) -> bool:
 
 def holds_streams(params: Any) -> bool:
     """Whether one of the arguments of a call is a stream."""
+    if isinstance(params, MixedParams):
+        return holds_streams(list(params.args)) or holds_streams(params.kwargs)
     return any(map(is_stream, params.values() if isinstance(params, dict) else params or ()))
 
 

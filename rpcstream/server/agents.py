@@ -116,7 +116,6 @@ class Agents:
         """Serve on standard input and output until the input ends, or the server is to stop."""
         from ..mcp.stdio import StdioStream
 
-        self._dispatcher.answers_cancelled = False
         closed = asyncio.Event()
 
         def on_close(stream: StdioStream) -> None:

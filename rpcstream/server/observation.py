@@ -27,9 +27,7 @@ from ..observe.metrics import (
     render,
     render_numbers,
 )
-from ..observe.traffic import Traffic
 from ..text import get_logger
-from ..transports.connection import SocketConnection
 from ..transports.listen import transport_of
 from .options import Metrics
 
@@ -106,7 +104,6 @@ class Observation:
     ) -> None:
         check_options(metrics, access_log, log_slow_calls)
         #: The bytes of connections, where these are shown.
-        self.traffic = Traffic() if metrics else None
         self.calls = CallMetrics(is_registered, BY_CODE, is_offered=is_offered) if metrics else None
         logs: list[tuple[CallLog, float]] = []
         self._access_log = None
@@ -158,8 +155,6 @@ class Observation:
             families.append(Family("access_log_dropped_total", "counter", text, [Sample(self._access_log.dropped)]))
         if running is not None:
             families += _running_families(running)
-        if self.traffic is not None:
-            families += _traffic_families(self.traffic, running)
         return families
 
 
@@ -192,17 +187,6 @@ def _worker_families(workers: Iterable[Mapping[str, Any]]) -> list[Family]:
     return [
         Family("workers", "gauge", "Workers that serve; another one starts where one has died.", [Sample(running)]),
         Family("worker_restarts_total", "counter", "Workers that have died and were replaced.", [Sample(restarts)]),
-    ]
-
-
-def _traffic_families(traffic: Traffic, running: RunningServer | None) -> list[Family]:
-    connections = running.listener.connections if running is not None else ()
-    numbers = traffic.total(each.socket for each in connections if isinstance(each, SocketConnection))
-    return [
-        Family(
-            f"bytes_{way}_total", "counter", f"Bytes {way} on TCP connections, TLS and HTTP included.", [Sample(number)]
-        )
-        for way, number in zip(("received", "sent"), numbers, strict=True)
     ]
 
 

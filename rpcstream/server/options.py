@@ -51,6 +51,7 @@ class ServerOptions(TypedDict, total=False):
         binary: send and receive large payloads (arrays, images, bytes) as they are, to and from clients that do so too.
         shared_memory: on a Unix socket, and with `binary`, these go by memory that the two programs share, if both run
             as the same user (Linux).
+        notification_status: of the response by HTTP to notifications: 200, or 204, which some clients expect.
         tls: the server's certificate; with it all connections are encrypted, without it none is.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
         drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
@@ -90,6 +91,7 @@ class ServerOptions(TypedDict, total=False):
     delimiter: bytes
     binary: bool
     shared_memory: bool
+    notification_status: Literal[200, 204]
     tls: TLS | None
     drain_timeout: float
     drain_delay: float
@@ -125,6 +127,7 @@ DEFAULTS: Mapping[str, Any] = {
     "delimiter": b"\n",
     "binary": True,
     "shared_memory": True,
+    "notification_status": 200,
     "tls": None,
     "drain_timeout": 10.0,
     "drain_delay": 0.0,

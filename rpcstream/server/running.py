@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..events.relay import EventRelay
 from ..limits import Limits
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
+from ..peer.session import Session
 from ..process import CLEAN_UP, join_names
 from ..text import get_logger
 from ..transports.listen import Listener
@@ -26,6 +28,9 @@ wire_log = get_logger("rpcstream.wire")
 
 #: Seconds that the last replies have to leave before connections are closed whose calls have not finished in time.
 FAREWELL = 0.05
+
+#: What a connection is told that is closed because its rights have changed.
+RIGHTS_CHANGED = "the rights of this connection have changed: connect again"
 
 _KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
 
@@ -163,6 +168,19 @@ class RunningServer:
                 log.warning("left behind, since they did not end when they were cancelled: methods %s", names)
         self.dispatcher.log.flush()
         log.info("stopped")
+
+    def dismiss(self, may_stay: Callable[[Session], bool], timeout: float) -> int:
+        """Close the connections that may not stay, after what they have begun; return how many these are.
+
+        Args:
+            timeout: seconds that calls in flight have.
+        """
+        sessions = self.listener.sessions
+        leaving = [each for each in sessions if each.is_lasting and each.channel and not may_stay(each)]
+        for session in leaving:
+            session.go_away(RIGHTS_CHANGED)
+            session.loop.call_later(timeout, session.abort, RIGHTS_CHANGED)
+        return len(leaving)
 
     async def _closed(self) -> None:
         """Wait until all connections are closed, and their calls have cleaned up."""

@@ -103,6 +103,9 @@ class Server(ServingServer):
         #: Whether large payloads may travel as binary frames; set before the server runs.
         self.binary: bool = given["binary"]
         self._shared_memory: bool = given["shared_memory"]
+        self._notification_status: int = given["notification_status"]
+        if self._notification_status not in (200, 204):
+            raise ValueError(f"notification_status: 200 or 204, got {self._notification_status!r}")
         self._slow_call: float = given["slow_call"]
         #: Makes spans of the calls; None: there are none.
         self._tracing = make_tracing(given["tracing"])
@@ -253,14 +256,15 @@ class Server(ServingServer):
     def guard(
         self,
         *,
-        token: str | None = None,
+        token: str | Callable[[], str] | None = None,
         tls: TLS | None = None,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
     ) -> None:
         """Add authentication, a certificate, or names of hosts and origins before the server runs.
 
-        The arguments are those of the constructor.
+        The arguments are those of the constructor; `token` may be a function that reads the token, now and with each
+        SIGHUP.
 
         Raises:
             ValueError: the server has a token, an `authenticate` function or a certificate already. It is not replaced,
@@ -274,6 +278,8 @@ class Server(ServingServer):
         if tls is not None and self._tls is not None:
             raise ValueError("this server has a certificate (tls=) of its own")
         access = AccessRules(hosts=hosts, origins=origins)
+        if callable(token):
+            self._read_token, token = token, token()
         if token is not None:
             self._authenticator = Authenticator(token=token, timeout=self.limits.auth_timeout, counters=self.counters)
             add_auth_method(self._registry)
@@ -413,7 +419,6 @@ class Server(ServingServer):
 
     def _make_running(self, invoker: Invoker) -> RunningServer:
         dispatcher = self._make_dispatcher(invoker)
-        self._memory.traffic = self._observation.traffic if self._observation is not None else None
         listener = Listener(
             lambda on_gone: self._make_session(dispatcher, on_gone),
             limits=self.limits,
@@ -428,6 +433,7 @@ class Server(ServingServer):
             patience=self._patience,
             memory=self._memory,
             binary=self.binary,
+            notification_status=self._notification_status,
         )
         if self._mcp_path is not None:
             if self._mcp_path in (self._paths or ("/",)):

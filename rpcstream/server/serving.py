@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from ..auth.authenticator import Authenticator
+from ..auth.authenticator import TOKEN_IDENTITY, Authenticator
 from ..codec import Codec
 from ..events.sharing import EventSharing
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
@@ -32,8 +32,10 @@ from ..process import (
     StopNow,
     freeze_memory,
     loop_factory,
+    on_hangup,
     run_to_end,
     stop_on_signals,
+    survive_hangup,
     take_replacement,
 )
 from ..systemd import Notifier
@@ -86,6 +88,7 @@ class ServingServer(ServerMethods):
         self._left_behind: set[asyncio.Task[Any]] = set()
         self._serving: asyncio.Task[None] | None = None  # what `start` has begun
         self._notifier = Notifier()
+        self._read_token: Callable[[], str] | None = None
         self._nats = NatsMemberships()
 
     def stats(self) -> dict[str, Any]:
@@ -173,6 +176,8 @@ class ServingServer(ServerMethods):
         names them; one that keeps the event loop beyond that time is ended as by the second signal. The loop's default
         executor (`asyncio.to_thread`) has daemon threads, which are waited for as long as cancelled handlers are.
 
+        SIGHUP reloads the certificate, the token of `rpcstream-server --token-file`, and the configuration of a hub.
+
         Args:
             host: the name or address to listen at; "" for all.
             port: the port; 0 for one that is free.
@@ -210,13 +215,15 @@ class ServingServer(ServerMethods):
                 "`await server.serve()`, `async with server.listening()`, or asyncio.create_task(server.serve())"
             )
         main = self._run(**where, on_listening=_print_address if on_listening is None else on_listening)
+        executor = DaemonExecutor(default_threads(), CLEAN_UP)
         try:
-            run_to_end(main, loop_factory(loop), DaemonExecutor(default_threads(), CLEAN_UP), lambda: self._left_behind)
+            with survive_hangup():
+                run_to_end(main, loop_factory(loop), executor, lambda: self._left_behind)
         except StopNow as now:
             raise SystemExit(128 + now.number) from None
 
     async def _run(self, *, on_listening: Callable[[str], None], **where: Any) -> None:
-        with Notifier.take() as self._notifier, stop_on_signals(self) as signals:
+        with Notifier.take() as self._notifier, on_hangup(self._reload_or_log), stop_on_signals(self) as signals:
             notifier = self._notifier
 
             self.stop_signals = signals
@@ -260,14 +267,15 @@ class ServingServer(ServerMethods):
         pipe = StdioPipe() if pipe is None else pipe
         try:
             executor = DaemonExecutor(default_threads(), CLEAN_UP)
-            run_to_end(self._run_mcp(pipe), loop_factory(loop), executor, lambda: self._left_behind)
+            with survive_hangup():
+                run_to_end(self._run_mcp(pipe), loop_factory(loop), executor, lambda: self._left_behind)
         except StopNow as now:
             raise SystemExit(128 + now.number) from None
         finally:
             pipe.close(CLEAN_UP)
 
     async def _run_mcp(self, pipe: StdioPipe) -> None:
-        with stop_on_signals(self) as signals:
+        with on_hangup(self._reload_or_log), stop_on_signals(self) as signals:
             async with self._started() as running:
                 identity = None
                 if self._authenticator is not None:
@@ -276,6 +284,39 @@ class ServingServer(ServerMethods):
                 await agents.talk(pipe, running, identity, log_message if self.debug else None)
         if len(signals) > 1:
             raise StopNow(signals[-1])
+
+    def _reload_or_log(self) -> None:
+        """Reload because of SIGHUP; a mistake is logged, and changes nothing."""
+        log.info("SIGHUP: reading certificate, token and configuration again")
+        is_ready = bool(self.addresses)  # while the server starts, systemd is told nothing
+        if is_ready:
+            self._notifier.reloading("Reading the configuration again")
+        status = self._status
+        try:
+            self._reload()
+        except (ValueError, TypeError, OSError) as error:
+            log.error("the configuration was not reloaded, the one before stays in use: %s", error)
+            status = "The configuration could not be read again: see the log"
+        if is_ready and self._running is not None and not self._running.stopping.is_set():
+            self._notifier.ready(status)
+
+    def _reload(self) -> None:
+        """Read the certificate and the token's file again.
+
+        Raises:
+            ValueError, TypeError, OSError: one of them cannot be used; the text says which.
+        """
+        fresh = None if self._read_token is None else Authenticator(token=self._read_token())
+        if self._running is not None:
+            self._running.listener.reload_certificate()
+        authenticator = self._authenticator
+        if fresh is None or authenticator is None or authenticator.accepts_as(fresh):
+            return
+        authenticator.replace(fresh)
+        closed = 0
+        if self._running is not None:
+            closed = self._running.dismiss(lambda each: each.identity != TOKEN_IDENTITY, self._drain_timeout)
+        log.info("the token was read again; connections to close: %d", closed)
 
     async def serve(
         self,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..client.discovery import default_text
+from ..text import documentation_of
 from .types import ANY, Array, DocumentError, NamedType, Node, SchemaReader, different_inputs, text_of
 
 #: Methods of a document, parameters of one, and characters in the name of one.
@@ -126,7 +127,9 @@ def read_document(document: Any) -> Api:
 def _method(described: dict[str, Any], reader: SchemaReader) -> Method:
     parameters = _parameters(described.get("params", []), reader)
     structure = described.get("paramStructure")
-    needs_name = any(each.is_keyword and each.is_required for each in parameters or ())
+    keywords = [each for each in parameters or () if each.is_keyword]
+    # A document that says which parameters need a name says that the others do not.
+    takes_positions = not any(each.is_required for each in keywords) if keywords else structure != "by-name"
     result = reader.target(described.get("result"))
     returned = reader.read(result.get("schema") if isinstance(result, dict) else None)
     item = None
@@ -137,11 +140,11 @@ def _method(described: dict[str, Any], reader: SchemaReader) -> Method:
     return Method(
         described["name"],
         parameters,
-        takes_positions=structure != "by-name" and not needs_name,
+        takes_positions=takes_positions,
         takes_names=structure != "by-position",
         result=returned,
         item=item,
-        description=_shortened(text_of(described, "description") or text_of(described, "summary")),
+        description=_shortened(documentation_of(described)),
         result_description=_shortened(text_of(result, "description")),
         is_deprecated=described.get("deprecated") is True,
     )

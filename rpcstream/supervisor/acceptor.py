@@ -1,15 +1,15 @@
 """The listening sockets of a supervisor, and the choice of the worker that gets a connection.
 
-Owns accepting, when there is no worker to accept for (connections wait in the system's queue then), and when the system
-has no more descriptors. Knows of a worker how many connections it has, and how to pass it one.
+Without a worker connections wait here, and health checks are answered with 503. Of a worker it knows how many
+connections it has, and how to pass it one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
-from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, Protocol
@@ -24,6 +24,16 @@ log = get_logger("rpcstream.supervisor")
 #: Connections that wait for a worker which does not take them, beside the hundreds in the buffer of the channel; more
 #: go to other workers, and then wait in the system's queue.
 WAITING_MAX = 256
+
+#: How a health check begins, and its answer where no worker runs.
+_HEALTH_CHECK = re.compile(rb"(GET|HEAD) /(healthz|readyz)[ ?]")
+_NO_WORKER = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 16\r\n"
+    b"Cache-Control: no-store\r\nConnection: close\r\n\r\nno worker runs.\n"
+)
+
+#: Bytes of a health check that are read at most, so that the system does not drop the answer.
+_MOST_READ = 64 * 1024
 
 
 class Recipient(Protocol):
@@ -57,13 +67,12 @@ class SharedAcceptor:
         self._loop = asyncio.get_running_loop()
         self._recipients = recipients
         self._total = total
-        self.max_connections = 0
+        self.max_connections = WAITING_MAX  # until a worker has told
         self.bound: list[BoundAddress] = []
         #: When each worker was given its last connection; the one that has waited longest is first among equals.
         self._turns = count()
-        #: Connections that were accepted, and for which there is no worker now: those that one did not take before it
-        #: died. They go first.
-        self._kept: deque[tuple[int, int, bool]] = deque()
+        #: Descriptors of connections that were accepted, and for which there is no worker now. They go first.
+        self._kept: dict[int, tuple[int, bool]] = {}
         self._last: dict[Recipient, int] = {}
         self._shortages = LimitedLog(log, each=1)
         self._pause: asyncio.TimerHandle | None = None
@@ -111,8 +120,9 @@ class SharedAcceptor:
                     self._accept(sock, at)
         self._is_started = False
         self.refresh()
-        while self._kept:
-            os.close(self._kept.popleft()[0])
+        for descriptor in list(self._kept):
+            self._take_kept(descriptor)
+            os.close(descriptor)
         for bound in self.bound:
             for sock in bound.sockets:
                 sock.close()
@@ -122,9 +132,10 @@ class SharedAcceptor:
     def refresh(self) -> None:
         """Begin or stop accepting, after the workers or the numbers of their connections have changed."""
         while self._kept and self._choose() is not None:
-            descriptor, at, is_over = self._kept.popleft()
-            self.give(descriptor, at, is_over=is_over)
-        should_read = self._is_started and self._pause is None and self._may_accept()
+            descriptor = next(iter(self._kept))
+            at, is_over = self._take_kept(descriptor)
+            self.give(descriptor, at, is_over=is_over or self._total() >= self.max_connections)
+        should_read = self._is_started and bool(self.bound) and self._pause is None and self._may_accept()
         if should_read == self._is_reading:
             return
         self._is_reading = should_read
@@ -139,7 +150,8 @@ class SharedAcceptor:
         """Give a connection to the worker that has the fewest, or keep it until there is one."""
         recipient = self._choose()
         if recipient is None:
-            self._kept.append((descriptor, at, is_over))
+            self._kept[descriptor] = at, is_over
+            self._loop.add_reader(descriptor, self._peek, descriptor)
             return
         self._last[recipient] = next(self._turns)
         recipient.give(descriptor, at, is_over=is_over)
@@ -154,9 +166,10 @@ class SharedAcceptor:
         return min(able, key=lambda each: (each.open, last.get(each, -1)), default=None)
 
     def _may_accept(self) -> bool:
-        if self._total() > self.max_connections + MAX_REFUSED:
+        if self._total() + len(self._kept) > self.max_connections + MAX_REFUSED:
             return False  # those over the limit are told so, one after the other
-        return any(each.waiting < WAITING_MAX for each in self._recipients())
+        workers = list(self._recipients())
+        return not workers or any(each.waiting < WAITING_MAX for each in workers)
 
     def _accept(self, sock: socket.socket, at: int) -> None:
         for _ in range(BURST):
@@ -174,6 +187,30 @@ class SharedAcceptor:
                 self._pause = self._loop.call_later(PAUSE, self._resume)
                 break
             self.give(conn.detach(), at, is_over=self._total() >= self.max_connections)
+        self.refresh()
+
+    def _take_kept(self, descriptor: int) -> tuple[int, bool]:
+        self._loop.remove_reader(descriptor)
+        return self._kept.pop(descriptor)
+
+    def _peek(self, descriptor: int) -> None:
+        """Answer a health check that waits for a worker. All else that a connection may begin with waits on."""
+        self._loop.remove_reader(descriptor)
+        sock = socket.socket(fileno=descriptor)
+        try:
+            begun = sock.recv(_MOST_READ, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            if begun and _HEALTH_CHECK.match(begun) is None:
+                sock.detach()
+                return
+            if begun:
+                sock.recv(_MOST_READ, socket.MSG_DONTWAIT)
+                answer = _NO_WORKER if begun.startswith(b"GET") else _NO_WORKER[: _NO_WORKER.index(b"\r\n\r\n") + 4]
+                sock.send(answer, socket.MSG_DONTWAIT)
+                sock.shutdown(socket.SHUT_WR)
+        except OSError as error:  # the peer has gone
+            log.debug("a connection has ended while it waited for a worker: %s", error)
+        del self._kept[descriptor]
+        sock.close()
         self.refresh()
 
     def _resume(self) -> None:

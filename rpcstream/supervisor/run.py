@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
-from ..process import LoopName, take_replacement
+from ..process import LoopName, survive_hangup, take_replacement
 
 if TYPE_CHECKING:
     from ..server import Server
@@ -26,6 +26,7 @@ def run(
     max_requests: int | None = None,
     affinity: bool = False,
     memory_limit: int | None = None,
+    start_timeout: float | None = 60.0,
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
     unix: str | os.PathLike[str] | None = None,
@@ -49,6 +50,8 @@ def run(
         max_requests: a worker that has answered so many requests (and up to a tenth more) is replaced. None: never.
         affinity: each worker runs on one processor only.
         memory_limit: bytes of main memory; a worker that takes more is replaced (Linux). None: no limit.
+        start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started. None: no
+            limit.
         host, port, unix, unix_mode, sockets, loop: as for `Server.run`.
         on_listening: called once with the address, in this process; None: a line with the address is printed to
             standard error.
@@ -67,6 +70,8 @@ def run(
     if serve is not None:  # a worker, or `rpcstream-server`, imports the script that calls this
         serve(_load(server), {**where, "sockets": sockets, "on_listening": on_listening})
         return
+    if start_timeout is not None and not start_timeout > 0:
+        raise ValueError(f"start_timeout must be a positive number of seconds, or None, got {start_timeout!r}")
     wants_supervisor = max_requests is not None or affinity or memory_limit is not None
     count = worker_count(workers)
     if count == 1 and not wants_supervisor:
@@ -74,11 +79,18 @@ def run(
         return
     from .supervisor import Supervisor, WorkerOptions
 
-    options = WorkerOptions(count=count, max_requests=max_requests, affinity=affinity, memory_limit=memory_limit)
+    options = WorkerOptions(
+        count=count,
+        max_requests=max_requests,
+        affinity=affinity,
+        memory_limit=memory_limit,
+        start_timeout=start_timeout,
+    )
     program = _program(server, {**where, "unix": None if unix is None else os.path.abspath(unix)})
     if on_listening is None:
         on_listening = _print_address
-    status = Supervisor(program, options, on_listening=on_listening, sockets=sockets).run()
+    with survive_hangup():
+        status = Supervisor(program, options, on_listening=on_listening, sockets=sockets).run()
     if status:
         raise SystemExit(status)
 

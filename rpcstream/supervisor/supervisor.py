@@ -43,6 +43,9 @@ COUNT_TIME = 1.0
 #: Seconds between two looks at the memory of the workers, where that is limited.
 MEMORY_CHECK = 1.0
 
+#: Seconds that a worker has for its start by default: programs that load large models take half of that.
+START_TIMEOUT = 60.0
+
 #: Share of `max_requests` by which workers differ at most, so that they are not all replaced at once.
 JITTER = 0.1
 
@@ -56,6 +59,8 @@ class WorkerOptions:
         max_requests: a worker that has answered so many is replaced; up to a tenth more, by chance. None: no limit.
         affinity: worker k runs on the k-th processor only.
         memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
+        start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started after the
+            pause. None: no limit.
         watch: a folder: when a Python file in it or below has changed, the workers are replaced as by SIGHUP. A program
             that cannot be started is then tried again with the next change, also at the first start. None: none.
         shortest_pause, longest_pause: seconds until a worker that has died is replaced: the first for one death, twice
@@ -67,6 +72,7 @@ class WorkerOptions:
     max_requests: int | None = None
     affinity: bool = False
     memory_limit: int | None = None
+    start_timeout: float | None = START_TIMEOUT
     watch: str | None = None
     shortest_pause: float = 0.1
     longest_pause: float = 30.0
@@ -83,6 +89,10 @@ class StartFailed(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(status)
         self.status = status
+
+
+class StartTimedOut(StartFailed):
+    """A worker was killed, since it was not ready within `start_timeout`."""
 
 
 class Place:
@@ -236,13 +246,12 @@ class Supervisor:
             try:
                 workers = start.result()
             except StartFailed as failed:
-                if self._options.watch is None:
+                if self._options.watch is None and not isinstance(failed, StartTimedOut):
                     return failed.status
+                if not await self._done_before_stop(self._loop.create_task(self._wait_to_try_again(failed))):
+                    return 0
             else:
                 break
-            log.error("it is tried again when a file changes")
-            if not await self._done_before_stop(self._loop.create_task(self._changed.wait())):
-                return 0
         for worker in workers:
             self._activate(worker)
         self._acceptor.start()
@@ -251,6 +260,19 @@ class Supervisor:
         self._notifier.ready(self._status)
         self._notifier.watch()
         return None
+
+    async def _wait_to_try_again(self, failed: StartFailed) -> None:
+        """Wait after a first start that has failed: for a changed file, or for the pause where a worker has hung."""
+        pause = None
+        if isinstance(failed, StartTimedOut):
+            self._lengthen(self._places[0])
+            pause = self._places[0].pause
+            log.error("it is tried again in %g s", pause)
+            self._acceptor.start()  # health checks at sockets that were passed are answered meanwhile
+        else:
+            log.error("it is tried again when a file changes")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), pause)
 
     async def _done_before_stop(self, task: asyncio.Task[Any]) -> bool:
         """Wait for a task; False if the program is to stop first. The task is cancelled then."""
@@ -305,16 +327,16 @@ class Supervisor:
         The first one is started alone until its program has been imported, so that a mistake in it is reported once.
 
         Raises:
-            StartFailed: one of them has ended. The others are ended, too.
+            StartFailed: one of them has ended, or has taken too long. The others are ended, too.
         """
         first, *others = indices
         workers = []
         try:
             workers.append(self._spawn(first))
-            await self._wait_for(workers[0].loaded, workers)
+            await self._wait_for(workers[0], workers[0].loaded, workers)
             workers += [self._spawn(index) for index in others]
             for worker in workers:
-                info = await self._wait_for(worker.ready, workers)
+                info = await self._wait_for(worker, worker.ready, workers)
                 await self._listen(worker, info)
         except OSError as error:
             log.error("a worker cannot be started: %s", error)
@@ -347,13 +369,24 @@ class Supervisor:
         self._workers.add(worker)
         return worker
 
-    async def _wait_for(self, future: asyncio.Future[Any], workers: list[WorkerProcess]) -> Any:
-        """Wait for one of these workers; raise StartFailed if one of them ends first."""
-        ends = {worker.exited for worker in workers}
-        await asyncio.wait({future, *ends}, return_when=asyncio.FIRST_COMPLETED)
+    async def _wait_for(self, worker: WorkerProcess, future: asyncio.Future[Any], workers: list[WorkerProcess]) -> Any:
+        """Wait for what a worker tells while it starts.
+
+        Raises:
+            StartFailed: one of these workers has ended.
+            StartTimedOut: the worker has had `start_timeout`, and is killed.
+        """
+        limit = self._options.start_timeout
+        left = None if limit is None else max(worker.started + limit - self._loop.time(), 0)
+        ends = {each.exited for each in workers}
+        await asyncio.wait({future, *ends}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             if end.done():
                 raise StartFailed(end.result())
+        if not future.done():
+            log.error("%s was not ready within %g s (start_timeout): it is killed", worker, limit)
+            await self._kill([worker])
+            raise StartTimedOut(worker.exited.result())
         return future.result()
 
     async def _listen(self, worker: WorkerProcess, info: Message) -> None:

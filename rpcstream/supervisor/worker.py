@@ -20,7 +20,7 @@ from typing import Any
 
 from ..events.relay import KINDS as EVENT_KINDS
 from ..events.relay import EventRelay
-from ..process import replace_run
+from ..process import replace_run, survive_hangup
 from ..server import Server
 from ..server.running import Supervised
 from ..server.target import TargetError, load_server
@@ -365,7 +365,8 @@ def main(number: int) -> int:
     if start["processor"] is not None:
         os.sched_setaffinity(0, {start["processor"]})
     module, _, function = start["entry"].partition(":")
-    status: int = getattr(importlib.import_module(module), function)(WorkerLink(sock, start), start["arguments"])
+    with survive_hangup():  # it is for the supervisor
+        status: int = getattr(importlib.import_module(module), function)(WorkerLink(sock, start), start["arguments"])
     return status
 
 

@@ -79,9 +79,14 @@ class AsgiEndpoint:
         else:  # some servers (granian) step the coroutines of applications by themselves, and cannot cancel them
             await asyncio.get_running_loop().create_task(work(scope, receive, send))
 
+    def _request(self, scope: Scope) -> Request:
+        request = request_of(scope)
+        self.router.forgive_slash(request)
+        return request
+
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            request = request_of(scope)
+            request = self._request(scope)
         except HttpError as error:
             await send_response(send, error.response)
             return
@@ -94,7 +99,7 @@ class AsgiEndpoint:
             return
         address = address_of(scope)
         try:
-            request = request_of(scope)
+            request = self._request(scope)
             refusal = self.router.websocket_refusal(request) or await self._identify(request, address)
         except HttpError as error:
             refusal = error.response

@@ -15,7 +15,6 @@ from typing import Any, Protocol, cast
 from ..errors import RpcError
 from ..limits import Limits
 from ..local_peer import widen_buffers
-from ..observe.traffic import Traffic
 from ..peer.credentials import Credentials, credentials_of
 from ..peer.memory import MessageMemory, UnreadBytes
 from ..wire.buffers import AttachedMessage, is_own
@@ -100,7 +99,6 @@ class SocketConnection(asyncio.Protocol):
         reason: why this end closed the connection; None if it did not.
         over_limit: it did so because of a limit.
         unread: counts the bytes that the peers of all connections of a server leave unread; None: not counted.
-        traffic: counts the bytes that these connections have received and sent; None: not counted.
         opened: when the system gave the connection (seconds of the loop's clock), before any handshake.
     """
 
@@ -109,7 +107,6 @@ class SocketConnection(asyncio.Protocol):
         self.reason: str | None = None
         self.over_limit = False
         self.unread: UnreadBytes | None = None
-        self.traffic: Traffic | None = None
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -123,8 +120,8 @@ class SocketConnection(asyncio.Protocol):
         self._timeouts = Timeouts(limits, self.opened)
 
     def _count_in(self, memory: MessageMemory) -> None:
-        """Count unread bytes and traffic with those of the other connections of a server."""
-        self.unread, self.traffic = memory.unread, memory.traffic
+        """Count unread bytes with those of the other connections of a server."""
+        self.unread = memory.unread
 
     @property
     def socket(self) -> Any:
@@ -204,8 +201,6 @@ class SocketConnection(asyncio.Protocol):
             self._count_unread(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self.traffic is not None:
-            self.traffic.add(self.socket)
         self._transport = None
         self._count_unread(0)
         if self._paced is not None:

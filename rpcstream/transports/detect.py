@@ -14,6 +14,7 @@ import orjson
 
 from ..errors import InvalidRequest, RpcError
 from ..limits import Limits
+from ..wire.content_length import STARTS
 from ..wire.envelope import error_reply
 from .connection import Connection, ProtocolConnection, format_address
 from .timeouts import Timeouts
@@ -27,6 +28,9 @@ REFUSAL = 0.2
 #: How HTTP begins. (All that a web page can send unasked begins so, too, so it is never taken for a line.)
 METHODS = (b"POST ", b"GET ", b"HEAD ", b"OPTIONS ", b"PUT ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE ", b"PRI ")
 
+#: Bytes from which on it is known how a connection begins.
+KNOWN_FROM = max(map(len, (*METHODS, *STARTS)))
+
 #: How TLS begins: a handshake record, and the version.
 TLS_HANDSHAKE = b"\x16\x03"
 
@@ -39,7 +43,7 @@ class ProtocolDetector(asyncio.Protocol):
     """A connection whose protocol is not known yet.
 
     Args:
-        make_line, make_http: make the protocols that may take over.
+        make_line, make_headed, make_http: make the protocols that may take over.
         on_open, on_close: called with this object when the connection is made, and when it ends undetected.
         on_known: called with this object and the protocol that takes over.
         on_refused: called with this object and the reason, where the client begins with TLS.
@@ -52,6 +56,7 @@ class ProtocolDetector(asyncio.Protocol):
         *,
         limits: Limits,
         make_line: Callable[[], ProtocolConnection],
+        make_headed: Callable[[], ProtocolConnection],
         make_http: Callable[[], ProtocolConnection],
         on_open: Callable[[Connection], None],
         on_close: Callable[[Connection], None],
@@ -63,13 +68,14 @@ class ProtocolDetector(asyncio.Protocol):
         self.reason: str | None = None
         self.over_limit = False
         self._make_line = make_line
+        self._make_headed = make_headed
         self._make_http = make_http
         self._on_open = on_open
         self._on_close = on_close
         self._on_known = on_known
         self._on_refused = on_refused
         self._transport: asyncio.Transport | None = None
-        #: First letters that may begin a method of HTTP.
+        #: First letters that may begin a method of HTTP, or a header.
         self._begun = b""
         self._refusal: RpcError | None = None
         self._drains = False
@@ -100,12 +106,17 @@ class ProtocolDetector(asyncio.Protocol):
             transport.write(orjson.dumps(error_reply(None, InvalidRequest(data=NO_TLS))) + b"\n")
             transport.close()
             return
-        is_http = data.startswith(METHODS)
-        if not is_http and len(data) < 8 and any(method.startswith(data) for method in METHODS):
+        if data.startswith(METHODS):
+            make = self._make_http
+        elif data.startswith(STARTS):
+            make = self._make_headed
+        elif len(data) < KNOWN_FROM and any(start.startswith(data) for start in (*METHODS, *STARTS)):
             self._begun = data
             self._timeouts.heard = True
             return
-        known = self._become(transport, self._make_http() if is_http else self._make_line())
+        else:
+            make = self._make_line
+        known = self._become(transport, make())
         if self._refusal is not None:
             known.refuse(self._refusal)
         else:

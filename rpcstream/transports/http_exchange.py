@@ -57,6 +57,7 @@ class CallHead:
     Attributes:
         request, length: as given.
         more: headers of the response.
+        notification_status: of the response where there is no reply.
         is_frame: the body is a binary frame.
         takes_frame: the response may be one.
         response_type: JSON, or NDJSON or EVENTS for a response in several messages.
@@ -69,6 +70,7 @@ class CallHead:
         "is_frame",
         "length",
         "more",
+        "notification_status",
         "prefix",
         "request",
         "response_type",
@@ -76,8 +78,15 @@ class CallHead:
     )
 
     def __init__(
-        self, request: Request, length: int | None, more: list[tuple[str, str]], *, reads_frames: bool
+        self,
+        request: Request,
+        length: int | None,
+        more: list[tuple[str, str]],
+        *,
+        reads_frames: bool,
+        notification_status: int = 200,
     ) -> None:
+        self.notification_status = notification_status
         headers = request.headers
         self.is_frame = is_frame(headers)
         _check_type(headers, self.is_frame, reads_frames)
@@ -370,7 +379,9 @@ class HttpExchange:
             else:
                 sink.write((b"%b%d\r\n%b\r\n" % (head.prefix, size, date_line()), reply))
         else:
-            self._write_response(sink, Response(200, reply, JSON if reply else None), keeps)
+            self._write_response(
+                sink, Response(200, reply, JSON) if reply else Response(head.notification_status), keeps
+            )
 
     def _write_response(self, sink: ResponseSink, response: Response, keeps: bool) -> None:
         """Write a response in one piece."""

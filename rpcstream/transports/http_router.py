@@ -47,6 +47,9 @@ class Routes(Protocol):
     def find(self, request: Request) -> Any:
         """A response; or an object whose `respond()` gives one, now or awaited; or None."""
 
+    def has(self, path: str) -> bool:
+        """Whether there is a page at this path."""
+
     def is_public(self, request: Request) -> bool:
         """Whether the page is for callers that are not authenticated, too."""
 
@@ -123,9 +126,10 @@ class HttpRouter:
         paths: where calls are taken.
         endpoints: what takes POST at other paths, by path.
         reads_frames: bodies may be binary frames.
+        notification_status: of the response to notifications.
     """
 
-    __slots__ = ("_access", "_endpoints", "_paths", "_reads_frames", "_routes", "websocket")
+    __slots__ = ("_access", "_endpoints", "_notification_status", "_paths", "_reads_frames", "_routes", "websocket")
 
     def __init__(
         self,
@@ -136,7 +140,9 @@ class HttpRouter:
         *,
         endpoints: Mapping[str, Endpoint] = MappingProxyType({}),
         reads_frames: bool = True,
+        notification_status: int = 200,
     ) -> None:
+        self._notification_status = notification_status
         self._endpoints = endpoints
         self._reads_frames = reads_frames
         self._access = access
@@ -186,12 +192,26 @@ class HttpRouter:
         more = self._cors(request)
         if request.method == "POST" and request.path in self._paths:
             try:
-                return CallHead(request, length, more, reads_frames=self._reads_frames)
+                return CallHead(
+                    request,
+                    length,
+                    more,
+                    reads_frames=self._reads_frames,
+                    notification_status=self._notification_status,
+                )
             except HttpError as error:
                 return PageHead(request, length, more, error.response)
         if request.path in self._endpoints:
             return self._endpoint_head(request, length, more)
         return PageHead(request, length, more)
+
+    def forgive_slash(self, request: Request) -> None:
+        """Take the slash off the end of a path at which nothing is: some frameworks add one to what they pass on."""
+        path = request.path
+        if path[-1:] != "/" or path == "/" or path in self._paths or path in self._endpoints:
+            return
+        if self._routes is None or not self._routes.has(path):
+            request.path = path[:-1]
 
     def _endpoint_head(self, request: Request, length: int | None, more: list[tuple[str, str]]) -> CallHead | PageHead:
         if request.method != "POST":

@@ -25,6 +25,7 @@ from ..wire.http_messages import Request
 from .accept import Acceptor, Arrival, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
 from .access import AccessRules
 from .connection import Connection, SocketConnection
+from .content_length import ContentLengthStream
 from .detect import ProtocolDetector
 from .http import HttpConnection
 from .http_exchange import Endpoint, HttpExchange
@@ -83,7 +84,7 @@ class Listener:
         limits: of the connections and their number.
         delimiter, trace: for each connection; see `LineStream`.
         certificates: for TLS; None: connections are not encrypted.
-        access, routes, paths: for HTTP; see `HttpRouter`.
+        access, routes, paths, notification_status: for HTTP; see `HttpRouter`.
         authenticator: of the peers; None: they need not be authenticated.
         patience: seconds that a connection has to show what it speaks; None: no limit.
         memory: what the messages of all connections take.
@@ -105,8 +106,10 @@ class Listener:
         patience: float | None = None,
         memory: MessageMemory | None = None,
         binary: bool = True,
+        notification_status: int = 200,
     ) -> None:
         self._binary = binary
+        self._notification_status = notification_status
         self._memory = memory
         self._certificates = certificates
         self._access = access or AccessRules()
@@ -231,8 +234,8 @@ class Listener:
 
     @property
     def open_count(self) -> int:
-        """Connections that are open, those that are being set up among them."""
-        return self._counters.connections + sum(setup.pending for setup in self._setups)
+        """Connections that count in `max_connections`, those that are being set up among them."""
+        return self._counters.connections - self._connections.apart + sum(setup.pending for setup in self._setups)
 
     def watch_closed(self, on_closed: Callable[[], object]) -> None:
         """Call a function after each connection that has been closed."""
@@ -314,6 +317,7 @@ class Listener:
         return ProtocolDetector(
             limits=self._limits,
             make_line=self._make_line,
+            make_headed=self._make_headed,
             make_http=partial(self._make_http, router),
             on_open=opened,
             on_close=self._connections.closed,
@@ -330,6 +334,11 @@ class Listener:
             trace=self._trace,
             on_open=on_open,
             on_close=self.message_connection_closed,
+        )
+
+    def _make_headed(self) -> ContentLengthStream:
+        return ContentLengthStream(
+            self._new_session(), limits=self._limits, trace=self._trace, on_close=self.message_connection_closed
         )
 
     def _make_http(self, router: HttpRouter) -> HttpConnection:
@@ -354,7 +363,13 @@ class Listener:
 
     def _make_router(self, access: AccessRules, websocket: Callable[[Request], WebSocketStream] | None) -> HttpRouter:
         return HttpRouter(
-            access, self._routes, websocket, self._paths, endpoints=self.endpoints, reads_frames=self._binary
+            access,
+            self._routes,
+            websocket,
+            self._paths,
+            endpoints=self.endpoints,
+            reads_frames=self._binary,
+            notification_status=self._notification_status,
         )
 
     def _new_session(self) -> Session:
@@ -370,14 +385,13 @@ class Listener:
         self._sessions.add(session)
         return session
 
-    @property
-    def has_room(self) -> bool:
-        """Whether one more connection may be opened (`max_connections`)."""
-        return len(self._connections) < self._limits.max_connections
-
     def connection_opened(self, connection: Connection) -> None:
         """A connection was opened that others have made."""
         self._connections.opened(connection)
+
+    def caller_opened(self, caller: Connection) -> None:
+        """A caller on NATS has come. It does not count in `max_connections`: `max_nats_callers` is for these."""
+        self._connections.opened(caller, is_apart=True)
 
     def message_connection_closed(self, connection: LineStream | WebSocketStream | AsgiWebSocket) -> None:
         """A connection that carries one conversation is lost."""
@@ -391,6 +405,16 @@ class Listener:
     def _check_gone(self) -> None:
         if not self._connections and not self._sessions:
             self._all_gone.set()
+
+    def reload_certificate(self) -> None:
+        """Read the certificate again now, for the connections that come.
+
+        Raises:
+            OSError: its files cannot be read or do not fit together. The certificate before stays in use.
+        """
+        error = self._certificates.refresh(always=True) if self._certificates is not None else None
+        if error is not None:
+            raise error
 
     def _start_renewal(self) -> None:
         if self._renewal is None:

@@ -48,6 +48,8 @@ class OpenConnections:
         self._on_empty = on_empty
         self.on_closed: Callable[[], object] = lambda: None
         self._connections: set[Connection] = set()
+        #: Those of them that count in a limit of their own, and not in `max_connections`.
+        self._apart: set[Connection] = set()
         self._unauthenticated = UnauthenticatedConnections()
         self._log = LimitedLog(log)
         self._shortages = LimitedLog(log, each=1)
@@ -58,6 +60,11 @@ class OpenConnections:
 
     def __len__(self) -> int:
         return len(self._connections)
+
+    @property
+    def apart(self) -> int:
+        """How many connections do not count in `max_connections`."""
+        return len(self._apart)
 
     def all(self) -> frozenset[Connection]:
         """The open connections, handshakes among them."""
@@ -75,7 +82,7 @@ class OpenConnections:
         self._add(handshake)
         if self._has_room(handshake, arrival.is_over_limit):
             arrival.is_over_limit = False
-        elif len(self._connections) > self._limits.max_connections + MAX_REFUSED:
+        elif self._places_taken > self._limits.max_connections + MAX_REFUSED:
             self._counters.connections_refused += 1
             self._discard(handshake)
             return False
@@ -92,23 +99,28 @@ class OpenConnections:
         self._counters.handshakes_refused += 1
         self._log.warning(host_of(connection), "refused a handshake of %s: %s", connection.address, reason)
 
-    def opened(self, connection: Connection, arrival: Arrival | None = None) -> None:
+    def opened(self, connection: Connection, arrival: Arrival | None = None, *, is_apart: bool = False) -> None:
         """Add a connection; refuse it where there is no room.
 
         Args:
             connection: the new one.
             arrival: how it was accepted; None for one in memory. If it is over the limit of several processes together,
                 it takes the place of one here that has not been authenticated, or is refused.
+            is_apart: it does not count in `max_connections`, because it counts in another limit.
         """
         if arrival is not None and arrival.handshake is not None:
             self._discard(arrival.handshake)
         self._counters.connections_total += 1
         self._counters.connections += 1
         self._add(connection)
+        if is_apart:
+            self._apart.add(connection)
         if self._abort_reason is not None:
             connection.abort(self._abort_reason)
         elif self._is_draining:
             connection.drain()
+        elif is_apart:
+            return
         elif self._has_room(connection, arrival is not None and arrival.is_over_limit):
             if self._has_authentication:
                 self._unauthenticated.add(connection)
@@ -172,7 +184,12 @@ class OpenConnections:
 
     def _discard(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._apart.discard(connection)
         self._unauthenticated.discard(connection)
+
+    @property
+    def _places_taken(self) -> int:
+        return len(self._connections) - len(self._apart)
 
     def _check_empty(self) -> None:
         if not self._connections:
@@ -180,7 +197,7 @@ class OpenConnections:
 
     def _has_room(self, newcomer: Connection, is_over_limit: bool) -> bool:
         """Whether there is room for the connection that was added last, perhaps since another one gave way to it."""
-        if not is_over_limit and len(self._connections) <= self._limits.max_connections:
+        if not is_over_limit and self._places_taken <= self._limits.max_connections:
             return True
         return self._give_way("all places are taken", newcomer)
 
@@ -196,7 +213,7 @@ class OpenConnections:
     def _refuse(self, connection: Connection) -> None:
         self._counters.connections_refused += 1
         limit = self._limits.max_connections
-        if len(self._connections) > limit + MAX_REFUSED:
+        if self._places_taken > limit + MAX_REFUSED:
             connection.abort(f"{limit} connections are open (max_connections)")
             return
         kind = "refused a connection from %s: %d are open (max_connections)"

@@ -23,6 +23,7 @@ from ..peer.session import Session
 from ..shared_memory import IDLE, SharedMemory
 from ..wire.binary_frame import parts_of_frame, shown
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
+from ..wire.content_length import ContentLengthFramer
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
 from ..wire.messages import Message
@@ -58,6 +59,9 @@ class LineStream(MessageConnection):
         options: see `ConnectionOptions`.
     """
 
+    #: What a peer is told to do whose message does not end in time.
+    _COMPLETION = "end each message with a line end"
+
     def __init__(
         self, session: Session, *, limits: Limits, delimiter: bytes = b"\n", **options: Unpack[ConnectionOptions]
     ) -> None:
@@ -65,15 +69,21 @@ class LineStream(MessageConnection):
         self._reception = Reception(session.memory)
         #: None where a line may not be followed by a frame, since it does not end as a frame begins behind it.
         self._frames = FrameAdmission(session, self._go_on) if delimiter == b"\n" else None
-        self._framer = LineFramer(
-            max_size=limits.max_message_size, delimiter=delimiter, reception=self._reception, intake=self._frames
-        )
         self._delimiter = delimiter
+        self._framer = self._make_framer()
         self._peer_ended = False
         self._buffered: _BufferedStream | None = None
         #: Gives memory back that is shared with the peer, when it was not used for a while; None while none is used.
         self._idle_check: asyncio.TimerHandle | None = None
         self._shared_sent = 0
+
+    def _make_framer(self) -> LineFramer | ContentLengthFramer:
+        return LineFramer(
+            max_size=self._limits.max_message_size,
+            delimiter=self._delimiter,
+            reception=self._reception,
+            intake=self._frames,
+        )
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
@@ -84,7 +94,7 @@ class LineStream(MessageConnection):
             sock = self.socket
             if sock is not None and sock.family == _UNIX and self._transport.get_extra_info("ssl_object") is None:
                 self.session.shared = SharedMemory(sock, self.session.memory.rings)
-        self.session.connected(self, splits_values=True, is_lines=self._delimiter in (b"\n", b"\r\n"))
+        self.session.connected(self, splits_values=bool(self._delimiter), is_lines=self._delimiter in (b"\n", b"\r\n"))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -326,7 +336,7 @@ class LineStream(MessageConnection):
             super()._close_incomplete(reason)
             return
         self.over_limit, self.reason = True, reason
-        error = ParseError(data={"reason": f"{reason}: end each message with a line end"})
+        error = ParseError(data={"reason": f"{reason}: {self._COMPLETION}"})
         self.send([orjson.dumps(error_reply(None, error))])
         self.close()
 

@@ -217,7 +217,7 @@ export type BatchEntry = [method: string, params?: any, options?: { notify?: boo
  * sent as a stream.
  */
 export class Client<Api = AnyApi> {
-  /** `url`: ws:, wss:, http: or https:; in a page it may be relative, and left out for the WebSocket of its own server. */
+  /** `url`: HOST:PORT, ws:, wss:, http: or https:; in a page it may be relative, and left out for the WebSocket of its own server. */
   constructor(url?: string | URL, options?: ClientOptions)
   readonly url: URL
   readonly state: "connecting" | "open" | "closed"

@@ -12,7 +12,7 @@
 
 const DAY_MAX = 2 ** 31 - 1 // ms; a longer timer of JavaScript fires at once
 const ATTACHED_MIN = 4096 // bytes of a payload from which on it travels in a binary frame
-const ATTACHED_MAX = 64 // payloads of a frame that we send
+const ATTACHED_MAX = 64 // payloads of a frame that we send; more are sent as text
 const FRAME_TYPE = "application/x-rpcstream"
 const LINES_TYPE = "application/x-ndjson"
 const HEADER = /^@(\d{1,12})((?: \d{1,12}){1,256}) {0,7}\n/
@@ -66,6 +66,14 @@ const shown = (value) => JSON.stringify(`${value}`.slice(0, 60))
 function rpcError(error, method) {
   const { code, message, data } = error ?? {}
   return new RpcError(typeof code === "number" ? code : -32603, `${message ?? "the reply is no reply"}`, data, method)
+}
+
+/** What a call rejects with for the error of its reply. The server may notice before the client that its time is over. */
+function failure(error, { method, timeout, late, until }) {
+  const known = rpcError(error, method)
+  // A method may have a shorter time limit of its own, which is an error of the server.
+  const isOwn = known.data?.timeout < 0.9 * timeout && until - performance.now() > 100 * timeout
+  return known.code === -32003 && timeout > 0 && !isOwn ? late() : known
 }
 
 /** The error object for what a function threw. Only the text of an RpcError is told; that of others may be private. */
@@ -389,6 +397,7 @@ function parse(text, payloads, limits) {
 }
 
 const INFINITIES = { inf: Infinity, "-inf": -Infinity }
+const NUMBERS = { nan: NaN, ...INFINITIES }
 const TABLES = ["arrow", "polars", "pandas"]
 
 /** A part of a message with its tagged objects as arrays, images, bytes... `streams` gives a stream by its name. */
@@ -400,12 +409,16 @@ function decoded(value, limits, streams, depth = 0) {
   if (tag === "image") return new RpcImage(`${value.format}`, fromBase64(value.data), value.mode, value.size)
   if (tag === "bytes") return fromBase64(value.data)
   if (tag === "complex") return new Complex(...[value.real, value.imag].map((part) => INFINITIES[part] ?? Number(part)))
+  if (tag === "float" && Object.hasOwn(NUMBERS, value.value)) return NUMBERS[value.value]
   if (tag === "stream" && streams) return streams(value.id)
   const isTable = TABLES.includes(tag) // whose data is a stream of Arrow
   return change(value, (each, key) =>
     isTable && key === "data" ? fromBase64(each) : decoded(each, limits, streams, depth + 1),
   )
 }
+
+/** "nan", "inf" or "-inf". */
+const wordOf = (number) => `${number}`.toLowerCase().replace("inity", "")
 
 /** Values on their way out: a tree for JSON.stringify, with large payloads and streams of items put aside. */
 class Outgoing {
@@ -426,7 +439,7 @@ class Outgoing {
   tree(value) {
     const made = this.#tree(value, 0)
     const waiting = this.#waiting
-    const mixes = this.#hasBin && this.payloads.length
+    const mixes = this.payloads.length && (this.#hasBin || this.payloads.length > ATTACHED_MAX)
     if (!waiting.length && !mixes) return made
     Object.assign(this, { payloads: [], streams: [], takesFrames: this.takesFrames && !mixes })
     this.#waiting = []
@@ -439,6 +452,7 @@ class Outgoing {
       this.#isMarked = true
       return MARK + (typeof value === "bigint" ? value : "-0.0")
     }
+    if (typeof value === "number" && !Number.isFinite(value)) return { $type: "float", value: wordOf(value) }
     if (["function", "symbol"].includes(typeof value)) throw new TypeError(`a ${typeof value} cannot be sent`)
     if (value === null || typeof value !== "object") return value
     const inner = (each) => this.#tree(each, depth + 1)
@@ -464,7 +478,7 @@ class Outgoing {
     if (ArrayBuffer.isView(value)) return inner(NdArray.from(value))
     if (value instanceof Complex) {
       const [real, imag] = [value.real, value.imag].map((part) =>
-        inner(Number.isFinite(part) ? part : `${part}`.toLowerCase().replace("inity", "")),
+        inner(Number.isFinite(part) ? part : wordOf(part)),
       )
       return { $type: "complex", real, imag }
     }
@@ -496,7 +510,7 @@ class Outgoing {
 
   #payload(bytes) {
     this.isLarge ||= bytes.length >= ATTACHED_MIN
-    const isAttached = this.takesFrames && bytes.length >= ATTACHED_MIN && this.payloads.length < ATTACHED_MAX
+    const isAttached = this.takesFrames && bytes.length >= ATTACHED_MIN
     return isAttached ? { $bin: this.payloads.push(bytes) - 1 } : toBase64(bytes)
   }
 
@@ -714,7 +728,7 @@ class Calls {
     const call = this.pending.get(id)
     if (error !== undefined && (id === null || id === undefined)) return this.failAll(rpcError(error))
     if (call === undefined) return undefined // cancelled, or never asked
-    if (!Object.hasOwn(message, "result")) return this.finish(id, rpcError(error, call.method))
+    if (!Object.hasOwn(message, "result")) return this.finish(id, failure(error, call))
     let result
     try {
       result = decoded(message.result, this.client.limits)
@@ -1211,6 +1225,13 @@ const matches = (pattern, topic) => {
   return wanted.every((level, i) => level === "*" || level === levels[i])
 }
 
+/** The URL for a host and a port: of the WebSocket, or of HTTP where there is no class for one; others as they are. */
+function addressOf(url, options) {
+  if (!/^([\w.-]+|\[[\da-f:.]+\]):\d+(?=[/?]|$)/i.test(url)) return url
+  const scheme = options.WebSocket ?? globalThis.WebSocket ? "ws" : "http"
+  return `${scheme}${globalThis.location?.protocol === "https:" ? "s" : ""}://${url}`
+}
+
 /** Calls methods of a server. See client.d.ts for all options. */
 export class Client {
   #connection
@@ -1222,9 +1243,9 @@ export class Client {
 
   constructor(url, options = {}) {
     const here = globalThis.location?.href
-    this.url = new URL(url ?? new URL("/", here).href.replace(/^http/, "ws"), here)
+    this.url = new URL(addressOf(url, options) ?? new URL("/", here).href.replace(/^http/, "ws"), here)
     if (!/^(wss?|https?):$/.test(this.url.protocol))
-      throw new TypeError(`an address begins with ws:, wss:, http: or https:, got ${shown(url)}`)
+      throw new TypeError(`an address is HOST:PORT, or begins with ws:, wss:, http: or https:, got ${shown(url)}`)
     const { token, binary = true, methods = {}, reconnect = false, timeout = 60_000, retries = 3, ...rest } = options
     this.#options = rest
     this.token = typeof token === "function" ? token : () => token
@@ -1464,8 +1485,9 @@ export class Client {
   #stopper(method, { signal, timeout = this.timeout }) {
     const stop = new AbortController()
     const abort = () => stop.abort(signal.reason)
-    const late = () => stop.abort(new CallTimeout(`${method}: no reply within ${timeout} ms`))
-    const timer = timeout > 0 && timeout < Infinity ? setTimeout(late, Math.min(timeout, DAY_MAX)) : undefined
+    stop.late = () => new CallTimeout(`${method}: no reply within ${timeout} ms`)
+    const end = () => stop.abort(stop.late())
+    const timer = timeout > 0 && timeout < Infinity ? setTimeout(end, Math.min(timeout, DAY_MAX)) : undefined
     signal?.addEventListener("abort", abort)
     if (signal?.aborted) abort()
     stop.until = timer && performance.now() + timeout
@@ -1492,7 +1514,10 @@ export class Client {
       try {
         stop.signal.throwIfAborted()
         peer = await raced(this.#peer(), stop.signal)
-        if (options.timeout > 0 && stop.until) call.timeout = Math.max(1, stop.until - performance.now()) / 1000
+        if (options.timeout > 0 && stop.until) {
+          const timeout = Math.max(1, stop.until - performance.now()) / 1000
+          Object.assign(call, { timeout, until: stop.until, late: stop.late })
+        }
         return await run(peer)
       } catch (error) {
         const isLast = stop.signal.aborted || this.isClosed || call.isOnce

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from ..codec import Codec
 from ..errors import RegistrationError, ServerBusy
+from ..methods.failures import see_log
 from ..methods.introspect import holds
 from ..methods.invoke import Invoker, check_picklable
 from ..methods.options import Offload
@@ -61,10 +62,10 @@ def error_response(name: str, error: BaseException, limited: LimitedLog, *, debu
     """Log an exception and make the response for it, with its traceback only if `debug`."""
     if isinstance(error, ServerBusy) and error.address is None:
         return problem(503, "The server is busy; try again later")
-    limited.error(name, "%s failed", name, error=error)
+    failure_id = limited.failure(name, "%s failed", name, error=error)
     if debug:
         return problem(500, "".join(traceback.format_exception(error)).encode(errors="replace").decode())
-    return problem(500, "Internal error; what happened is in the server's log")
+    return problem(500, f"Internal error: {see_log('server', failure_id)}")
 
 
 class Handler:

@@ -338,6 +338,10 @@ class Routes:
         found = self._match(request.path)
         return request.method in ("GET", "HEAD") and found is not None and isinstance(found[0], MetricsRoute)
 
+    def has(self, path: str) -> bool:
+        """Whether there is a page at this path."""
+        return self._match(path) is not None
+
     def find(self, request: Request) -> Response | Pending | None:
         """The response to a request, now or awaited; None if no route has its path.
 

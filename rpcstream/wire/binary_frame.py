@@ -26,7 +26,7 @@ MARK = 0x40
 #: Bytes of a payload from which on it is attached: below, base64 inside the JSON costs less than the frame.
 ATTACHED_MIN = 4 * 1024
 
-#: Payloads that are attached to one message; further ones stand in its JSON as base64.
+#: Payloads of one frame that is sent. A message with more is sent as text, whose base64 does not count as JSON.
 ATTACHED_MAX = 64
 
 #: Bytes of a header, which has at most 256 sizes.
@@ -146,7 +146,7 @@ class BinaryFrameReader:
 
     Attributes:
         message: the frame, or what stands for it, once it is complete; None before.
-        is_waiting: the intake has no memory for it now: `go_on` is to be called when there may be some.
+        is_waiting: the intake wants no more of it now: `go_on` is to be called when it does.
         must_close: the connection cannot go on behind this frame, which is too large to be skipped.
 
     Raises, by `feed`:
@@ -156,17 +156,20 @@ class BinaryFrameReader:
     __slots__ = (
         "_at",
         "_body_size",
+        "_came",
         "_frame",
         "_intake",
         "_json",
         "_json_size",
         "_max_size",
+        "_memory",
         "_offsets",
         "_reception",
         "_sizes",
         "_skips",
         "_steps",
         "_view",
+        "_wanted",
         "is_waiting",
         "message",
         "must_close",
@@ -186,7 +189,11 @@ class BinaryFrameReader:
         #: What is still to be received: memory to fill, or a number of bytes to skip.
         self._steps: deque[memoryview | int] = deque()
         self._view: memoryview | None = None
+        #: Memory of an admitted frame of which nothing was received yet.
+        self._memory: list[memoryview] = []
         self._at = self._skips = 0
+        #: Bytes of payloads that were received, and for how many memory was asked for last.
+        self._came = self._wanted = 0
         self.message: Message | None = None
         self.is_waiting = False
         self.must_close = False
@@ -203,9 +210,11 @@ class BinaryFrameReader:
         while at < size and self.message is None and not self.is_waiting and self._frame is not None:
             if self._view is not None:
                 count = min(size - at, len(self._view) - self._at)
+                if not self._has_room(self._came + count):
+                    break
                 self._view[self._at : self._at + count] = memoryview(data)[at : at + count]
                 at += count
-                self.received(count)
+                self._advance(count)
             else:
                 count = min(size - at, self._skips)
                 at += count
@@ -215,7 +224,7 @@ class BinaryFrameReader:
         return at
 
     def wait(self, plain: PlainFrame) -> None:
-        """Be where the intake has no memory for this frame, whose payload is to be fed later."""
+        """Be where the intake does not want this frame yet, whose payload is to be fed later."""
         self._json.append(plain.json)
         self._json_size, self._sizes, self._offsets = len(plain.json), (plain.size,), (None,)
         self._body_size = self._json_size + plain.size
@@ -223,7 +232,7 @@ class BinaryFrameReader:
 
     def target(self) -> memoryview | None:
         """Memory that the next bytes may be received into; None where they must be given to `feed`."""
-        return None if self._view is None else self._view[self._at :]
+        return None if self._view is None or self.is_waiting else self._view[self._at :]
 
     def received(self, count: int) -> None:
         """Take note of bytes that were received into `target`, perhaps one from before `skip`."""
@@ -232,9 +241,22 @@ class BinaryFrameReader:
             if not self._skips:
                 self._next()
             return
+        self._advance(count)
+        if self.message is None:
+            self._has_room(self._came)
+
+    def _advance(self, count: int) -> None:
+        assert self._view is not None
         self._at += count
+        self._came += count
         if self._at == len(self._view):
             self._next()
+
+    def _has_room(self, size: int) -> bool:
+        """Whether there is memory for so many bytes of payloads; if not, the frame waits for it."""
+        self._wanted = size
+        self.is_waiting = not self._intake.grow(size)
+        return not self.is_waiting
 
     @property
     def left(self) -> int:
@@ -244,12 +266,23 @@ class BinaryFrameReader:
 
     def skip(self) -> None:
         """As `PartialFrame.skip`."""
+        if self._memory:
+            self._memory = []
+            self._begin(self._rest_skipped)
+            return
         self._skips, self._view = self.left, None
         self._steps.clear()
 
     def go_on(self) -> bool:
         """Ask the intake again; False if the frame must still wait."""
-        self._admit()
+        if self.is_waiting:
+            self.is_waiting = False
+            if self._frame is None:
+                self._admit()
+            elif self._memory:
+                self._fill()
+            elif self._view is not None:
+                self._has_room(self._wanted)
         return not self.is_waiting
 
     def _take_header(self, data: bytes, at: int) -> int:
@@ -309,28 +342,42 @@ class BinaryFrameReader:
     def _admit(self) -> None:
         """Decide about the frame, whose JSON is there."""
         json = self._json.take()
-        rest = self._body_size - self._json_size
         if self._size > self._max_size:
             self._frame = Oversize(self._size, json[:HEAD_SIZE], self._max_size)
-            self._begin([rest] if rest and not self.must_close else [])
+            self._begin([] if self.must_close else self._rest_skipped)
             return
         admitted = self._intake.admit(json, self._sizes)
         self.is_waiting = admitted is None
         if admitted is None:
             self._json.append(json)
             return
-        self._frame, memory = admitted
+        self._frame, self._memory = admitted
         self._frame.offsets = self._offsets
-        steps: list[memoryview | int] = [rest] if rest else []
-        if memory:
-            steps = []
-            for view in self._unshared(memory):
-                steps += [view, zeros] if (zeros := padding(len(view))) else [view]
-            if steps and not isinstance(steps[-1], memoryview):
-                steps.pop()
-        self._begin(steps)
-        if memory:
+        if self._memory:
             self._intake.begun(self)
+            self._fill()
+        else:
+            self._begin(self._rest_skipped)
+
+    @property
+    def _rest_skipped(self) -> list[memoryview | int]:
+        """The steps that skip all bytes behind the JSON."""
+        rest = self._body_size - self._json_size
+        return [rest] if rest else []
+
+    def _fill(self) -> None:
+        """Begin to receive payloads; first those in shared memory, if there is memory for them."""
+        if size := sum([size for _, size in self._places()]):
+            if not self._has_room(size):
+                return
+            self._came = size
+        memory, self._memory = self._memory, []
+        steps: list[memoryview | int] = []
+        for view in self._unshared(memory):
+            steps += [view, zeros] if (zeros := padding(len(view))) else [view]
+        if steps and not isinstance(steps[-1], memoryview):
+            steps.pop()
+        self._begin(steps)
 
     def _unshared(self, memory: list[memoryview]) -> list[memoryview]:
         """The memory of the payloads that follow; the others are copied out of shared memory now."""
@@ -342,7 +389,7 @@ class BinaryFrameReader:
                 shared.read(offset, view)
         return [view for view, offset in zip(memory, self._offsets, strict=True) if offset is None]
 
-    def _begin(self, steps: list[memoryview | int] | list[int]) -> None:
+    def _begin(self, steps: Sequence[memoryview | int]) -> None:
         if self._reception is not None:
             self._reception.over()
         if (places := self._places()) and (shared := self._intake.shared) is not None:

@@ -166,6 +166,12 @@ def refusal_of(message: Oversize, limit: int, *, side: str) -> RpcError:
             "long rows of numbers are better sent as arrays (ndarray)",
             {"size": message.size, "values": message.values, "limit": limit, "side": side},
         )
+    if message.json_size:
+        return MessageTooLarge(
+            f"Message too large: its JSON has {message.json_size} bytes besides payloads, the {side}'s limit is "
+            f"{limit} (max_json_size): send long arrays, texts and data as payloads (ndarray, bytes)",
+            {"size": message.size, "json_size": message.json_size, "limit": limit, "side": side},
+        )
     return oversize(message.size, limit, side=side)
 
 
@@ -232,7 +238,7 @@ _SLIPS = (
     ("'", "strings and names stand in double quotes"),
     (
         ("NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"),
-        "JSON has no NaN and no infinity: send null, or an ndarray",
+        'JSON has no NaN and no infinity: send {"$type": "float", "value": "nan"} ("inf", "-inf")',
     ),
     (("True", "False", "None"), "these words are true, false and null in JSON"),
     (("}", "]"), "there is no comma behind the last member"),

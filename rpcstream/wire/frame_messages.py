@@ -101,7 +101,7 @@ class FrameBody(FrameMessage):
             return False
         rest, self._rest = self._rest, b""
         self.append(rest)
-        return True
+        return not self.is_waiting
 
 
 class MaskedFrameMessage(FrameMessage):

@@ -21,6 +21,9 @@ _FOUND_FASTER = 512
 _CHECK_END_FIRST = 4 * 1024
 _END = 512
 
+#: Bytes of a value that may be left unscanned: scanning the worst text of this size takes about 40 ms.
+_UNSCANNED_MAX = 4 * 1024 * 1024
+
 
 class LineFramer:
     """Splits a byte stream into messages; one framer for each connection and direction.
@@ -33,6 +36,7 @@ class LineFramer:
         delimiter: ends a message; one byte or more.
         reception: counts messages that come in several pieces; one that it does not allow is dropped likewise.
         intake: decides about binary frames; None: there are none, and a line that begins with `@` is no JSON.
+        skips_blank: an empty line is skipped, in place of ending the requests.
 
     Attributes:
         ended: the peer sends no more requests: an empty line was received; or what follows cannot be read.
@@ -50,6 +54,7 @@ class LineFramer:
         "_reception",
         "_rest",
         "_skipping",
+        "_skips_blank",
         "_value_scan",
         "_width",
         "ended",
@@ -63,6 +68,7 @@ class LineFramer:
         delimiter: bytes = b"\n",
         reception: Reception | None = None,
         intake: FrameIntake | None = None,
+        skips_blank: bool = False,
     ) -> None:
         if not delimiter:
             raise ValueError("the delimiter must have at least one byte")
@@ -71,6 +77,7 @@ class LineFramer:
         self._max_size = max_size
         self._reception = reception
         self._intake = intake
+        self._skips_blank = skips_blank
         #: The frame that is being received, and bytes behind its JSON while it waits for memory.
         self._frame: BinaryFrameReader | None = None
         self._rest = b""
@@ -241,7 +248,9 @@ class LineFramer:
             if not lines[0].strip():  # type: ignore[union-attr]
                 del lines[0]
         if not all(map(bytes.strip, lines)):  # type: ignore[arg-type]
-            return self._end(lines)
+            if not self._skips_blank:
+                return self._end(lines)
+            lines = [line for line in lines if line.strip()]  # type: ignore[union-attr]
         if len(data) > self._max_size:
             lines = [self._sized(line) for line in lines]
         if tail:
@@ -274,7 +283,7 @@ class LineFramer:
             messages.append(self._sized(line))
         elif self._after_value:
             self._after_value = False
-        else:
+        elif not self._skips_blank:
             self.ended = True
             return messages
         if start < len(data):
@@ -289,8 +298,11 @@ class LineFramer:
             piece: the last received of the held bytes.
         """
         held = self._held
-        if not self._skipping and (borders := find_borders(piece)):
-            self._cut(messages, piece, borders)
+        if not self._skipping:
+            if borders := find_borders(piece):
+                self._cut(messages, piece, borders)
+            if held.size > _UNSCANNED_MAX:
+                self._scan().catch_up(held)
         if self._skipping or not held.mark:
             held.drop(self._width - 1)  # a delimiter may have begun in it
         elif held.mark in CLOSING and self._is_closed(held):
@@ -347,7 +359,7 @@ class LineFramer:
         """Tell whether the held bytes, which end with a bracket, end where the outermost bracket closes.
 
         A long message in pieces costs nothing, unless a piece happens to end with a bracket: then the last bytes show
-        most often that it is an inner one. Otherwise each byte is scanned once.
+        most often that it is an inner one. Otherwise each byte is scanned once, at most `_UNSCANNED_MAX` at a time.
         """
         scan = self._scan()
         if not scan.is_value:
@@ -455,6 +467,11 @@ class _ValueScan(Balance):
         super().__init__()
         self.is_value = first in (b"[", b"{")
         self.seen = 0
+
+    def catch_up(self, held: _HeldBytes) -> None:
+        """Scan what was received, if there is too much of it to be left for the end."""
+        if self.is_value and held.size - self.seen > _UNSCANNED_MAX:
+            self.closes_at(held, held.size)
 
     def closes_at(self, held: _HeldBytes, end: int) -> bool:
         """Tell whether no bracket is open in the held bytes up to `end`, not before the last place given."""

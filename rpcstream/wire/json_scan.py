@@ -34,6 +34,9 @@ _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _BLANKS = b" \t\r\n"
 
 
+#: Bytes behind the last quote of a piece from which on they are looked at by themselves: most often they are base64.
+_LONG_TAIL = 4096
+
 #: Bytes and lines of a value that is written over several lines, which are skipped after one error.
 SPREAD_MAX, SPREAD_LINES_MAX = 1024 * 1024, 10_000
 
@@ -62,7 +65,13 @@ class Balance:
         return self.depth <= 0 and not self.in_string
 
     def add(self, piece: bytes) -> None:
-        """Count the brackets of the next piece. Takes about 1 ns a byte, 6 ns at worst."""
+        """Count the brackets of the next piece. Takes about 1 ns a byte, 9 ns at worst; nearly nothing for base64."""
+        end = piece.rfind(b'"') + 1
+        if end and len(piece) - end > _LONG_TAIL:
+            self.add(piece[:end])
+            piece = piece[end:]
+        if self.in_string and not self._escaped and b'"' not in piece and b"\\" not in piece:
+            return
         if self._escaped and piece:
             self._escaped = False
             if piece[0] in b'\\"':

@@ -31,8 +31,9 @@ class Oversize:
     Attributes:
         size: bytes; of a message whose end has not been received, the bytes so far.
         head: the beginning of the message.
-        limit: the limit that it was over, of bytes or of values.
+        limit: the limit that it was over.
         values: the number of its values, where these were over the limit; else 0.
+        json_size: bytes of its JSON without payloads, where these were over the limit; else 0.
         is_refused: the message was over no limit of its own, but the server had no memory for it.
     """
 
@@ -40,6 +41,7 @@ class Oversize:
     head: bytes
     limit: int = field(default=0, compare=False)
     values: int = field(default=0, compare=False)
+    json_size: int = field(default=0, compare=False)
     is_refused: bool = field(default=False, compare=False)
 
     def __len__(self) -> int:
@@ -76,6 +78,21 @@ class BinaryFrame:
     def __bytes__(self) -> bytes:
         """The header and the JSON, for a trace: payloads are not shown."""
         return b"@%d %b %b" % (len(self.json), entries(self.sizes, self.offsets), self.json.rstrip(b"\n"))
+
+
+class ParsedText(BinaryFrame):
+    """A message in text that was parsed before the session gets it; from there on it is handled like a binary frame.
+
+    What was decided by its `content` holds for what the session does, since nothing parses it again.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, text: bytes, content: Any, refusal: RpcError | None = None) -> None:
+        super().__init__(text, (), content, refusal)
+
+    def __bytes__(self) -> bytes:
+        return self.json
 
 
 def entries(sizes: Iterable[int], offsets: Iterable[int | None]) -> bytes:
@@ -144,7 +161,7 @@ class SharedPayloads(Protocol):
 
 
 class FrameIntake(Protocol):
-    """Decides about a binary frame when its JSON is there, before memory is taken for its payloads."""
+    """Decides about a binary frame when its JSON is there, and counts its payloads while they come."""
 
     @property
     def shared(self) -> SharedPayloads | None:
@@ -162,11 +179,14 @@ class FrameIntake(Protocol):
 
         Returns:
             The frame, and the memory that its payloads are received into; no memory for a frame that was refused, whose
-            payloads are skipped. None if there is no memory for them now: the frame must wait, `admit` is called again.
+            payloads are skipped. None if it is the turn of others: the frame must wait, `admit` is called again.
         """
 
     def begun(self, rest: PartialFrame) -> None:
         """The frame that was admitted is received into the memory that it was given; called before any of it is."""
+
+    def grow(self, received: int) -> bool:
+        """Set the bytes of payloads received so far; False if the frame must wait until there is memory for them."""
 
     def over(self) -> None:
         """The frame that was admitted, or waits, is complete, or its rest will never come."""

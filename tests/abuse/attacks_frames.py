@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import time
 from typing import Any
 
 import orjson
@@ -10,6 +12,7 @@ import orjson
 from rpcstream import Server
 
 from ..wire.frame_model import frame_of
+from .attacks_json import upgraded
 from .harness import MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
 
 #: What one client announces.
@@ -68,6 +71,25 @@ async def announced(target: ServerUnderAttack) -> None:
 
 
 @attack(
+    190,
+    "100 clients announce 60 MiB each by Content-Length, others headers without an end",
+    server=plain,
+    budget=Budget(memory=64 * MIB),
+)
+async def announced_by_length(target: ServerUnderAttack) -> None:
+    for each in await target.connect_many(100):
+        await each.send(b"Content-Length: %d\r\n\r\n[" % ANNOUNCED)
+    for each in await target.connect_many(20):
+        await each.send(b"Content-Length: 1\r\n" + b"X: x\r\n" * 600)
+    endless = await target.connect()
+    await endless.send(b"Content-Length: 999999999999999\r\n\r\n")
+    for _ in range(64):
+        await endless.send(b"[" * MIB)
+    raw = await target.connect()
+    assert await raw.result("size", ["eHl6"]) == 3
+
+
+@attack(
     35,
     "the same with a part of each payload, at a server with little memory",
     server=small,
@@ -120,3 +142,72 @@ async def huge(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(request("size", ["eHl6"]))
     assert (await raw.reply())["result"] == 3
+
+
+async def check_honest_everywhere(target: ServerUnderAttack, seconds: float = 2.0) -> None:
+    """Calls of other clients are answered at once, as text and as frames, small and large, on every transport.
+
+    The bound is generous, since other programs may have the processor meanwhile: they wait 0.25 s at most.
+    """
+    text = request("size", [{"$type": "bytes", "data": base64.b64encode(b"y" * MIB).decode()}])
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nContent-Type: "
+    frame = call(b"y" * MIB)
+    sent = [
+        text,
+        call(b"y" * 8 * 1024),
+        frame,
+        call(b"y" * 20 * MIB),
+        head % len(text) + b"application/json\r\n\r\n" + text,
+        head % len(frame) + b"application/x-rpcstream\r\n\r\n" + frame,
+    ]
+    for message in sent:
+        raw = await target.connect()
+        began = time.monotonic()
+        await raw.send(message)
+        answer = await asyncio.wait_for(raw.reader.readuntil(b"}"), 60)
+        seen = time.monotonic() - began
+        if b'"result":' not in answer or seen > seconds:
+            raise AssertionError(f"after {seen:.1f} s: {message[:80]!r} {answer[:300]!r}")
+    for opening, message in ((b"\x81\xff", text), (b"\x82\xff", frame)):
+        raw = await upgraded(target)
+        began = time.monotonic()
+        await raw.send(opening + len(message).to_bytes(8, "big") + bytes(4) + message)
+        answer = await asyncio.wait_for(raw.reader.readuntil(b"}"), 60)
+        seen = time.monotonic() - began
+        if b'"result":' not in answer or seen > seconds:
+            raise AssertionError(f"after {seen:.1f} s over WebSocket: {answer[:300]!r}")
+
+
+@attack(
+    151,
+    "17 clients announce 64 MiB and send nothing, 100 send a little of 60 MiB; then honest calls on every transport",
+    server=plain,
+    budget=Budget(memory=320 * MIB),
+)
+async def announced_and_others(target: ServerUnderAttack) -> None:
+    for each in await target.connect_many(17):
+        await each.send(announcement(64 * MIB - 1024))
+    for each in await target.connect_many(100):
+        await each.send(announcement(ANNOUNCED) + b"x" * 4096)
+    for _ in range(5 if target.whole else 2):
+        await check_honest_everywhere(target)
+
+
+@attack(
+    151,
+    "the same over HTTP and WebSocket",
+    server=plain,
+    budget=Budget(memory=320 * MIB),
+)
+async def announced_over_http(target: ServerUnderAttack) -> None:
+    frame = announcement(ANNOUNCED)
+    for each in await target.connect_many(30):
+        size = len(frame) + ANNOUNCED
+        await each.send(
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
+            b"Content-Type: application/x-rpcstream\r\n\r\n" % size + frame
+        )
+    for _ in range(30):
+        raw = await upgraded(target)
+        await raw.send(b"\x82\xff" + (len(frame) + ANNOUNCED).to_bytes(8, "big") + bytes(4) + frame)
+    await check_honest_everywhere(target)

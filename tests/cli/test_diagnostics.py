@@ -67,6 +67,7 @@ def seen(text: str) -> str:
         ([1, 0], "[1, 0]"),
         ([True, 2], "[true, 2]"),
         ([1, 2, 3], "[1, 2, 3]"),
+        ({"done": 2, "total": 4, "message": "reading"}, f"{HALF} 2 of 4 reading"),
         ({"done": 1}, '{"done": 1}'),
         ({"done": -1, "total": 4}, '{"done": -1, "total": 4}'),
         (True, "true"),

@@ -246,7 +246,7 @@ def test_a_batch_is_one_text(address: str, make_client: MakeClient) -> None:
 
 
 def test_a_call_that_is_made_again_has_its_arrays(address: str, noted: list[Any], make_client: MakeClient) -> None:
-    client = make_client(address, retries=2)
+    client = make_client(address, retries=2, retry="all")
     client.call("echo", ARRAY)
     noted[:] = [None]
     assert (client.call("flaky", ARRAY) == ARRAY).all()

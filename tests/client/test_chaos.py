@@ -94,7 +94,7 @@ def test_threads_in_chaos(scripted: Scripted, seed: int) -> None:
             right += 1
         return right
 
-    with Client(address, pool=2, retries=1) as client, ThreadPoolExecutor(6) as executor:
+    with Client(address, pool=2, retries=1, retry="all") as client, ThreadPoolExecutor(6) as executor:
         done = list(executor.map(work, range(6)))
         assert min(done) > 0
         connections = blocking_connections(client)
@@ -133,7 +133,7 @@ async def test_tasks_in_chaos(scripted: Scripted, seed: int) -> None:
             right += 1
         return right
 
-    async with AsyncClient(address, pool=2, retries=1) as client:
+    async with AsyncClient(address, pool=2, retries=1, retry="all") as client:
         done = await asyncio.gather(*(work(worker) for worker in range(20)))
         assert min(done) > 0
         assert all(place.load == 0 for place in slots_of(client))

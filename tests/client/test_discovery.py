@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import AsyncClient, Client, Server
-from rpcstream.client.discovery import KnownMethods, type_text
+from rpcstream.client.discovery import KnownMethods, signature_text, type_text
 from rpcstream.peer.proxy import CLIENT_NAMES
 from rpcstream.testing import memory_client, serve_in_thread
 
@@ -37,6 +37,12 @@ def server() -> Server:
     def by_name(*, text: Annotated[str, "words"], last: Any = None) -> dict[str, int]:
         return {}
 
+    @server
+    def mixed(a: int, b: int = 2, *, c: int, d: int = 4) -> None: ...
+
+    @server
+    def spread(a: int, *more: int, c: int = 3, **named: int) -> None: ...
+
     return server
 
 
@@ -53,16 +59,24 @@ def test_names_documentation_and_signatures_once_they_are_known(server: Server) 
 
         document = client.discover()
         assert [method["name"] for method in document["methods"] if method["name"] == "add"] == ["add"]
-        assert set(dir(client)) - set(before) == {"add", "vision", "by_name", "rpc"}
+        assert set(dir(client)) - set(before) == {"add", "vision", "by_name", "mixed", "spread", "rpc"}
         assert dir(client.vision) == ["edges"]
         assert dir(client.vision.edges) == ["count"]
-        assert set(dir(client.stream)) == set(dir(client.notify)) == {"add", "vision", "by_name", "rpc"}
+        assert (
+            set(dir(client.stream)) == set(dir(client.notify)) == {"add", "vision", "by_name", "mixed", "spread", "rpc"}
+        )
         assert client.add.__doc__ == client.stream.add.__doc__ == "Add two numbers.\n\nThey are integers."
         assert client.vision.__doc__ is None
         assert str(inspect.signature(client.add)) == "(a: int, b: int = 2) -> int"
         count = inspect.signature(client.vision.edges.count)
         assert str(count) == "(image: ndarray, *more: str, **options: float) -> list[int]"
         assert str(inspect.signature(client.by_name)) == "(*, text: str, last=None) -> dict[str, int]"
+        mixed, spread = map(inspect.signature, (client.mixed, client.spread))
+        assert str(mixed) == "(a: int, b: int = 2, *, c: int, d: int = 4) -> None"
+        assert str(spread) == "(a: int, *more: int, c: int = 3, **named: int) -> None"
+        texts = {each["name"]: signature_text(each) for each in document["methods"]}
+        assert texts["mixed"] == "mixed(a: int, b: int = 2, *, c: int, d: int = 4) -> null"
+        assert texts["spread"] == "spread(a: int, *more: int, c: int = 3, **named: int) -> null"
         assert client.add(1) == 3
 
 

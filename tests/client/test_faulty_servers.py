@@ -348,7 +348,7 @@ def test_retries_only_where_asked_for(make_client: MakeClient, scripted: Scripte
             line.read()
 
     address = scripted(script)
-    patient = make_client(address, retries=2)
+    patient = make_client(address, retries=2, retry="all")
     assert patient.call("sum", 1, 2) == 3
     assert asked == ["sum"] * 3
     once = make_client(address)
@@ -357,11 +357,11 @@ def test_retries_only_where_asked_for(make_client: MakeClient, scripted: Scripte
     assert len(asked) == 4
     with pytest.raises(ConnectionLost):
         make_client(address, retries=0).call("sum", 1, 2)
-    assert make_client(address, retries=1)({"jsonrpc": "2.0", "method": "sum", "id": 1})["result"] == 6
+    assert make_client(address, retries=1, retry="all")({"jsonrpc": "2.0", "method": "sum", "id": 1})["result"] == 6
 
 
 def test_what_is_no_loss_is_not_repeated(make_client: MakeClient, served: str) -> None:
-    client = make_client(served, retries=5, timeout=0.05)
+    client = make_client(served, retries=5, retry="all", timeout=0.05)
     before = len(client.call("noted_so_far"))
     with pytest.raises(RpcError):
         client.call("fail", 1, "once")

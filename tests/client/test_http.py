@@ -423,7 +423,7 @@ def test_a_call_whose_connection_ends_may_have_run(scripted: Scripted, make_clie
     assert client.call("get") == "fine"
     with pytest.raises(ConnectionLost, match="closed the connection"):
         client.call("get")
-    again = make_client(f"http://{address}", retries=1)
+    again = make_client(f"http://{address}", retries=1, retry="all")
     assert again.call("get") == "fine"
     assert again.call("get") == "fine"
     assert len(runs) == 5

@@ -213,7 +213,7 @@ async def test_what_is_offered_is_described(hub: FakeHub, address: str) -> None:
         params = hub.said[-1][1]
         add, measured, described = params["methods"]
         assert add["name"] == "add"
-        assert add["description"] == "Adds.\n\nTwo numbers."
+        assert (add["summary"], add["description"]) == ("Adds.", "Two numbers.")
         assert [parameter["name"] for parameter in add["params"]] == ["a", "b"]
         assert not {"shared", "x-idempotent"} & set(add)
         assert (described["shared"], described["x-idempotent"]) == (True, True)
@@ -552,7 +552,7 @@ async def test_a_provider_that_is_gone_is_like_a_connection_that_was_lost(hub: F
             await unasked.work()
         assert hub.losses == 1
     hub.losses = 2
-    async with AsyncClient(address, retries=2) as client:
+    async with AsyncClient(address, retries=2, retry="all") as client:
         assert await client.buy() == "done"
         hub.losses = 3
         with pytest.raises(ProviderGone):
@@ -569,7 +569,7 @@ async def test_a_provider_that_is_gone_is_like_a_connection_that_was_lost(hub: F
 
 
 async def test_only_idempotent_methods_go_to_another_provider(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, retries=2, retry="idempotent") as client:
+    async with AsyncClient(address, retries=2) as client:
         hub.losses = 2
         assert await client.work() == "done"
         hub.losses = 1

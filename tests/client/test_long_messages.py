@@ -54,7 +54,7 @@ def test_a_server_that_answers_before_it_reads_on(scripted: Scripted) -> None:
     def script(line: Any) -> None:
         first = line.read()
         assert has_begun.wait(20)
-        line.answer(first, LONG * 3)
+        line.answer(first, LONG * 2)
         line.answer(line.read(), "second")
         line.read()
 
@@ -65,7 +65,7 @@ def test_a_server_that_answers_before_it_reads_on(scripted: Scripted) -> None:
     with Client(scripted(script), trace=trace) as client:
         with pytest.raises(CallTimeout):
             client.first(timeout=0.05)
-        assert client.second(LONG * 3) == "second"
+        assert client.second(LONG * 2) == "second"
         assert client.replies_dropped == 1
 
 
@@ -75,28 +75,28 @@ def test_a_server_that_answers_before_it_reads_on_futures(scripted: Scripted) ->
     def script(line: Any) -> None:
         first = line.read()
         has_read.set()
-        line.answer(first, LONG * 3)
+        line.answer(first, LONG * 2)
         line.answer(line.read(), "second")
         line.read()
 
     with Client(scripted(script)) as client:
         first = client.submit.first()
         assert has_read.wait(20)
-        second = client.submit.second(LONG * 3)
+        second = client.submit.second(LONG * 2)
         assert second.result() == "second"
-        assert first.result() == LONG * 3
+        assert first.result() == LONG * 2
 
 
 async def test_a_server_that_answers_before_it_reads_on_async(scripted: Scripted) -> None:
     def script(line: Any) -> None:
         first = line.read()
-        line.answer(first, LONG * 3)
+        line.answer(first, LONG * 2)
         line.answer(line.read(), "second")
         line.read()
 
     async with AsyncClient(scripted(script)) as client:
-        first, second = await asyncio.gather(client.first(), client.second(LONG * 3))
-        assert (first, second) == (LONG * 3, "second")
+        first, second = await asyncio.gather(client.first(), client.second(LONG * 2))
+        assert (first, second) == (LONG * 2, "second")
 
 
 def test_a_server_that_does_not_read(scripted: Scripted) -> None:

@@ -49,6 +49,26 @@ async def test_one_offers_and_another_calls(address: str) -> None:
             await caller.negative(image)
 
 
+async def test_streams_of_methods_that_stream_or_not(address: str) -> None:
+    async with AsyncClient(address, name="gpu-1") as gpu, AsyncClient(address) as caller:
+
+        @gpu
+        async def look(value: Any) -> Any:
+            return value
+
+        @gpu
+        async def count(n: int) -> AsyncIterator[int]:
+            for number in range(n):
+                yield number
+
+        await gpu.offer()
+        for value in ([1, 2], None):
+            assert [item async for item in caller.stream.look(value)] == [value]
+        assert [item async for item in caller.stream_request("gpu-1.look", [3])] == [3]
+        assert [item async for item in caller.stream.count(0)] == []
+        assert [item async for item in caller.stream_request("gpu-1.count", [0])] == []
+
+
 async def test_telling_others(address: str) -> None:
     told: asyncio.Queue[Any] = asyncio.Queue()
     async with AsyncClient(address, name="gpu-1") as gpu, AsyncClient(address) as caller:

@@ -307,6 +307,18 @@ async def test_a_place_that_is_none_ends_the_connection(sharer: RawSharer, serve
     assert server.counters.frames_received == 0
 
 
+async def test_a_ring_of_holes_is_not_read(sharer: RawSharer, server: Server) -> None:
+    """Reading it would take memory that nobody has counted, and that is there for as long as the connection."""
+    assert sharer.memory.ring is not None
+    ring = Path(f"/proc/self/fd/{sharer.memory.ring.description['fd']}")
+    before = ring.stat().st_blocks
+    await sharer.send(f"{FIRST}:{SIZE}")
+    assert (await sharer.connection.reply())["error"]["code"] == -32700
+    assert await sharer.connection.reply() is None
+    assert ring.stat().st_blocks == before
+    assert server.counters.frames_received == 0
+
+
 async def test_a_place_without_a_ring_ends_the_connection(address: str) -> None:
     stranger = await RawSharer.open(address)
     assert "shm" not in (await stranger.connection.call("rpc.hello", {"binary": 1}))["result"]

@@ -171,7 +171,7 @@ def client(address: str) -> Iterator[Client]:
 @pytest.fixture
 def client_on_loop(client: Client) -> Client:
     """A client whose calls go by its loop thread."""
-    assert list(client.stream.add(1, 2)) == []  # no stream, but that shows with its reply only
+    assert list(client.stream.add(1, 2)) == [3]  # no stream, but that shows with its reply only
     assert has_loop_thread(client)
     return client
 
@@ -481,6 +481,9 @@ def retrying(calls: list[str], *, keeps: tuple[str, ...] = ()) -> Callable[[Any]
             calls.append(method)
             if calls.count(method) == 1 and method not in keeps:
                 return
+            if isinstance(request, list):
+                line.say([{"jsonrpc": "2.0", "id": each["id"], "result": "here"} for each in request])
+                continue
             methods = [{"name": "safe", "x-idempotent": True}, {"name": "unsafe"}, {"x-idempotent": True}]
             line.answer(request, {"methods": methods} if method == "rpc.discover" else "here")
 
@@ -489,13 +492,25 @@ def retrying(calls: list[str], *, keeps: tuple[str, ...] = ()) -> Callable[[Any]
 
 def test_only_idempotent_methods_are_repeated(scripted: Scripted) -> None:
     calls: list[str] = []
-    with Client(scripted(retrying(calls, keeps=("rpc.discover",))), retries=2, retry="idempotent") as client:
+    with Client(scripted(retrying(calls, keeps=("rpc.discover",))), retries=2) as client:
         assert client.safe() == "here"
-        with pytest.raises(ConnectionLost, match="not idempotent"):
+        with pytest.raises(ConnectionLost, match=r"is not declared idempotent \(retry=\"all\" repeats every call\)"):
             client.unsafe()
-        with pytest.raises(ConnectionLost, match="not idempotent"), client.batch() as batch:
-            batch.other()
+        batch = client.batch()
+        batch.safe()
+        batch.unsafe()
+        with pytest.raises(ConnectionLost, match="not all methods are declared idempotent"), batch:
+            pass
     assert calls == ["safe", "rpc.discover", "safe", "unsafe", "batch"]
+
+
+def test_a_batch_of_idempotent_methods_is_repeated(scripted: Scripted) -> None:
+    calls: list[str] = []
+    with Client(scripted(retrying(calls, keeps=("rpc.discover",))), retries=2) as client:
+        with client.batch() as batch:
+            first = batch.safe()
+        assert first.result() == "here"
+    assert calls == ["batch", "rpc.discover", "batch"]
 
 
 def test_the_question_what_may_be_repeated_may_be_repeated(scripted: Scripted) -> None:
@@ -738,7 +753,7 @@ def test_streams_end_with_errors(client: Client, noted: Noted) -> None:
     with pytest.raises(InvalidParams), client.stream.count("x") as stream:
         next(stream)
     with pytest.raises(TypeError, match="positional and named"):
-        client.stream.count(1, n=2)
+        client.stream.count(1, n=2)  # `n` is the first one
     with pytest.raises(TypeError, match="does not fit returns="):
         list(client.stream.count(3, returns=str))
     assert noted.next() == "counted"
@@ -749,7 +764,7 @@ def test_streams_end_with_errors(client: Client, noted: Noted) -> None:
 
 def test_options_of_streams(client: Client, noted: Noted) -> None:
     told: list[Any] = []
-    assert list(client.stream.steps(2, on_progress=told.append)) == []
+    assert list(client.stream.steps(2, on_progress=told.append)) == [2]
     assert told[-1]["step"] == 1
     assert list(client.stream.count(2, returns=float)) == [0.0, 1.0]
     assert noted.next() == "counted"

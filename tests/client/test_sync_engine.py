@@ -196,7 +196,7 @@ def test_errors_come_with_the_future(client: Client) -> None:
     assert isinstance(client.submit.echo(threading).exception(), EncodeError)
     # Arguments that are no arguments are refused at once.
     with pytest.raises(TypeError, match="positional and named"):
-        client.submit.sum(1, b=2)
+        client.submit.sum(1, a=2)
     assert client.submit.sum(1, 2).result() == 3
 
 

@@ -179,13 +179,13 @@ def test_a_provider_that_is_gone(hub: FakeHub, address: str, options: Any) -> No
     hub.losses = 1
     with Client(address, **options) as unasked, pytest.raises(ProviderGone, match="'work'"):
         unasked.work()
-    with Client(address, retries=2, **options) as client:
+    with Client(address, retries=2, retry="all", **options) as client:
         hub.losses = 2
         assert client.buy() == "done"
         hub.losses = 3
         with pytest.raises(ProviderGone):
             client.buy()
-    with Client(address, retries=2, retry="idempotent", **options) as careful:
+    with Client(address, retries=2, **options) as careful:
         hub.losses = 2
         assert careful.work() == "done"
         hub.losses = 1

@@ -98,6 +98,7 @@ def good(name: str, message: dict[str, Any], *payloads: bytes, result: Any = Non
 
 PAIR = np.array([1, 2], "<f4").tobytes()
 ODD = b"\n@3 1\n"
+INFINITY = {"$type": "float", "value": "inf"}
 
 
 def good_frames() -> list[Good]:
@@ -117,6 +118,7 @@ def good_frames() -> list[Good]:
         good("two payloads in another order than they stand in the JSON", swapped, b"abcde", b"fgh", result=[3, 5]),
         good("a payload that looks like a frame", request("size", {"$type": "bytes", "data": {"$bin": 0}}), ODD, result=6),
         good("a bare payload where a hint takes base64", request("size", {"$bin": 0}), b"abcde", result=5),
+        good("an infinity beside an array", request("scaled", array(), INFINITY), PAIR, result=INFINITY),
         good("64 payloads", request("sizes", many), *[b"x" * (1 + n % 9) for n in range(64)],
              result=[1 + n % 9 for n in range(64)]),
         Good("no blanks in the header, so that nothing is aligned",
@@ -189,6 +191,10 @@ def make_server(**options: Any) -> Server:
     @server
     def total(points: NDArray[np.float32]) -> float:
         return float(points.sum())
+
+    @server
+    def scaled(points: NDArray[np.float32], factor: float) -> float:
+        return float(points.sum()) * factor
 
     @server
     def size(data: bytes) -> int:

@@ -732,10 +732,6 @@ async def test_attributes_that_are_no_methods(network: Network) -> None:
             with pytest.raises(AttributeError, match="_private"):
                 _ = peer._private  # noqa: SLF001 that is no method
             assert repr(peer) == f"<peer at {peer.address}>"
-            with pytest.raises(TypeError, match="positional and named"):
-                await (
-                    asyncio.to_thread(peer.both, 1, two=2) if isinstance(peer, BlockingPeer) else peer.both(1, two=2)
-                )
 
 
 @pytest.mark.lasting

@@ -279,6 +279,10 @@ async def test_threads_and_streams_inherit_as_well(network: Network, fake_time: 
             asked = await raw.receive()
             assert asked["timeout"] == told
             raw.answer(asked, [])
+            if method == "ask_for_items":  # no item came: does it stream?
+                asked = await raw.receive()
+                assert (asked["method"], asked["timeout"]) == ("rpc.discover", told)
+                raw.answer(asked, {"methods": []})
             await raw.result()
 
 

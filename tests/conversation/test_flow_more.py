@@ -651,5 +651,6 @@ async def test_whoever_had_a_long_turn_is_not_read_until_the_others_had_theirs(
 
     async with network.raw(server) as raw:
         assert await raw.result("spin", 0.03) == "done"
-        await until(lambda: said == ["pause", "resume"])
+        # On a busy machine a turn may take long before the call, too.
+        await until(lambda: said and said == ["pause", "resume"] * (len(said) // 2))
         assert await raw.result("rpc.ping") == "pong"

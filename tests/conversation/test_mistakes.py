@@ -147,7 +147,7 @@ MISTAKES = [
     Mistake("names without quotes", b'{jsonrpc: "2.0", id: 1, method: "add"}\n', "double quotes"),
     Mistake("a trailing comma", b'{"jsonrpc": "2.0", "id": 1, "method": "add", "params": [2,]}\n', "no comma stands behind"),
     Mistake("a comment", b'{"jsonrpc": "2.0", // version\n', "no comments"),
-    Mistake("NaN", b'{"jsonrpc": "2.0", "id": 1, "method": "add", "params": [NaN]}\n', "send null"),
+    Mistake("NaN", b'{"jsonrpc": "2.0", "id": 1, "method": "add", "params": [NaN]}\n', '"value": "nan"'),
     Mistake("True, False or None", b'{"jsonrpc": "2.0", "id": 1, "method": "add", "params": [True]}\n', "true, false"),
     Mistake("a message that is cut off", b'{"jsonrpc": "2.0", "id": 1, "method": "add", "params": [2\n', "ends before"),
     Mistake("a byte order mark", b"\xef\xbb\xbf" + line([2]), "UTF-8 without", "`EF BB BF` before the message"),

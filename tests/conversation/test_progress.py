@@ -364,3 +364,24 @@ async def test_a_failed_call_had_its_progress(network: Network, errors: ErrorLog
             await client.fails(on_progress=seen.append)
         assert seen == ["so far"]
     errors.expect("method 'fails' failed")
+
+
+async def test_done_total_and_a_message(network: Network) -> None:
+    server = Server()
+
+    @server
+    async def work(ctx: Context) -> None:
+        for parts in [(0.5,), (3, 10), (3, 10, "reading"), (3, None, "reading"), (0, 0, "")]:
+            ctx.progress(*parts)
+            await asyncio.sleep(0)
+
+    seen: list[Any] = []
+    async with network.client(server) as client:
+        await client.work(on_progress=seen.append)
+    assert seen == [
+        0.5,
+        {"done": 3, "total": 10},
+        {"done": 3, "total": 10, "message": "reading"},
+        {"done": 3, "message": "reading"},
+        {"done": 0, "total": 0, "message": ""},
+    ]

@@ -888,9 +888,9 @@ def again(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.mark.lasting
-async def test_all_calls_are_repeated(network: Network, again: dict[str, Any]) -> None:
+async def test_all_calls_are_repeated_where_that_is_asked_for(network: Network, again: dict[str, Any]) -> None:
     cutting, discoveries = Cutting(cuts=2), Discoveries()
-    async with network.client(cutting.server, retries=2, trace=discoveries, **again) as client:
+    async with network.client(cutting.server, retries=2, retry="all", trace=discoveries, **again) as client:
         assert await client.buy() == "bought"
         assert cutting.asked == ["buy"] * 3
         assert discoveries.count == 0
@@ -899,7 +899,7 @@ async def test_all_calls_are_repeated(network: Network, again: dict[str, Any]) -
 @pytest.mark.lasting
 async def test_not_more_often_than_said(network: Network, again: dict[str, Any]) -> None:
     cutting = Cutting(cuts=3)
-    async with network.client(cutting.server, retries=2, **again) as client:
+    async with network.client(cutting.server, retries=2, retry="all", **again) as client:
         with pytest.raises(ConnectionLost, match=r"'buy'"):
             await client.buy()
         assert cutting.asked == ["buy"] * 3
@@ -918,11 +918,11 @@ async def test_nothing_is_repeated_unasked(network: Network, again: dict[str, An
 @pytest.mark.lasting
 async def test_idempotent_methods_are_repeated_and_others_are_not(network: Network, again: dict[str, Any]) -> None:
     cutting, discoveries = Cutting(cuts=2), Discoveries()
-    async with network.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
+    async with network.client(cutting.server, retries=2, trace=discoveries, **again) as client:
         assert await client.price() == 2.5
         assert cutting.asked == ["price"] * 3
         cutting.cuts = 1
-        with pytest.raises(ConnectionLost, match=r"not idempotent.*'buy'"):
+        with pytest.raises(ConnectionLost, match=r"not declared idempotent.*'buy'"):
             await client.buy()
         assert cutting.asked[3:] == ["buy"]
         assert await client.buy() == "bought"
@@ -932,7 +932,7 @@ async def test_idempotent_methods_are_repeated_and_others_are_not(network: Netwo
 @pytest.mark.lasting
 async def test_calls_that_are_lost_together_ask_once(network: Network, again: dict[str, Any]) -> None:
     cutting, discoveries = Cutting(cuts=1), Discoveries()
-    async with network.client(cutting.server, retries=2, retry="idempotent", trace=discoveries, **again) as client:
+    async with network.client(cutting.server, retries=2, trace=discoveries, **again) as client:
         assert await asyncio.gather(*(client.price(timeout=None) for _ in range(20))) == [2.5] * 20
         assert discoveries.count == 1
 
@@ -949,11 +949,11 @@ async def test_what_was_never_sent_may_be_sent(door: Door, how: str) -> None:
 
     async with door.serving(cutting.server):
         door.receive = not_the_first
-        client = door.client(retries=1, retry="idempotent", trace=discoveries)
+        client = door.client(retries=1, trace=discoveries)
         assert await client.buy() == "bought"
         assert (cutting.asked, discoveries.count) == (["buy"], 0)
         door.receive = not_the_first
-        other = door.client(retries=1, retry="idempotent")
+        other = door.client(retries=1)
         await other.notify.tell()
         await until(lambda: cutting.asked == ["buy", "tell"])
 
@@ -969,7 +969,7 @@ async def test_a_server_that_does_not_answer_what_may_be_repeated(network: Netwo
         raw.close()
 
     async with network.scripted(script) as endpoint:
-        client = endpoint.client(retries=2, retry="idempotent", **again)
+        client = endpoint.client(retries=2, **again)
         with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
             await client.price()
     assert heard == ["price", *["rpc.discover"] * 3]
@@ -978,7 +978,7 @@ async def test_a_server_that_does_not_answer_what_may_be_repeated(network: Netwo
 @pytest.mark.fake_time
 async def test_a_server_that_says_nothing_of_what_may_be_repeated(door: Door, fake_time: FakeTimeLoop) -> None:
     async with door.serving(Cutting(cuts=1).server):
-        client = door.client(retries=1, retry="idempotent")
+        client = door.client(retries=1)
         call = client.submit.price(timeout=5)
         await until(lambda: not client_connections(client) and door.inside)
         door.accept = RawPeer
@@ -998,7 +998,7 @@ async def test_a_server_that_does_not_know_what_may_be_repeated(network: Network
         raw.close()
 
     async with network.scripted(script) as endpoint:
-        client = endpoint.client(retries=2, retry="idempotent", **again)
+        client = endpoint.client(retries=2, **again)
         with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
             await client.price()
 

@@ -289,13 +289,6 @@ async def test_any_window(network: Network, counting: Counting) -> None:
             assert [each async for each in client.stream.sync(250)] == list(range(250))
 
 
-async def test_a_method_without_items_as_a_stream(network: Network, counting: Counting) -> None:
-    async with network.client(counting.server) as client:
-        stream = client.stream.plain({"a": [1]})
-        assert [each async for each in stream] == []
-        assert stream.result == {"a": [1]}
-
-
 @pytest.mark.lasting
 async def test_rich_items(network: Network) -> None:
     server = Server()
@@ -361,25 +354,6 @@ async def test_the_type_of_items(network: Network, errors: ErrorLog) -> None:
             await anext(client.stream.floats(returns=str))
         await until(lambda: closed == ["floats"] * 2)
     errors.expect("the result is not what the return hint says")
-
-
-async def test_a_nan_among_the_items_is_told_where_a_float_is_asked_for(network: Network) -> None:
-    server = Server()
-
-    @server
-    def readings() -> Iterator[float]:
-        yield 1.5
-        yield float("nan")
-
-    async with network.client(server) as client:
-        got = []
-        with pytest.raises(TypeError, match=r"got null \(which is how NaN .* ask for `float \| None`"):
-            async for each in client.stream.readings(returns=float):
-                got.append(each)
-        assert got == [1.5]
-        assert [each async for each in client.stream.readings(returns=float | None)] == [1.5, None]
-        with pytest.raises(TypeError, match=r"result\[1\]: .* NaN .* ask for `float \| None`"):
-            await client.call("readings", returns=list[float])
 
 
 async def test_an_item_that_is_too_large(network: Network, errors: ErrorLog) -> None:
@@ -928,3 +902,27 @@ async def test_a_stream_that_is_dropped_in_another_thread(network: Network, coun
         await asyncio.to_thread(streams.clear)
         gc.collect()
         await until(lambda: counting.closed == 1)
+
+
+# -- methods that do not stream -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [3, [1, 2], [], None, "text"])
+async def test_a_method_that_does_not_stream_has_its_result_as_its_one_item(
+    network: Network, counting: Counting, value: Any
+) -> None:
+    async with network.client(counting.server) as client:
+        stream = client.stream.plain(value)
+        assert [item async for item in stream] == [value]
+        assert stream.result == value
+        assert [item async for item in stream] == []
+        with pytest.raises(TypeError):
+            [item async for item in client.stream_request("plain", [value], returns=dict[str, int])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_stream_without_items_has_none(network: Network, counting: Counting, kind: str) -> None:
+    async with network.client(counting.server) as client:
+        stream = getattr(client.stream, kind)(0)
+        assert [item async for item in stream] == []
+        assert stream.result == (None if kind == "async" else "end")

@@ -150,7 +150,7 @@ def make_server(**options: Any) -> Server:
     async def work(ctx: Context, steps: int = 4) -> str:
         """Work, and tell how far it is."""
         for step in range(1, steps + 1):
-            ctx.progress({"done": step, "of": steps})
+            ctx.progress(step, steps)
             await asyncio.sleep(0.05)
         return "ready"
 

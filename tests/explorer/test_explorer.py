@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -327,7 +328,7 @@ def test_progress_is_a_bar(explore) -> None:
         explorer.field("steps").fill("20")
         card = explorer.start()
         explorer.page.wait_for_selector("progress[value]:not([hidden])")
-        assert '"of":20' in card.inner_text()
+        assert '"total":20' in card.inner_text()
         explorer.page.wait_for_selector(".card[data-state=done]")
         assert "ready" in card.inner_text()
 
@@ -420,6 +421,37 @@ def test_a_call_is_copied_as_python_command_line_curl_and_javascript(explore, tm
         assert each.returncode == 0, each.stderr
         assert ("0.0998" if method == "count" else "$HOME") in each.stdout
     assert f'"{method}"' in made["JavaScript"]
+
+
+def test_names_that_a_provider_chose_are_no_options_of_the_copied_command(explore) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere, explore(Hub(docs=True)) as explorer:
+        elsewhere.settimeout(0.1)
+        option = f"--uri=http://127.0.0.1:{elsewhere.getsockname()[1]}/?"
+        names = [option, "a:bytes=@/etc/passwd", "-f", "plain"]
+        params = [{"name": name, "required": True, "schema": {"type": "string"}} for name in names]
+        host, _, port = explorer.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), 30) as provider, provider.makefile("rw") as lines:
+            offer = {"name": "evil", "methods": [{"name": "shown", "params": params}]}
+            print(
+                json.dumps({"jsonrpc": "2.0", "id": 1, "method": "rpc.register", "params": offer}),
+                file=lines,
+                flush=True,
+            )
+            assert "result" in json.loads(lines.readline())
+            explorer.choose("shown")
+            for name in names:
+                explorer.field(name).fill("it's \\n x")
+            explorer.page.get_by_role("button", name="Command line").click()
+            line = explorer.page.get_by_label("the call as text").inner_text()
+            line = line.replace("rpcstream ", f"{sys.executable} -m rpcstream --no-schema ", 1)
+            with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, text=True) as command:
+                asked = json.loads(lines.readline())
+                assert asked["params"] == dict.fromkeys(names, "it's \\n x")
+                print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": "seen"}), file=lines, flush=True)
+                assert command.stdout is not None
+                assert command.stdout.read() == '"seen"\n'
+            with pytest.raises(TimeoutError):
+                elsewhere.accept()
 
 
 # -- tokens, other paths, hubs ----------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def half(message: Any, payload: bytes) -> tuple[bytes, bytes]:
 
 
 async def receives(running_hub: RunningHub, size: int) -> None:
-    """Wait until the hub receives a payload of so many bytes."""
+    """Wait until the hub has received this many bytes of a payload."""
     await running_hub.until(lambda: message_memory(running_hub.hub).waiting == size)
 
 
@@ -311,7 +311,7 @@ async def test_a_provider_that_is_lost_in_the_middle_of_its_reply(running_hub: R
     there = await begun(running_hub, provider, caller)
     payload = pattern(MIB)
     provider.transport.write(half({"jsonrpc": "2.0", "id": there, "result": bin_(0)}, payload)[0])
-    await receives(running_hub, MIB)
+    await receives(running_hub, MIB // 2)
     provider.close()
     error = (await caller.hear())["error"]
     assert (error["code"], error["data"]["client"]) == (-32007, "p")
@@ -322,7 +322,7 @@ async def test_a_provider_that_is_lost_in_the_middle_of_its_reply(running_hub: R
 async def test_a_caller_that_is_lost_in_the_middle_of_its_request(running_hub: RunningHub) -> None:
     provider, caller = await pair(running_hub)
     caller.transport.write(half(call(), pattern(MIB))[0])
-    await receives(running_hub, MIB)
+    await receives(running_hub, MIB // 2)
     caller.close()
     await receives(running_hub, 0)
     await provider.silence()
@@ -336,7 +336,7 @@ async def test_a_call_that_is_cancelled_while_its_reply_comes(running_hub: Runni
     there = await begun(running_hub, provider, caller)
     first, rest = half({"jsonrpc": "2.0", "id": there, "result": bin_(0)}, pattern(MIB))
     provider.transport.write(first)
-    await receives(running_hub, MIB)
+    await receives(running_hub, MIB // 2)
     caller.say({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 1}})
     assert (await caller.hear())["error"]["code"] == -32800
     assert (await provider.hear())["method"] == "$/cancelRequest"
@@ -381,7 +381,7 @@ async def test_a_hub_that_stops_in_the_middle_of_a_reply() -> None:
         there = await begun(running_hub, provider, caller)
         first, rest = half({"jsonrpc": "2.0", "id": there, "result": bin_(0)}, payload)
         provider.transport.write(first)
-        await receives(running_hub, MIB)
+        await receives(running_hub, MIB // 2)
 
         async def go_on() -> None:
             assert (await provider.hear())["method"] == "$/goAway"

@@ -1,4 +1,4 @@
-"""Applications that test_asgi_servers.py runs under ASGI servers: alone, without a lifespan, and in front of Django."""
+"""Applications that test_asgi_servers.py runs: alone, without a lifespan, and with applications of others."""
 
 from __future__ import annotations
 
@@ -69,8 +69,39 @@ def in_front_of_django() -> Any:
     return server.asgi(get_asgi_application(), path="/rpc")
 
 
+@cache
+def within_litestar() -> Any:
+    from litestar import Litestar, asgi, get
+
+    @asgi("/rpc", is_mount=True, copy_scope=True)
+    async def rpc(scope: Any, receive: Any, send: Any) -> None:
+        await alone(scope, receive, send)
+
+    @get("/page", sync_to_thread=False)
+    def page() -> str:
+        return "of Litestar"
+
+    return Litestar([rpc, page], lifespan=[alone.lifespan])
+
+
+@cache
+def in_front_of_quart() -> Any:
+    from quart import Quart
+
+    application = Quart(__name__)
+
+    @application.get("/page")
+    async def page() -> str:
+        return "of Quart"
+
+    return server.asgi(application, path="/rpc")
+
+
+_OTHERS = {"django": in_front_of_django, "litestar": within_litestar, "quart": in_front_of_quart}
+
+
 def __getattr__(name: str) -> Any:
-    """`asgi_program:django`; imported where it is asked for."""
-    if name != "django":
+    """`asgi_program:django` and others; imported where they are asked for."""
+    if name not in _OTHERS:
         raise AttributeError(name)
-    return in_front_of_django()
+    return _OTHERS[name]()

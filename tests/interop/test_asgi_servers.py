@@ -1,4 +1,4 @@
-"""A server in ASGI servers that others wrote: uvicorn, hypercorn and granian; and in front of Django."""
+"""A server in ASGI servers that others wrote, and beside the applications of Django, Litestar and Quart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ SERVERS = {
     "uvicorn": "-m uvicorn asgi_program:{name} --port {port} --log-level warning",
     "hypercorn": "-m hypercorn asgi_program:{name} --bind 127.0.0.1:{port}",
     "granian": "-m granian --interface asgi asgi_program:{name} --port {port} --log-level error",
+    "daphne": "-m daphne --bind 127.0.0.1 --port {port} --verbosity 0 --websocket-max-message-size 67108864"
+    " --websocket-max-frame-size 67108864 asgi_program:{name}",
 }
+
+#: Those that have no lifespan: the server starts with the first request there.
+WITHOUT_LIFESPAN = ["daphne"]
+
+#: Applications of others at whose path `/rpc` the server is.
+OTHERS = {"django": "Django", "litestar": "Litestar", "quart": "Quart"}
 
 
 class Running:
@@ -80,7 +88,7 @@ def check_calls(url: str) -> None:
             assert np.array_equal(client.double(large), large * 2)
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", [name for name in SERVERS if name not in WITHOUT_LIFESPAN])
 def test_calls_and_a_stop_with_a_lifespan(server: str) -> None:
     with running(server, "alone") as program:
         assert program.line() == "started"
@@ -103,12 +111,14 @@ def test_the_first_request_starts_where_there_is_no_lifespan(server: str) -> Non
         assert program.stop() in ("", "stopped")
 
 
-def test_in_front_of_django() -> None:
-    pytest.importorskip("django")
-    with running("uvicorn", "django") as program:
+@pytest.mark.parametrize("name", OTHERS)
+def test_beside_the_application_of_another(name: str) -> None:
+    pytest.importorskip(name)
+    with running("uvicorn", name) as program:
         assert program.line() == "started"
         check_calls(program.url("http", "/rpc"))
         check_calls(program.url("ws", "/rpc"))
-        with urllib.request.urlopen(program.url("http", "/page")) as response:
-            assert response.read() == b"of Django"
+        for path, text in [("/page", f"of {OTHERS[name]}"), ("/rpc/healthz", "ok")]:
+            with urllib.request.urlopen(program.url("http", path)) as response:
+                assert response.read() == text.encode()
         assert program.stop() == "stopped"

@@ -25,6 +25,7 @@ from rpcstream import Example, MaxSide, RpcError, Server, Shape
 from rpcstream.testing import serve_in_thread
 
 READ = Path(__file__).parent / "open_rpc" / "read.mjs"
+TYPESCRIPT = READ.parent / "node_modules" / "typescript" / "lib" / "tsc.js"
 INSTALL = "npm install --prefix tests/interop/open_rpc"
 
 pytestmark = [
@@ -61,8 +62,12 @@ class Person(pydantic.BaseModel):
     friend: Person | None = None
 
 
-def scalars() -> Server:
-    """A server of methods that any tool can call, without recursive types."""
+def scalars(concat: str = "text.concat") -> Server:
+    """A server of methods that any tool can call, without recursive types.
+
+    Args:
+        concat: the name of one of them.
+    """
     server = Server(title="Scalars", description="*Plain* values.")
 
     @server(examples=[Example({"a": 1, "b": 2}, 3), Example([1], 2)], errors=[RpcError(7, "Seven", {"most": 7})])
@@ -79,8 +84,8 @@ def scalars() -> Server:
     def negate(value: bool) -> bool:
         return not value
 
-    @server(name="text.concat")
-    def concat(a: str, b: str = "x") -> str:
+    @server(name=concat)
+    def join(a: str, b: str = "x") -> str:
         return a + b
 
     @server
@@ -115,9 +120,9 @@ def scalars() -> Server:
     return server
 
 
-def everything() -> Server:
+def everything(concat: str = "text.concat") -> Server:
     """The same, with arrays, images, classes that refer to themselves, and further arguments."""
-    server = scalars()
+    server = scalars(concat)
 
     @server
     def grow(tree: Tree, even: Even, person: Person) -> Tree: ...
@@ -142,6 +147,31 @@ def everything() -> Server:
     @server
     async def mean(frames: AsyncIterator[NDArray[np.uint8]]) -> float:
         return 0.0
+
+    return server
+
+
+def colliding() -> Server:
+    """The same without a dot in a name, and with types named as types of TypeScript, or of the generated client."""
+    server = everything("concat")
+    server.title = "Nature"
+    made = [
+        dataclasses.make_dataclass(name, [("value", int)])
+        for name in ("Client", "Promise", "Error", "Nature", "Options")
+    ]
+
+    def take(kind: type) -> None:
+        def taken(value):  # type: ignore[no-untyped-def]
+            return value
+
+        taken.__annotations__ = {"value": kind, "return": kind}
+        server.add(taken, name=f"take{kind.__name__}")
+
+    for each in made:
+        take(each)
+
+    @server
+    def words(text: str, number: float, either: bool | dict[str, Any], *, more: int = 1) -> list[str]: ...
 
     return server
 
@@ -215,6 +245,7 @@ def test_names_of_types_in_a_generated_client_can_be_read(addresses: tuple[str, 
     types = re.findall(r"(?m)^export (?:type|interface) (\w+)", code)
     assert len(types) == len(set(types)), "no name stands for two types"
     assert {"NdArrayF4Nx3", "NdArrayFloating", "Image", "ImageMax64", "Bytes", "Tree", "Person", "Even"} <= set(types)
+    assert not [name for name in types if name.startswith("Rpc")], "every server has those methods"
     assert "export type Add = (a: Integer, b?: AddB) => Promise<Integer>;" in code
     assert "export type Grow = (tree: Tree, even: Even, person: Person) => Promise<Tree>;" in code
     assert re.search(
@@ -225,3 +256,18 @@ def test_names_of_types_in_a_generated_client_can_be_read(addresses: tuple[str, 
     pascal = {"".join(part[:1].upper() + part[1:] for part in re.split(r"[^A-Za-z0-9]+", name)) for name in known}
     of_tool = {"Options", "Made"}
     assert len([name for name in types if name not in pascal | of_tool]) <= 1
+
+
+@pytest.mark.skipif(not TYPESCRIPT.is_file(), reason=f"TypeScript is not there ({INSTALL})")
+def test_a_generated_client_compiles(tmp_path: Path) -> None:
+    with serve_in_thread(colliding()) as address:
+        code = read("generate", fetched(address, tmp_path, "?compat=1.2.6"), tmp_path / "made")
+    types = re.findall(r"(?m)^export (?:type|interface) (\w+)", code)
+    assert not {"String", "Number", "Boolean", "Object", "Array", "Function", "Promise", "Error", "Client"} & set(types)
+    assert "either: BoolOrDict" in code
+    # What it imports is found from its folder.
+    (tmp_path / "node_modules").symlink_to(READ.parent / "node_modules")
+    project = tmp_path / "made" / "client" / "typescript"
+    command = ["node", str(TYPESCRIPT), "--noEmit", "--preserveSymlinks", "-p", str(project)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout[:2000]

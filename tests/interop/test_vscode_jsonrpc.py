@@ -94,8 +94,8 @@ class Node:
     def notify(self, method: str, params: Any = None) -> None:
         self.tell(["notify", method, params])
 
-    def connect(self, address: str) -> None:
-        self.tell(["connect", int(address.rpartition(":")[2])])
+    def connect(self, address: str, framing: str) -> None:
+        self.tell(["connect", int(address.rpartition(":")[2]), framing])
         self.hear("connect")
 
 
@@ -208,10 +208,16 @@ def service() -> Iterator[Service]:
         served.unblock.set()
 
 
+@pytest.fixture(params=["lines", "Content-Length"])
+def framing(request: pytest.FixtureRequest) -> str:
+    """Lines, with a reader and a writer of these tests; or what the library speaks as it comes."""
+    return str(request.param)
+
+
 @pytest.fixture
-def node(service: Service, peer: Node) -> Iterator[Node]:
+def node(service: Service, peer: Node, framing: str) -> Iterator[Node]:
     """Connected. Whatever a test did, the connection answers after it, and nothing more was said than was heard."""
-    peer.connect(service.address)
+    peer.connect(service.address, framing)
     yield peer
     assert peer.call("rpc.ping") == {"result": "pong"}
     assert peer.unheard == {}
@@ -248,7 +254,8 @@ def test_an_error_has_code_message_and_data(node: Node) -> None:
     data = {"text": "\n\u2028\U0001f600", "list": [1, None, 2.5]}
     assert node.call("refuse", [data]) == {"error": [4711, "out of \u00e4nything \U0001f600", data]}
     assert node.call("refuse", [None]) == {"error": [4711, "out of \u00e4nything \U0001f600", None]}
-    assert node.call("fail") == {"error": [-32603, "Internal error", None]}
+    code, message, data = node.call("fail")["error"]
+    assert (code, message[:15], data) == (-32603, "Internal error:", None)
 
 
 def test_the_errors_of_the_protocol(node: Node) -> None:
@@ -270,7 +277,7 @@ def test_answers_go_to_whom_they_belong(node: Node, service: Service) -> None:
 
 
 def test_whoever_sends_nothing_more_is_answered(peer: Node, service: Service) -> None:
-    peer.connect(service.address)
+    peer.connect(service.address, "lines")  # the library's own writer would still have to write when it ends
     peer.tell(["request", "last", "soon", ["the last answer"]], ["end"])
     assert peer.hear("last") == {"result": "the last answer"}
     assert peer.hear("end") == "closed"

@@ -56,7 +56,8 @@ def test_a_call_and_its_errors(provider: Any, served: Service) -> None:
     assert without_id(provider.make_request("refuse", [])) == {"error": ERROR}
     assert provider.make_request("missing", [])["error"]["code"] == -32601
     assert provider.make_request("add", ["x", 2])["error"]["code"] == -32602
-    assert without_id(provider.make_request("fail", [])) == {"error": {"code": -32603, "message": "Internal error"}}
+    error = provider.make_request("fail", [])["error"]
+    assert (error.pop("message")[:15], error) == ("Internal error:", {"code": -32603})
     assert served.connections == 1
 
 

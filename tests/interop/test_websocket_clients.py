@@ -51,7 +51,7 @@ async def test_aiorpcx_is_told_of_errors(session: Any, aiorpcx: ModuleType, serv
     ):
         with pytest.raises(aiorpcx.RPCError) as caught:
             await session.send_request(method)
-        assert (caught.value.code, caught.value.message) == (code, message)
+        assert (caught.value.code, caught.value.message.partition(": see")[0]) == (code, message)
     assert await session.send_request("add", [1, 2]) == 3
     assert service.connections == 1
 

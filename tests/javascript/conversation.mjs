@@ -137,7 +137,9 @@ test("signals and time-outs", async () => {
   const stop = new AbortController()
   setTimeout(() => stop.abort(reason), 20)
   await assert.rejects(client.call("wait", [60], { signal: stop.signal }), reason)
-  await assert.rejects(client.call("wait", [60], { timeout: 30 }), (error) => error instanceof CallTimeout || error.code === -32003)
+  // The server may notice first that the time is over.
+  const late = await Promise.allSettled(Array.from({ length: 40 }, (_, i) => client.call("wait", [60], { timeout: 30 + i })))
+  assert.deepEqual(new Set(late.map(({ reason }) => reason.name)), new Set(["CallTimeout"]))
   const hurried = connect(url, { timeout: 100 })
   await hurried.client.connect()
   await assert.rejects(hurried.client.call("wait", [60]), CallTimeout)
@@ -145,7 +147,7 @@ test("signals and time-outs", async () => {
   const patient = client.stream("count_to", [1_000_000], { signal: stop.signal })
   await assert.rejects(patient.next(), reason)
   const slow = client.stream("count_to", [100, 0.02], { timeout: 100 })
-  await assert.rejects(collect(slow), (error) => error instanceof CallTimeout || error.code === -32003)
+  await assert.rejects(collect(slow), CallTimeout)
   hurried.client.close()
 })
 

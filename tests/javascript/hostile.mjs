@@ -263,6 +263,25 @@ test("calls that are not idempotent are not made again", async () => {
   client.close()
 })
 
+test("a time-out that the server notices first is a time-out; its own limit is its error", async () => {
+  const { client, socket } = await connected()
+  const ended = async (options, data, isStream) => {
+    const call = isStream ? client.stream("wait", [], options).next() : client.call("wait", [], options)
+    const outcome = call.catch((error) => error)
+    const sent = socket.sent.length
+    await until(() => socket.sent.length > sent)
+    socket.says({ id: socket.sent.at(-1).id, error: { code: -32003, message: "Deadline exceeded", data } })
+    return outcome
+  }
+  for (const isStream of [false, true]) {
+    for (const data of [undefined, { method: "wait", timeout: 59.99 }])
+      assert.ok((await ended({ timeout: 60_000 }, data, isStream)) instanceof CallTimeout)
+    assert.equal((await ended({ timeout: 60_000 }, { timeout: 1 }, isStream)).code, -32003)
+    assert.equal((await ended({}, { timeout: 1 }, isStream)).code, -32003)
+  }
+  client.close()
+})
+
 test("a server that is silent is given up", async () => {
   const { client, socket } = await connected({ keepalive: 40 })
   const call = client.call("wait", [], { idempotent: false })

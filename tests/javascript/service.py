@@ -86,6 +86,10 @@ def make_server(**options: Any) -> Server:
         return value
 
     @server
+    def half(x: float) -> float:
+        return x / 2
+
+    @server
     def refuse() -> None:
         raise RpcError(7, "no", {"why": 1})
 

@@ -118,6 +118,12 @@ def test_a_hub(node: str) -> None:
 
 
 @pytest.mark.parametrize("node", NODES)
+def test_a_host_and_a_port_are_an_address(node: str) -> None:
+    with serve_in_thread(make_server()) as address:
+        run(node, "address.mjs", address)
+
+
+@pytest.mark.parametrize("node", NODES)
 def test_hostile_servers(node: str) -> None:
     run(node, "hostile.mjs")
 

@@ -105,7 +105,10 @@ test("bytes, complex numbers, integers, and what JSON has", async () => {
   assert.deepEqual(await echo(kept), kept)
   assert.deepEqual(await echo([...kept, 2n ** 60n]), [...kept, 2n ** 60n])
   for (const parts of [[1, -2], [NaN, Infinity], [-Infinity, -0]]) assert.deepEqual(await echo(new Complex(...parts)), new Complex(...parts))
-  assert.deepEqual(await echo([NaN, undefined, new Set([1])]), [null, null, [1]])
+  const special = [NaN, Infinity, -Infinity, { deep: [NaN, 1.5] }]
+  assert.deepEqual(await echo(special), special)
+  assert.equal(await client.call("half", [-Infinity]), -Infinity)
+  assert.deepEqual(await echo([undefined, new Set([1])]), [null, [1]])
   const odd = JSON.parse('{"__proto__": {"a": 12345678901234567890}, "constructor": 1, "$type": "unknown"}')
   odd["__proto__"].a = 12345678901234567890n
   assert.deepEqual(await echo(odd), odd)

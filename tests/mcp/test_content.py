@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 import numpy as np
+import orjson
 import PIL.Image
 import pytest
 
@@ -95,6 +96,14 @@ def test_a_string_is_its_own_text_and_other_values_are_json() -> None:
 def test_the_result_is_found_whatever_the_id_is(call_id: Any) -> None:
     reply = Codec().dumps({"jsonrpc": "2.0", "id": call_id, "result": {"result": 1}})
     assert content.result_in(reply) == b'{"result":1}'
+
+
+def test_nan_is_null_for_an_agent() -> None:
+    text = '{"$type":"float","value":"nan"}'
+    reply = Codec().dumps({"jsonrpc": "2.0", "id": 1, "result": [float("nan"), {"a": float("-inf")}, text]})
+    found = content.result_in(reply)
+    assert found is not None
+    assert orjson.loads(found) == [None, {"a": None}, text]
 
 
 def test_an_error_says_what_an_agent_can_mend() -> None:

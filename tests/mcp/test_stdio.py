@@ -112,6 +112,15 @@ async def test_a_server_with_authentication_asks_for_a_token(
         await identify_starter(authenticator)
 
 
+def test_an_empty_line_and_what_begins_as_a_frame_end_nothing(tmp_path: Path) -> None:
+    said, _, status = talk(
+        tmp_path, request(1, "ping"), "", " \t", "@10 10", request(2, "ping"), "@1 1 ", "", request(3, "ping")
+    )
+    assert status == 0
+    assert [message.get("id") for message in said] == [1, None, 2, None, 3]
+    assert [message["error"]["code"] for message in said if "error" in message] == [-32700, -32700]
+
+
 async def test_a_host_that_leaves_it_alone_for_days_finds_it_there() -> None:
     server = Server(limits=Limits(idle_timeout=1.0))
     async with server.in_memory() as accept:

@@ -76,6 +76,12 @@ def described(function: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return [parameter["schema"] for parameter in method["params"]], document["components"]["schemas"]
 
 
+def description_of(function: Any) -> dict[str, Any]:
+    """What the document says of a method."""
+    found: dict[str, Any] = describe({"it": method_of(function)}, codec=Codec(), title="", version="")["methods"][0]
+    return found
+
+
 def allows(schema: Any, value: Any, components: dict[str, Any]) -> bool:
     """A slow validator of the part of JSON Schema that is used here; an unknown keyword is an error."""
 
@@ -289,6 +295,32 @@ def test_a_default_that_json_cannot_say_is_text(hint: Any, default: Any, shown: 
     (schema,), _ = described(it)
     assert "default" not in schema
     assert schema["x-default"] == (shown if shown is not None else repr(default))
+
+
+@pytest.mark.parametrize("default", [object(), (object(),), bind, lambda: 1])
+def test_a_sentinel_as_default_is_not_shown(default: Any) -> None:
+    def it(value: int = default) -> None: ...
+
+    (parameter,) = description_of(it)["params"]
+    assert parameter == {"name": "value", "required": False, "schema": {"type": "integer"}}
+
+
+def test_a_set_as_default_is_shown_in_order() -> None:
+    def it(value: frozenset[str] = frozenset("dcab")) -> None: ...
+
+    assert description_of(it)["params"][0]["schema"]["default"] == ["a", "b", "c", "d"]
+
+
+def test_a_method_with_a_keyword_only_parameter_is_called_by_name() -> None:
+    def required(a: int, *, b: int) -> None: ...
+    def optional(a: int, *, b: int = 1) -> None: ...
+    def positional(a: int, b: int = 1) -> None: ...
+    def rest(a: int, *more: int, b: int = 1) -> None: ...
+    def rest_and_required(a: int, *more: int, b: int) -> None: ...
+
+    functions = (required, optional, positional, rest, rest_and_required)
+    found = [description_of(each)["paramStructure"] for each in functions]
+    assert found == ["by-name", "by-name", "either", "either", "by-name"]
 
 
 def test_defaults_of_fields_and_sets_in_classes() -> None:

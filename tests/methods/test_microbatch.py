@@ -445,7 +445,9 @@ async def test_without_retry_all_of_the_run_fail_and_it_is_logged_once(caplog: p
         with pytest.raises(ValueError, match="-1"):
             await method(-1)
     (record,) = caplog.records
-    assert (record.getMessage(), record.levelno) == ("method 'it' failed with 3 items", logging.ERROR)
+    failure_id = results[0].message[-8:]
+    assert results[0].message == f"Internal error: see the server's log, id {failure_id}"
+    assert (record.getMessage(), record.levelno) == (f"method 'it' failed with 3 items, id {failure_id}", logging.ERROR)
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ValueError)
 
@@ -559,7 +561,8 @@ async def test_a_wrong_number_of_results_is_an_internal_error_for_all(
         results = await method.results(1, 2, 3)
         assert method.stats["retries"] == 0
     assert [(type(result), result.data) for result in results] == [(InternalError, None)] * 3
-    assert [record.getMessage() for record in caplog.records] == [f"method 'it' got 3 items: {reason}"]
+    failure_id = results[0].message[-8:]
+    assert [record.getMessage() for record in caplog.records] == [f"method 'it' got 3 items: {reason}, id {failure_id}"]
 
 
 # -- callers that leave -----------------------------------------------------------------------------------------------

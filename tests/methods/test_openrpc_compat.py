@@ -177,7 +177,7 @@ def test_titles_say_what_a_schema_is_or_where_it_stands() -> None:
         "ShopPriceB",
         "ListOfInteger",
         "NdArrayF4OrNull",
-        "MapOfTupleOfIntegerString",
+        "MapOfTupleOfIntegerStr",
         "Base64",
         "Any",
         None,
@@ -204,6 +204,17 @@ def test_what_says_something_else_has_another_title_and_no_method_has_it() -> No
         said.setdefault("".join(part.capitalize() for part in title.split("_")), set()).add(text)
     assert all(len(texts) == 1 for texts in said.values())
     assert "Colour" not in said
+
+
+def test_no_title_is_the_name_of_a_type_that_generated_clients_have_themselves() -> None:
+    older = OlderDocument("My service")
+    names = ("String", "Number", "Promise", "Client", "Options", "MyService")
+    kinds = ("string", "number", "boolean", "object", "array", "null", "integer")
+    schemas = {name: {"title": name, "type": "integer", "minimum": at} for at, name in enumerate(names)}
+    made = dict(older.schemas({**schemas, **{kind: {"type": kind} for kind in kinds}}))
+    titles = [made[name]["title"] for name in (*names, *kinds)]
+    assert titles[:6] == ["String_2", "Number_2", "Promise_2", "Client_2", "Options_2", "MyService_2"]
+    assert titles[6:] == ["Str", "Float", "Bool", "Dict", "List", "Null", "Integer"]
 
 
 def test_titles_of_what_a_peer_may_send() -> None:

@@ -36,11 +36,13 @@ class RawClient:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def connect(cls, port: int) -> Self:
+    async def connect(cls, port: int, user: str | None = None) -> Self:
+        """Connect; a user of the tests has the password "p"."""
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await reader.readline()
         self = cls(reader, writer)
-        writer.write(b'CONNECT {"verbose": false, "headers": true, "no_responders": true}\r\n')
+        login = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
+        writer.write(b"CONNECT " + json.dumps(login | ({"user": user, "pass": "p"} if user else {})).encode() + b"\r\n")
         await self.flush()
         return self
 

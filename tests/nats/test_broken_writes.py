@@ -13,8 +13,13 @@ from ..internals import nats_transport
 from ..nats_server import NatsServer
 
 
+@pytest.mark.parametrize(
+    "second",
+    [BrokenPipeError(32, "Broken pipe"), RuntimeError("unable to perform operation; the handler is closed")],
+    ids=["asyncio", "uvloop"],
+)
 async def test_its_end_is_told_when_what_waits_cannot_be_written(
-    shared_nats: NatsServer, monkeypatch: pytest.MonkeyPatch
+    shared_nats: NatsServer, monkeypatch: pytest.MonkeyPatch, second: Exception
 ) -> None:
     link = await NatsLink.connect(NatsOptions(servers=(f"127.0.0.1:{shared_nats.port}",)))
     lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -23,7 +28,8 @@ async def test_its_end_is_told_when_what_waits_cannot_be_written(
     async def break_off() -> None:
         if link.client.is_connected:
             link.publish("broken.writes", b"")  # comes to wait meanwhile
-        raise BrokenPipeError(32, "Broken pipe")
+            raise BrokenPipeError(32, "Broken pipe")
+        raise second
 
     monkeypatch.setattr(nats_transport(link), "drain", break_off)
     link.publish("broken.writes", b"")

@@ -14,6 +14,7 @@ pytest.importorskip("nats")
 from rpcstream.codec import Codec
 from rpcstream.errors import MessageTooLarge
 from rpcstream.events.patterns import fault_of_pattern, fault_of_topic, matches
+from rpcstream.limits import Limits
 from rpcstream.nats.event_messages import (
     ALONE,
     NoEvent,
@@ -86,11 +87,11 @@ def test_an_event_with_an_array_is_a_frame_that_is_passed_on_as_it_came() -> Non
     array = np.arange(5000, dtype=np.float64)
     data = event("a.b", {"x": array, "y": [array[:1000]]}, binary=True)
     assert data[:1] == b"@"
-    read = read_event(data, "a.b", 1_000_000)
+    read = read_event(data, "a.b", Limits())
     value = CODEC.decode(read.params["value"])
     assert np.array_equal(value["x"], array)
     assert np.array_equal(value["y"][0], array[:1000])
-    again = passed_on(data, "a.b", 1_000_000, 128)
+    again = passed_on(data, "a.b", Limits())
     assert type(again) is AttachedMessage
     assert payload_of(again, 1 << 20) == data
 
@@ -98,7 +99,7 @@ def test_an_event_with_an_array_is_a_frame_that_is_passed_on_as_it_came() -> Non
 def test_what_another_program_has_formatted_comes_on_one_line() -> None:
     message = {"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "a", "value": {"text": "two\nlines"}}}
     data = json.dumps(message, indent=2).replace("\n", "\r\n").encode()
-    again = passed_on(data, "a", 1_000_000, 128)
+    again = passed_on(data, "a", Limits())
     assert not set(bytes(again)) & set(b"\r\n")
     assert json.loads(bytes(again)) == message
 
@@ -125,9 +126,9 @@ def test_what_another_program_has_formatted_comes_on_one_line() -> None:
 )
 def test_what_is_no_event_is_not_read(data: bytes, why: str) -> None:
     with pytest.raises(NoEvent, match=why):
-        read_event(data, "a", 100)
+        read_event(data, "a", Limits(max_values=100))
     with pytest.raises(NoEvent):
-        passed_on(data, "a", 100, 20)
+        passed_on(data, "a", Limits(max_values=100, max_depth=20))
 
 
 def test_a_deep_value_is_not_passed_on() -> None:
@@ -135,15 +136,15 @@ def test_a_deep_value_is_not_passed_on() -> None:
     for _ in range(30):
         value = [value]
     data = event("a", value)
-    assert read_event(data, "a", 1000).params["value"] == value
+    assert read_event(data, "a", Limits(max_values=1000)).params["value"] == value
     with pytest.raises(NoEvent, match="max_depth"):
-        passed_on(data, "a", 1000, 20)
+        passed_on(data, "a", Limits(max_values=1000, max_depth=20))
 
 
 @given(data=st.one_of(st.binary(max_size=300), st.binary(max_size=100).map(lambda rest: event("a", 1) + rest)))
 def test_any_bytes_are_an_event_or_none(data: bytes) -> None:
     try:
-        read = read_event(data, "a", 1000)
+        read = read_event(data, "a", Limits(max_values=1000))
     except NoEvent:
         return
     assert read.params["topic"] == "a"
@@ -154,7 +155,7 @@ def test_a_broken_frame_is_an_event_or_none(number: int, at: int, to: bytes) -> 
     data = event("a", np.zeros(4096, np.uint8), binary=True)
     broken = data[:at] + to + data[at + 1 : number]
     try:
-        read_event(broken, "a", 1000)
+        read_event(broken, "a", Limits(max_values=1000))
     except NoEvent:
         return
     raise AssertionError("less than the whole frame cannot be read")

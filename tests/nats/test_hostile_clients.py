@@ -6,8 +6,10 @@ import asyncio
 import json
 import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -27,7 +29,11 @@ WAIT = b'{"jsonrpc":"2.0","id":1,"method":"wait"}'
 class Scene:
     """A server on NATS, one of our clients, and a raw one."""
 
-    def __init__(self, server: Server, client: AsyncClient, raw: RawClient, root: str, log: list[str]) -> None:
+    def __init__(
+        self, server: Server, client: AsyncClient, raw: RawClient, root: str, log: list[str], address: str
+    ) -> None:
+        #: Of the server's own port, where it has one.
+        self.address = address
         self.server = server
         self.client = client
         self.raw = raw
@@ -50,7 +56,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(nats: NatsServer, caplog: pytest.LogCaptureFixture, **limits: Any) -> AsyncIterator[Scene]:
+async def scene(
+    nats: NatsServer, caplog: pytest.LogCaptureFixture, *, is_only: bool = True, **limits: Any
+) -> AsyncIterator[Scene]:
     service = f"hostile-{secrets.token_hex(4)}"
     server = Server(limits=Limits(**limits))
     made: Scene
@@ -74,7 +82,7 @@ async def scene(nats: NatsServer, caplog: pytest.LogCaptureFixture, **limits: An
         finally:
             made.streams -= 1
 
-    server.join_nats(nats.url, service=service, only=True)
+    server.join_nats(nats.url, service=service, only=is_only)
     log: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: log.append(record.getMessage())  # type: ignore[method-assign]
@@ -83,8 +91,11 @@ async def scene(nats: NatsServer, caplog: pytest.LogCaptureFixture, **limits: An
         logger.addHandler(handler)
     raw = await RawClient.connect(nats.port)
     try:
-        async with server.listening() as address, AsyncClient(address, timeout=20) as client:
-            made = Scene(server, client, raw, f"rpc.{service}", log)
+        async with (
+            server.listening(port=0) as address,
+            AsyncClient(f"{nats.url}/{service}", timeout=20) as client,
+        ):
+            made = Scene(server, client, raw, f"rpc.{service}", log, address)
             try:
                 yield made
             finally:
@@ -223,7 +234,7 @@ async def test_inboxes_without_end_displace_each_other(
     shared_nats: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of what calls once and is silent then nothing is kept; callers with something under way stay."""
-    async with scene(shared_nats, caplog, max_connections=20) as at:
+    async with scene(shared_nats, caplog, max_nats_callers=20) as at:
         held = asyncio.create_task(at.client.call("wait"))
         await until(lambda: at.begun)
         await at.raw.subscribe("flood.*.rpcstream.*")
@@ -242,7 +253,7 @@ async def test_inboxes_without_end_displace_each_other(
 async def test_a_server_without_room_refuses_a_call_and_nothing_else_of_its_caller(
     shared_nats: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with scene(shared_nats, caplog, max_connections=3) as at:
+    async with scene(shared_nats, caplog, max_nats_callers=3) as at:
         for number in range(3):  # each has a call under way, one of them without an inbox of our form
             await at.raw.subscribe(f"busy.{number}.rpcstream.*")
             reply = f"busy.{number}.rpcstream.1" if number else "plain.1"
@@ -253,7 +264,7 @@ async def test_a_server_without_room_refuses_a_call_and_nothing_else_of_its_call
         while answer.subject != "answers.1":
             answer = await at.raw.next_but_acks()
         assert (answer.json["id"], answer.json["error"]["code"]) == (1, -32002)
-        with pytest.raises(ServerBusy, match="3 connections"):
+        with pytest.raises(ServerBusy, match="3 callers"):
             await at.client.call("add", 1, 2)
         at.gate.set()
         await until(lambda: at.server.stats()["connections"] < 3)
@@ -261,9 +272,58 @@ async def test_a_server_without_room_refuses_a_call_and_nothing_else_of_its_call
         await at.check()
 
 
+async def test_callers_take_no_places_of_sockets(shared_nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Callers have a limit of their own, whatever they have under way; and sockets take no places of callers."""
+    async with scene(shared_nats, caplog, is_only=False, max_connections=2, max_nats_callers=4) as at:
+        await at.raw.subscribe("answers.*")
+        for number in range(10):
+            at.raw.publish(f"{at.root}.wait", WAIT, f"answers.{number}")
+        for _ in range(6):
+            assert (await at.raw.next_but_acks()).json["error"]["code"] == -32002
+        assert at.begun == 4
+        async with AsyncClient(at.address) as one, AsyncClient(at.address) as other:
+            assert await one.call("add", 1, 2) == await other.call("add", 1, 2) == 3
+            at.gate.set()
+            for _ in range(4):
+                assert (await at.raw.next_but_acks()).json["result"] == "waited"
+            assert await at.client.call("add", 1, 2) == 3
+
+
+async def test_a_read_with_many_calls_is_shared_in_turns(
+    shared_nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other work of the loop goes on between the calls that come in one read."""
+    count = 600
+    async with scene(shared_nats, caplog) as at:
+        turns = 0
+        served: list[int] = []
+
+        @at.server
+        def slow() -> None:
+            end = perf_counter() + 0.001
+            while perf_counter() < end:
+                pass
+            served.append(turns)
+
+        await at.raw.subscribe("answers.*")
+        await at.raw.request(f"{at.root}.slow", b'{"jsonrpc":"2.0","id":1,"method":"slow"}', "answers.0")
+        served.clear()
+        for number in range(count):
+            at.raw.publish(f"{at.root}.slow", b'{"jsonrpc":"2.0","id":1,"method":"slow"}', f"answers.{number}")
+
+        def take_turn() -> None:
+            nonlocal turns
+            turns += 1
+            asyncio.get_running_loop().call_soon(take_turn)
+
+        take_turn()
+        await until(lambda: len(served) == count)
+        assert max(Counter(served).values()) < count / 3
+
+
 async def test_calls_that_never_end_without_an_inbox(shared_nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
     """Each takes a place as a connection does; when there are no more, calls are refused, and none waits in memory."""
-    async with scene(shared_nats, caplog, max_connections=50) as at:
+    async with scene(shared_nats, caplog, max_nats_callers=50) as at:
         await at.check()
         await at.raw.subscribe("answers.*")
         for number in range(200):

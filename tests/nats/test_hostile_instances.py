@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, ConnectionLost, MethodNotFound, RpcError
+from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, RpcError
 from rpcstream.nats import calls as nats_calls
 
 from ..nats_server import NatsServer
@@ -218,14 +218,14 @@ async def test_an_instance_that_calls_back_without_end(shared_nats: NatsServer) 
 
 
 async def test_forged_answers_of_nats(shared_nats: NatsServer) -> None:
-    """Who knows the inbox may say that nothing offers a method: the call that it names fails, and no other."""
+    """Who knows the inbox may say that nothing has got a call: the call that it names fails, and no other."""
     async with hostile(shared_nats, timeout=20) as (client, instance):
         first = asyncio.create_task(client.call("one"))
         one = await instance.next_call()
         second = asyncio.create_task(client.call("two"))
         two = await instance.next_call()
         instance.raw.publish(f"{instance.inbox}.{one['id']}", b"", b"", b"NATS/1.0 503\r\n\r\n")
-        with pytest.raises(MethodNotFound):
+        with pytest.raises(ConnectFailed):
             await first
         instance.answer(two, "second")
         assert await second == "second"

@@ -170,6 +170,34 @@ async def client_publish(nats: NatsServer, topic: str, value: Any) -> None:
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
+async def test_a_name_that_is_no_topic_is_skipped(nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Subscribers, the instance that is there, and later ones get the other values all the same."""
+    async with instance(nats.url) as one, client_of(nats) as client, plain_client(nats.url) as plain:
+        one.publish("state.a", 1, retain=True)
+        async with client.subscribe("state.*") as events:
+            assert await next_of(events) == 1
+            for name in ("%FF%FE", "state.%FF", "state.%ED%A0%80"):  # the last one is half of a character
+                await plain.jetstream().publish(f"$KV.{BUCKET}.{name}", event(name, "bad"))
+                await plain.publish(f"{SUBJECT}.{name}", event(name, "bad"))
+            await client.publish("state.b", 2, retain=True)
+            assert await next_of(events) == 2
+        await until(lambda: one.server.topics.last_value("state.b") is not None)
+        await plain.jetstream().publish(f"$KV.{BUCKET}.%FF%FE", event("x", "bad"))  # the last one that a reader gets
+        async with instance(nats.url) as other:
+            for each in (one, other):
+                assert await kept_at(each, "state.*", 2) == {"state.a": 1, "state.b": 2}
+            async with client_of(nats) as later, later.subscribe(">") as everything:
+                assert [await next_of(everything) for _ in range(2)] == [1, 2]
+                other.publish("state.c", 3, retain=True)
+                assert await next_of(everything) == 3
+            await until(lambda: one.server.topics.last_value("state.c") is not None)
+    told = [
+        record for record in caplog.records if "is not a topic" in record.getMessage() and BUCKET in record.getMessage()
+    ]
+    assert len(told) == 3  # both instances, and the client that reads all, once each
+    assert "could not be handled" not in caplog.text
+
+
 async def test_no_subscriber_misses_one_or_sees_an_older_one_after_a_newer(nats: NatsServer) -> None:
     count = 400
     async with instance(nats.url) as one, instance(nats.url) as other, AsyncExitStack() as stack:

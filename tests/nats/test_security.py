@@ -39,6 +39,7 @@ from ..nats_accounts import Key, Operator
 from ..nats_server import NatsServer
 from ..plain_nats import plain_client
 from ..waiting import until
+from .raw_client import RawClient
 
 StartNats = Callable[..., NatsServer]
 
@@ -242,27 +243,47 @@ async def test_no_login_is_sent_without_the_tls_that_was_asked_for(tmp_path: Pat
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "nats-security.md"
 
-Permissions = dict[str, list[str]]
+#: What a user may publish, and what it may subscribe to: each with the subjects that are allowed and denied.
+Permissions = dict[str, dict[str, list[str]]]
 
 
 def permissions_of(who: str) -> Permissions:
     """All that an instance of `vision`, or a caller of it, needs: as the page says."""
     row = re.search(rf"^\| {who} \|(.*)\|(.*)\|$", PAGE.read_text(), re.MULTILINE)
     assert row is not None
-    publish, subscribe = (re.findall("`([^`=]+)`", cell) for cell in row.groups())
-    return {"publish": publish, "subscribe": subscribe}
+    found: Permissions = {}
+    for way, cell in zip(("publish", "subscribe"), row.groups(), strict=True):
+        allowed, _, denied = cell.partition("but not")
+        found[way] = {"allow": re.findall("`([^`=]+)`", allowed), "deny": re.findall("`([^`=]+)`", denied)}
+    return found
 
 
 INSTANCE, CALLER = permissions_of("an instance"), permissions_of("a caller")
 
 
-def both(first: Permissions, *others: Permissions) -> Permissions:
-    return {way: [*subjects, *(each for other in others for each in other[way])] for way, subjects in first.items()}
+def both(*users: Permissions) -> Permissions:
+    """What users may together; what one of them is allowed is not denied."""
+    merged: Permissions = {}
+    for way in ("publish", "subscribe"):
+        allowed = [each for permissions in users for each in permissions[way]["allow"]]
+        denied = [each for permissions in users for each in permissions[way]["deny"] if each not in allowed]
+        merged[way] = {"allow": allowed, "deny": denied}
+    return merged
+
+
+def only(publish: list[str], subscribe: list[str]) -> Permissions:
+    return {"publish": {"allow": publish}, "subscribe": {"allow": subscribe}}
 
 
 def user(name: str, permissions: Permissions) -> dict[str, Any]:
-    allowed = {way: {"allow": subjects} for way, subjects in permissions.items()}
-    return {"user": name, "password": "p", "permissions": allowed}
+    return {"user": name, "password": "p", "permissions": permissions}
+
+
+def configuration(beginning: str) -> str:
+    """The example of a configuration on the page that begins so; every password in it is "p"."""
+    example = re.search(rf"^```text\n({beginning}: {{\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert example is not None
+    return "".join(f"{name}: p\n" for name in sorted(set(re.findall(r"password: \$([A-Z]+)", example[1])))) + example[1]
 
 
 def login(name: str, **more: Any) -> NatsLogin:
@@ -288,7 +309,7 @@ async def test_the_minimal_permissions_suffice(start_nats: StartNats) -> None:
 async def test_the_permissions_for_events_and_last_values_suffice(start_nats: StartNats) -> None:
     instance = both(INSTANCE, permissions_of("an instance, for last values"))
     subscriber = both(CALLER, permissions_of("a subscriber"))
-    publisher = both(subscriber, permissions_of("a publisher of last values"))
+    publisher = both(subscriber, permissions_of("a publisher of events"), permissions_of("a publisher of last values"))
     users = [user("instance", instance), user("subscriber", subscriber), user("publisher", publisher)]
     nats = start_nats(jetstream=True, users=users)
     server = make_server()
@@ -301,7 +322,7 @@ async def test_the_permissions_for_events_and_last_values_suffice(start_nats: St
         async with reader.subscribe("ticks.*") as ticks:
             server.publish("ticks.a", 1, retain=True)
             assert await anext(ticks) == 1
-            await reader.publish("ticks.b", 2)
+            await writer.publish("ticks.b", 2)
             assert await anext(ticks) == 2
             await writer.publish("ticks.c", 3, retain=True)
             assert await anext(ticks) == 3
@@ -312,9 +333,63 @@ async def test_the_permissions_for_events_and_last_values_suffice(start_nats: St
             await reader.publish("ticks.d", 4, retain=True)
 
 
+async def test_the_configuration_of_the_page(start_nats: StartNats) -> None:
+    """Its users can all that they need; a caller cannot publish an event, as itself or by a reply subject."""
+    nats = start_nats(text=configuration("authorization"))
+    server = make_server()
+    async with (
+        serving(server, nats, login=login("vision")) as address,
+        AsyncClient(address, nats=login("caller")) as client,
+        plain_client(nats.url_with("caller", "p")) as plain,
+        plain_client(nats.url_with("vision", "p")) as victim,
+    ):
+        assert await client.add(1, 2) == 3
+        assert [item async for item in client.stream.count(3)] == [0, 1, 2]
+        async with client.batch() as batch:
+            results = [batch.add(number, number) for number in range(3)]
+        assert [each.result() for each in results] == [0, 2, 4]
+        assert "Violation" not in nats.log()
+
+        heard = await victim.subscribe("rpc.vision.$event.>")
+        await victim.flush()
+        with pytest.raises(NotPermitted, match=r"rpc\.vision\.\$event\.ticks"):
+            await client.publish("ticks", 1)
+        event = json.dumps({"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "ticks", "value": 1}}).encode()
+        await plain.publish("rpc.vision.$event.ticks", event)
+        await plain.publish("rpc.vision.add", event, reply="rpc.vision.$event.ticks")
+        await plain.flush()
+        server.publish("ticks", 2)
+        assert json.loads((await heard.next_msg(20)).data)["params"]["value"] == 2
+
+
+async def test_the_accounts_of_the_page(start_nats: StartNats) -> None:
+    """Users of the account that imports the service may call; they cannot publish an event of the service."""
+    nats = start_nats(text=configuration("accounts"))
+    server = make_server(authenticate=by_nats)
+    async with (
+        serving(server, nats, login=login("vision"), trust_identity=True) as address,
+        AsyncClient(address, nats=login("ada")) as client,
+        plain_client(nats.url_with("bob", "p")) as plain,
+        plain_client(nats.url_with("vision", "p")) as victim,
+    ):
+        assert await client.whoami() == "WEB/ada"
+        assert {"add", "whoami"} <= {method["name"] for method in (await client.call("rpc.discover"))["methods"]}
+        async with client.batch() as batch:
+            results = [batch.add(number, number) for number in range(3)]
+        assert [each.result() for each in results] == [0, 2, 4]
+
+        heard = await victim.subscribe("rpc.vision.$event.>")
+        await victim.flush()
+        event = json.dumps({"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "ticks", "value": 1}}).encode()
+        await plain.publish("rpc.vision.$event.ticks", event)
+        await plain.flush()
+        server.publish("ticks", 2)
+        assert json.loads((await heard.next_msg(20)).data)["params"]["value"] == 2
+
+
 async def test_private_inboxes(start_nats: StartNats) -> None:
-    alice = {"publish": ["rpc.vision.>"], "subscribe": ["_INBOX_alice.>"]}
-    instance = {**INSTANCE, "publish": ["_INBOX_alice.>"]}
+    alice = {**CALLER, "subscribe": {"allow": ["_INBOX_alice.>"]}}
+    instance = {**INSTANCE, "publish": {"allow": ["_INBOX_alice.>"]}}
     nats = start_nats(users=[user("instance", instance), user("alice", alice)])
     async with serving(make_server(), nats, login=login("instance")) as address:
         async with AsyncClient(address, nats=login("alice", inbox_prefix="_INBOX_alice")) as client:
@@ -328,10 +403,9 @@ async def test_private_inboxes(start_nats: StartNats) -> None:
 
 
 async def test_a_method_that_nats_does_not_permit_fails_at_once(start_nats: StartNats) -> None:
-    limited = {
-        "publish": ["rpc.vision.add", "rpc.vision.count", "rpc.vision.$inquiry", "rpc.vision.$instance.*.*"],
-        "subscribe": ["_INBOX.>"],
-    }
+    limited = only(
+        ["rpc.vision.add", "rpc.vision.count", "rpc.vision.$inquiry", "rpc.vision.$instance.*.*"], ["_INBOX.>"]
+    )
     nats = start_nats(users=[user("instance", INSTANCE), user("caller", limited)])
     async with (
         serving(make_server(), nats, login=login("instance")) as address,
@@ -389,7 +463,10 @@ async def test_an_instance_publishes_nothing_for_callers_but_to_inboxes(
 async def test_an_instance_without_a_permission(
     start_nats: StartNats, missing: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    few = {**INSTANCE, "subscribe": [subject for subject in INSTANCE["subscribe"] if subject != missing]}
+    few = {
+        **INSTANCE,
+        "subscribe": {"allow": [subject for subject in INSTANCE["subscribe"]["allow"] if subject != missing]},
+    }
     nats = start_nats(users=[user("instance", few), user("caller", CALLER)])
     server = make_server()
     if missing != "$SRV.>":
@@ -491,9 +568,9 @@ async def test_calls_wait_for_an_async_function_and_keep_their_order(shared_nats
 
 def two_accounts(*, share: bool) -> dict[str, Any]:
     """An account with the instances, and one of callers, which imports the service."""
-    imported = {"service": {"account": "VISION", "subject": "rpc.vision.>"}, "share": share}
+    imported = {"service": {"account": "VISION", "subject": "rpc.vision.*"}, "share": share}
     users = [{"user": "alice", "password": "p"}, {"user": "bob", "password": "p"}]
-    instances = {"users": [{"user": "instance", "password": "p"}], "exports": [{"service": "rpc.vision.>"}]}
+    instances = {"users": [{"user": "instance", "password": "p"}], "exports": [{"service": "rpc.vision.*"}]}
     return {"accounts": {"VISION": instances, "CALLERS": {"users": users, "imports": [imported]}}}
 
 
@@ -526,9 +603,64 @@ async def test_nats_says_who_calls_from_another_account(start_nats: StartNats) -
         told = json.dumps({"acc": "CALLERS", "user": "alice"})
         message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "whoami"}).encode()
         async with plain_client(nats.url_with("bob", "p")) as forger:
-            for name in ("Nats-Request-Info", "nats-request-info", "NATS-REQUEST-INFO"):
+            answer = await forger.request("rpc.vision.whoami", message, timeout=20, headers={"Nats-Request-Info": told})
+            assert json.loads(answer.data)["result"] == "CALLERS/bob"  # nats-server takes this line out
+            for name in ("nats-request-info", "NATS-REQUEST-INFO"):
                 answer = await forger.request("rpc.vision.whoami", message, timeout=20, headers={name: told})
-                assert json.loads(answer.data)["result"] == "CALLERS/bob"
+                assert json.loads(answer.data)["error"]["code"] == NotAuthenticated.CODE
+
+
+FORGED = b'{"acc":"CALLERS","user":"alice"}'
+
+INFO = b"Nats-Request-Info"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"NATS/1.0\r\n" + INFO + b" : " + FORGED + b"\r\nZ: ",  # the server's own line is put behind this Z
+        b"NATS/1.0\r\n" + INFO + b" : " + FORGED + b"\r\n\r\n",
+        b"NATS/1.0\r\n" + INFO + b"\t: " + FORGED + b"\r\nZ: ",
+        b"NATS/1.0\r\n " + INFO + b": " + FORGED + b"\r\nZ: ",
+        b"NATS/1.0\r\n" + INFO + b":" + FORGED + b"\r\nZ: ",
+        b"NATS/1.0\r\nnats-request-info: " + FORGED + b"\r\nZ: ",
+        b"NATS/1.0\r\n" + INFO + b": " + FORGED + b"zz",
+        b"NATS/1.0\r\n" + INFO + b": " + FORGED + b"\r\n" + INFO + b": " + FORGED + b"\r\nZ: ",
+        b"NATS/1.0\r\n\r\n" + INFO + b": " + FORGED + b"\r\nZ: ",
+        b"NATS/1.0\r\nA: \n" + INFO + b": " + FORGED + b"\r\nZ: ",
+        b"NATS/1.0\r\nA: \r" + INFO + b": " + FORGED + b"\nZ: ",
+        b"NATS/1.0 200 " + INFO + b": " + FORGED + b"\r\n" + INFO + b" : " + FORGED + b"\r\nZ: ",
+        b"NATS/1.0\r\n\xff: x\r\n" + INFO + b" : " + FORGED + b"\r\nZ: ",
+        b"XATS/1.0\r\n" + INFO + b" : " + FORGED + b"\r\nZ: ",
+    ],
+    ids=repr,
+)
+async def test_a_forged_identity_is_not_believed(start_nats: StartNats, head: bytes) -> None:
+    """nats-server puts its line behind what the caller has written, whatever that is."""
+    nats = start_nats(config=two_accounts(share=True))
+    server = make_server(authenticate=by_nats)
+    called = 0
+
+    @server(allow="CALLERS/alice")
+    def secret() -> None:
+        nonlocal called
+        called += 1
+
+    answers = []
+    async with serving(server, nats, login=login("instance"), trust_identity=True) as address:
+        raw = await RawClient.connect(nats.port, "bob")
+        await raw.subscribe("answers.*")
+        for name in ("whoami", "secret"):
+            call = {"jsonrpc": "2.0", "id": 1, "method": name}
+            raw.publish(f"rpc.vision.{name}", json.dumps(call).encode(), "answers.here", head)
+            answers.append((await raw.next()).json)
+        await raw.close()
+        async with AsyncClient(address, nats=login("alice")) as alice:
+            assert await alice.whoami() == "CALLERS/alice"
+    assert not called
+    who, refused = answers
+    assert who.get("result") == "CALLERS/bob" or who["error"]["code"] == NotAuthenticated.CODE
+    assert refused["error"]["code"] in (NotAuthenticated.CODE, NotPermitted.CODE)
 
 
 async def test_an_import_that_is_not_shared_tells_the_account_alone(start_nats: StartNats) -> None:

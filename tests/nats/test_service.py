@@ -243,7 +243,8 @@ async def test_an_instance_joins_again_once_although_its_node_is_lost_while_it_j
     start_nats: Callable[..., NatsServer],
 ) -> None:
     nats = start_nats()
-    async with serving(nats) as served, AsyncClient(served.address, wait_for=30, timeout=30, retries=5) as client:
+    again: dict[str, Any] = {"retries": 5, "retry": "all", "wait_for": 30, "timeout": 30}
+    async with serving(nats) as served, AsyncClient(served.address, **again) as client:
         assert await client.call("add", 1, 2) == 3
         for _ in range(3):
             nats.kill()

@@ -200,6 +200,28 @@ async def test_text_where_frames_are_switched_off(nats: NatsServer) -> None:
         assert np.array_equal(await client.call("echo", array()), array())
 
 
+async def test_text_waits_like_frames_where_there_is_no_room(nats: NatsServer) -> None:
+    server, may_end, begun = make_server(binary=False, limits=Limits(max_calls=2)), asyncio.Event(), list[str]()
+
+    @server
+    async def late(text: str) -> str:
+        begun.append(text[-1])
+        await may_end.wait()
+        return text[-1]
+
+    async def send_batch(client: AsyncClient) -> list[str]:
+        async with client.batch() as batch:
+            calls = batch.late("b" * SIZE), batch.late("c")
+        return [call.result() for call in calls]
+
+    async with joined(server, nats), client_of(nats, binary=False) as client:
+        sent = [client.late("a" * SIZE + str(number)) for number in range(6)]
+        calls = asyncio.gather(*sent, send_batch(client))
+        await until(lambda: len(begun) == 2)
+        may_end.set()
+        assert await calls == [*"012345", ["b", "c"]]
+
+
 # -- clear errors -----------------------------------------------------------------------------------------------------
 
 

@@ -380,10 +380,11 @@ async def test_errors_have_their_code_and_the_text_that_the_caller_gets(spans: S
             with pytest.raises(RpcError):
                 await client.call(name)
     for kind in (SpanKind.CLIENT, SpanKind.SERVER):
-        for name, code, text in (("fail", "7", "no such thing"), ("crash", "-32603", "Internal error")):
+        for name, code, text in (("fail", "7", "no such thing"), ("crash", "-32603", "Internal error: see")):
             span = spans.one(name, kind)
             assert attributes(span)["error.type"] == attributes(span)["rpc.response.status_code"] == code
-            assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, text)
+            assert span.status.status_code is StatusCode.ERROR
+            assert str(span.status.description).startswith(text)
 
 
 async def test_unknown_methods_have_one_name_at_the_server(spans: Spans) -> None:
@@ -475,7 +476,8 @@ async def test_a_call_that_is_sent_again_is_one_span_with_an_event(spans: Spans)
             await asyncio.sleep(60)
         return "done"
 
-    async with server.listening(port=0) as address, AsyncClient(address, tracing=spans.provider, retries=2) as client:
+    again: dict[str, Any] = {"retries": 2, "retry": "all", "tracing": spans.provider}
+    async with server.listening(port=0) as address, AsyncClient(address, **again) as client:
         assert await client.flaky() == "done"
     made = spans.one("flaky", SpanKind.CLIENT)
     assert [event.name for event in made.events] == ["retry"]

@@ -14,7 +14,7 @@ from rpcstream.codec.payloads import FrameLine
 from rpcstream.errors import MethodNotFound, RpcError, ServerBusy
 from rpcstream.peer import incoming
 from rpcstream.peer.incoming import CHECKED_MIN, LOOK_EVERY, FrameAdmission
-from rpcstream.peer.memory import SLOW_AFTER, SLOW_RATE, WAIT_MAX, MessageMemory, Reception
+from rpcstream.peer.memory import PARTLY, SLOW_AFTER, WAIT_MAX, MessageMemory, Reception
 from rpcstream.peer.pending import BinaryOffer, PendingCalls
 from rpcstream.peer.state import ConversationState
 from rpcstream.wire.binary_frame import header
@@ -108,6 +108,11 @@ class Connection:
     def announce(self, size: int, json: bytes = CALL) -> None:
         self.send(header(len(json), [size]) + json)
 
+    def announce_and_send(self, size: int, sent: int) -> None:
+        """Send the beginning of a frame, as long as it is read."""
+        self.announce(size)
+        self.send(b"x" * sent)
+
     @property
     def refusal(self) -> RpcError | None:
         (message,) = self.seen
@@ -135,44 +140,78 @@ def world() -> World:
     return World()
 
 
-def test_memory_is_reserved_for_what_is_announced_and_released_when_it_has_come(world: World) -> None:
+def test_bytes_are_counted_when_they_have_come(world: World) -> None:
     one = world.connect()
     one.announce(MIB)
-    assert world.memory.waiting == MIB
-    one.send(b"x" * MIB)
+    assert world.memory.waiting == 0
+    one.send(b"x" * (PARTLY - 1))
+    assert world.memory.waiting == 0
+    one.send(b"x")
+    assert world.memory.waiting == PARTLY
+    one.send(b"x" * (MIB - PARTLY - 1))
+    assert world.memory.waiting == MIB - 1
+    one.send(b"x")
     assert one.refusal is None
     world.check_nothing_left()
 
 
+def test_announced_bytes_cost_others_nothing(world: World) -> None:
+    for _ in range(100):
+        world.connect().announce(16 * MIB)
+    honest = world.connect()
+    honest.announce(8 * MIB)
+    honest.send(b"x" * 8 * MIB)
+    assert honest.refusal is None
+    assert world.memory.waiting == 0
+
+
 def test_those_for_whom_there_is_none_wait_in_their_order(world: World) -> None:
     first, *others = [world.connect() for _ in range(4)]
-    first.announce(15 * MIB)
+    first.announce_and_send(16 * MIB, 15 * MIB)
     for other in others:
-        other.announce(6 * MIB)
-    small = world.connect()
-    small.announce(MIB // 2)  # it would fit, and others came before
-    assert [each.framer.is_waiting for each in (first, *others, small)] == [False, True, True, True, True]
-    first.send(b"x" * 15 * MIB)
+        other.announce_and_send(6 * MIB, 2 * MIB)
+    medium, small = world.connect(), world.connect()
+    medium.announce_and_send(MIB, MIB // 2)  # it would fit, and others came before
+    small.announce(PARTLY - 1)
+    small.send(b"x" * (PARTLY - 1))
+    assert small.refusal is None
+    assert [each.framer.is_waiting for each in (first, *others, medium)] == [False, True, True, True, True]
+    first.send(b"x" * MIB)
     world.loop.settle()
-    assert [each.framer.is_waiting for each in (*others, small)] == [False, False, True, True]
-    others[1].send(b"x" * 6 * MIB)
-    world.loop.settle()
-    assert [each.framer.is_waiting for each in (*others, small)] == [False, False, False, False]
-    others[0].send(b"x" * 6 * MIB)
-    others[2].send(b"x" * 6 * MIB)
-    small.send(b"x" * (MIB // 2))
-    assert [each.refusal for each in (first, *others, small)] == [None] * 5
+    assert [each.framer.is_waiting for each in (*others, medium)] == [False] * 4
+    for other in others:
+        other.send(b"x" * 4 * MIB)
+    medium.send(b"x" * (MIB // 2))
+    assert [each.refusal for each in (first, *others, medium)] == [None] * 5
+    world.check_nothing_left()
+
+
+def test_the_oldest_frame_never_waits_so_that_not_all_wait_for_each_other(world: World) -> None:
+    all_of_them = [world.connect() for _ in range(8)]
+    for each in all_of_them:
+        each.announce_and_send(16 * MIB, MIB)
+    left = dict.fromkeys(all_of_them, 15)
+    while any(left.values()):
+        able = [each for each in all_of_them if left[each] and not each.framer.is_waiting]
+        assert able
+        for each in able:
+            each.send(b"x" * MIB)
+            left[each] -= 1
+            world.loop.settle()
+    assert [each.refusal for each in all_of_them] == [None] * 8
+    assert world.memory.waiting == 0
     world.check_nothing_left()
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_one_that_waits_and_is_lost_holds_up_no_other(world: World, position: int) -> None:
     first, *others = [world.connect() for _ in range(4)]
-    first.announce(16 * MIB)
+    first.announce_and_send(17 * MIB - 1000, 16 * MIB)
     for other in others:
-        other.announce(6 * MIB)
+        other.announce_and_send(6 * MIB, MIB)
+        assert other.framer.is_waiting
     lost = others.pop(position)
-    first.send(b"x" * 16 * MIB)  # the first of those that wait is called, and lost before it is its turn
+    first.send(b"x" * (MIB - 1000))  # the first of those that wait is called, and lost before it is its turn
     lost.frames.give_up()
     world.loop.settle()
     assert not any(other.framer.is_waiting for other in others)
@@ -183,9 +222,9 @@ def test_one_that_waits_and_is_lost_holds_up_no_other(world: World, position: in
 
 def test_one_that_is_lost_within_a_frame_releases_its_memory(world: World) -> None:
     first, second = world.connect(), world.connect()
-    first.announce(16 * MIB)
-    second.announce(16 * MIB)
-    first.send(b"x" * MIB)
+    first.announce_and_send(16 * MIB, 15 * MIB)
+    second.announce_and_send(16 * MIB, 2 * MIB)
+    assert second.framer.is_waiting
     first.frames.give_up()
     world.loop.settle()
     assert not second.framer.is_waiting
@@ -195,9 +234,9 @@ def test_one_that_is_lost_within_a_frame_releases_its_memory(world: World) -> No
 
 def test_one_whose_stream_ends_while_it_waits(world: World) -> None:
     first, second, third = (world.connect() for _ in range(3))
-    first.announce(16 * MIB)
-    second.announce(16 * MIB)
-    third.announce(1)
+    first.announce_and_send(16 * MIB, 15 * MIB)
+    second.announce_and_send(16 * MIB, 2 * MIB)
+    third.announce_and_send(16 * MIB, MIB)
     second.framer.finish()
     first.framer.finish()
     world.loop.settle()
@@ -211,7 +250,6 @@ def test_the_largest_frame_is_taken_where_nothing_else_waits() -> None:
     world = World(half=MIB)
     one = world.connect()
     one.announce(10 * MIB)
-    assert not one.framer.is_waiting
     one.send(b"x" * 10 * MIB)
     long_json = CALL[:-2] + b',"x":"' + b"x" * 2 * MIB + b'"}\n'
     one.send(header(len(long_json), [MIB]) + long_json[: 2 * MIB])
@@ -226,20 +264,19 @@ def test_the_largest_frame_is_taken_where_nothing_else_waits() -> None:
 # -- frames that come slowly ------------------------------------------------------------------------------------------
 
 
-def test_announced_bytes_that_do_not_come_cost_others_a_few_seconds(world: World) -> None:
+def test_what_has_come_and_stops_costs_others_a_few_seconds(world: World) -> None:
     idle, honest = world.connect(), world.connect()
-    idle.announce(16 * MIB)
-    idle.send(b"x" * 100)
-    honest.announce(MIB)
+    idle.announce_and_send(17 * MIB - 1000, 16 * MIB)
+    honest.announce_and_send(MIB, MIB // 2)
     world.loop.pass_time(SLOW_AFTER - 0.1)
     assert honest.framer.is_waiting
-    world.loop.pass_time(LOOK_EVERY + 0.2)
+    world.loop.pass_time(2 * (SLOW_AFTER + LOOK_EVERY))
     assert not honest.framer.is_waiting
-    assert world.memory.waiting == MIB
-    honest.send(b"y" * MIB)
+    assert world.memory.waiting == MIB // 2
+    honest.send(b"y" * (MIB // 2))
     assert honest.refusal is None
     # The connection of the other one stays, and its frame is skipped exactly.
-    idle.send(b"x" * (16 * MIB - 100))
+    idle.send(b"x" * (MIB - 1000))
     assert isinstance(idle.refusal, ServerBusy)
     idle.send(b"[1]\n")
     assert idle.seen[1] == b"[1]"
@@ -257,84 +294,59 @@ def test_its_memory_is_freed_at_once(world: World, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(FrameLine, "take_memory", watched)
     idle, honest = world.connect(), world.connect()
-    idle.announce(16 * MIB)
-    honest.announce(MIB)
-    world.loop.pass_time(SLOW_AFTER + LOOK_EVERY)
+    idle.announce_and_send(17 * MIB - 1000, 16 * MIB)
+    honest.announce_and_send(MIB, MIB // 2)
+    world.loop.pass_time(2 * (SLOW_AFTER + LOOK_EVERY))
     gc.collect()
     assert [each() is None for each in taken] == [True, False]
 
 
 def test_what_comes_fast_enough_keeps_its_memory(world: World) -> None:
     steady, honest = world.connect(), world.connect()
-    steady.announce(16 * MIB)
-    honest.announce(MIB)
-    for _ in range(15):
-        steady.send(b"x" * (SLOW_RATE + 1000))
-        world.loop.pass_time(1.0)
+    steady.announce_and_send(16 * MIB, 15 * MIB)
+    honest.announce_and_send(3 * MIB, 2 * MIB)
     assert honest.framer.is_waiting
-    steady.send(b"x" * (16 * MIB - 15 * (SLOW_RATE + 1000)))
+    world.loop.pass_time(SLOW_AFTER - LOOK_EVERY)
+    assert honest.framer.is_waiting
+    steady.send(b"x" * MIB)
     assert steady.refusal is None
     world.loop.settle()
     assert not honest.framer.is_waiting
 
 
-def test_what_has_come_fast_and_stops_loses_its_memory(world: World) -> None:
-    burst, honest = world.connect(), world.connect()
-    burst.announce(16 * MIB)
-    burst.send(b"x" * 15 * MIB)
-    honest.announce(2 * MIB)
-    world.loop.pass_time(2 * (SLOW_AFTER + LOOK_EVERY))
-    assert not honest.framer.is_waiting
-    burst.send(b"x" * MIB + b"[1]\n")
-    assert burst.seen[1] == b"[1]"
-
-
 def test_what_comes_slowly_keeps_its_memory_while_no_other_needs_it(world: World) -> None:
     slow = world.connect()
-    slow.announce(MIB)
+    slow.announce_and_send(MIB, MIB // 2)
     world.loop.pass_time(50)
-    slow.send(b"x" * MIB)
+    slow.send(b"x" * (MIB // 2))
     assert slow.refusal is None
 
 
 def test_bytes_that_are_received_into_its_memory_after_all(world: World) -> None:
     """Some transports take the memory first, and receive into it later."""
     idle, honest = world.connect(), world.connect()
-    idle.announce(16 * MIB)
+    idle.announce_and_send(17 * MIB - 1000, 16 * MIB)
     target = idle.framer.target()
     assert target is not None
-    honest.announce(MIB)
-    world.loop.pass_time(SLOW_AFTER + LOOK_EVERY)
+    honest.announce_and_send(MIB, MIB // 2)
+    world.loop.pass_time(2 * (SLOW_AFTER + LOOK_EVERY))
     target[:100] = b"x" * 100
     assert idle.framer.received(100) == []
     assert idle.framer.target() is None
-    idle.send(b"x" * (16 * MIB - 100) + b"[1]\n")
+    idle.send(b"x" * (MIB - 1100) + b"[1]\n")
     assert idle.seen[1] == b"[1]"
 
 
-def test_many_that_announce_and_send_nothing(world: World) -> None:
-    """Each round of those that fit costs a few seconds; then it is the turn of who came behind them."""
-    idle = [world.connect() for _ in range(4)]
-    for each in idle:
-        each.announce(16 * MIB)
-    honest = world.connect()
-    honest.announce(MIB)
-    world.loop.pass_time(4 * (SLOW_AFTER + LOOK_EVERY))
-    assert not honest.framer.is_waiting
-    honest.send(b"x" * MIB)
-    assert honest.refusal is None
-
-
 def test_none_waits_for_ever(world: World) -> None:
-    """JSON of frames that wait takes memory as well: all of it may be taken by such."""
+    """Text that is being received takes memory as well: all of it may be taken by such."""
     steady, waiting = world.connect(), world.connect()
-    steady.announce(16 * MIB - 1)
-    waiting.announce(16 * MIB)
+    steady.announce_and_send(17 * MIB - 1000, 16 * MIB)
+    waiting.announce_and_send(16 * MIB, MIB)
     for _ in range(int(WAIT_MAX) + 2):
         world.loop.pass_time(1.0)
         steady.frames.since = world.loop.now  # it comes fast enough
     assert not waiting.framer.is_waiting
-    waiting.send(b"x" * 16 * MIB)
+    waiting.send(b"x" * 15 * MIB)
     assert isinstance(waiting.refusal, ServerBusy)
     assert list(world.memory.receiving) == [steady.frames]
     assert not world.memory.waiters
@@ -368,8 +380,9 @@ def test_memory_is_taken_for_a_reply_that_is_waited_for(world: World) -> None:
     one = world.connect()
     one.state.pending.add(BinaryOffer(lambda: None))
     one.announce(MIB, REPLY)
-    assert world.memory.waiting == MIB
-    one.send(b"x" * MIB)
+    one.send(b"x" * (MIB // 2))
+    assert world.memory.waiting == MIB // 2
+    one.send(b"x" * (MIB // 2))
     assert one.refusal is None
 
 
@@ -384,9 +397,10 @@ def test_a_reply_to_a_call_that_is_made_while_it_comes_is_none(world: World) -> 
 
 def test_a_request_is_looked_at_once_however_long_it_waits(world: World) -> None:
     first, second = world.connect(), world.connect()
-    first.announce(16 * MIB)
-    second.announce(CHECKED_MIN)
-    world.loop.pass_time(SLOW_AFTER + LOOK_EVERY)
+    first.announce_and_send(17 * MIB - 1000, 16 * MIB)
+    second.announce_and_send(2 * CHECKED_MIN, CHECKED_MIN)
+    assert second.framer.is_waiting
+    world.loop.pass_time(2 * (SLOW_AFTER + LOOK_EVERY))
     assert not second.framer.is_waiting
     assert second.state.asked == 1
 

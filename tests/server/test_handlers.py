@@ -20,7 +20,8 @@ import orjson
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import AsyncClient, ConnectFailed, Context, MethodNotFound, RpcError, Server, Shape
+from rpcstream import AsyncClient, ConnectFailed, Context, InternalError, MethodNotFound, RpcError, Server, Shape
+from rpcstream.observe.limited_log import EACH
 
 
 async def ask(server: Server, connect: Any, method: str, params: Any = None) -> Any:
@@ -75,9 +76,13 @@ async def test_return_hints_are_honoured(connect: Any, caplog: pytest.LogCapture
         assert (await raw.call("nothing"))["result"] is None
         for name in ("wrong", "array", "shaped"):
             caplog.clear()
-            assert (await raw.call(name))["error"] == {"code": -32603, "message": "Internal error"}
-            assert f"method '{name}' failed" in caplog.text
-            assert "return hint" in caplog.text
+            error = (await raw.call(name))["error"]
+            what = "the result does not fit the return hint"
+            found = re.fullmatch(rf"Internal error: {what}; see the server's log, id ([0-9a-f]{{8}})", error["message"])
+            assert found is not None
+            assert "data" not in error
+            assert f"method '{name}' failed: {what}, id {found[1]}\n" in caplog.text
+            assert "expected" in caplog.text, "the log has the details"
 
 
 async def test_what_cannot_be_encoded_is_an_internal_error(connect: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -92,7 +97,10 @@ async def test_what_cannot_be_encoded_is_an_internal_error(connect: Any, caplog:
     server.add(lambda: circle, name="circle")
     async with server.listening(port=0) as address:
         raw = await connect(address)
-        assert (await raw.call("opaque"))["error"]["code"] == -32603
+        message = (await raw.call("opaque"))["error"]["message"]
+        assert re.fullmatch(
+            r"Internal error: the result cannot be encoded; see the server's log, id [0-9a-f]{8}", message
+        )
         assert "object" in caplog.text
         assert (await raw.call("circle"))["error"]["code"] == -32603
         reply = await raw.call("deep")
@@ -170,14 +178,14 @@ def failing() -> Server:
 @pytest.mark.parametrize(
     ("method", "error"),
     [
-        ("boom", {"code": -32603, "message": "Internal error"}),
-        ("boom_later", {"code": -32603, "message": "Internal error"}),
-        ("leave", {"code": -32603, "message": "Internal error"}),
+        ("boom", {"code": -32603, "message": "Internal error: see the server's log, id "}),
+        ("boom_later", {"code": -32603, "message": "Internal error: see the server's log, id "}),
+        ("leave", {"code": -32603, "message": "Internal error: see the server's log, id "}),
         ("cancel", {"code": -32800, "message": "Cancelled"}),
         ("own", {"code": 42, "message": "mine", "data": {"a": 1.0}}),
         ("known", {"code": -32601, "message": "no such thing"}),
-        ("nested", {"code": -32603, "message": "Internal error"}),
-        ("unreachable", {"code": -32603, "message": "Internal error"}),
+        ("nested", {"code": -32603, "message": "Internal error: see the server's log, id "}),
+        ("unreachable", {"code": -32603, "message": "Internal error: see the server's log, id "}),
         ("bad_data", {"code": 43, "message": "mine"}),
     ],
 )
@@ -187,10 +195,10 @@ async def test_failures_say_what_they_mean_to_and_no_more(
     server = failing()
     async with server.listening(port=0) as address:
         raw = await connect(address)
-        assert await raw.call(method) == {"jsonrpc": "2.0", "id": 1, "error": error}
+        assert without_id(await raw.call(method), caplog) == {"jsonrpc": "2.0", "id": 1, "error": error}
         batch = [{"jsonrpc": "2.0", "method": method, "id": 2}, {"jsonrpc": "2.0", "method": "rpc.ping", "id": 3}]
         replies = await raw.ask(orjson.dumps(batch))
-        assert replies == [
+        assert [without_id(reply, caplog) for reply in replies] == [
             {"jsonrpc": "2.0", "id": 2, "error": error},
             {"jsonrpc": "2.0", "id": 3, "result": "pong"},
         ]
@@ -198,6 +206,46 @@ async def test_failures_say_what_they_mean_to_and_no_more(
         assert (await raw.call("rpc.ping"))["result"] == "pong"
     if error["code"] == -32603:
         assert "Traceback" in caplog.text
+
+
+def without_id(reply: Any, caplog: pytest.LogCaptureFixture) -> Any:
+    """The reply; of an internal error without the id, which must be in the log, too."""
+    if "error" not in reply or reply["error"]["code"] != -32603:
+        return reply
+    message, failure_id = reply["error"]["message"][:-8], reply["error"]["message"][-8:]
+    assert f"failed, id {failure_id}\nTraceback" in caplog.text
+    return {**reply, "error": {**reply["error"], "message": message}}
+
+
+async def test_items_are_told_apart_from_exceptions_as_results_are(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+
+    @server
+    def wrong() -> Iterator[int]:
+        yield 1
+        yield "two"  # type: ignore[misc]
+
+    @server
+    def opaque() -> Iterator[Any]:
+        yield object()
+
+    async with server.listening(port=0) as address, AsyncClient(address) as client:
+        for method, what in (("wrong", "does not fit the return hint"), ("opaque", "cannot be encoded")):
+            text = rf"Internal error: (an item|the result) {what}; see the server's log, id [0-9a-f]{{8}} "
+            with pytest.raises(InternalError, match=text):
+                [item async for item in client.stream(method)]
+            with pytest.raises(InternalError, match=text):
+                await client.call(method)
+
+
+async def test_a_failure_that_the_log_omits_is_called_that(caplog: pytest.LogCaptureFixture) -> None:
+    server = failing()
+    async with server.listening(port=0) as address, AsyncClient(address) as client:
+        for _ in range(EACH):
+            with pytest.raises(InternalError, match="see the server's log, id"):
+                await client.boom()
+        with pytest.raises(InternalError, match="the server's log omits it, because there were too many errors"):
+            await client.boom()
 
 
 async def test_debug_shows_exceptions_and_logs_messages(connect: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -500,7 +548,7 @@ async def test_discover(connect: Any) -> None:
     own = [f"rpc.{name}" for name in ("discover", "hello", "ping", "stats", "subscribe", "unsubscribe")]
     assert list(methods) == ["add", *own, "vectorize"]
     described = methods["add"]
-    assert (described["summary"], described["description"]) == ("Adds.", "Adds.\n\nAt length.")
+    assert (described["summary"], described["description"]) == ("Adds.", "At length.")
     assert described["paramStructure"] == "by-name"
     assert [parameter["name"] for parameter in described["params"]] == ["a", "flag", "b", "rest"]
     assert [parameter["required"] for parameter in described["params"]] == [True, True, False, False]

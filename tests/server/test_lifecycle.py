@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import Limits, Server
+from rpcstream import Client, Limits, Server
 
 PROGRAM = """
     import asyncio, gc, sys, time
@@ -97,6 +97,55 @@ def rest(sock: socket.socket) -> list[Any]:
     farewell, *messages = map(orjson.loads, data.splitlines())
     assert farewell["method"] == "$/goAway"
     return messages
+
+
+def test_hangup_ends_neither_a_server_nor_one_that_starts() -> None:
+    program = """
+        import contextlib, os, signal
+        from rpcstream import Server
+
+        @contextlib.asynccontextmanager
+        async def lifespan(server):
+            os.kill(os.getpid(), signal.SIGHUP)
+            yield
+            os.kill(os.getpid(), signal.SIGHUP)
+
+        server = Server(lifespan=lifespan)
+
+        @server
+        def hang_up() -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+        server.run(port=0, on_listening=lambda address: print(address, flush=True))
+        print("ended", signal.getsignal(signal.SIGHUP) is signal.SIG_DFL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as popen:
+        assert popen.stdout is not None
+        with Client(popen.stdout.readline().strip()) as client:
+            for _ in range(3):
+                client.call("hang_up")
+            popen.send_signal(signal.SIGHUP)
+            assert client.call("rpc.ping") == "pong"
+        popen.send_signal(signal.SIGTERM)
+        assert popen.stdout.read() == "ended True\n"
+    assert popen.returncode == 0
+
+
+def test_the_handler_that_a_program_has_for_hangup_stays() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, frame: heard.append(number))
+    server = Server()
+
+    def hang_up(address: str) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        server.stop()
+
+    try:
+        server.run(port=0, on_listening=hang_up)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert heard == [signal.SIGHUP]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

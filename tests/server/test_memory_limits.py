@@ -12,9 +12,20 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Client, Context, InvalidRequest, Limits, MessageTooLarge, Server, ServerBusy
+from rpcstream import (
+    AsyncClient,
+    Client,
+    Context,
+    InvalidRequest,
+    Limits,
+    MessageTooLarge,
+    RpcError,
+    Server,
+    ServerBusy,
+)
 from rpcstream.codec import payloads
 from rpcstream.codec.memory import collector_paused
+from rpcstream.hub import Hub
 from rpcstream.peer.flow_control import StreamReceiver
 from rpcstream.peer.memory import PARTLY, MessageMemory, Reception, memory_of
 from rpcstream.wire.framing import LineFramer
@@ -136,6 +147,123 @@ async def test_an_answer_with_too_many_values_fails_the_handler_that_asked() -> 
         assert (await reply_of(reader))["error"]["code"] == -32603
         writer.write(request("size", [[1]]))
         assert (await reply_of(reader))["result"] == 1
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+#: A payload over the limit of the tests, with JSON under it.
+BYTES = {"$type": "bytes", "data": "QUJD" * 100_000}
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 60_000, '"' * 30_000, "\\" * 30_000, "é" * 30_000, [" " * 10] * 6_000, [BYTES, "x" * 60_000]],
+    ids=["text", "quotes", "backslashes", "not ASCII", "many", "beside a payload"],
+)
+async def test_a_message_with_too_much_json_is_refused_and_the_next_one_taken(value: Any) -> None:
+    service = Service(max_json_size=50_000)
+    async with service.raw() as [(reader, writer)]:
+        writer.write(request("size", [value], "long"))
+        writer.write(request("size", ["x" * 40_000], "fits"))
+        refused = await reply_of(reader)
+        assert refused["id"] == "long"
+        assert refused["error"]["code"] == -32001
+        assert "max_json_size" in refused["error"]["message"]
+        assert "payloads" in refused["error"]["message"]
+        data = refused["error"]["data"]
+        assert (data["limit"], data["side"]) == (50_000, "server")
+        assert data["json_size"] > 50_000
+        assert (await reply_of(reader))["result"] == 40_000
+
+
+async def test_blanks_are_json() -> None:
+    service = Service(max_json_size=50_000)
+    async with service.raw() as [(reader, writer)]:
+        writer.write(request("size", [[1]]).replace(b"[[1]]", b"[[1" + b" " * 60_000 + b"]]"))
+        assert (await reply_of(reader))["error"]["data"]["limit"] == 50_000
+
+
+@pytest.mark.parametrize("beside", [1, "x" * 20_000, ["\n" * 10, {"a": 1}] * 500], ids=["short", "text", "values"])
+async def test_payloads_do_not_count_as_json(beside: Any) -> None:
+    service = Service(max_json_size=50_000)
+    async with service.raw() as [(reader, writer)]:
+        writer.write(request("size", [[BYTES, beside, BYTES]]))
+        assert (await reply_of(reader))["result"] == 3
+
+
+async def test_a_payload_with_escapes_is_json() -> None:
+    service = Service(max_json_size=50_000)
+    async with service.raw() as [(reader, writer)]:
+        writer.write(request("size", [BYTES]).replace(b"QUJDQUJD", b"QUJD\\u0041UJD", 1))
+        assert (await reply_of(reader))["error"]["code"] == -32001
+
+
+async def test_the_json_of_a_binary_frame_is_limited_and_its_payload_is_not() -> None:
+    service = Service(max_json_size=50_000)
+    async with service.server.listening(port=0) as address:
+        for where in (address, f"ws://{address}", f"http://{address}"):
+            async with AsyncClient(where, limits=Limits(max_json_size=50_000)) as client:
+                assert await client.size(b"x" * 100_000) == 100_000
+                with pytest.raises(MessageTooLarge, match="max_json_size") as raised:
+                    await client.size([b"x" * 100_000, "x" * 60_000])
+                assert raised.value.data["side"] == "server"
+
+
+async def test_a_client_refuses_an_answer_with_too_much_json_and_takes_large_payloads() -> None:
+    service = Service()
+
+    @service.server
+    def text(count: int) -> str:
+        return "x" * count
+
+    @service.server
+    def data(count: int) -> bytes:
+        return b"x" * count
+
+    async with service.server.listening(port=0) as address:
+        limits = Limits(max_json_size=50_000)
+        for where in (address, f"http://{address}", f"ws://{address}"):
+            for binary in (True, False):
+                async with AsyncClient(where, limits=limits, binary=binary) as client:
+                    with pytest.raises(MessageTooLarge, match="max_json_size") as raised:
+                        await client.text(60_000)
+                    assert raised.value.data["side"] == "client"
+                    assert len(await client.data(1_000_000)) == 1_000_000
+
+        def sync() -> None:
+            for where in (address, f"http://{address}"):
+                for binary in (True, False):
+                    with Client(where, limits=limits, binary=binary) as client:
+                        with pytest.raises(MessageTooLarge, match="max_json_size"):
+                            client.text(60_000)
+                        assert len(client.data(1_000_000)) == 1_000_000
+
+        await asyncio.to_thread(sync)
+
+
+async def test_a_hub_refuses_what_its_clients_would_refuse() -> None:
+    hub = Hub(limits=Limits(max_json_size=50_000))
+    async with (
+        hub.listening(port=0) as address,
+        AsyncClient(address, name="p") as provider,
+        AsyncClient(address) as caller,
+    ):
+
+        @provider
+        def size(value: Any) -> int:
+            return len(value)
+
+        @provider
+        def text(count: int) -> str:
+            return "x" * count
+
+        await provider.offer()
+        assert await caller.size(b"x" * 100_000) == 100_000
+        with pytest.raises(MessageTooLarge, match="max_json_size"):
+            await caller.size("x" * 60_000)
+        with pytest.raises(RpcError, match="max_json_size"):
+            await caller.text(60_000)
+        assert len(await caller.text(40_000)) == 40_000
 
 
 # -- a connection -------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class WorkersProcess:
 
     def workers(self) -> list[dict[str, int]]:
         """What `rpc.stats` says of the workers. One that was killed a moment ago may have got the connection."""
-        with Client(self.address, retries=10) as client:
+        with Client(self.address, retries=10, retry="all") as client:
             return client.call("rpc.stats")["workers"]
 
     def pids(self) -> set[int]:

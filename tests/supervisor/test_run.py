@@ -74,3 +74,9 @@ def test_the_number_of_workers_must_be_one(workers: object) -> None:
 def test_a_target_that_is_not_there_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="there is no module 'not_there_at_all'"):
         rpcstream.run("not_there_at_all:server")
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0])
+def test_the_time_for_a_start_must_be_positive(seconds: float) -> None:
+    with pytest.raises(ValueError, match="start_timeout must be a positive number of seconds, or None"):
+        rpcstream.run("module:server", workers=2, start_timeout=seconds)

@@ -54,5 +54,8 @@ class TakeAll:
     def begun(self, rest: PartialFrame) -> None:
         """Nothing takes the memory away."""
 
+    def grow(self, received: int) -> bool:
+        return self.has_room
+
     def over(self) -> None:
         self.finished += 1

@@ -297,6 +297,26 @@ async def test_pages_below_a_mount(service: Service) -> None:
     assert (await get(service.app, "/a\0b")).status == 400
 
 
+async def test_a_slash_at_the_end_is_forgiven() -> None:
+    service = Service(path=["/", "/calls"], mcp=True)
+
+    @service.server.get("/kept/")
+    def kept(request: Request) -> str:
+        return request.path
+
+    async with service.app.lifespan():
+        assert (await get(service.app, "/page/", root="/rpc")).json["path"] == "/page"
+        assert (await get(service.app, "/healthz/")).content == b"ok"
+        assert (await get(service.app, "/kept/")).content == b"/kept/"
+        assert (await get(service.app, "/kept")).status == 404
+        assert (await get(service.app, "/page//")).status == 404
+        assert (await get(service.app, "/mcp/")).status == 405
+        assert (await post(service.app, call("add", 1, 2), path="/calls/")).json == result(3)
+        socket = await connected(service.app, path="/calls/")
+        socket.close()
+        await socket.ended()
+
+
 async def test_a_page_whose_reader_leaves_is_cancelled(service: Service) -> None:
     driver = Driver(service.app, http_scope("GET", "/slow"))
     driver.body(b"")
@@ -536,7 +556,7 @@ async def test_send_that_fails_ends_the_connection_quietly(service: Service) -> 
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def big_frame(size: int = 40_000) -> bytes:
+def big_frame(size: int = 800_000) -> bytes:
     array = {"$type": "ndarray", "dtype": "|u1", "shape": [size], "data": {"$bin": 0}}
     return binary_frame(call("double", array), b"\1" * size)
 
@@ -544,23 +564,23 @@ def big_frame(size: int = 40_000) -> bytes:
 async def begun_frame(service: Service) -> Driver:
     """A frame by HTTP that takes most of the memory for messages, and whose rest has not come."""
     first = Driver(service.app, http_scope(content_type="application/x-rpcstream"))
-    first.body(big_frame()[:1000], more=True)
-    await until(lambda: message_memory(service.server).waiting == 40_000)
+    first.body(big_frame()[:600_000], more=True)
+    await until(lambda: message_memory(service.server).waiting > 500_000)
     return first
 
 
 @pytest.mark.parametrize("behind", [b"", b"x"])
 async def test_a_frame_by_http_waits_for_memory(behind: bytes) -> None:
-    service = Service(limits=Limits(max_message_size=60_000, max_held_total=100_000))
+    service = Service(limits=Limits(max_message_size=1_200_000, max_held_total=1_400_000))
     async with service.app.lifespan():
         first = await begun_frame(service)
         second = Driver(service.app, http_scope(content_type="application/x-rpcstream"))
-        second.body(big_frame()[:20_000], more=True)
-        second.body(big_frame()[20_000:] + behind)
+        second.body(big_frame()[:700_000], more=True)
+        second.body(big_frame()[700_000:] + behind)
         await until(lambda: bool(message_memory(service.server).waiters))
         await asyncio.sleep(0.01)
         assert second.asked == 1  # no more is read meanwhile
-        first.body(big_frame()[1000:])
+        first.body(big_frame()[600_000:])
         assert "result" in (await first.ended()).json
         assert ("result" in (await second.ended()).json) is not behind.startswith(b"x")
         assert message_memory(service.server).waiting == 0
@@ -568,7 +588,7 @@ async def test_a_frame_by_http_waits_for_memory(behind: bytes) -> None:
 
 @pytest.mark.parametrize("behind", [b"", b"x"])
 async def test_a_frame_of_a_websocket_waits_for_memory(behind: bytes) -> None:
-    service = Service(limits=Limits(max_message_size=60_000, max_held_total=100_000))
+    service = Service(limits=Limits(max_message_size=1_200_000, max_held_total=1_400_000))
     async with service.app.lifespan():
         first = await begun_frame(service)
         second = await connected(service.app)
@@ -577,7 +597,7 @@ async def test_a_frame_of_a_websocket_waits_for_memory(behind: bytes) -> None:
         await until(lambda: bool(message_memory(service.server).waiters))
         await asyncio.sleep(0.01)
         assert not second.messages
-        first.body(big_frame()[1000:])
+        first.body(big_frame()[600_000:])
         assert "result" in (await first.ended()).json
         if behind:
             await second.ended()
@@ -592,7 +612,7 @@ async def test_a_frame_of_a_websocket_waits_for_memory(behind: bytes) -> None:
 
 
 async def test_a_client_that_leaves_gives_the_memory_of_its_frame_back() -> None:
-    service = Service(limits=Limits(max_message_size=60_000, max_held_total=100_000))
+    service = Service(limits=Limits(max_message_size=1_200_000, max_held_total=1_400_000))
     async with service.app.lifespan():
         first = await begun_frame(service)
         first.leave()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pytest
 
-from rpcstream import Context
+from rpcstream import AsyncClient, Context, Server
 from rpcstream.wire.http_messages import HttpError, Request, Response, problem
 
 from ..internals import connection_table, is_in_call, is_in_page, unread_request_bytes
@@ -871,3 +871,33 @@ async def test_what_a_handler_has_seen_of_a_session_is_its_own(
     assert (await raw_http.ask(post(call("headers"), "X: a"))).json["result"]["x"] == "a"
     assert "x" not in (await raw_http.ask(post(call("headers")))).json["result"]
     assert (await raw_http.ask(post(call("count", 1)))).json == result([0])
+
+
+@pytest.mark.parametrize("status", [200, 204])
+async def test_the_status_of_the_response_to_notifications(status: Literal[200, 204]) -> None:
+    server = Server(notification_status=status)
+
+    @server
+    def note(value: Any) -> None:
+        pass
+
+    note_it = b'{"jsonrpc": "2.0", "method": "note", "params": [1]}'
+    async with server.listening(port=0) as address:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for body in (note_it, b"[%b,%b]" % (note_it, note_it)):
+            head = "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: "
+            writer.write(f"{head}{len(body)}\r\n\r\n".encode() + body)
+            answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).lower()
+            assert answer.startswith(b"http/1.1 %d " % status)
+            assert (b"content-length: 0" in answer) == (status == 200)
+        async with AsyncClient(f"http://{address}") as client:
+            await client.notify.note(1)
+            assert await client.note(1) is None
+        writer.close()
+        await writer.wait_closed()
+
+
+def test_no_other_status_of_notifications() -> None:
+    with pytest.raises(ValueError, match="200 or 204"):
+        Server(notification_status=202)  # type: ignore[typeddict-item]

@@ -345,58 +345,58 @@ async def test_pages_of_other_sites(origin: str) -> None:
 # -- memory ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cut", [1000, None])
+@pytest.mark.parametrize("cut", [700_000, None])
 async def test_frames_wait_for_memory(cut: int | None) -> None:
     """What all payloads under way take is bounded: a body waits, in part or whole, with the requests behind it."""
-    server = make_server(limits=Limits(max_message_size=60_000, max_held_total=100_000))
-    big = post_frame(call_frame(size=40_000))
+    server = make_server(limits=Limits(max_message_size=1_200_000, max_held_total=1_400_000))
+    big = post_frame(call_frame(size=800_000))
     async with connected(server, 2) as [first, second]:
-        first.send(big[:1000])
-        await until(lambda: message_memory(server).waiting == 40_000)
+        first.send(big[:600_000])
+        await until(lambda: message_memory(server).waiting > 500_000)
         second.send(big[:cut])
         await until(lambda: bool(message_memory(server).waiters))
         if cut:
             second.send(big[cut:])
         second.send(post(call("add", 1, 2)), big)
-        assert await first.ask(big[1000:]) is not None
+        assert await first.ask(big[600_000:]) is not None
         results = [(await second.answer()).json["result"] for _ in range(3)]
-        assert results == [40_000, 3, 40_000]
+        assert results == [800_000, 3, 800_000]
         assert message_memory(server).waiting == 0
 
 
 async def test_a_malformed_frame_that_waited() -> None:
-    server = make_server(limits=Limits(max_message_size=60_000, max_held_total=100_000))
-    big = call_frame(size=40_000)
+    server = make_server(limits=Limits(max_message_size=1_200_000, max_held_total=1_400_000))
+    big = call_frame(size=800_000)
     async with connected(server, 2) as [first, second]:
-        first.send(post_frame(big)[:1000])
-        await until(lambda: message_memory(server).waiting == 40_000)
+        first.send(post_frame(big)[:600_000])
+        await until(lambda: message_memory(server).waiting > 500_000)
         second.send(post_frame(big + b"x"))
         await until(lambda: bool(message_memory(server).waiters))
-        first.send(post_frame(big)[1000:])
+        first.send(post_frame(big)[600_000:])
         assert (await second.answer()).json["error"]["code"] == -32700
-        assert (await first.answer()).json["result"] == 40_000
+        assert (await first.answer()).json["result"] == 800_000
         assert message_memory(server).waiting == 0
 
 
 async def test_a_frame_that_comes_too_slowly() -> None:
     """While others wait it loses its memory: the rest of it is skipped, and the connection goes on."""
     server = make_server()
-    big = post_frame(call_frame(size=40_000))
+    big = post_frame(call_frame(size=800_000))
     async with connected(server) as [http]:
-        http.send(big[:1000])
+        http.send(big[:600_000])
         await until(lambda: bool(message_memory(server).receiving))
         (frame,) = message_memory(server).receiving
         frame.give_way()
         assert message_memory(server).waiting == 0
-        answer = await http.ask(big[1000:])
+        answer = await http.ask(big[600_000:])
         assert (answer.status, answer.json["error"]["code"], answer.json["id"]) == (200, -32002, 1)
-        assert (await http.ask(big)).json["result"] == 40_000
+        assert (await http.ask(big)).json["result"] == 800_000
 
 
 async def test_a_client_that_is_gone_gives_its_memory_back() -> None:
     server = make_server()
     async with connected(server) as [http]:
-        http.send(post_frame(call_frame(size=40_000))[:1000])
-        await until(lambda: message_memory(server).waiting == 40_000)
+        http.send(post_frame(call_frame(size=800_000))[:600_000])
+        await until(lambda: message_memory(server).waiting > 500_000)
         await http.close()
         await until(lambda: message_memory(server).waiting == 0)

@@ -352,7 +352,7 @@ def test_long_and_short_ones_both_ways(files: Files, runner: asyncio.Runner, sch
 
 def test_a_server_that_stops_delivers_what_waits(files: Files, runner: asyncio.Runner) -> None:
     server = publishing(TLS(certificate=files.server))
-    size = 8 * MIB
+    size = 6 * MIB
 
     async def main() -> bytes:
         async with server.listening(port=0) as address:
@@ -372,7 +372,7 @@ def test_a_server_that_stops_delivers_what_waits(files: Files, runner: asyncio.R
 
 
 def test_a_peer_that_never_reads_is_closed(files: Files, runner: asyncio.Runner) -> None:
-    server = publishing(TLS(certificate=files.server), write_timeout=0.3)
+    server = publishing(TLS(certificate=files.server), write_timeout=0.3, max_json_size=64 * MIB)
 
     async def main() -> None:
         async with server.listening(port=0) as address, asyncio.timeout(60):

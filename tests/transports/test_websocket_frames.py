@@ -272,14 +272,14 @@ async def test_after_authentication() -> None:
 
 async def test_frames_wait_for_memory() -> None:
     """What all payloads under way take is bounded: over it a connection is not read, and goes on when there is room."""
-    server = make_server(limits=Limits(max_message_size=60_000, max_held_total=100_000))
-    big = message(bytes(40_000))
+    server = make_server(limits=Limits(max_message_size=1_200_000, max_held_total=1_400_000))
+    big = message(bytes(800_000))
     async with serving(server) as served, served.raw() as first, served.raw() as second:
-        first.send(big[:1000])
-        await until(lambda: message_memory(server).waiting == 40_000)
+        first.send(big[:600_000])
+        await until(lambda: message_memory(server).waiting > 500_000)
         second.send(big, request("add", 1, 2, id=2))
         await until(lambda: bool(message_memory(server).waiters))
-        first.send(big[1000:])
+        first.send(big[600_000:])
         assert (await first.reply())["result"] == 0
         assert [(await second.reply())["result"] for _ in range(2)] == [0, 3]
         assert message_memory(server).waiting == 0
@@ -288,12 +288,12 @@ async def test_frames_wait_for_memory() -> None:
 @pytest.mark.parametrize("says_so", [True, False])
 async def test_a_connection_ends_that_waits_for_memory(says_so: bool) -> None:
     """Others are not kept waiting; a server that stops does not wait for it either."""
-    server = make_server(limits=Limits(max_message_size=60_000, max_held_total=100_000))
-    big = message(bytes(40_000))
+    server = make_server(limits=Limits(max_message_size=1_200_000, max_held_total=1_400_000))
+    big = message(bytes(800_000))
     async with serving(server) as served, served.raw() as first:
         async with served.raw() as second:
-            first.send(big[:1000])
-            await until(lambda: message_memory(server).waiting == 40_000)
+            first.send(big[:600_000])
+            await until(lambda: message_memory(server).waiting > 500_000)
             second.send(big)
             await until(lambda: bool(message_memory(server).waiters))
             if says_so:
@@ -305,7 +305,7 @@ async def test_a_connection_ends_that_waits_for_memory(says_so: bool) -> None:
             await until(lambda: not served.streams[1].is_open)
         async with served.raw() as third:
             third.send(big)
-            first.send(big[1000:])
+            first.send(big[600_000:])
             assert (await first.reply())["result"] == 0
             assert (await third.reply())["result"] == 0
         await until(lambda: not served.streams[1].is_open)
@@ -315,14 +315,14 @@ async def test_a_connection_ends_that_waits_for_memory(says_so: bool) -> None:
 async def test_a_frame_that_comes_too_slowly() -> None:
     """While others wait it loses its memory: the rest of it is skipped, and the connection goes on."""
     server = make_server()
-    big = message(bytes(40_000))
+    big = message(bytes(800_000))
     async with serving(server) as served, served.raw() as raw:
-        raw.send(big[:1000])
+        raw.send(big[:600_000])
         await until(lambda: bool(message_memory(server).receiving))
         (slow,) = message_memory(server).receiving
         slow.give_way()
         assert message_memory(server).waiting == 0
-        raw.send(big[1000:], message(ONES, id=2))
+        raw.send(big[600_000:], message(ONES, id=2))
         reply = await raw.reply()
         assert (reply["id"], reply["error"]["code"]) == (1, -32002)
         assert await raw.reply() == {"jsonrpc": "2.0", "id": 2, "result": SIZE}
@@ -332,8 +332,8 @@ async def test_a_frame_that_never_ends_gives_its_memory_back() -> None:
     server = make_server()
     async with serving(server) as served:
         async with served.raw() as raw:
-            raw.send(message(bytes(40_000))[:1000])
-            await until(lambda: message_memory(server).waiting == 40_000)
+            raw.send(message(bytes(800_000))[:600_000])
+            await until(lambda: message_memory(server).waiting > 500_000)
         await until(lambda: message_memory(server).waiting == 0)
 
 

@@ -117,12 +117,13 @@ async def test_at_a_hub_it_has_what_members_offer() -> None:
                 await member.request("rpc.discover", wrong)
         assert await member.request("rpc.discover", [None]) == orjson.loads(new)
     assert {"pair"} <= names(new) == names(old)
+    assert (b"rpc.ping" in new, b"rpc.ping" in old) == (True, False)
     assert b"prefixItems" in new
     assert b"prefixItems" not in old
     (method,) = [each for each in orjson.loads(old)["methods"] if each["name"] == "pair"]
     assert method["params"][0]["schema"]["items"] == [
         {"type": "integer", "title": "Integer"},
-        {"type": "string", "title": "String"},
+        {"type": "string", "title": "Str"},
     ]
 
 

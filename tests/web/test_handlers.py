@@ -340,9 +340,9 @@ async def test_a_failure_is_500_and_logged(
     site.get("/y", function, offload=offload)
     page = await site.page("/y")
     assert page.status == 500
-    assert page.body == b"Internal error; what happened is in the server's log\n"
+    assert page.body.startswith(b"Internal error: see the server's log, id ")
     (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
-    assert record.getMessage() == "GET /y failed"
+    assert record.getMessage() == f"GET /y failed, id {page.body[-9:-1].decode()}"
     assert record.exc_info is not None
 
 

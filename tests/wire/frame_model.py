@@ -128,6 +128,9 @@ class TakesAll:
     def begun(self, rest: Any) -> None:
         """Nothing takes the memory away."""
 
+    def grow(self, received: int) -> bool:
+        return self.has_room
+
     def over(self) -> None:
         self.memory = 0
 

@@ -336,7 +336,7 @@ def test_memory_for_payloads_is_asked_for_when_the_json_is_there_and_the_size_is
 # -- random bytes -----------------------------------------------------------------------------------------------------
 
 #: Changes to a stream, in so many tests of their own: a million in a thorough run.
-PARTS = 8
+PARTS = 16
 MUTATIONS = 1_000_000 if IS_THOROUGH else 2_000
 
 

@@ -53,6 +53,15 @@ def test_empty_line_ends_the_requests(empty: bytes, size: int) -> None:
     assert frame(cut(stream, [size])) == ([b"[1]"], True)
 
 
+@pytest.mark.parametrize("empty", [b"\n", b"\r\n", b" \t\n\n", b" \r\n"])
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_an_empty_line_is_skipped_where_it_does_not_end_the_requests(empty: bytes, size: int) -> None:
+    framer = LineFramer(max_size=1000, skips_blank=True)
+    stream = empty + b"[1]\n" + empty + b"@10 10\n[2]\n" + empty
+    messages = [bytes(message) for piece in cut(stream, [size]) for message in framer.feed(piece)]
+    assert (messages, framer.ended) == ([b"[1]", b"@10 10", b"[2]"], False)
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 1000])
 def test_value_without_a_delimiter_is_taken_when_it_is_complete(size: int) -> None:
     framer = LineFramer(max_size=1000)

@@ -7,6 +7,8 @@ const quote = (text) => JSON.stringify(text)
 const shell = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`)
 const isName = (name) => /^[A-Za-z_]\w*$/.test(name)
 const KEYWORDS = new Set("False None True and as assert async await break class continue def del elif else except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield".split(" "))
+// As an item of the command line: without the signs that have a meaning there, such as "-", "=", ":" and "@".
+const isItemName = (name) => /^[\p{L}_][\p{L}\p{M}\p{N}_.]*$/u.test(name)
 const isRich = (value) => value instanceof Blob || value instanceof NdArray || value instanceof Uint8Array
 
 /** The items of a small array of finite numbers, as lists; null for others. */
@@ -69,9 +71,10 @@ export const WAYS = {
   },
   "Command line"({ method, params, address, isStream, hasToken }) {
     const options = ["--uri", address, ...(isStream ? ["--stream"] : []), ...(hasToken ? ["--token-file", "FILE"] : [])]
-    const items = Array.isArray(params) ? [] : Object.entries(params).map(([key, value]) => item(key, value))
-    const piped = Array.isArray(params) ? `echo ${shell(JSON.stringify(params, tagged))} | ` : ""
-    return `${piped}${["rpcstream", ...options, method, ...(piped ? ["-"] : items)].map(shell).join(" ")}\n`
+    const isItems = !Array.isArray(params) && Object.keys(params).every(isItemName)
+    const items = isItems ? Object.entries(params).map(([key, value]) => item(key, value)) : ["-"]
+    const piped = isItems ? "" : `printf %s ${shell(JSON.stringify(params, tagged))} | `
+    return `${piped}${["rpcstream", ...options, "--", method, ...items].map(shell).join(" ")}\n`
   },
   curl({ method, params, url, isStream, hasToken }) {
     const body = JSON.stringify({ jsonrpc: "2.0", id: 1, method, params }, tagged)

@@ -80,6 +80,7 @@ export const parseJson = (text) =>
 export function jsonText(value, indent, most = 20_000) {
   const text = JSON.stringify(value, (_, each) => {
     if (typeof each === "bigint") return exact(each)
+    if (typeof each === "number" && !Number.isFinite(each)) return `${each}`
     if (each instanceof Blob) return `<${each.type}, ${sizeOf(each.size)}>`
     if (ArrayBuffer.isView(each?.data) && each.dtype) return `<array ${each.dtype} (${each.shape.join(", ")})>`
     if (each instanceof Uint8Array) return `<${sizeOf(each.length)}>`

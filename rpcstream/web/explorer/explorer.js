@@ -169,7 +169,14 @@ function linkOf(values) {
   return text.length < 8000 ? text : ""
 }
 
+/** The summary of a method and its description, which programs of others begin with the summary again. */
+function documentationOf({ summary, description }) {
+  const [first, rest] = [summary, description].map((text) => (typeof text === "string" ? text : ""))
+  return rest.startsWith(first) ? rest : `${first}\n\n${rest}`.trimEnd()
+}
+
 function methodView(method) {
+  const documentation = documentationOf(method)
   const form = methodForm(method, document_.components?.schemas)
   const outputs = h("section", { "aria-label": "results" })
   const status = h("p", { class: "error", role: "alert" })
@@ -184,7 +191,7 @@ function methodView(method) {
     method.deprecated && h("p", { class: "error" }, "Deprecated"),
     method["x-allow"] && h("p", { class: "note" }, "For some callers only."),
     Array.isArray(method["x-clients"]) && h("p", { class: "note" }, `Offered by ${shown(method["x-clients"].join(", "))}`),
-    (method.description || method.summary) && longText(String(method.description || method.summary)),
+    documentation && longText(documentation),
     method.result?.description && longText(`Returns: ${method.result.description}`, "p", 300),
     declared.length > 0 && h("p", { class: "note" }, `Errors: ${shown(declared.map(({ code, message }) => `${code} ${message}`).join(", "), 500)}`),
     h("form", { novalidate: true, onsubmit: (event) => {
@@ -278,11 +285,12 @@ function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
   const id = uid()
   const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, sizes, halt, bar, said), output)
   const onProgress = (value) => {
-    const { done, of, total = of } = value ?? {}
+    const [done, total] = Array.isArray(value) ? value : [value?.done, value?.total]
     const part = typeof value === "number" ? value : Number(done) / Number(total)
     bar.hidden = false
     if (part >= 0 && part <= 1) bar.value = part
-    said.textContent = jsonText(value, 0, 200)
+    else bar.removeAttribute("value")
+    said.textContent = typeof value?.message === "string" ? shown(value.message, 200) : jsonText(value, 0, 200)
   }
   const end = (text) => {
     const time = performance.now() - started

@@ -45,6 +45,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(params=[(), ("--workers", "2")], ids=["one process", "workers"])
+def processes(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Options that say in how many processes the server runs: each option of logging does the same in all."""
+    options: tuple[str, ...] = request.param
+    return options
+
+
 def metrics_of(address: str) -> str:
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as response:
         text: str = response.read().decode()
@@ -62,11 +69,10 @@ def test_metrics_of_a_server_and_of_a_hub(target: list[str], folder: Path, start
 
 
 def test_lines_of_the_access_log_and_of_slow_calls_are_on_standard_error(
-    folder: Path, start_server: StartServer
+    processes: tuple[str, ...], folder: Path, start_server: StartServer
 ) -> None:
-    server = start_server(
-        "app", "-p", "0", "--access-log", "json", "--log-slow-calls", "0.01", "--log-level", "error", cwd=folder
-    )
+    logging = ("--access-log", "json", "--log-slow-calls", "0.01", "--log-level", "error")
+    server = start_server("app", "-p", "0", *logging, *processes, cwd=folder)
     with Client(server.address) as client:
         assert client.add(1, 2) == 3
     server.process.send_signal(signal.SIGTERM)
@@ -75,15 +81,44 @@ def test_lines_of_the_access_log_and_of_slow_calls_are_on_standard_error(
     assert json.loads(line).items() >= {"transport": "tcp", "method": "add", "id": 1, "code": 0}.items()
 
 
-def test_a_slow_call_is_named(folder: Path, start_server: StartServer) -> None:
-    server = start_server("app", "-p", "0", "--log-slow-calls", "0.01", cwd=folder)
+def test_the_access_log_as_text(processes: tuple[str, ...], folder: Path, start_server: StartServer) -> None:
+    server = start_server("app", "-p", "0", "--access-log", "text", *processes, cwd=folder)
     with Client(server.address) as client:
         client.add(1, 2)
-        client.pause()
     server.process.send_signal(signal.SIGTERM)
     _, _, err = server.rest()
     (line,) = err.splitlines()
-    assert "WARNING rpcstream.server: slow call: pause took 0.0" in line
+    assert " add id=1 code=0 " in line
+    assert "rpcstream.access" not in line
+
+
+@pytest.mark.parametrize(
+    ("level", "names"),
+    [
+        (("--log-level", "info"), {"rpcstream.server"}),
+        (("--debug",), {"rpcstream.server", "rpcstream.wire"}),
+        ((), set()),
+    ],
+)
+def test_the_level_of_the_log(
+    level: tuple[str, ...], names: set[str], processes: tuple[str, ...], folder: Path, start_server: StartServer
+) -> None:
+    server = start_server("app", "-p", "0", *level, *processes, cwd=folder)
+    with Client(server.address) as client:
+        client.add(1, 2)
+    server.process.send_signal(signal.SIGTERM)
+    _, _, err = server.rest()
+    found = {line.split(" INFO ")[1].partition(":")[0] for line in err.splitlines()}
+    assert found - {"rpcstream.supervisor"} == names
+
+
+def test_a_slow_call_is_named(processes: tuple[str, ...], folder: Path, start_server: StartServer) -> None:
+    server = start_server("app", "-p", "0", "--log-slow-calls", "0.01", *processes, cwd=folder)
+    with Client(server.address) as client:
+        client.pause()
+    server.process.send_signal(signal.SIGTERM)
+    _, _, err = server.rest()
+    assert "WARNING rpcstream.server: slow call: pause took 0." in err
 
 
 def test_a_hub_takes_them_from_its_configuration(folder: Path, start_server: StartServer) -> None:
@@ -137,9 +172,11 @@ format=<%(name)s> %(message)s
 
 
 @pytest.mark.parametrize(("name", "text"), [("log.json", json.dumps(CONFIG)), ("log.toml", TOML), ("log.ini", INI)])
-def test_logging_is_set_up_by_a_file(name: str, text: str, folder: Path, start_server: StartServer) -> None:
+def test_logging_is_set_up_by_a_file(
+    name: str, text: str, processes: tuple[str, ...], folder: Path, start_server: StartServer
+) -> None:
     (folder / name).write_text(text)
-    server = start_server("app", "-p", "0", "--log-config", name, "--access-log", "text", cwd=folder)
+    server = start_server("app", "-p", "0", "--log-config", name, "--access-log", "text", *processes, cwd=folder)
     with Client(server.address) as client:
         client.add(1, 2)
     server.process.send_signal(signal.SIGTERM)
@@ -147,7 +184,20 @@ def test_logging_is_set_up_by_a_file(name: str, text: str, folder: Path, start_s
     lines = (folder / "out.log").read_text().splitlines()
     assert (status, err) == (0, "")
     assert [line for line in lines if line.startswith("<rpcstream.access> ") and " add id=1 code=0 " in line]
-    assert lines[-1] == "<rpcstream.server> stopped"
+    assert "<rpcstream.server> stopped" in lines
+
+
+def test_the_level_counts_beside_a_file(processes: tuple[str, ...], folder: Path, start_server: StartServer) -> None:
+    (folder / "log.toml").write_text(TOML)
+    logging = ("--log-config", "log.toml", "--access-log", "text", "--log-level", "error")
+    server = start_server("app", "-p", "0", *logging, *processes, cwd=folder)
+    with Client(server.address) as client:
+        client.add(1, 2)
+    server.process.send_signal(signal.SIGTERM)
+    _, _, err = server.rest()
+    (line,) = (folder / "out.log").read_text().splitlines()
+    assert line.startswith("<rpcstream.access> ")
+    assert err == ""
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_each_worker_is_an_instance(nats: NatsServer, folder: Path, start_server
     server = start_server("app.py", *options, cwd=folder, **variables)
     seen: set[int] = set()
 
-    with Client(server.address, nats=NatsLogin(user="vision", password="secret"), retries=5) as client:
+    with Client(server.address, nats=NatsLogin(user="vision", password="secret"), retries=5, retry="all") as client:
 
         def has_seen(count: int) -> bool:
             seen.add(client.process())

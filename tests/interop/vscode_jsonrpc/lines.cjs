@@ -1,4 +1,4 @@
-// Newline-delimited JSON for vscode-jsonrpc, whose own reader and writer want Content-Length headers.
+// Newline-delimited JSON for vscode-jsonrpc, whose own reader and writer have Content-Length headers.
 //
 // Knows sockets and lines, nothing of requests. Not made with node:readline, which also ends lines at U+2028 and U+2029:
 // both may stand in a JSON string as they are.

@@ -1,6 +1,6 @@
 // One end of conversations, held by vscode-jsonrpc. It does what a test says on the standard input, a JSON array a line:
 //
-//   ["connect", port]                  be a client of 127.0.0.1
+//   ["connect", port, framing]         be a client of 127.0.0.1, with "lines" or with the library's own "Content-Length"
 //   ["listen"]                         be a server there
 //   ["request", key, method, params]   call; params are an array, an object or null
 //   ["cancel", key]                    cancel that call through its CancellationTokenSource
@@ -37,29 +37,31 @@ const offered = {
     }),
 };
 
-// The library passes over replies that nobody waits for, and over one of two that come together: here each is seen.
-class WatchedReader extends LineReader {
-  constructor(socket, watch) {
-    super(socket);
-    this.watch = watch;
-  }
-
-  listen(callback) {
-    return super.listen((message) => {
-      this.watch(message);
+// Has `watch` see what the reader reads. The library passes over replies that nobody waits for, and over one of two that come together: here each is seen.
+function watched(reader, watch) {
+  const listen = reader.listen.bind(reader);
+  reader.listen = (callback) =>
+    listen((message) => {
+      watch(message);
       callback(message);
     });
-  }
+  return reader;
 }
 
+const framings = {
+  lines: [LineReader, LineWriter],
+  'Content-Length': [rpc.SocketMessageReader, rpc.SocketMessageWriter],
+};
+
 class Peer {
-  constructor(socket) {
+  constructor(socket, framing = 'lines') {
+    const [Reader, Writer] = framings[framing];
     this.waiting = new Set(); // ids of requests that are not answered yet
     this.lastId = null;
     this.sources = new Map();
     this.connection = rpc.createMessageConnection(
-      new WatchedReader(socket, (message) => this.watch(message)),
-      new LineWriter(socket),
+      watched(new Reader(socket), (message) => this.watch(message)),
+      new Writer(socket),
       { error: trouble, warn: trouble, info: () => {}, log: () => {} },
       {
         cancellationStrategy: {
@@ -111,9 +113,9 @@ function args(params) {
 let client;
 
 const orders = {
-  connect: (port) => {
+  connect: (port, framing) => {
     const socket = net.connect(port, '127.0.0.1', () => say('connect', null));
-    client = new Peer(socket);
+    client = new Peer(socket, framing);
   },
   listen: () => {
     const server = net.createServer((socket) => new Peer(socket));

@@ -1,0 +1,133 @@
+"""Attacks by many values that Python checks one by one: arrays, bytes, numbers of numpy, unions, over lines and MCP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from PIL import Image
+
+from rpcstream import Server
+
+from .harness import MIB, PATIENCE, Budget, ServerUnderAttack, attack, request
+
+ARRAY = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AAAAAA=="}
+NAN = {"$type": "float", "value": "nan"}
+TOO_MANY = "(max_checked_values)"
+
+
+def picky() -> Server:
+    server = Server(mcp=True)
+
+    @server
+    def arrays(values: list[np.ndarray], last: float = 0) -> int:
+        return len(values)
+
+    @server
+    def choices(values: list[np.ndarray | Image.Image | str | None]) -> int:
+        return len(values)
+
+    @server
+    def floats(values: list[np.float32]) -> int:
+        return len(values)
+
+    @server
+    def rest(*values: NDArray[Any] | None) -> int:
+        return len(values)
+
+    @server
+    def numbers(values: list[float | np.ndarray]) -> int:
+        return len(values)
+
+    @server
+    def texts(values: list[bytes]) -> int:
+        return len(values)
+
+    @server
+    def complexes(values: list[complex]) -> int:
+        return len(values)
+
+    @server
+    def anything(values: Any) -> int:
+        return len(values)
+
+    return server
+
+
+async def ask(target: ServerUnderAttack, method: str, *params: Any) -> Any:
+    """The result, or the text of the error."""
+    raw = await target.connect()
+    await raw.send(request(method, params))
+    reply = await raw.reply()
+    return reply["result"] if "result" in reply else reply["error"]["message"]
+
+
+async def ask_by_mcp(target: ServerUnderAttack, tool: str, values: list[Any]) -> str:
+    """The text that an agent gets."""
+    version = "2026-07-28"
+    meta = {"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}}
+    params = {"name": tool, "arguments": {"values": values}, "_meta": meta}
+    body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    head = (
+        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        f"Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: {version}\r\n"
+        f"Mcp-Method: tools/call\r\nMcp-Name: {tool}\r\n\r\n"
+    )
+    raw = await target.connect()
+    await raw.send(head.encode() + body)
+    async with asyncio.timeout(PATIENCE):
+        return (await raw.reader.readuntil(b'"isError":')).decode()
+
+
+@attack(
+    160, "190,000 objects for a list of arrays, images and texts, by MCP", server=picky, budget=Budget(memory=192 * MIB)
+)
+async def objects_by_mcp(target: ServerUnderAttack) -> None:
+    for tool in ("choices", "arrays", "rest"):
+        assert TOO_MANY in await ask_by_mcp(target, tool, [{}] * 190_000)
+
+
+@attack(161, "900,000 numbers for a list of numpy's", server=picky, budget=Budget(memory=192 * MIB))
+async def numbers_of_numpy(target: ServerUnderAttack) -> None:
+    assert await ask(target, "floats", [1.5] * 900_000) == 900_000
+    assert await ask(target, "floats", [1.5] * 900_000 + [NAN]) == 900_001
+    assert TOO_MANY in await ask(target, "floats", [NAN] * 20_000 + ["x"])
+
+
+@attack(162, "small arrays, and one by one all of them twice", server=picky, budget=Budget(memory=128 * MIB))
+async def small_arrays(target: ServerUnderAttack) -> None:
+    assert TOO_MANY in await ask(target, "arrays", [ARRAY] * 50_000)
+    # The last value has to be put in its place, so that all are checked again.
+    assert await ask(target, "arrays", [ARRAY] * 9_000, NAN) == 9_000
+    assert TOO_MANY in await ask(target, "anything", [ARRAY] * 50_000)
+
+
+@attack(163, "900,000 further arguments", server=picky, budget=Budget(memory=192 * MIB))
+async def further_arguments(target: ServerUnderAttack) -> None:
+    assert await ask(target, "rest", *[None] * 900_000) == 900_000
+
+
+@attack(
+    164,
+    "900,000 values for a union with arrays, for bytes, for complex numbers",
+    server=picky,
+    budget=Budget(memory=192 * MIB),
+)
+async def unions(target: ServerUnderAttack) -> None:
+    assert await ask(target, "numbers", [1.5] * 900_000) == 900_000
+    assert await ask(target, "choices", [None] * 900_000) == 900_000
+    assert TOO_MANY in await ask(target, "numbers", [1.5] * 900_000 + [{}])
+    assert TOO_MANY in await ask(target, "texts", [""] * 300_000)
+    assert await ask(target, "complexes", [1] * 900_000) == 900_000
+
+
+@attack(
+    165, "90,000 tagged floats, and lists among which one tag is wrong", server=picky, budget=Budget(memory=192 * MIB)
+)
+async def tagged_floats(target: ServerUnderAttack) -> None:
+    assert await ask(target, "anything", [NAN] * 90_000) == 90_000
+    assert await ask(target, "numbers", [NAN] * 90_000) == 90_000
+    assert "Invalid params" in await ask(target, "arrays", [], [[]] * 150_000 + [NAN])

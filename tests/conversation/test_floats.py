@@ -1,0 +1,237 @@
+"""NaN and the infinities come as they were sent: arguments, results, items, progress, events, calls back, batches."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Iterator
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import pydantic
+import pytest
+
+from rpcstream import AsyncClient, Client, Context, Hub, InvalidParams, Server
+from rpcstream.testing import serve_in_thread
+
+from .transport_matrix import Network
+
+NAN, INF = math.nan, math.inf
+
+
+@dataclasses.dataclass
+class Point:
+    x: float
+    others: list[float] = dataclasses.field(default_factory=list)
+
+
+class Reading(msgspec.Struct):
+    value: float
+    by_name: dict[str, float] = {}
+
+
+class Model(pydantic.BaseModel):
+    x: float
+    more: list[float] = []
+
+
+#: Values with NaN or an infinity in them, as they arrive without a hint.
+VALUES: list[tuple[Any, Any]] = [
+    (NAN, NAN),
+    (INF, INF),
+    (-INF, -INF),
+    ([NAN, None, 1.5, "nan", [INF, {"a": (-INF, 2)}]], [NAN, None, 1.5, "nan", [INF, {"a": [-INF, 2]}]]),
+    ({"a": np.float32("nan"), "b": np.float64("-inf")}, {"a": NAN, "b": -INF}),
+    (Point(NAN, [INF, 1.5]), {"x": NAN, "others": [INF, 1.5]}),
+    (Reading(INF, {"a": NAN}), {"value": INF, "by_name": {"a": NAN}}),
+    (Model(x=NAN, more=[INF]), {"x": NAN, "more": [INF]}),
+    ([NAN, 2**70], [NAN, 2**70]),
+    ([NAN, b"x" * 70_000], [NAN, b"x" * 70_000]),
+]
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, each NaN being equal to itself."""
+    return repr(one) == repr(other)
+
+
+async def test_without_a_hint(network: Network) -> None:
+    server = Server()
+    server.add(lambda value: value, name="echo")
+    async with network.client(server) as client:
+        for sent, arrives in VALUES:
+            assert is_same(await client.call("echo", sent), arrives), sent
+        sent, arrives = zip(*VALUES, strict=True)
+        assert is_same(await client.call("echo", list(sent)), list(arrives))
+        assert math.isnan(await client.call("echo", NAN, returns=float))
+        assert (await client.call("echo", [INF], returns=list[np.float32]))[0] == INF
+
+
+async def test_where_a_hint_asks_for_floats(network: Network) -> None:
+    server = Server()
+    got: list[Any] = []
+
+    @server
+    def take(
+        x: float,
+        listed: list[float],
+        named: dict[str, float | None],
+        point: Point,
+        reading: Reading,
+        scalar: np.float32,
+        number: complex,
+        model: Model,
+    ) -> dict[str, float]:
+        got.append((x, listed, named, point, reading, scalar, number, model))
+        return {"x": x}
+
+    arguments = (
+        NAN,
+        [1.0, INF],
+        {"a": -INF, "b": None},
+        Point(NAN, [INF]),
+        Reading(INF),
+        NAN,
+        INF,
+        Model(x=NAN, more=[INF]),
+    )
+    async with network.client(server) as client:
+        assert is_same(await client.call("take", *arguments), {"x": NAN})
+    expected = (*arguments[:5], np.float32(NAN), complex(INF), arguments[7])
+    assert list(map(repr, got[0])) == list(map(repr, expected))
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "reason"),
+    [
+        (int, NAN, "expected an integer, got a number"),
+        (str, INF, "expected a string, got a number"),
+        (Annotated[float, msgspec.Meta(ge=0)], -INF, ">= 0"),
+        (Annotated[float, msgspec.Meta(ge=0)], NAN, ">= 0"),
+        (np.int8, NAN, "int8"),
+        (list[int], [1, NAN], "expected an integer, got a number"),
+    ],
+)
+async def test_where_a_hint_refuses_them(network: Network, hint: Any, value: Any, reason: str) -> None:
+    server = Server()
+
+    def take(value):  # type: ignore[no-untyped-def]
+        return value
+
+    take.__annotations__ = {"value": hint}
+    server.add(take)
+    async with network.client(server) as client:
+        with pytest.raises(InvalidParams, match=reason) as caught:
+            await client.take(value)
+        assert caught.value.data["parameter"] == "value"
+
+
+async def test_a_tag_with_something_else_is_refused(network: Network) -> None:
+    server = Server()
+
+    @server
+    def take(x: float) -> float:
+        return x
+
+    server.add(lambda value: value, name="echo")
+    async with network.client(server) as client:
+        for value in ("NaN", "infinity", "1.5", 1.5, None, ["nan"]):
+            for method in ("take", "echo"):
+                with pytest.raises(InvalidParams):
+                    await client.call(method, {"$type": "float", "value": value})
+        with pytest.raises(InvalidParams):
+            await client.take({"$type": "float", "value": "nan", "more": 1})
+
+
+async def test_items_and_progress(network: Network) -> None:
+    server = Server()
+
+    @server
+    def readings(ctx: Context) -> Iterator[float]:
+        ctx.progress([NAN, 2])
+        yield from (1.5, NAN, -INF)
+
+    async with network.client(server) as client:
+        seen: list[Any] = []
+        assert is_same(await client.call("readings", on_progress=seen.append), [1.5, NAN, -INF])
+        assert is_same(seen, [[NAN, 2]])
+        assert is_same([each async for each in client.stream.readings(returns=float)], [1.5, NAN, -INF])
+
+
+@pytest.mark.lasting
+async def test_streams_of_arguments_calls_back_and_events(network: Network) -> None:
+    server = Server()
+
+    @server
+    async def total(items: AsyncIterator[float]) -> list[float]:
+        return [each async for each in items]
+
+    @server
+    async def ask(ctx: Context) -> Any:
+        return await ctx.peer.answer(NAN)
+
+    async def numbers() -> AsyncIterator[float]:
+        yield NAN
+        yield INF
+
+    async with network.client(server) as client:
+
+        @client
+        def answer(x: float) -> list[float]:
+            return [x, -INF]
+
+        assert is_same(await client.total(numbers()), [NAN, INF])
+        assert is_same(await client.ask(), [NAN, -INF])
+        async with client.subscribe("weather") as events:
+            server.publish("weather", {"degrees": NAN})
+            event = await anext(events)
+        assert is_same(event, {"degrees": NAN})
+
+
+async def test_in_a_batch(network: Network) -> None:
+    server = Server()
+
+    @server
+    def half(x: float) -> float:
+        return x / 2
+
+    async with network.client(server) as client:
+        async with client.batch() as batch:
+            calls = [batch.half(each) for each in (NAN, INF, 3)]
+        assert is_same([call.result() for call in calls], [NAN, INF, 1.5])
+
+
+def test_with_the_client_for_threads() -> None:
+    server = Server()
+
+    @server
+    def half(x: float) -> float:
+        return x / 2
+
+    with serve_in_thread(server) as address, Client(address) as client:
+        assert is_same([client.half(NAN), client.half(-INF)], [NAN, -INF])
+
+
+async def test_through_a_hub() -> None:
+    async with (
+        Hub(drain_timeout=0.2).listening(port=0) as address,
+        AsyncClient(address, name="one") as provider,
+        AsyncClient(address) as caller,
+    ):
+
+        @provider
+        def half(x: float) -> Point:
+            return Point(x / 2, [NAN])
+
+        await provider.offer()
+        assert is_same(await caller.half(INF), {"x": INF, "others": [NAN]})
+
+
+async def test_others_see_the_tag(network: Network) -> None:
+    server = Server()
+    server.add(lambda value: [value, None], name="echo")
+    async with network.raw(server) as raw:
+        for text in ("nan", "inf", "-inf"):
+            tagged = {"$type": "float", "value": text}
+            assert await raw.result("echo", tagged) == [tagged, None]

@@ -1,0 +1,191 @@
+"""Values that are checked one by one, in Python, have a limit; lists that can be are checked at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import math
+from typing import Annotated, Any
+
+import annotated_types as at
+import msgspec
+import numpy as np
+import orjson
+import pydantic
+import pytest
+from numpy.typing import NDArray
+
+from rpcstream import Codec, InvalidParams, Limits, MessageTooLarge, Server
+from rpcstream.methods.signature import Signature
+from rpcstream.testing import memory_client
+
+NAN = {"$type": "float", "value": "nan"}
+ARRAY = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AAAAAA=="}
+
+
+@dataclasses.dataclass
+class Row:
+    x: float
+    array: np.ndarray | None = None
+
+
+class Model(pydantic.BaseModel):
+    x: float
+
+
+def bound(hint: Any, value: Any, codec: Codec | None = None) -> Any:
+    """The argument for a value that came in a line."""
+
+    def function(value):  # type: ignore[no-untyped-def]
+        return value
+
+    function.__annotations__ = {"value": hint}
+    line = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "m", "params": [value]})
+    (made,), _ = Signature(function, method="m", codec=codec or Codec()).bind(orjson.loads(line)["params"], line)
+    return made
+
+
+ONE_BY_ONE = [
+    (list[np.ndarray], ARRAY),
+    (list[np.ndarray | str], ARRAY),
+    (dict[str, np.ndarray], ARRAY),
+    (list[bytes], "eA=="),
+    (list[Row], {"x": 1, "array": ARRAY}),
+    (list[Model], {"x": 1}),
+    (list[Annotated[int, at.Predicate(lambda number: number > 0)]], 1),
+    (list[Annotated[decimal.Decimal, at.Gt(decimal.Decimal(0))]], "1.5"),
+    (tuple[np.float32, ...], 1.5),
+    (Any, ARRAY),
+]
+
+
+@pytest.mark.parametrize(("hint", "value"), ONE_BY_ONE, ids=lambda each: str(each)[:40])
+def test_too_many_are_refused(hint: Any, value: Any) -> None:
+    def many(count: int) -> Any:
+        return {str(at): value for at in range(count)} if hint == dict[str, np.ndarray] else [value] * count
+
+    small = Codec(max_checked_values=50)
+    assert len(bound(hint, many(25), small)) == 25
+    with pytest.raises(
+        MessageTooLarge, match=r"more than 50 values .*\(max_checked_values\): send numbers as one array"
+    ):
+        bound(hint, many(51), small)
+    assert len(bound(hint, many(51))) == 51
+
+
+AT_ONCE = [
+    (list[np.float32], [1.5, 2, -3], np.float32),
+    (list[np.float16], [1.5, 2, 0.25], np.float16),
+    (list[np.int8], [-128, 127], np.int8),
+    (list[np.uint64], [0, 2**64 - 1], np.uint64),
+    (list[complex], [1, 2.5], complex),
+    (list[float | np.ndarray], [1.5, 2], float),
+    (list[int | float | NDArray[Any] | None], [1, 2], int),
+    (list[str | bytes], ["a", "b"], str),
+]
+
+
+@pytest.mark.parametrize(("hint", "values", "kind"), AT_ONCE, ids=lambda each: str(each)[:40])
+def test_lists_that_are_checked_at_once_do_not_count(hint: Any, values: list[Any], kind: type) -> None:
+    made = bound(hint, values * 100, Codec(max_checked_values=50))
+    assert made == values * 100
+    assert {type(each) for each in made} == {kind}
+    assert bound(hint, []) == []
+
+
+@pytest.mark.parametrize(
+    ("hint", "values", "path"),
+    [
+        (list[np.float32], [1.5, "x"], "$[0][1]"),
+        (list[np.float32], [1.5, 1e300], "$[0][1]"),
+        (list[np.float32], [1.5, True], "$[0][1]"),
+        (list[np.int8], [1, 2, 128], "$[0][2]"),
+        (list[np.int8], [1.0], "$[0][0]"),
+        (list[np.uint8], [-1], "$[0][0]"),
+        (list[np.int64], [2**63], "$[0][0]"),
+        (list[complex], [1, "x"], "$[0][1]"),
+        (list[complex], [True], "$[0][0]"),
+        (list[float | np.ndarray], [1, "x"], "$[0][1]"),
+        (list[np.float32], "x", "$[0]"),
+        (list[np.float32], {}, "$[0]"),
+        (dict[str, list[np.float32]], {"a": [1, None]}, "$[0][...][1]"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_among_them_is_told_with_its_place(hint: Any, values: Any, path: str) -> None:
+    with pytest.raises(InvalidParams) as caught:
+        bound(hint, values)
+    assert caught.value.data["path"] == path
+
+
+def test_nan_in_a_long_list() -> None:
+    small = Codec(max_checked_values=50)
+    for hint in (list[np.float32], list[float | np.ndarray], list[complex]):
+        made = bound(hint, [1.5] * 100 + [NAN], small)
+        assert made[:100] == [1.5] * 100
+        assert math.isnan(complex(made[100]).real)
+
+
+def test_values_that_are_checked_again_are_not_counted_twice() -> None:
+    def function(values: list[np.ndarray], last: float, more: int) -> None: ...
+
+    line = orjson.dumps({"params": {"values": [ARRAY] * 40, "last": NAN, "more": 0}}).replace(b":0", b":%d" % 2**70)
+    signature = Signature(function, method="m", codec=Codec(max_checked_values=50))
+    (values, last, more), _ = signature.bind(orjson.loads(line)["params"], line)
+    assert (len(values), math.isnan(last), more) == (40, True, 2**70)
+
+
+@pytest.mark.parametrize("hint", [int, np.float32, NDArray[Any] | None, Row | int])
+def test_further_arguments_are_checked_together(hint: Any) -> None:
+    def function(first: str, *rest: Any) -> None: ...
+
+    function.__annotations__["rest"] = hint
+    signature = Signature(function, method="m", codec=Codec())
+    good = None if "None" in str(hint) else 5
+    assert signature.bind(["a", good, good], b"") == (("a", good, good), {})
+    with pytest.raises(InvalidParams) as caught:
+        signature.bind(["a", good, "x"], b"")
+    assert caught.value.data["path"] == "$[2]"
+    assert caught.value.data["parameter"] == "rest"
+
+
+def test_the_place_inside_of_a_further_argument() -> None:
+    def function(*rest: list[Row]) -> None: ...
+
+    signature = Signature(function, method="m", codec=Codec())
+    with pytest.raises(InvalidParams) as caught:
+        signature.bind([[], [{"x": 1}, {"x": "a"}]], b"")
+    assert caught.value.data["path"] == "$[1][1].x"
+
+
+def test_names_for_the_rest_are_counted() -> None:
+    def function(**rest: int) -> None: ...
+
+    signature = Signature(function, method="m", codec=Codec(max_checked_values=50))
+    assert signature.bind({str(at): at for at in range(50)}, b"")[1]["49"] == 49
+    with pytest.raises(MessageTooLarge, match="max_checked_values"):
+        signature.bind({str(at): at for at in range(51)}, b"")
+
+
+def test_constraints_of_a_list_that_is_checked_at_once() -> None:
+    hint = Annotated[list[np.float32], msgspec.Meta(max_length=2)]
+    assert bound(hint, [1, 2]) == [1, 2]
+    with pytest.raises(InvalidParams, match="of length <= 2"):
+        bound(hint, [1, 2, 3])
+    with pytest.raises(InvalidParams, match=">= 0"):
+        bound(list[Annotated[np.float32, at.Ge(0)]], [1, -1])
+
+
+async def test_a_server_has_the_limit_of_its_limits() -> None:
+    server = Server(limits=Limits(max_checked_values=1000))
+
+    @server
+    def count(values: list[bytes]) -> int:
+        return len(values)
+
+    async with memory_client(server) as client:
+        assert await client.count([b"x"] * 1000) == 1000
+        with pytest.raises(MessageTooLarge) as caught:
+            await client.count([b"x"] * 1001)
+        assert caught.value.data == {"values": 1001, "limit": 1000}
+        assert await client.count([]) == 0

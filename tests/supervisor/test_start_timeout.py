@@ -1,0 +1,89 @@
+"""Workers that hang while they start: each is killed and replaced, and health checks are answered meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+
+import pytest
+
+from ..waiting import until_in_thread
+from .conftest import APP, StartWorkers, WorkersProcess
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+
+HANGS_ONCE = """
+import pathlib, time
+if not pathlib.Path("tried").exists():
+    pathlib.Path("tried").touch()
+    time.sleep(1000)
+"""
+
+HANGS_WHILE_FILE = """
+import pathlib, time
+while pathlib.Path("hang").exists():
+    time.sleep(1000)
+"""
+
+#: What the supervisor logs of a worker that it kills.
+KILLED = re.compile(r"worker 1 \(pid \d+\) was not ready within 3 s \(start_timeout\): it is killed")
+
+
+def health(program: WorkersProcess, path: str = "/healthz", method: str = "GET") -> tuple[int, bytes]:
+    request = urllib.request.Request(f"http://{program.address}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:
+            return response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_a_first_start_that_hangs_is_tried_again(start: StartWorkers) -> None:
+    program = start("--workers", "2", "--start-timeout", "3", app=HANGS_ONCE + APP)
+    assert KILLED.search(program.log)
+    assert "it is tried again in 0.1 s" in program.log
+    assert health(program)[0] == 200
+    assert program.end() == 0
+
+
+class TestAfterADeath:
+    @pytest.fixture
+    def program(self, start: StartWorkers) -> WorkersProcess:
+        """A program without any worker, since the new one hangs while the file `hang` is there."""
+        program = start("--start-timeout", "3", app=HANGS_WHILE_FILE + APP)
+        (program.folder / "hang").touch()
+        (pid,) = program.pids()
+        os.kill(pid, signal.SIGKILL)
+        until_in_thread(lambda: "has ended with" in program.log)
+        return program
+
+    def test_another_one_is_tried_until_one_serves(self, program: WorkersProcess) -> None:
+        host, _, port = program.address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=60) as waiting:
+            waiting.sendall(b'{"jsonrpc":"2.0","id":1,"method":"pid"}\n')
+            until_in_thread(lambda: KILLED.search(program.log))
+            until_in_thread(lambda: "could not be started, killed by SIGKILL: it is tried again in" in program.log)
+            (program.folder / "hang").unlink()
+            reply = json.loads(waiting.makefile().readline())
+            assert reply["result"] in program.pids()
+        assert health(program)[0] == 200
+        assert program.end() == 0
+
+    def test_health_checks_are_answered_whoever_else_waits(self, program: WorkersProcess) -> None:
+        host, _, port = program.address.rpartition(":")
+        assert health(program) == (503, b"no worker runs.\n")
+        with ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            assert health(program, "/readyz?verbose") == (503, b"no worker runs.\n")
+            assert health(program, "/readyz", "HEAD") == (503, b"")
+        program.send(signal.SIGTERM)
+        assert program.process.wait(20) == 0
