@@ -51,7 +51,7 @@ _NOEXEC_SEAL = 0x8
 
 
 class RingBudget:
-    """Counts the memory of all rings of a server.
+    """Counts the memory of all rings of a server, and the rings of its peers whole: reading a hole takes memory.
 
     Args:
         limit: bytes.
@@ -229,7 +229,7 @@ class SharedMemory:
 
     Args:
         sock: the connected socket.
-        budget: counts the memory of the ring; None: one that is bounded by the size of the ring alone.
+        budget: counts the memory of the rings; None: one that is bounded by the size of the two rings alone.
 
     Attributes:
         placed: the number of payloads that were put into the ring by the last `place`.
@@ -251,7 +251,7 @@ class SharedMemory:
 
     def __init__(self, sock: Any, budget: RingBudget | None = None) -> None:
         self._sock: Any = sock
-        self._budget = RingBudget(RING_SIZE) if budget is None else budget
+        self._budget = RingBudget(2 * RING_SIZE) if budget is None else budget
         self._ring: Ring | None = None
         #: The peer's ring, its file, and the count in it; None where that is not known.
         self._peer: Any = None
@@ -291,7 +291,11 @@ class SharedMemory:
         if self._ring is None or self._peer is not None:
             return False
         try:
-            self._peer, self._peer_count, self._peer_fd = _open_ring(description)
+            peer, count, fd = _open_ring(description)
+            if not self._budget.take(len(peer)):
+                os.close(fd)
+                raise ValueError("there is no room for the ring of the peer (max_unread_total)")
+            self._peer, self._peer_count, self._peer_fd = peer, count, fd
         except (OSError, ValueError) as error:
             if description is not None:
                 _note(str(error))
@@ -400,6 +404,8 @@ class SharedMemory:
             if self._peer_count is not None:
                 self._has_room(ring)
             ring.close()
+        if self._peer is not None:
+            self._budget.give_back(len(self._peer))
         self._peer = self._peer_count = None
         fd, self._peer_fd = self._peer_fd, -1
         if fd >= 0:
@@ -407,7 +413,7 @@ class SharedMemory:
 
     def __del__(self) -> None:
         if getattr(self, "_peer_fd", -1) >= 0:
-            os.close(self._peer_fd)
+            self.close()
 
 
 class _Fence:

@@ -83,7 +83,9 @@ class AsyncClient(BaseClient):
         self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
         self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks)
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings)
-        self._methods = ServerMethods(settings.retry, lambda: self._submit("rpc.discover"))
+        self._methods = ServerMethods(
+            settings.retry, lambda: self._submit("rpc.discover", wait_for=None), lambda: self._pool.lost
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._tracing: ClientTracing | None = None
         if settings.tracing is not None:
@@ -207,7 +209,7 @@ class AsyncClient(BaseClient):
             if seconds_to_wait is not None and attempts.until is None:
                 attempts.until = loop.time() + seconds_to_wait
             session = (self._pool.ready(loop) or await self._pool.get(method, deadline, attempts.until)).session
-            call.params = await self._methods.named(method, call.params, deadline)
+            call.params = await self._methods.named(method, call.params, deadline, attempts.until)
             return session
 
         def pause(error: Exception, left: float) -> float | None:
@@ -356,11 +358,20 @@ class AsyncClient(BaseClient):
         except CALL_ERRORS as error:
             raise error.with_traceback(None) from None
 
-    async def _named(self, method: str, params: Any, timeout: Any) -> Any:
-        """The params of a call, all by name if some are."""
+    async def _named(self, method: str, params: Any, timeout: Any, wait_for: Any) -> tuple[Any, float | None]:
+        """The params of a call, all by name if some are; and the seconds that are left for it, None for no limit."""
+        loop = asyncio.get_running_loop()
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        deadline = INFINITE if seconds is None else asyncio.get_running_loop().time() + seconds
-        return await self._methods.named(method, params, deadline)
+        deadline = INFINITE if seconds is None else loop.time() + seconds
+        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
+        until = None if wait_for is None else loop.time() + wait_for
+        try:
+            if self._pool.ready(loop) is None:  # perhaps it was lost, and another server is there
+                await self._pool.get(method, deadline, until)
+            params = await self._methods.named(method, params, deadline, until)
+        except (TypeError, *CALL_ERRORS) as error:
+            raise error.with_traceback(None) from None
+        return params, None if seconds is None else deadline - loop.time()
 
     async def _call_named(
         self,
@@ -372,12 +383,12 @@ class AsyncClient(BaseClient):
         wait_for: Any,
     ) -> Any:
         """Make a call, all arguments by name."""
-        call = Call(self._marshaller, method, await self._named(method, params, timeout), timeout, returns)
-        return await self._perform(call, timeout, on_progress, wait_for)
+        named, left = await self._named(method, params, timeout, wait_for)
+        return await self._perform(Call(self._marshaller, method, named, timeout, returns), left, on_progress, wait_for)
 
     async def _notify_named(self, method: str, params: MixedParams, timeout: Any, wait_for: Any) -> None:
-        message = self._notification(method, await self._named(method, params, timeout))
-        await self._send(message, method, timeout, wait_for)
+        named, left = await self._named(method, params, timeout, wait_for)
+        await self._send(self._notification(method, named), method, left, wait_for)
 
     async def _send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""

@@ -187,7 +187,7 @@ class SyncBatch(Batch):
     Args:
         perform: the client's: sends the calls and waits for their replies.
         send: the client's: sends notifications.
-        named: the client's: gives the params of a call, all by name if some are.
+        named: the client's: gives the params of a call, all by name if some are, and the seconds that are left.
         notified: where there are no calls, gives further members of each notification.
     """
 
@@ -215,19 +215,21 @@ class SyncBatch(Batch):
     ) -> None:
         if kind is not None:
             return
+        left = self._timeout
         for place, method, params in self._mixed():
-            self._settle_params(place, self._named(method, params, self._timeout))
+            named, left = self._named(method, params, left, self._wait_for)
+            self._settle_params(place, named)
         outgoing = self._outgoing()
         if isinstance(outgoing, BatchExchange):
             try:
-                self._perform(outgoing, self._timeout, None, self._wait_for)
+                self._perform(outgoing, left, None, self._wait_for)
             except _NoProvider:
                 pass  # an error of single calls, which have it
             except Exception as failure:
                 outgoing.failed(failure)
                 raise
         elif outgoing is not None:
-            self._send(outgoing, "batch", self._timeout, self._wait_for)
+            self._send(outgoing, "batch", left, self._wait_for)
 
 
 class AsyncBatch(Batch):
@@ -236,7 +238,7 @@ class AsyncBatch(Batch):
     Args:
         perform: the client's: sends the calls and waits for their replies.
         send: the client's: sends notifications.
-        named: the client's: gives the params of a call, all by name if some are.
+        named: the client's: gives the params of a call, all by name if some are, and the seconds that are left.
         notified: where there are no calls, gives further members of each notification.
     """
 
@@ -264,19 +266,21 @@ class AsyncBatch(Batch):
     ) -> None:
         if kind is not None:
             return
+        left = self._timeout
         for place, method, params in self._mixed():
-            self._settle_params(place, await self._named(method, params, self._timeout))
+            named, left = await self._named(method, params, left, self._wait_for)
+            self._settle_params(place, named)
         outgoing = self._outgoing()
         if isinstance(outgoing, BatchExchange):
             try:
-                await self._perform(outgoing, self._timeout, None, self._wait_for)
+                await self._perform(outgoing, left, None, self._wait_for)
             except _NoProvider:
                 pass  # an error of single calls, which have it
             except Exception as failure:
                 outgoing.failed(failure)
                 raise
         elif outgoing is not None:
-            await self._send(outgoing, "batch", self._timeout, self._wait_for)
+            await self._send(outgoing, "batch", left, self._wait_for)
 
 
 class BatchExchange:

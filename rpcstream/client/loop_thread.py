@@ -92,6 +92,11 @@ class LoopThread:
         return self._client.replies_dropped
 
     @property
+    def lost(self) -> int:
+        """How many connections were lost so far."""
+        return self._client._pool.lost
+
+    @property
     def registered_name(self) -> str | None:
         """As `AsyncClient.registered_name`."""
         return self._client.registered_name

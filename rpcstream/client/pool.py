@@ -73,12 +73,14 @@ class ConnectionPool:
     Attributes:
         address: of the server, for errors.
         is_closed: the client was closed.
+        lost: how many connections were lost so far.
         greetings: run on each new connection, in this order; if one fails, so does connecting.
     """
 
     def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
         self.address = str(settings.address)
         self.is_closed = self._is_leaving = False
+        self.lost = 0
         self.greetings: list[Greeting] = []
         address = settings.address
         if settings.token is not None and not (address.is_http or address.is_websocket or address.is_nats):
@@ -435,6 +437,7 @@ class ConnectionPool:
         if self.is_closed or slot.connection is not connection:
             return
         self._last_lost = channel
+        self.lost += 1
         if connection.session.peer_is_leaving:
             self._let_go(slot, connection)
         self._report_change()

@@ -199,13 +199,17 @@ class ServerMethods:
 
     Args:
         retry: which calls may be: "all" or "idempotent".
-        discover: starts an `rpc.discover` call.
+        discover: starts an `rpc.discover` call, which waits for no server.
+        count_lost: gives how many connections were lost so far: the names of parameters are those of one server.
     """
 
-    def __init__(self, retry: str, discover: Callable[[], asyncio.Task[Any]]) -> None:
+    def __init__(self, retry: str, discover: Callable[[], asyncio.Task[Any]], count_lost: Callable[[], int]) -> None:
         self._retry = retry
         self._discover = discover
+        self._count_lost = count_lost
         self._known: Known = None
+        #: The count when these were asked for.
+        self._lost = 0
         #: The discovery that is under way, shared by all calls that were lost together.
         self._discovery: asyncio.Task[Any] | None = None
 
@@ -220,22 +224,19 @@ class ServerMethods:
         """
         if self._retry == "all" or outgoing.method == "rpc.discover":
             return
-        known, waits = self._known, 0
+        known = self._known
         if not is_known(outgoing.methods, known, error, waits=until is not None):
-            known = await self._find_known(deadline)
-        while until is not None and is_missing(outgoing.methods, known):
-            import asyncio
-
-            waits, now = waits + 1, asyncio.get_running_loop().time()
-            pause = pause_of_wait(waits, until - now, deadline - now)
-            if pause is None:
-                break
-            await asyncio.sleep(pause)
-            known = await self._find_known(deadline)
+            try:
+                known = await self._find(outgoing.methods, deadline, until)
+            except (RpcError, OSError):  # with the errors of connections and time-outs
+                known = None
         check_idempotent(outgoing, known, error)
 
-    async def named(self, method: str, params: Any, deadline: float) -> Any:
+    async def named(self, method: str, params: Any, deadline: float, until: float | None) -> Any:
         """The params of a call, all by name if some are; asks the server if the method is not known.
+
+        Args:
+            deadline, until: as for `check`.
 
         Raises:
             TypeError: they cannot be; the text has the call as it is to be written.
@@ -243,22 +244,36 @@ class ServerMethods:
         """
         if not isinstance(params, MixedParams):
             return params
-        if self._known is None or method not in self._known:
+        known = self._known
+        if known is None or method not in known or self._lost != self._count_lost():
             try:
-                await self._ask(deadline)
+                known = await self._find((method,), deadline, until)
             except RpcError as error:
                 raise refused(method, params, error) from None
             except (ConnectFailed, ConnectionLost, CallTimeout) as error:
                 error.method = method
                 raise
-        return named(method, params, self._known)
+        return named(method, params, known)
 
-    async def _find_known(self, deadline: float) -> Known:
-        """Ask the server for its methods; None if it does not answer."""
-        try:
-            return await self._ask(deadline)
-        except (RpcError, OSError):  # with the errors of connections and time-outs
-            return None
+    async def _find(self, methods: Iterable[str], deadline: float, until: float | None) -> Known:
+        """Ask the server for its methods until it answers and has these, or that is waited for no longer."""
+        import asyncio
+
+        waits = 0
+        while True:
+            failure: Exception | None = None
+            try:
+                known = await self._ask(deadline)
+            except ConnectFailed as error:
+                failure = error
+            if until is not None and (is_missing(methods, known) if failure is None else is_awaited(failure)):
+                waits, now = waits + 1, asyncio.get_running_loop().time()
+                if (pause := pause_of_wait(waits, until - now, deadline - now)) is not None:
+                    await asyncio.sleep(pause)
+                    continue
+            if failure is not None:
+                raise failure
+            return known
 
     async def _ask(self, deadline: float) -> Known:
         """Ask the server for its methods."""
@@ -270,11 +285,12 @@ class ServerMethods:
             discovery.add_done_callback(retrieve_exception)
         try:
             async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
-                self._known = facts_of(await asyncio.shield(discovery))
+                document = await asyncio.shield(discovery)
         except CallTimeout:
             raise
         except TimeoutError:
             raise CallTimeout("the server did not answer rpc.discover in time") from None
+        self._known, self._lost = facts_of(document), self._count_lost()
         return self._known
 
 

@@ -135,9 +135,10 @@ class Client(BaseClient):
         **kwargs: Any,
     ) -> Any:
         params: Any = list(args) if args and not kwargs else given_params(args, kwargs)
+        left = timeout
         if kwargs and args:
-            params = self._engine.named(method, params, timeout)
-        return self._perform(Call(self._marshaller, method, params, timeout, returns), timeout, on_progress, wait_for)
+            params, left = self._engine.named(method, params, timeout, wait_for)
+        return self._perform(Call(self._marshaller, method, params, timeout, returns), left, on_progress, wait_for)
 
     @overload
     def request(
@@ -184,9 +185,9 @@ class Client(BaseClient):
         on_progress: OnProgress | None = None,
         wait_for: float | None = NOT_GIVEN,
     ) -> ClientStream:
-        params = self._engine.named(method, check_params(method, params), NOT_GIVEN)
+        params, left = self._engine.named(method, check_params(method, params), timeout, wait_for)
         self._engine.move_to_loop()
-        return self._engine.loop_thread(method).stream(method, params, timeout, returns, on_progress, wait_for)
+        return self._engine.loop_thread(method).stream(method, params, left, returns, on_progress, wait_for)
 
     def call_sync(
         self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
@@ -284,13 +285,13 @@ class Client(BaseClient):
         wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Future[Any]:
-        params = self._engine.named(method, given_params(args, kwargs), timeout)
+        params, left = self._engine.named(method, given_params(args, kwargs), timeout, wait_for)
         outgoing = Call(self._marshaller, method, params, timeout, returns)
-        return self._begin(outgoing, timeout, on_progress, wait_for)
+        return self._begin(outgoing, left, on_progress, wait_for)
 
     def _notify_named(self, method: str, params: MixedParams, timeout: Any, wait_for: Any) -> None:
-        message = self._notification(method, self._engine.named(method, params, timeout))
-        self._send(message, method, timeout, wait_for)
+        named, left = self._engine.named(method, params, timeout, wait_for)
+        self._send(self._notification(method, named), method, left, wait_for)
 
     def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._engine.add_callback(function, options)

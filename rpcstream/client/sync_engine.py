@@ -13,7 +13,7 @@ How a call becomes bytes is the marshaller's task, how bytes are sent the connec
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from .retry import (
     Known,
     Unsent,
     check_idempotent,
+    is_awaited,
     is_known,
     is_missing,
     may_have_run,
@@ -70,6 +71,8 @@ class SyncEngine:
         self._callback_functions: list[tuple[Callable[..., Any], dict[str, Any]]] = []
         self._greetings: list[Hello] = []
         self._known: Known = None
+        #: The count of lost connections when these were asked for.
+        self._lost = 0
         # Blocking connections say nothing of their own before the first call, and are in the clear.
         is_plain = settings.address.kind in ("tcp", "unix") and settings.token is None
         # Being registered, and looking after a silent server, go on while no call waits.
@@ -156,19 +159,28 @@ class SyncEngine:
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         return self.loop_thread(outgoing.method).submit(outgoing, seconds, on_progress, wait_for)
 
-    def named(self, method: str, params: Any, timeout: Any) -> Any:
-        """The params of a call, all by name if some are. As `ServerMethods.named`, and waits."""
+    def named(self, method: str, params: Any, timeout: Any, wait_for: Any) -> tuple[Any, Any]:
+        """The params of a call, all by name if some are, and the seconds that are left for it.
+
+        As `ServerMethods.named`, and waits.
+        """
         if not isinstance(params, MixedParams):
-            return params
-        if self._known is None or method not in self._known:
-            try:
-                self._ask(self._timeout if timeout is NOT_GIVEN else timeout)
-            except RpcError as error:
-                raise refused(method, params, error) from None
-            except (ConnectFailed, ConnectionLost, CallTimeout) as error:
+            return params, timeout
+        seconds = self._timeout if timeout is NOT_GIVEN else timeout
+        deadline = INFINITE if seconds is None else monotonic() + seconds
+        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
+        until = None if wait_for is None else monotonic() + wait_for
+        known = self._known
+        try:
+            if known is None or method not in known or self._lost != self._count_lost():
+                known = self._find((method,), deadline, until)
+            return named(method, params, known), _left(deadline)
+        except RpcError as error:
+            raise refused(method, params, error) from None
+        except (TypeError, ConnectFailed, ConnectionLost, CallTimeout) as error:
+            if not isinstance(error, TypeError):
                 error.method = method
-                raise
-        return named(method, params, self._known)
+            raise error.with_traceback(None) from None
 
     def close(self) -> None:
         """Close all connections; calls that wait fail."""
@@ -286,30 +298,37 @@ class SyncEngine:
         """
         if self._settings.retry == "all" or outgoing.method == "rpc.discover":
             return
-        known, waits = self._known, 0
+        known = self._known
         if not is_known(outgoing.methods, known, error, waits=until is not None):
-            known = self._find_known(deadline)
-        while until is not None and is_missing(outgoing.methods, known):
-            waits, now = waits + 1, monotonic()
-            pause = pause_of_wait(waits, until - now, deadline - now)
-            if pause is None:
-                break
-            sleep(pause)
-            known = self._find_known(deadline)
+            try:
+                known = self._find(outgoing.methods, deadline, until)
+            except (RpcError, OSError):  # with the errors of connections and time-outs
+                known = None
         check_idempotent(outgoing, known, error)
 
-    def _find_known(self, deadline: float) -> Known:
-        """Ask the server for its methods; None if it does not answer."""
-        try:
-            return self._ask(_left(deadline))
-        except (RpcError, OSError):  # with the errors of connections and time-outs
-            return None
+    def _find(self, methods: Iterable[str], deadline: float, until: float | None) -> Known:
+        """Ask the server for its methods until it answers and has these, or that is waited for no longer."""
+        waits = 0
+        while True:
+            failure: Exception | None = None
+            try:
+                discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
+                known = facts_of(self.perform(discover, _left(deadline), wait_for=None))
+                self._known, self._lost = known, self._count_lost()
+            except ConnectFailed as error:
+                failure = error
+            if until is not None and (is_missing(methods, known) if failure is None else is_awaited(failure)):
+                waits, now = waits + 1, monotonic()
+                if (pause := pause_of_wait(waits, until - now, deadline - now)) is not None:
+                    sleep(pause)
+                    continue
+            if failure is not None:
+                raise failure
+            return known
 
-    def _ask(self, seconds: float | None) -> Known:
-        """Ask the server for its methods, and wait so long at most."""
-        discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
-        self._known = facts_of(self.perform(discover, seconds))
-        return self._known
+    def _count_lost(self) -> int:
+        """How many connections were lost so far: the names of parameters are those of one server."""
+        return self.pool.lost + (0 if self._loop_thread is None else self._loop_thread.lost)
 
 
 def _left(deadline: float) -> float | None:

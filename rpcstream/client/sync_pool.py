@@ -40,11 +40,13 @@ class SyncPool:
     Attributes:
         is_closed: the client was closed.
         is_retired: the client goes on with an event loop; nothing is lent any more.
+        lost: how many connections were found to be lost so far.
     """
 
     def __init__(self, settings: Settings, marshaller: Marshaller) -> None:
         self.is_closed = False
         self.is_retired = False
+        self.lost = 0
         self.address = marshaller.address
         self._settings = settings
         self._marshaller = marshaller
@@ -96,6 +98,7 @@ class SyncPool:
         if connection.lost is not None:
             with self._lock:
                 self._drop(connection)
+                self.lost += 1
             return
         self._free.append(connection)
         if self._line or self.is_retired:

@@ -26,7 +26,7 @@ from .rich_hint import QUOTED_TAG_KEY, TAG_KEY
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 8 * 1024
-#: The same in a line over `max_json_size`, to which payloads do not count.
+#: The same in a line over `max_json_size`, to which these do not count.
 _LONG_IN_LONGER = 4 * 1024
 #: A line that is still long without its long strings is parsed as it is: to put them in again would take longer.
 _MAX_REST = 128 * 1024
@@ -438,7 +438,7 @@ def _read(line: bytes, limits: Limits | None, *, decodes: bool) -> tuple[Any, Cu
     cut = _without_long_strings(line, least, max_rest)
     if cut is None:
         return None
-    filling = _Filling(cut.strings, len(line), most, decodes=decodes)
+    filling = _Filling(cut.strings, len(cut), most, decodes=decodes)
     try:
         message = filling.fill(_loads(bytes(cut), limits))  # it takes no subclass
     except RecursionError:
@@ -454,19 +454,18 @@ class _Filling:
 
     Args:
         strings: those that were cut out.
-        size: bytes of the whole line.
-        most: bytes of it that may be no payload; None: any number.
+        rest: bytes of the line without these.
+        most: `max_json_size`, to which neither payloads nor strings of ASCII count; None: any number.
         decodes: not those that are payloads; or else it puts none.
     """
 
     def __init__(
-        self, strings: list[memoryview], size: int = 0, most: int | None = None, *, decodes: bool = True
+        self, strings: list[memoryview], rest: int = 0, most: int | None = None, *, decodes: bool = True
     ) -> None:
         self._strings = strings
         self._decodes = decodes
         self._most = most
-        #: Bytes of the line that are certainly no payload.
-        self._json_size = size - sum(map(len, strings))
+        self._json_size = rest
         self._found: list[int] = []
         self.payloads: list[memoryview] = []
 
@@ -505,9 +504,10 @@ class _Filling:
         self._found.append(number)
         string = self._strings[number]
         if not is_payload:
-            self._json_size += len(string)
-            if self._most is not None and self._json_size > self._most:
-                raise OverLimit(self._most, json_size=self._json_size)
+            if self._most is not None and not _is_ascii(string):
+                self._json_size += len(string)
+                if self._json_size > self._most:
+                    raise OverLimit(self._most, json_size=self._json_size)
             if self._decodes:
                 return orjson.loads(string)
         self.payloads.append(string)
@@ -516,16 +516,21 @@ class _Filling:
 
 def _is_string(string: memoryview) -> bool:
     """True for a string of JSON, which was cut out, so it has no escapes. Most are ASCII, which is seen at once."""
-    import numpy as np
-
-    # As numbers with a sign, what is not ASCII is negative.
-    if np.frombuffer(string, np.int8).min() >= _SPACE:
+    if _is_ascii(string):
         return True
     try:
         orjson.loads(string)
     except ValueError:
         return False
     return True
+
+
+def _is_ascii(string: memoryview) -> bool:
+    """True if it has no control characters and nothing but ASCII."""
+    import numpy as np
+
+    # As numbers with a sign, what is not ASCII is negative.
+    return bool(np.frombuffer(string, np.int8).min() >= _SPACE)
 
 
 _PARTS = frozenset({Payload, Attachment, dict, list})

@@ -41,6 +41,7 @@ from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
+from ..wire.messages import Oversize
 from . import content, protocol
 from .session import McpSession, Progress
 from .tools import Tool, Tools
@@ -135,6 +136,8 @@ class McpDispatcher:
 
     def refuse(self, message: Any, error: RpcError) -> Encoded | None:
         """As `Dispatch.refuse`."""
+        if isinstance(message, Oversize):
+            return self._error(envelope.id_in_head(message.head), error)
         is_request = type(message) is dict and "method" in message
         self._dispatcher.refuse({"id": None} if is_request else message, error)  # counts it
         if is_request and ("id" not in message or protocol.is_cancelled(error)):

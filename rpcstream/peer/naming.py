@@ -20,7 +20,7 @@ class MethodFacts(NamedTuple):
     """What a server's OpenRPC document says of one method, as far as a call needs it.
 
     Attributes:
-        positional: the parameters that take arguments by position, in order.
+        positional: the parameters that take arguments by position, in order; none where not all can be read.
         names: all parameters but those that stand for further arguments.
         takes_names: arguments may be given by name.
     """
@@ -43,11 +43,10 @@ def facts_of(document: Any) -> dict[str, MethodFacts]:
 
 def _facts(method: dict[str, Any]) -> MethodFacts:
     params = method.get("params")
-    fixed = [
-        each
-        for each in (params if isinstance(params, list) else ())
-        if isinstance(each, dict) and isinstance(each.get("name"), str) and "x-rest" not in each
-    ]
+    described = params if isinstance(params, list) else []
+    if not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in described):
+        described = []  # `$ref`, for example: the others may stand in other places than they seem to
+    fixed = [each for each in described if "x-rest" not in each]
     return MethodFacts(
         is_idempotent=method.get("x-idempotent") is True,
         positional=tuple(each["name"] for each in fixed if each.get("x-keyword") is not True),

@@ -103,7 +103,6 @@ class Observation:
         is_offered: Callable[[str], bool],
     ) -> None:
         check_options(metrics, access_log, log_slow_calls)
-        #: The bytes of connections, where these are shown.
         self.calls = CallMetrics(is_registered, BY_CODE, is_offered=is_offered) if metrics else None
         logs: list[tuple[CallLog, float]] = []
         self._access_log = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import select
 import socket
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -135,7 +136,10 @@ class SharedAcceptor:
             descriptor = next(iter(self._kept))
             at, is_over = self._take_kept(descriptor)
             self.give(descriptor, at, is_over=is_over or self._total() >= self.max_connections)
-        should_read = self._is_started and bool(self.bound) and self._pause is None and self._may_accept()
+        may_accept = self._may_accept()
+        if self._is_started and self._kept and self._pause is None and not may_accept:
+            self._pause = self._loop.call_later(PAUSE, self._resume)
+        should_read = self._is_started and bool(self.bound) and self._pause is None and may_accept
         if should_read == self._is_reading:
             return
         self._is_reading = should_read
@@ -189,6 +193,18 @@ class SharedAcceptor:
             self.give(conn.detach(), at, is_over=self._total() >= self.max_connections)
         self.refresh()
 
+    def _drop_gone(self) -> None:
+        """Close the connections that wait for a worker and whose peers have ended them.
+
+        Called only where there is no room for others: a peer may have ended its half alone, and wait for an answer.
+        """
+        poll = select.poll()
+        for descriptor in self._kept:
+            poll.register(descriptor, getattr(select, "POLLRDHUP", 0))
+        for descriptor, _ in poll.poll(0):
+            self._take_kept(descriptor)
+            os.close(descriptor)
+
     def _take_kept(self, descriptor: int) -> tuple[int, bool]:
         self._loop.remove_reader(descriptor)
         return self._kept.pop(descriptor)
@@ -215,4 +231,5 @@ class SharedAcceptor:
 
     def _resume(self) -> None:
         self._pause = None
+        self._drop_gone()
         self.refresh()

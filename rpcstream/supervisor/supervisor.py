@@ -43,6 +43,10 @@ COUNT_TIME = 1.0
 #: Seconds between two looks at the memory of the workers, where that is limited.
 MEMORY_CHECK = 1.0
 
+#: Seconds of a first start after which connections at sockets that were passed are accepted, so that health checks are
+#: answered. A program that fails before leaves them to the next one.
+ACCEPT_AFTER = 2.0
+
 #: Seconds that a worker has for its start by default: programs that load large models take half of that.
 START_TIMEOUT = 60.0
 
@@ -185,6 +189,7 @@ class Supervisor:
         self._acceptor = SharedAcceptor(self._recipients, self._total)
         if self._sockets:
             self._acceptor.listen_at_sockets(self._sockets)
+            self._loop.call_later(ACCEPT_AFTER, self._acceptor.start)
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._notifier)
             stack.enter_context(self._handled_signals())
@@ -268,7 +273,6 @@ class Supervisor:
             self._lengthen(self._places[0])
             pause = self._places[0].pause
             log.error("it is tried again in %g s", pause)
-            self._acceptor.start()  # health checks at sockets that were passed are answered meanwhile
         else:
             log.error("it is tried again when a file changes")
         with contextlib.suppress(TimeoutError):

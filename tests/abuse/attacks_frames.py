@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from rpcstream import Server
+from rpcstream import Limits, Server
 
 from ..wire.frame_model import frame_of
 from .attacks_json import upgraded
@@ -19,9 +19,9 @@ from .harness import MIB, Budget, RawConnection, ServerUnderAttack, attack, limi
 ANNOUNCED = 60 * MIB
 
 
-def plain() -> Server:
-    """A server that echoes."""
-    server = Server()
+def plain(limits: Limits | None = None) -> Server:
+    """A server that tells sizes."""
+    server = Server(limits=limits or Limits())
 
     @server
     def size(data: bytes) -> int:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
@@ -141,6 +144,113 @@ def test_methods_by_position_only(scripted: Any) -> None:
         client.add(1, b=2)
 
 
+@pytest.mark.parametrize(
+    "params", [[{"$ref": "#/x"}, {"name": "b"}, {"name": "c"}], [{"name": 1}, {"name": "c"}], None]
+)
+def test_parameters_that_cannot_be_read_give_no_names(scripted: Any, params: Any) -> None:
+    def script(line: Any) -> None:
+        while (request := line.read()) is not None:
+            line.answer(request, {"methods": [{"name": "add", "params": params}]})
+
+    with Client(scripted(script)) as client, pytest.raises(TypeError, match="0 of the 1 arguments by position"):
+        client.add(1, c=2)
+
+
+def listen(address: str, server: Server) -> AbstractContextManager[str]:
+    return serve_in_thread(server, port=int(address.rpartition(":")[2]))
+
+
+@contextmanager
+def started_later(address: str, server: Server) -> Iterator[None]:
+    """A server that is started a moment after the block has begun."""
+    over = threading.Event()
+
+    def start() -> None:
+        time.sleep(0.2)
+        with listen(address, server):
+            over.wait()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_the_time_to_wait_for_a_server_counts_for_the_names_too(free_address: str) -> None:
+    with started_later(free_address, make_server()), Client(free_address) as client:
+        assert client.segment("x", parts=4, wait_for=20) == ["x", 1, 4]
+
+
+async def test_the_async_client_waits_for_a_server_too(free_address: str) -> None:
+    with started_later(free_address, make_server()):
+        async with AsyncClient(free_address) as client:
+            calls = client.segment("x", parts=4, wait_for=20), client.must("a", third=1, wait_for=20)
+            assert await asyncio.gather(*calls) == [["x", 1, 4], ["a", 5, 1]]
+
+
+async def test_a_batch_waits_for_a_server_too(free_address: str) -> None:
+    async with AsyncClient(free_address) as client:
+        with started_later(free_address, make_server()):
+            async with client.batch(wait_for=20) as batch:
+                call = batch.segment("b", parts=9)
+            assert call.result() == ["b", 1, 9]
+
+
+def renamed() -> Server:
+    server = Server()
+
+    @server
+    def segment(picture: str, size: int = 7, *, parts: int = 2) -> list[Any]:
+        return [picture, size, parts]
+
+    return server
+
+
+def test_the_names_are_asked_for_anew_of_another_server(free_address: str) -> None:
+    with Client(free_address, wait_for=20) as client:
+        with listen(free_address, make_server()):
+            assert client.segment("x", parts=4) == ["x", 1, 4]
+        with listen(free_address, renamed()):
+            client.call("rpc.ping")  # the connection is found to be lost
+            assert client.segment("x", parts=4) == ["x", 7, 4]
+
+
+async def test_the_async_client_asks_another_server_anew(free_address: str) -> None:
+    async with AsyncClient(free_address, wait_for=20) as client:
+        with listen(free_address, make_server()):
+            assert await client.segment("x", parts=4) == ["x", 1, 4]
+        with listen(free_address, renamed()):
+            assert await client.segment("x", parts=4) == ["x", 7, 4]
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_asking_for_the_names_takes_of_the_time_for_the_call(scripted: Any, kind: str) -> None:
+    left: list[float] = []
+
+    def script(line: Any) -> None:
+        while (request := line.read()) is not None:
+            left.append(request.get("timeout", 9))
+            if request["method"] == "rpc.discover":
+                time.sleep(0.3)
+                line.answer(request, {"methods": [{"name": "add", "params": [{"name": "a"}, {"name": "b"}]}]})
+            else:
+                line.answer(request, request["params"])
+
+    async def call() -> Any:
+        async with AsyncClient(scripted(script)) as client:
+            return await client.add(1, b=2, timeout=30)
+
+    if kind == "sync":
+        with Client(scripted(script)) as client:
+            assert client.add(1, b=2, timeout=30) == {"a": 1, "b": 2}
+    else:
+        assert asyncio.run(call()) == {"a": 1, "b": 2}
+    assert left[1] < 29.8
+
+
 async def test_no_connection_is_the_error_of_the_call(free_address: str) -> None:
     with Client(free_address) as client, pytest.raises(ConnectFailed, match="'segment'"):
         client.segment("x", parts=4)
@@ -189,5 +299,8 @@ def test_a_method_that_a_hub_gets_later() -> None:
 
         with pytest.raises(TypeError, match="did not say"):
             client.segment("x", parts=4)
-        provider.offer()
+        later = threading.Timer(0.2, provider.offer)
+        later.start()
+        assert client.segment("x", parts=4, wait_for=20) == ["x", 4]
+        later.join()
         assert client.segment("x", parts=4) == ["x", 4]

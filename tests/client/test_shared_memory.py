@@ -229,7 +229,7 @@ async def test_memory_that_is_not_used_is_given_back(
     async with server.listening(unix=tmp_path / "socket") as address, AsyncClient(address) as client:
         for _ in range(3):
             await client.call("echo", LARGE)
-        await until(lambda: ring_memory(server) == 0)
+        await until(lambda: ring_memory(server) == RING_SIZE)  # the ring of the client
         sent = server.counters.shared_sent
         (got,) = await client.call("echo", LARGE)
         np.testing.assert_array_equal(got, LARGE)

@@ -44,6 +44,7 @@ def check_ends_at_the_caller(error: BaseException) -> None:
 
 SYNC: list[Callable[[Client], object]] = [
     lambda client: client.refuse(),
+    lambda client: client.refuse(1, a=2),
     lambda client: client.notify.refuse(),
     lambda client: client.submit.refuse().result(),
     lambda client: next(client.stream.refuse()),

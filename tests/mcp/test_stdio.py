@@ -121,6 +121,15 @@ def test_an_empty_line_and_what_begins_as_a_frame_end_nothing(tmp_path: Path) ->
     assert [message["error"]["code"] for message in said if "error" in message] == [-32700, -32700]
 
 
+@pytest.mark.parametrize("text", ["\u00e9" * 5_000_000, "x" * 70_000_000], ids=["max_json_size", "max_message_size"])
+def test_a_message_that_is_too_large_is_answered_with_its_id(text: str, tmp_path: Path) -> None:
+    large = json.dumps({"jsonrpc": "2.0", "id": "large", "method": "ping", "params": [text]}, ensure_ascii=False)
+    said, _, status = talk(tmp_path, large, request(2, "ping"))
+    assert status == 0
+    assert [message["id"] for message in said] == ["large", 2]
+    assert said[0]["error"]["code"] == -31001
+
+
 async def test_a_host_that_leaves_it_alone_for_days_finds_it_there() -> None:
     server = Server(limits=Limits(idle_timeout=1.0))
     async with server.in_memory() as accept:

@@ -104,6 +104,8 @@ def test_hangup_ends_neither_a_server_nor_one_that_starts() -> None:
         import contextlib, os, signal
         from rpcstream import Server
 
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+
         @contextlib.asynccontextmanager
         async def lifespan(server):
             os.kill(os.getpid(), signal.SIGHUP)

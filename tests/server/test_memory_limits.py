@@ -157,7 +157,7 @@ BYTES = {"$type": "bytes", "data": "QUJD" * 100_000}
 
 @pytest.mark.parametrize(
     "value",
-    ["x" * 60_000, '"' * 30_000, "\\" * 30_000, "é" * 30_000, [" " * 10] * 6_000, [BYTES, "x" * 60_000]],
+    ["<" * 60_000, '"' * 30_000, "\\" * 30_000, "é" * 30_000, [" " * 10] * 6_000, [BYTES, "xé" * 20_000]],
     ids=["text", "quotes", "backslashes", "not ASCII", "many", "beside a payload"],
 )
 async def test_a_message_with_too_much_json_is_refused_and_the_next_one_taken(value: Any) -> None:
@@ -181,6 +181,14 @@ async def test_blanks_are_json() -> None:
     async with service.raw() as [(reader, writer)]:
         writer.write(request("size", [[1]]).replace(b"[[1]]", b"[[1" + b" " * 60_000 + b"]]"))
         assert (await reply_of(reader))["error"]["data"]["limit"] == 50_000
+
+
+@pytest.mark.parametrize("text", [b"QUJD" * 20_000, b"data:image/png;base64," + b"QUJD" * 20_000, b"x y" * 20_000])
+async def test_long_strings_of_ascii_do_not_count_as_json(text: bytes) -> None:
+    service = Service(max_json_size=50_000)
+    async with service.raw() as [(reader, writer)]:
+        writer.write(request("size", [text.decode()]))
+        assert (await reply_of(reader))["result"] == len(text)
 
 
 @pytest.mark.parametrize("beside", [1, "x" * 20_000, ["\n" * 10, {"a": 1}] * 500], ids=["short", "text", "values"])
@@ -214,7 +222,7 @@ async def test_a_client_refuses_an_answer_with_too_much_json_and_takes_large_pay
 
     @service.server
     def text(count: int) -> str:
-        return "x" * count
+        return "é" * (count // 2)
 
     @service.server
     def data(count: int) -> bytes:
@@ -255,15 +263,15 @@ async def test_a_hub_refuses_what_its_clients_would_refuse() -> None:
 
         @provider
         def text(count: int) -> str:
-            return "x" * count
+            return "é" * (count // 2)
 
         await provider.offer()
         assert await caller.size(b"x" * 100_000) == 100_000
         with pytest.raises(MessageTooLarge, match="max_json_size"):
-            await caller.size("x" * 60_000)
+            await caller.size("é" * 30_000)
         with pytest.raises(RpcError, match="max_json_size"):
             await caller.text(60_000)
-        assert len(await caller.text(40_000)) == 40_000
+        assert len(await caller.text(40_000)) == 20_000
 
 
 # -- a connection -------------------------------------------------------------------------------------------------

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import socket
+import subprocess
 import sys
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from ..cli.conftest import environment
+from ..server.activation import PASS_ON
 from ..waiting import until_in_thread
 from .conftest import APP, StartWorkers, WorkersProcess
 
@@ -87,3 +92,32 @@ class TestAfterADeath:
             assert health(program, "/readyz", "HEAD") == (503, b"")
         program.send(signal.SIGTERM)
         assert program.process.wait(20) == 0
+
+    def test_clients_that_have_left_keep_no_health_check_out(self, program: WorkersProcess) -> None:
+        host, _, port = program.address.rpartition(":")
+        resource.prlimit(program.process.pid, resource.RLIMIT_NOFILE, (120, 120))
+        for _ in range(200):
+            with socket.create_connection((host, int(port)), timeout=20) as leaving:
+                leaving.sendall(b'{"jsonrpc":"2.0","id":1,"method":"pid"}\n')
+        assert health(program) == (503, b"no worker runs.\n")
+        program.send(signal.SIGTERM)
+        assert program.process.wait(20) == 0
+
+
+def test_health_checks_at_sockets_that_were_passed_are_answered_while_the_first_start_hangs(tmp_path: Path) -> None:
+    (tmp_path / "hang").touch()
+    (tmp_path / "app.py").write_text(HANGS_WHILE_FILE + APP)
+    with socket.create_server(("127.0.0.1", 0)) as passed:
+        host, port = passed.getsockname()
+        own = ["-m", "rpcstream.cli.serve", "app.py", "--workers", "2", "--start-timeout", "20"]
+        command = [sys.executable, "-c", PASS_ON, str(passed.fileno()), *own]
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), pass_fds=[passed.fileno()], stdout=subprocess.DEVNULL
+        )
+        try:
+            with socket.create_connection((host, port), timeout=15) as check:
+                check.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert check.makefile().readline() == "HTTP/1.1 503 Service Unavailable\n"
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0
