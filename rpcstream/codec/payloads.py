@@ -26,8 +26,9 @@ from .rich_hint import QUOTED_TAG_KEY, TAG_KEY
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 8 * 1024
-#: The same in a line over `max_json_size`, to which these do not count.
-_LONG_IN_LONGER = 4 * 1024
+#: The same in a line over `max_json_size`, to which these do not count; and how many there may be, since each is looked
+#: at. As many arrays as a message may have (`max_checked_values`) fit in one way or the other, whatever their size.
+_LONG_IN_LONGER, _MAX_LONG = 512, 16 * 1024
 #: A line that is still long without its long strings is parsed as it is: to put them in again would take longer.
 _MAX_REST = 128 * 1024
 #: What a payload begins with. (The text between two strings begins with a blank, a bracket, a comma or a colon.)
@@ -198,6 +199,12 @@ def parse(line: bytes, limits: Limits | None = None) -> tuple[Any, bytes]:
         orjson.JSONDecodeError: it is not JSON. (A payload may hold what no string may: that is no base64 either.)
     """
     return _read(line, limits, decodes=True) or (_loads(line, limits), line)
+
+
+def parse_whole(line: bytes, limits: Limits) -> Any:
+    """The same with all strings in their places, those of payloads too."""
+    read = _read(line, limits, decodes=True, tags=frozenset()) if len(line) > limits.max_json_size else None
+    return _loads(line, limits) if read is None else read[0]
 
 
 def read_frame(json: bytes, sizes: tuple[int, ...], limits: Limits | None, side: str) -> BinaryFrame:
@@ -429,7 +436,9 @@ def _loads(line: bytes, limits: Limits | None) -> Any:
         return orjson.loads(line)
 
 
-def _read(line: bytes, limits: Limits | None, *, decodes: bool) -> tuple[Any, CutLine] | None:
+def _read(
+    line: bytes, limits: Limits | None, *, decodes: bool, tags: frozenset[str] = _TAGGED
+) -> tuple[Any, CutLine] | None:
     """A line that is read without its long strings; None if nothing can be cut out, or not be put in again."""
     if len(line) >= BIG:
         keep_freed_memory()
@@ -438,7 +447,7 @@ def _read(line: bytes, limits: Limits | None, *, decodes: bool) -> tuple[Any, Cu
     cut = _without_long_strings(line, least, max_rest)
     if cut is None:
         return None
-    filling = _Filling(cut.strings, len(cut), most, decodes=decodes)
+    filling = _Filling(cut.strings, len(cut), most, decodes=decodes, tags=tags)
     try:
         message = filling.fill(_loads(bytes(cut), limits))  # it takes no subclass
     except RecursionError:
@@ -457,13 +466,21 @@ class _Filling:
         rest: bytes of the line without these.
         most: `max_json_size`, to which neither payloads nor strings of ASCII count; None: any number.
         decodes: not those that are payloads; or else it puts none.
+        tags: of the objects whose data are payloads.
     """
 
     def __init__(
-        self, strings: list[memoryview], rest: int = 0, most: int | None = None, *, decodes: bool = True
+        self,
+        strings: list[memoryview],
+        rest: int = 0,
+        most: int | None = None,
+        *,
+        decodes: bool = True,
+        tags: frozenset[str] = _TAGGED,
     ) -> None:
         self._strings = strings
         self._decodes = decodes
+        self._tags = tags
         self._most = most
         self._json_size = rest
         self._found: list[int] = []
@@ -487,9 +504,12 @@ class _Filling:
         places: Any
         if type(value) is dict:
             tag = value.get(TAG_KEY)
-            is_tagged = type(tag) is str and tag in _TAGGED
+            is_tagged = type(tag) is str and tag in self._tags
             places = value.items()
         else:
+            kinds = set(map(type, value))
+            if not kinds & _NESTED and _MARK not in "".join([each for each in value if type(each) is str]):
+                return
             places = enumerate(value)
         for place, member in places:
             kind = type(member)
@@ -533,13 +553,14 @@ def _is_ascii(string: memoryview) -> bool:
     return bool(np.frombuffer(string, np.int8).min() >= _SPACE)
 
 
+_NESTED = frozenset({dict, list})
 _PARTS = frozenset({Payload, Attachment, dict, list})
 
 
 def _without_long_strings(line: bytes, least: int, max_rest: int) -> CutLine | None:
     """The line with placeholders for strings without escapes of `least` bytes or more.
 
-    None when it has no such strings, more than `max_rest` bytes besides them, or is not JSON.
+    None when it has no such strings or too many, more than `max_rest` bytes besides them, or is not JSON.
     """
     whole = memoryview(line)
     # A long string has half of its bytes, or more, behind one of the hops: others are passed over.
@@ -559,6 +580,8 @@ def _without_long_strings(line: bytes, least: int, max_rest: int) -> CutLine | N
             strings.append(whole[start : end + 1])
             rest += start - done
             done = end + 1
+            if len(strings) > _MAX_LONG:
+                return None
         at = end + 1
     if not strings or rest + len(line) - done > max_rest:
         return None

@@ -36,6 +36,9 @@ _FOR_PROGRAMS = frozenset(("x-ndarray", "x-image", "x-bytes", "x-stream"))
 #: References that are followed from one schema, so that a chain of them has an end.
 _MAX_STEPS = 64
 
+#: Values in which there may be rich ones.
+_NESTED = frozenset((dict, list))
+
 _BASE64: Schema = {"type": "string", "contentEncoding": "base64"}
 
 
@@ -238,6 +241,8 @@ class Reader:
             return self._object(given, count) if found is None else found
         if self._forms:
             return _array(given, self._forms)
+        if _NESTED.isdisjoint(map(type, given)):
+            return given
         known = self._known_items
         first = [self._item(at).value(item, count) for at, item in enumerate(given[:known])]
         others = self._item(None)
@@ -256,7 +261,7 @@ class Reader:
         return self._items[at]
 
     def _object(self, given: dict[str, Any], count: CheckCount) -> dict[str, Any]:
-        if TAG_KEY in given:
+        if TAG_KEY in given or _NESTED.isdisjoint(map(type, given.values())):
             return given
         return {name: self._member(name).value(value, count) for name, value in given.items()}
 

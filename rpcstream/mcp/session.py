@@ -12,8 +12,7 @@ from typing import Any
 
 import orjson
 
-from ..codec.payloads import with_strings
-from ..peer import incoming
+from ..codec.payloads import parse_whole
 from ..peer.session import Session
 from ..peer.state import ConversationState
 from ..peer.stream_table import reply_key
@@ -84,8 +83,7 @@ def _is_number(value: Any) -> bool:
 
 def parse_long(line: bytes, state: ConversationState) -> tuple[Any, bytes]:
     """Parse a long message, as `peer.incoming.parse_long`, with all of its strings in place."""
-    message, _ = incoming.parse_long(line, state)
-    return with_strings(message), line
+    return parse_whole(line, state.limits), line
 
 
 class McpSession(Session):

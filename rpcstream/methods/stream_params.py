@@ -6,6 +6,7 @@ Does not know how items are sent; that is in `peer`.
 
 from __future__ import annotations
 
+import asyncio
 import types
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -112,6 +113,10 @@ def _lowered(hint: Any, codec: Codec) -> Any:
     return marker("stream", decode, schema)
 
 
+#: Bytes of JSON of an item that may take a millisecond to check.
+LONG_ITEM = 64 * 1024
+
+
 class StreamArgument(AsyncIterator[Any]):
     """Iterates over the items of a stream, and checks each. For one reader.
 
@@ -136,6 +141,8 @@ class StreamArgument(AsyncIterator[Any]):
     async def __anext__(self) -> Any:
         self._release()
         params, line = await self._receiver.get()
+        if len(line) >= LONG_ITEM:
+            await asyncio.sleep(0)  # others have their turn between items that take long to check
         try:
             (_, value), _ = self._bind(params, line)
         except ArgumentsWithImages as found:

@@ -25,7 +25,6 @@ from .identity import Shown
 from .instance_way import InstanceWay
 from .link import NO_RESPONDERS, NatsLink
 from .payloads import ids_of
-from .tickets import TICKET, read_ticket
 
 #: Seconds after which a caller is told that its call is here, if it is not answered by then: so it knows where to send
 #: a cancel, and which instance to watch. Nearly all calls are answered sooner, and need no such message.
@@ -152,12 +151,16 @@ class Caller(CallerChannel):
         """A message has come from the caller, if only to see whether this instance is there."""
         self.last_heard = self._loop.time()
 
-    def call(self, data: bytes, call_ids: Any) -> None:
-        """Handle a message in which there are calls with these ids."""
+    def call(self, data: bytes, call_ids: Any, asked: dict[str, Any]) -> None:
+        """Handle a message in which there are calls with these ids; or a ticket that asks for a place.
+
+        Args:
+            asked: the members of the ticket, as they were checked; none of any other message.
+        """
         self.heard()
         is_new, self._is_new = self._is_new, False
-        if data.startswith(TICKET) and (members := read_ticket(data)):
-            self.way.ask(members)
+        if asked:
+            self.way.ask(asked)
             return
         if is_new:
             # Before a handler that may keep the loop: an instance that was not heard of may be taken for gone. nats-py
@@ -298,7 +301,7 @@ class Caller(CallerChannel):
     @property
     def is_unused(self) -> bool:
         """Nothing is kept of it: should it call again, it is as if it had not called before."""
-        return self.session.is_unused and not (self._gathered or self._held or self.way.is_busy)
+        return self.session.is_unused and not (self._gathered or self._held or self.way.is_in_use)
 
     def check(self, now: float) -> str | None:
         """As `Connection.check`: forget a silent caller of which nothing is kept, and look whether others are there."""
@@ -335,7 +338,7 @@ class MessageCaller(CallerChannel):
         )
         self.session.sends_binary = self.session.offers_binary = False
 
-    def call(self, data: bytes, call_ids: Any) -> None:
+    def call(self, data: bytes, call_ids: Any, asked: dict[str, Any]) -> None:
         """Handle the message. The answer may be there when this returns."""
         self.receive(data)
         if not self.is_over:

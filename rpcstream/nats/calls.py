@@ -28,7 +28,7 @@ from ..wire.messages import HEAD_SIZE
 from .channel import NOTIFICATION, HeldMessages, NatsChannel
 from .client_way import Asked, Asking, ClientWay
 from .link import NatsLink, NatsMessage, is_unanswerable, size_of
-from .payloads import ids_in
+from .payloads import ids_in, read_payload
 from .places import CallPlaces
 from .returned import PROBE, PROBE_TOKEN, SERVICE_TOKEN, ReturnedCalls
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
@@ -358,11 +358,11 @@ class ServiceConnection:
                 self._take_refusal(data)
                 return
         if token == "ack":
-            self.places.acknowledged(instance, ids_in(_read(data)))
+            self.places.acknowledged(instance, ids_in(read_payload(data, self.limits)[0]))
         elif token == "have":
             self._answered(instance, data)
         elif token == "ticket":
-            instance.way.answered(read_ticket(data))
+            instance.way.answered(read_ticket(data, self.limits))
         else:
             instance.receive(data)
 
@@ -440,7 +440,7 @@ class ServiceConnection:
 
     def _answered(self, instance: Instance, data: bytes) -> None:
         """An instance says which of the calls that were asked for it has."""
-        read = _read(data)
+        read, _ = read_payload(data, self.limits)
         if type(read) is not list or len(read) != 2 or type(read[0]) is not str:
             return
         if read[0] == SERVICE_TOKEN:
@@ -521,11 +521,3 @@ def _call_in(message: Encoded) -> dict[str, Any] | None:
     read = orjson.loads(json_of(message))
     method = read.get("method") if type(read) is dict else None
     return None if method is None or method.startswith(envelope.CONTROL) else read
-
-
-def _read(data: bytes) -> Any:
-    """The JSON of a message; None where it is none."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None

@@ -161,7 +161,7 @@ class NatsChannel:
             self._frame, self._taken = FrameMessage(self._frames, self._max_size, None), 0
             self._feed(data)
             return
-        if data.startswith(TICKET) and (members := read_ticket(data)):
+        if data.startswith(TICKET) and (members := read_ticket(data, self._limits)):
             if self.direct is not None:
                 self.direct.take(members)
             return

@@ -101,9 +101,12 @@ class SecureClient(Client):
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
     ) -> Any:
         try:
-            return super()._build_message(sid, subject, reply, data, headers)
+            message = super()._build_message(sid, b"", reply, data, headers)
         except UnicodeDecodeError:
             return None  # it could not be answered
+        # Bytes that are no UTF-8 stay in the subject, and are no name: who counts messages, counts this one.
+        message.subject = subject.decode(errors="surrogateescape")
+        return message
 
     def _connect_command(self) -> bytes:
         writer = self.writer

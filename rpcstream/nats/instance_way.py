@@ -104,6 +104,11 @@ class InstanceWay(DirectWay):
     def is_busy(self) -> bool:
         return super().is_busy or bool(self._places)
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether it is busy, with more than places that were asked for and no connection was made for."""
+        return super().is_busy or (bool(self._places) and self._stream is not None)
+
     def _count(self, name: str, number: int = 1) -> None:
         counters = self.channel.session.counters
         if counters is not None:

@@ -34,14 +34,20 @@ def read_payload(data: bytes, limits: Limits) -> tuple[Any, RpcError | None]:
         line, _, rest = data.partition(b"\n")
         try:
             json_size = read_header(line + b"\n")[0]
-            return (orjson.loads(rest[:json_size]) if json_size <= limits.max_json_size else UNREADABLE), None
+            return _parsed(rest[:json_size], limits), None
+        except payloads.OverLimit:
+            return UNREADABLE, None
         except (FrameError, orjson.JSONDecodeError) as error:
             return None, ParseError(data={"reason": str(error)})
     try:
-        # In the same way as the session, so that both read the same.
-        return orjson.loads(data) if len(data) < LONG else payloads.parse(data, limits)[0], None
+        return _parsed(data, limits), None
     except orjson.JSONDecodeError:
         return UNREADABLE, None
+
+
+def _parsed(data: bytes, limits: Limits) -> Any:
+    """The JSON of a message, read in the same way as by the session, so that both read the same."""
+    return orjson.loads(data) if len(data) < LONG else payloads.parse(data, limits)[0]
 
 
 def ids_of(read: Any) -> list[Any]:

@@ -34,7 +34,7 @@ from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription,
 from .options import NatsOptions
 from .payloads import UNREADABLE, belongs_to_calls, ids_in, ids_of, read_payload, refusal_of
 from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
-from .tickets import TICKET, TICKET_METHOD, members_of, read_ticket
+from .tickets import TICKET, TICKET_METHOD, members_of
 
 log = get_logger("rpcstream.nats")
 
@@ -241,7 +241,7 @@ class NatsService:
         sender = self._sender(message)
         caller = self._callers.find(sender)
         if caller is not None:
-            caller.call(data, ids_of(read))
+            caller.call(data, ids_of(read), _asked_by(data, read))
         elif self._identities is None:
             self._take(sender, read, message)
         elif method == AUTHENTICATE:
@@ -272,7 +272,7 @@ class NatsService:
             self._refuse(message, message.data, busy)
         else:
             if caller is not None:
-                caller.call(message.data, ids_of(read))
+                caller.call(message.data, ids_of(read), _asked_by(message.data, read))
 
     def _direct(self, message: NatsMessage) -> None:
         """A message of a caller to this instance, which the caller knows."""
@@ -294,8 +294,9 @@ class NatsService:
             caller.end("the caller is gone")
         elif message.data:
             read, error = read_payload(message.data, self.limits)
-            if not tokens and message.data.startswith(TICKET) and (members := members_of(read)):
-                caller.take_ticket(message.data, members)
+            asked = _asked_by(message.data, read)
+            if asked and not tokens:
+                caller.take_ticket(message.data, asked)
                 return
             if error is None and tokens:
                 error = _fault(read, _method_of(tokens)) or self._stranger(caller, message)
@@ -304,7 +305,7 @@ class NatsService:
             if error is None:
                 if caller.way.is_busy:
                     caller.note_cancel(read)
-                caller.call(message.data, ids_of(read) if tokens else ())
+                caller.call(message.data, ids_of(read) if tokens else (), asked)
             else:
                 self._refuse(message, message.data, error)
 
@@ -320,9 +321,8 @@ class NatsService:
             self._ignored(message)
             return
         sender = self._sender(message)
-        try:
-            asked = orjson.loads(message.data)
-        except orjson.JSONDecodeError:
+        asked, _ = read_payload(message.data, self.limits)
+        if asked is UNREADABLE:
             return
         if asked == [] and (self._stopping or not self._has_joined):
             return  # the caller asks whether an instance offers its methods
@@ -351,7 +351,7 @@ class NatsService:
             return
         read, _ = read_payload(data, self.limits)
         payload = refusal_of(read, error, self.link.max_payload)
-        if data.startswith(TICKET) and (call_ids := ids_in(read_ticket(data).get("ids"))):
+        if call_ids := ids_in(_asked_by(data, read).get("ids")):
             answers = [envelope.error_reply(call_id, error) for call_id in call_ids]
             payload = orjson.dumps(answers if len(answers) > 1 else answers[0])
         self.link.publish(message.reply, payload or orjson.dumps(envelope.error_reply(None, error)))
@@ -417,6 +417,11 @@ class NatsService:
         self.listener.close()
 
 
+def _asked_by(data: bytes, read: Any) -> dict[str, Any]:
+    """The members of a ticket that was parsed; none of any other message. It is parsed once: what is checked counts."""
+    return members_of(read) if data.startswith(TICKET) else {}
+
+
 def _fault(read: Any, method: str | None) -> RpcError | None:
     """Why a message may not stand on the subject of this method (None: of batches); None if it may.
 
@@ -437,5 +442,5 @@ def _method_of(tokens: str) -> str:
     """The method that these tokens of a subject stand for; empty: of none."""
     try:
         return decoded(tokens)
-    except UnicodeDecodeError:
+    except UnicodeError:
         return ""

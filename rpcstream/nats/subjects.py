@@ -79,7 +79,7 @@ def topic_of(tokens: str) -> str | None:
     """The topic that became these tokens; None where they stand for no text. Any program may have chosen them."""
     try:
         return unquote_to_bytes(tokens.replace(_EMPTY, "")).decode()
-    except UnicodeDecodeError:
+    except UnicodeError:
         return None
 
 

@@ -25,9 +25,11 @@ from typing import Any
 import orjson
 
 from ..errors import MessageTooLarge
+from ..limits import Limits
 from ..wire import envelope
 from ..wire.buffers import Encoded, first_part, json_of
 from ..wire.messages import HEAD_SIZE
+from .payloads import read_payload
 
 #: How a ticket begins, exactly so.
 TICKET = b'{"jsonrpc":"2.0","method":"$/ticket","params":'
@@ -53,12 +55,9 @@ def members_of(read: Any) -> dict[str, Any]:
     return params if type(params) is dict else {}
 
 
-def read_ticket(data: bytes) -> dict[str, Any]:
-    """The members of a ticket, as `members_of`."""
-    try:
-        return members_of(orjson.loads(data))
-    except orjson.JSONDecodeError:
-        return {}
+def read_ticket(data: bytes, limits: Limits) -> dict[str, Any]:
+    """The members of a ticket, as `members_of`; none of a message that does not begin as one."""
+    return members_of(read_payload(data, limits)[0]) if data.startswith(TICKET) else {}
 
 
 def no_way(size: int, limit: int, why: str) -> MessageTooLarge:

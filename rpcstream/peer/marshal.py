@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..codec import Codec, payloads
+from ..codec.check_count import CheckCount, counting
 from ..codec.image_budget import ImageTotal, image_budget
-from ..errors import BatchTooLarge, InternalError, InvalidParams, RpcError, error_from_wire
+from ..errors import BatchTooLarge, InternalError, InvalidParams, MessageTooLarge, RpcError, error_from_wire
 from ..limits import Limits
 from ..text import visible
 from ..wire import envelope
@@ -340,10 +341,18 @@ class Marshaller:
         return hint_checker(returns, self._codec)
 
     def _decoded(self, method: str, value: Any) -> Any:
+        # A server decodes what its callers answer in the event loop; a client trusts its server.
+        token = counting.set(CheckCount(self._codec.max_checked_values)) if self._side == "server" else None
         try:
             return self._codec.decode(value)
+        except MessageTooLarge as error:
+            error.method, error.address = method, self.address
+            raise
         except (ValueError, RecursionError) as error:
             raise self._broken(method, str(error), None) from error
+        finally:
+            if token is not None:
+                counting.reset(token)
 
     def _broken(self, method: str, reason: str, reply: Any) -> InternalError:
         error = InternalError(_UNREADABLE, {"reason": reason, "reply": _as_it_came(reply)})

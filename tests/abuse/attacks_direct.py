@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import time
 
-from rpcstream import Server
+from rpcstream import AsyncClient, Server
 
 from ..nats.raw_client import RawClient
 from ..nats_server import NatsServer, find_program
+from .attacks_frames import ANNOUNCED, announcement
 from .attacks_hub import must
 from .harness import KIB, MIB, Budget, RawConnection, ServerUnderAttack, attack
 
@@ -26,6 +28,10 @@ def on_nats() -> Server:
     @server
     def size_of(text: str) -> int:
         return len(text)
+
+    @server
+    def size(data: bytes) -> int:
+        return len(data)
 
     @server
     def wipe() -> None:
@@ -57,11 +63,11 @@ class Intruder:
         self.place = place
 
     @classmethod
-    async def enter(cls, raw: RawClient, number: int) -> Intruder:
+    async def enter(cls, raw: RawClient, number: int, method: bytes = b"size_of", size: int = 2_000_000) -> Intruder:
         inbox = f"intruder.{number}.rpcstream"
         await raw.subscribe(f"{inbox}.*")
-        ask = b'{"ask":1,"method":"size_of","size":2000000,"ids":[1]}}'
-        raw.publish("rpc.direct.size_of", TICKET + ask, f"{inbox}.1")
+        ask = b'{"ask":1,"method":"%b","size":%d,"ids":[1]}}' % (method, size)
+        raw.publish(b"rpc.direct." + method, TICKET + ask, f"{inbox}.1")
         while not (answer := await raw.next()).subject.endswith(".ticket"):
             pass
         params = answer.json["params"]
@@ -101,6 +107,7 @@ async def forbidden_calls(target: ServerUnderAttack) -> None:
         b'{"ask":2,"method":"wipe","size":2000000,"ids":[1]},"method":"size_of"}',
         b'{"ask":2,"method":"size_of","size":2000000,"ids":[1],"method":"wipe"}}',
         b'{"ask":2,"method":"size_of","size":9,"ids":[1]},"params":{"ask":2,"method":"wipe","size":9,"ids":[1]}}',
+        b'{"ask":2,"method":"wipe","size":9,"ids":[1],"x":[%b]}}' % b",".join([b"[]"] * 300_000),
     )
     try:
         for number in range(0, 400 if target.whole else 40, 4):
@@ -123,5 +130,33 @@ async def forbidden_calls(target: ServerUnderAttack) -> None:
             await intruder.try_lines(b"".join(b"!%d\n" % place + FORBIDDEN for place in places))
         _, wiped = await plain.result("state")
         must(wiped == 0, f"a method that is not permitted was called {wiped} times")
+    finally:
+        await raw.close()
+
+
+@attack(
+    151,
+    "17 callers on NATS announce 60 MiB by their direct connections and send nothing, 30 send a little; honest calls",
+    server=on_nats,
+    budget=Budget(memory=320 * MIB),
+    in_suite=HAS_NATS,
+)
+async def announced_on_nats(target: ServerUnderAttack) -> None:
+    plain = await target.connect()
+    port, _ = await plain.result("state")
+    raw = await RawClient.connect(port)
+    try:
+        for number in range(47):
+            intruder = await Intruder.enter(raw, number, b"size", ANNOUNCED + MIB)
+            await intruder.direct.send(
+                b"!%d\n" % intruder.place + announcement(ANNOUNCED) + b"x" * (4096 * (number > 16))
+            )
+        async with AsyncClient(f"nats://127.0.0.1:{port}/direct") as client:
+            for size in (8 * KIB, 1_300_000, 20 * MIB):
+                for _ in range(4):
+                    began = time.monotonic()
+                    must(await asyncio.wait_for(client.size(b"y" * size), 60) == size, "it is answered")
+                    # As for other transports: the bound is generous, since the processor may be busy.
+                    must(time.monotonic() - began < 2, f"a call of {size} bytes took too long")
     finally:
         await raw.close()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import decimal
+import itertools
 import math
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import annotated_types as at
@@ -15,7 +18,7 @@ import pydantic
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import Codec, InvalidParams, Limits, MessageTooLarge, Server
+from rpcstream import Codec, Context, InvalidParams, Limits, MessageTooLarge, Server
 from rpcstream.methods.signature import Signature
 from rpcstream.testing import memory_client
 
@@ -189,3 +192,54 @@ async def test_a_server_has_the_limit_of_its_limits() -> None:
             await client.count([b"x"] * 1001)
         assert caught.value.data == {"values": 1001, "limit": 1000}
         assert await client.count([]) == 0
+
+
+async def test_what_callers_answer_is_counted_too_and_a_client_trusts_its_server() -> None:
+    server = Server(limits=Limits(max_checked_values=50))
+
+    @server
+    async def ask(count: int, ctx: Context) -> int:
+        try:
+            return len(await ctx.peer.give(count))
+        except MessageTooLarge as error:
+            assert "max_checked_values" in str(error)
+            return -1
+
+    @server
+    def arrays() -> list[np.ndarray]:
+        return [np.zeros(1, np.float32)] * 60
+
+    async with memory_client(server) as client:
+
+        @client
+        def give(count: int) -> list[np.ndarray]:
+            return [np.zeros(1, np.float32)] * count
+
+        assert await client.ask(50) == 50
+        assert await client.ask(51) == -1
+        assert len(await client.arrays()) == 60
+
+
+async def test_others_have_their_turn_between_items_that_take_long_to_check() -> None:
+    server = Server()
+
+    @server
+    async def upload(values: AsyncIterator[list[np.ndarray]]) -> int:
+        turns = 0
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            asyncio.get_running_loop().call_soon(count)
+
+        seen = []
+        async for item in values:
+            if not seen:
+                count()
+            seen.append((len(item), turns))
+        gaps = [after - before for (_, before), (_, after) in itertools.pairwise(seen)]
+        return min(gaps)
+
+    items = [[np.zeros(1, np.float32)] * 2000] * 20
+    async with memory_client(server) as client:
+        assert await client.upload(iter(items)) >= 1

@@ -63,7 +63,7 @@ class Peer:
         """Ask for a place for a call."""
         await self.send(method, ticket(ask=call_id, method=method, size=size, ids=[call_id]), call_id)
         reply, data = await self.next("ticket")
-        return {**read_ticket(data), "reply": reply}
+        return {**read_ticket(data, Limits()), "reply": reply}
 
     async def error(self) -> dict[str, Any]:
         _, data = await self.next("m")
@@ -271,7 +271,7 @@ async def test_a_client_that_does_not_read_its_result(nats: NatsServer) -> None:
         call = {"jsonrpc": "2.0", "id": 1, "method": "make", "params": [32 * 1024 * 1024]}
         await peer.send("make", orjson.dumps(call))
         _, data = await peer.next("m")
-        connection = await open_direct(read_ticket(data))
+        connection = await open_direct(read_ticket(data, Limits()))
         connection.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a socket's
         await until(lambda: not direct_ways_of(server)[0].is_open)
         assert memory_of(server).unread.total == 0

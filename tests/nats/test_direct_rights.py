@@ -147,7 +147,12 @@ async def test_the_ticket_for_a_numbered_message_comes_first(scene: Scene) -> No
         b'"params":{"ask":1,"method":"wipe","size":2000000,"ids":[1]}}',
         TICKET + b'{"ask":1,"method":"wipe","size":2000000,"ids":[1]},"id":1,"meth\\u006fd":"size_of"}',
         TICKET + b'{"ask":1,"method":"wipe","size":2000000,"ids":[1]}}',
+        # Over `max_values`; and a payload into whose bytes the parser of long messages does not look.
+        TICKET + b'{"ask":1,"method":"wipe","size":9,"ids":[1],"x":[%b]}}' % b",".join([b"[]"] * 300_000),
+        TICKET
+        + b'{"ask":1,"method":"wipe","size":9,"ids":[1],"x":{"$type":"bytes","data":"%b"}}}' % (b"\x01" * 40_000),
     ],
+    ids=lambda payload: payload[46:140],
 )
 async def test_a_ticket_with_two_members_of_one_name(scene: Scene, payload: bytes) -> None:
     params = await scene.peer.place(call_id=5)

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("nats")
 
 from rpcstream import AsyncClient, Limits, Server, ServerBusy
+from rpcstream.nats.tickets import ticket
 
 from ..nats_server import NatsServer
 from ..waiting import until
@@ -247,6 +248,21 @@ async def test_inboxes_without_end_displace_each_other(
         assert not held.done()
         at.gate.set()
         assert await held == "waited"
+        await at.check()
+
+
+async def test_callers_that_ask_for_places_and_do_not_connect_give_way(
+    shared_nats: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scene(shared_nats, caplog, max_nats_callers=20) as at:
+        await at.raw.subscribe("flood.*.rpcstream.*")
+        for number in range(40):
+            asks = ticket(ask=1, method="add", size=2_000_000, ids=[1])
+            answer = await at.raw.request(f"{at.root}.add", asks, f"flood.{number}.rpcstream.1")
+            while not answer.subject.endswith("ticket"):
+                answer = await at.raw.next_but_acks()
+            assert at.server.stats()["connections"] <= 20
+        assert await at.client.call("add", 1, 2) == 3
         await at.check()
 
 

@@ -29,6 +29,7 @@ from .event_setup import (
     next_of,
     value_of,
 )
+from .raw_client import RawClient
 
 SUBJECT = f"rpc.{SERVICE}.$event"
 BUCKET = f"rpc_{SERVICE}_last"
@@ -170,19 +171,33 @@ async def client_publish(nats: NatsServer, topic: str, value: Any) -> None:
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_name_that_is_no_topic_is_skipped(nats: NatsServer, caplog: pytest.LogCaptureFixture) -> None:
-    """Subscribers, the instance that is there, and later ones get the other values all the same."""
-    async with instance(nats.url) as one, client_of(nats) as client, plain_client(nats.url) as plain:
+@pytest.mark.parametrize(
+    "names", [("%FF%FE", "state.%FF", "state.%ED%A0%80"), ("\udcff\udcfe", "state.\udcc3", "%C3\udca9")]
+)
+async def test_a_name_that_is_no_topic_is_skipped(
+    nats: NatsServer, caplog: pytest.LogCaptureFixture, names: tuple[str, ...]
+) -> None:
+    """Subscribers, the instance that is there, and later ones get the other values all the same.
+
+    Args:
+        names: percent-encoded, one of them as half of a character; or with bytes that are no UTF-8, as surrogates.
+    """
+    async with AsyncExitStack() as stack:
+        one, client = [await stack.enter_async_context(each) for each in (instance(nats.url), client_of(nats))]
+        raw = await RawClient.connect(nats.port)
+        stack.push_async_callback(raw.close)
         one.publish("state.a", 1, retain=True)
         async with client.subscribe("state.*") as events:
             assert await next_of(events) == 1
-            for name in ("%FF%FE", "state.%FF", "state.%ED%A0%80"):  # the last one is half of a character
-                await plain.jetstream().publish(f"$KV.{BUCKET}.{name}", event(name, "bad"))
-                await plain.publish(f"{SUBJECT}.{name}", event(name, "bad"))
+            for name in names:
+                for prefix in (f"$KV.{BUCKET}.", f"{SUBJECT}."):
+                    raw.publish(prefix.encode() + name.encode(errors="surrogateescape"), event("x", "bad"))
+            await raw.flush()
             await client.publish("state.b", 2, retain=True)
             assert await next_of(events) == 2
         await until(lambda: one.server.topics.last_value("state.b") is not None)
-        await plain.jetstream().publish(f"$KV.{BUCKET}.%FF%FE", event("x", "bad"))  # the last one that a reader gets
+        raw.publish(f"$KV.{BUCKET}.".encode() + names[0].encode(errors="surrogateescape"), event("x", "bad"))
+        await raw.flush()  # it is the last one that a reader gets
         async with instance(nats.url) as other:
             for each in (one, other):
                 assert await kept_at(each, "state.*", 2) == {"state.a": 1, "state.b": 2}

@@ -197,6 +197,8 @@ async def test_payloads_do_not_count_as_json(beside: Any) -> None:
     async with service.raw() as [(reader, writer)]:
         writer.write(request("size", [[BYTES, beside, BYTES]]))
         assert (await reply_of(reader))["result"] == 3
+        writer.write(request("size", [[beside, *[{"$type": "bytes", "data": "QUJD" * 200}] * 100]]))
+        assert (await reply_of(reader))["result"] == 101
 
 
 async def test_a_payload_with_escapes_is_json() -> None:
