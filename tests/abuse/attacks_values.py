@@ -90,6 +90,14 @@ async def objects_by_mcp(target: ServerUnderAttack) -> None:
         assert TOO_MANY in await ask_by_mcp(target, tool, [{}] * 190_000)
 
 
+@attack(
+    160, "900,000 numbers for lists of numpy's and for unions, by MCP", server=picky, budget=Budget(memory=256 * MIB)
+)
+async def numbers_by_mcp(target: ServerUnderAttack) -> None:
+    for tool in ("floats", "numbers", "complexes"):
+        assert '"900000"' in await ask_by_mcp(target, tool, [1.5] * 900_000)
+
+
 @attack(161, "900,000 numbers for a list of numpy's", server=picky, budget=Budget(memory=192 * MIB))
 async def numbers_of_numpy(target: ServerUnderAttack) -> None:
     assert await ask(target, "floats", [1.5] * 900_000) == 900_000

@@ -407,7 +407,9 @@ async def _attacked(of: Attack, server: _Server, *, whole: bool) -> Report:
         text=True,
     )
     try:
-        await asyncio.sleep(0.3)
+        assert pinger.stdout is not None
+        await asyncio.to_thread(pinger.stdout.readline)
+        await asyncio.sleep(0.1)
         quiet_memory = _status_of(pid, "VmRSS")
         quiet_log = server.log.stat().st_size
         before = time.monotonic()

@@ -1,7 +1,7 @@
 """The other caller: sends `rpc.ping` again and again on one connection, and notes how long each answer took.
 
 A program of its own that imports nothing of the project, so that neither the attacker nor the server can slow it down.
-Prints one JSON object when its standard input ends.
+Prints a line when it has begun, and one JSON object when its standard input ends.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ def observe(sock: socket.socket, lines, pid: int) -> dict:  # type: ignore[no-un
     quiet: list[float] = []
     longest = held = 0.0
     count = 0
-    is_attacked = False
+    is_attacked = is_over = False
     try:
-        while True:
+        ask(sock, lines, "rpc.ping", None)
+        print("ready", flush=True)
+        while not is_over:
             busy, start = processor_time(pid), time.perf_counter()
             ask(sock, lines, "rpc.ping", None)
             wait, used = time.perf_counter() - start, processor_time(pid) - busy
+            if select.select([sys.stdin], [], [], PAUSE)[0]:  # the attack has begun, perhaps while this was asked
+                is_over = not sys.stdin.readline()
+                is_attacked = True
             if is_attacked:
                 longest, held, count = max(longest, wait), max(held, used), count + 1
             else:
                 quiet.append(wait)
-            if select.select([sys.stdin], [], [], PAUSE)[0]:
-                if not sys.stdin.readline():
-                    break
-                is_attacked = True
     except (OSError, ValueError) as error:
         return {"failure": f"the other caller was not answered: {type(error).__name__}: {error}"}
     return {"quiet": quiet, "longest": longest, "held": held, "count": count}
