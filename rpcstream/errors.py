@@ -291,12 +291,26 @@ class CallTimeout(_LocatedError, TimeoutError):
     """The caller's time-out passed before the answer came. Whether the call was carried out is unknown."""
 
 
-#: Errors of a call that say all in their text, so clients raise them without the frames of their own code.
-CALL_ERRORS = (RpcError, ConnectFailed, ConnectionLost, CallTimeout)
-
-
 class EncodeError(TypeError):
     """A value cannot be encoded; the text names its type."""
+
+
+class WrongResult(TypeError):
+    """A result is not of the type that `returns=` asks for."""
+
+
+#: Errors of a call that say all in their text, so clients raise them without the frames of their own code.
+CALL_ERRORS = (RpcError, ConnectFailed, ConnectionLost, CallTimeout, EncodeError, WrongResult)
+
+
+def at_caller(error: BaseException) -> BaseException:
+    """An error of a call without the frames and the cause from inside the client, to be raised for its caller.
+
+    Of an encoder that has failed the cause stays: it is the user's.
+    """
+    if not isinstance(error, EncodeError):
+        error.__cause__ = None
+    return error.with_traceback(None)
 
 
 class RegistrationError(TypeError):

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..codec.payloads import CUT
-from ..errors import CALL_ERRORS, ConnectFailed, ConnectionLost
+from ..errors import CALL_ERRORS, ConnectFailed, ConnectionLost, at_caller
 from ..events.event_queue import Policy
 from ..keyword_options import with_options
 from ..peer.deadline import INFINITE, inherited, time_left
@@ -267,7 +267,7 @@ class AsyncClient(BaseClient):
         try:
             return await self._registration.offer(shared=shared)
         except CALL_ERRORS as error:
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
 
     async def withdraw(self, *names: str) -> list[str]:
         return await self._registration.withdraw(*names)
@@ -356,7 +356,7 @@ class AsyncClient(BaseClient):
                 if may_have_run(loss):
                     await self._methods.check(outgoing, loss, deadline, until)
         except CALL_ERRORS as error:
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
 
     async def _named(self, method: str, params: Any, timeout: Any, wait_for: Any) -> tuple[Any, float | None]:
         """The params of a call, all by name if some are; and the seconds that are left for it, None for no limit."""
@@ -370,7 +370,7 @@ class AsyncClient(BaseClient):
                 await self._pool.get(method, deadline, until)
             params = await self._methods.named(method, params, deadline, until)
         except (TypeError, *CALL_ERRORS) as error:
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
         return params, None if seconds is None else deadline - loop.time()
 
     async def _call_named(
@@ -415,7 +415,7 @@ class AsyncClient(BaseClient):
                     until = attempts.until
                 await asyncio.sleep(pause)
         except CALL_ERRORS as error:
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
 
     def _check_params(self, outgoing: Outgoing) -> None:
         """Raise EncodeError for an iterator: over HTTP the server cannot ask for the next items."""

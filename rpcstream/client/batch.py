@@ -21,6 +21,7 @@ from ..errors import (
     MessageTooLarge,
     MethodNotFound,
     ProviderGone,
+    at_caller,
     error_from_wire,
 )
 from ..peer.marshal import NOT_GIVEN, Marshaller, Soon, advise, check_params, given_params, told
@@ -67,7 +68,7 @@ class BatchCall:
         """
         error = self.error
         if error is not None:
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
         return self._value
 
     @property

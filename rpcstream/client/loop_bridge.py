@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from ..errors import CALL_ERRORS, ConnectionLost
+from ..errors import CALL_ERRORS, ConnectionLost, at_caller
 from ..peer.blocking import BlockingStream, Bridge
 from ..peer.deadline import INFINITE, free_context
 from ..peer.marshal import Outgoing
@@ -84,7 +84,7 @@ class LoopBridge(Bridge):
         except CancelledError:
             raise self.lost(method) from None
         except CALL_ERRORS as error:
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
 
     def lost(self, method: str) -> ConnectionLost:
         """The error of a call that the end of the loop leaves without a reply."""
@@ -220,7 +220,7 @@ class SubmittedCall(PendingCall):
             self._start()
             return
         if self._is_first() and self.future.set_running_or_notify_cancel():
-            self.future.set_exception(error.with_traceback(None) if isinstance(error, CALL_ERRORS) else error)
+            self.future.set_exception(at_caller(error) if isinstance(error, CALL_ERRORS) else error)
         self._clean_up()
 
     def when_over(self, function: Callable[[], object]) -> None:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..codec.payloads import size_with_payloads
-from ..errors import CALL_ERRORS, CallTimeout, ConnectionLost, RpcError
+from ..errors import CALL_ERRORS, CallTimeout, ConnectionLost, RpcError, at_caller
 from ..events.event_queue import EventQueue, Policy
 from ..events.patterns import PatternTable, is_pattern
 from ..peer.deadline import INFINITE, time_left
@@ -456,7 +456,7 @@ class Subscription(AsyncIterator[Any]):
             try:
                 await self._subscriptions.add(self._subscriber)
             except CALL_ERRORS as error:
-                raise error.with_traceback(None) from None
+                raise at_caller(error) from error.__cause__
 
     def _end(self) -> None:
         self._subscriber.end()

@@ -18,7 +18,7 @@ from dataclasses import replace
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CALL_ERRORS, CallTimeout, ConnectFailed, ConnectionLost, EncodeError, RpcError
+from ..errors import CALL_ERRORS, CallTimeout, ConnectFailed, ConnectionLost, EncodeError, RpcError, at_caller
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing
 from ..peer.naming import MixedParams, facts_of, named
@@ -120,7 +120,7 @@ class SyncEngine:
                     self._check_repeatable(outgoing, loss, deadline, until)
             return self.loop_thread(outgoing.method).perform(outgoing, _left(deadline), on_progress, wait_for)
         except CALL_ERRORS as error:
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
 
     def send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
@@ -147,7 +147,7 @@ class SyncEngine:
                 sleep(pause)
             return self.loop_thread(method).send(message, method, _left(deadline), wait_for)
         except CALL_ERRORS as error:
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
 
     def submit(
         self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN
@@ -180,7 +180,7 @@ class SyncEngine:
         except (TypeError, ConnectFailed, ConnectionLost, CallTimeout) as error:
             if not isinstance(error, TypeError):
                 error.method = method
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
 
     def close(self) -> None:
         """Close all connections; calls that wait fail."""

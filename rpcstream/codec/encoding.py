@@ -14,7 +14,9 @@ from __future__ import annotations
 import datetime
 import functools
 import operator
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -38,6 +40,8 @@ _MARKER = orjson.Fragment(b"\x00")
 _PLAIN = frozenset({type(None), bool, datetime.date, datetime.time, datetime.datetime})
 #: Types of values that orjson writes itself, and that hold no float.
 _WITHOUT_FLOATS = _PLAIN | {str, int, orjson.Fragment}
+#: How NaN and the infinities are written as msgpack: all bits of the exponent are set.
+_NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 #: The modules whose encoders give parts that may hold a float. (The others are payloads, and may be costly to encode.)
 _WITH_PARTS = frozenset(f"{__package__}.{name}" for name in ("containers", "pydantic_models", "registry", "scalars"))
 
@@ -64,9 +68,10 @@ class Encoding:
         encoder_of: finds the encoder for a class.
         payloads: gets the large payloads; None: the first one raises `Spliced`.
         binary: the message goes to a peer that takes binary frames.
+        registered: the classes of the user that have encoders.
     """
 
-    __slots__ = ("_encoder_of", "_inline", "_payloads", "binary", "images")
+    __slots__ = ("_encoder_of", "_inline", "_payloads", "_registered", "binary", "images")
 
     def __init__(
         self,
@@ -75,8 +80,10 @@ class Encoding:
         payloads: list[Any] | None = None,
         *,
         binary: bool = False,
+        registered: Mapping[type, object],
     ) -> None:
         self.images = images
+        self._registered = registered
         self.binary = binary
         self._inline = ATTACHED_MIN - 1 if binary else INLINE
         self._encoder_of = encoder_of
@@ -84,7 +91,7 @@ class Encoding:
 
     def with_payloads(self, payloads: list[Any], *, binary: bool = False) -> Encoding:
         """The encoding of one message, whose large payloads are appended to the list."""
-        return Encoding(self._encoder_of, self.images, payloads, binary=binary)
+        return Encoding(self._encoder_of, self.images, payloads, binary=binary, registered=self._registered)
 
     def default(self, value: Any) -> object:
         """Encode a value that JSON has no form for; `default` of orjson. Raises EncodeError if no encoder takes it."""
@@ -101,7 +108,20 @@ class Encoding:
 
         To be asked for a message that was encoded, if there is a null in its text.
         """
+        # To write it as msgpack, in C, is faster than a walk through it. Small clients do without msgspec, and for some
+        # classes it has forms of its own.
+        msgspec = sys.modules.get("msgspec")
+        if msgspec is not None and not self._registered:
+            try:
+                if _NOT_FINITE.search(msgspec.msgpack.encode(message, enc_hook=self._parts)) is None:
+                    return message
+            except Exception:  # what msgpack cannot say
+                pass
         return self.with_payloads([])._tagged(message)
+
+    def _parts(self, value: Any) -> Any:
+        """A value as parts that may hold a float; None if it has none."""
+        return self.default(value) if self._encoder_of(type(value)).__module__ in _WITH_PARTS else None
 
     def _tagged(self, value: Any) -> Any:
         kind = type(value)

@@ -114,7 +114,8 @@ class Codec:
         self._encoders: dict[type, Encoder] = {}
         self._decoders: dict[str, Callable[[dict[str, Any], ImageBudget | None], object]] = {}
         self._options = orjson.OPT_PASSTHROUGH_DATACLASS
-        self._encoding = Encoding(self._encoder_of, ImageSettings(images, self.image_limits, max_image_file))
+        image_settings = ImageSettings(images, self.image_limits, max_image_file)
+        self._encoding = Encoding(self._encoder_of, image_settings, registered=self._by_class)
         self._default = self._encoding.default
         #: For messages to peers that take binary frames, while no such message is written.
         self._binary_encoding: Encoding | None = None

@@ -200,8 +200,11 @@ class McpDispatcher:
             client = protocol.session_id(session.headers)
             running = self._cancellable.get((client, reply_key(call_id))) if client is not None else None
             if running is not None and running.identity == session.identity:
+                running.running_tools[reply_key(call_id)] = True
                 running.running.cancel(call_id)
         else:
+            if reply_key(call_id) in session.running_tools:
+                session.running_tools[reply_key(call_id)] = True
             cancel = {"jsonrpc": VERSION, "method": envelope.CANCEL, "params": {"id": call_id}}
             control_messages.handle(session, cancel, b"")
 
@@ -289,9 +292,11 @@ class McpDispatcher:
         client = protocol.session_id(session.headers) if session.is_http and not session.is_stateless else None
         if client is not None:
             self._cancellable[client, key] = session
+        session.running_tools[key] = False
 
         def leave() -> None:
             session.progress.pop(key, None)
+            session.running_tools.pop(key, None)
             if client is not None and self._cancellable.get((client, key)) is session:
                 del self._cancellable[client, key]
 
@@ -354,8 +359,11 @@ class _ToolCall:
         self._is_stateless = session.is_stateless
 
     def failed(self, error: RpcError) -> Encoded | None:
-        """The reply for a call that has failed: an error that the agent is to see and may mend."""
-        if protocol.is_cancelled(error):
+        """The reply for a call that has failed: an error that the agent is to see and may mend.
+
+        None for one that its client has cancelled (Cancellation, "Behavior Requirements").
+        """
+        if self._session.running_tools.get(reply_key(self._call_id)) and protocol.is_cancelled(error):
             return None
         result = {"content": content.error_content(error), "isError": True}
         return self._dispatcher.tool_reply(self._call_id, result, is_stateless=self._is_stateless)

@@ -190,8 +190,5 @@ def progress_token(meta: Mapping[str, Any]) -> str | int | None:
 
 
 def is_cancelled(error: RpcError) -> bool:
-    """Whether an error says that the caller has cancelled the request, and not that the server stops.
-
-    Such a request is not answered (Cancellation, "Behavior Requirements").
-    """
+    """Whether an error says that a call was cancelled, and not that the server stops."""
     return isinstance(error, CallCancelled) and type(error.data) is not dict

@@ -94,15 +94,17 @@ class McpSession(Session):
         is_stateless: the request that came last is of the version 2026-07-28.
         more_headers: of the HTTP response.
         progress: what is told of the progress of the calls that run, by the id as text.
+        running_tools: the calls that wait for their method, likewise; True: their client has cancelled them.
     """
 
-    __slots__ = ("is_http", "is_stateless", "more_headers", "progress")
+    __slots__ = ("is_http", "is_stateless", "more_headers", "progress", "running_tools")
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.is_http = self.is_stateless = False
         self.more_headers: list[tuple[str, str]] = []
         self.progress: dict[str, Progress] = {}
+        self.running_tools: dict[str, bool] = {}
         self.takes_binary = self.offers_binary = self.shares_memory = False
         self.streaming = False
 

@@ -45,7 +45,7 @@ _DEFAULT_MAX = 4096
 #: Characters of a default that is shown as text.
 _SHOWN_MAX = 300
 #: Where an object is in memory, as the texts of most objects say it.
-_ADDRESS = re.compile(r"\bat 0x[0-9A-Fa-f]+")
+_ADDRESS = re.compile(r"\b0x[0-9A-Fa-f]{6,}")
 
 
 def head_of(
@@ -174,7 +174,8 @@ class Description:
             shown = repr(parameter.default)
         except Exception:  # of the class of the default; the others are described all the same
             shown = f"a {type(parameter.default).__name__}"
-        return {} if _ADDRESS.search(shown) else {"x-default": shortened_text(shown, _SHOWN_MAX)}
+        is_address = _ADDRESS.search(shown) or str(id(parameter.default)) in shown
+        return {} if is_address else {"x-default": shortened_text(shown, _SHOWN_MAX)}
 
     def _schema(self, lowered: Any) -> dict[str, Any]:
         try:

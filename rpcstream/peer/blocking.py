@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ..errors import CALL_ERRORS
+from ..errors import CALL_ERRORS, at_caller
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class BlockingStream(Iterator[Any]):
         try:
             item = self._bridge.run(self._next)
         except CALL_ERRORS as error:
-            raise error.with_traceback(None) from None
+            raise at_caller(error) from error.__cause__
         if item is _END:
             self._has_ended = True
             raise StopIteration

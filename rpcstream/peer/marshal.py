@@ -14,7 +14,15 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from ..codec import Codec, payloads
 from ..codec.check_count import CheckCount, counting
 from ..codec.image_budget import ImageTotal, image_budget
-from ..errors import BatchTooLarge, InternalError, InvalidParams, MessageTooLarge, RpcError, error_from_wire
+from ..errors import (
+    BatchTooLarge,
+    InternalError,
+    InvalidParams,
+    MessageTooLarge,
+    RpcError,
+    WrongResult,
+    error_from_wire,
+)
 from ..limits import Limits
 from ..text import visible
 from ..wire import envelope
@@ -294,7 +302,7 @@ class Marshaller:
         try:
             return checker(value)
         except ValueError as error:
-            raise TypeError(f"the result of {method!r} at {self.address} does not fit returns=: {error}") from None
+            raise WrongResult(f"the result of {method!r} at {self.address} does not fit returns=: {error}") from None
 
     def _prepared(self, replies: list[dict[str, Any]], line: bytes | bytearray) -> tuple[list[dict[str, Any]], bool]:
         """The replies in a message, with exact integers, and whether there may be tagged objects in them."""

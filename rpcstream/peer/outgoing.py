@@ -127,6 +127,9 @@ class OutgoingCalls:
     Args:
         session: sends them.
         marshaller: writes calls and reads replies.
+
+    Attributes:
+        streaming: which methods stream, as far as the other end was asked.
     """
 
     __slots__ = (
@@ -139,11 +142,13 @@ class OutgoingCalls:
         "_timer_at",
         "marshaller",
         "pending",
+        "streaming",
     )
 
     def __init__(self, session: Conversation, marshaller: Marshaller) -> None:
         self.marshaller = marshaller
         self.pending: PendingCalls = session.pending
+        self.streaming: dict[str, bool] = {}
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None

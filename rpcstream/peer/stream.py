@@ -20,6 +20,7 @@ from ..errors import (
     MethodNotFound,
     ProviderGone,
     RpcError,
+    at_caller,
 )
 from ..wire import envelope
 from ..wire.buffers import Encoded
@@ -138,13 +139,13 @@ class Stream(AsyncIterator[Any]):
                 pause = self._pause_before_repeat(error)
                 if pause is None:
                     self._record_end(error)
-                    raise error.with_traceback(None) from None
+                    raise at_caller(error) from error.__cause__
             except StopAsyncIteration:
                 self._record_end()
                 raise
             except CALL_ERRORS as error:
                 self._record_end(error)
-                raise error.with_traceback(None) from None
+                raise at_caller(error) from error.__cause__
             except Exception as error:
                 self._record_end(error)
                 raise
@@ -178,20 +179,20 @@ class Stream(AsyncIterator[Any]):
             raise
 
     async def _does_stream(self) -> bool:
-        """Whether the method streams: asked where no item has come, which a stream may have, too.
+        """Whether the method streams: asked once where no item has come, which a stream may have, too.
 
         Where the other end does not say, a result tells that it does not: few streams without items return a value.
         """
         assert self._calls is not None
-        loop = asyncio.get_running_loop()
-        try:
-            document = await self._calls.ask(self._call.question(), min(self._deadline, loop.time() + _ASKING))
-            for described in document["methods"]:
-                if described["name"] == self.method:
-                    return described.get("x-stream") is True
-        except (RpcError, ConnectionError, TimeoutError, LookupError, TypeError, AttributeError):
-            pass
-        return self.result is None
+        known = self._calls.streaming
+        if self.method not in known:
+            loop = asyncio.get_running_loop()
+            try:
+                document = await self._calls.ask(self._call.question(), min(self._deadline, loop.time() + _ASKING))
+                known |= {described["name"]: described.get("x-stream") is True for described in document["methods"]}
+            except (RpcError, ConnectionError, TimeoutError, LookupError, TypeError, AttributeError):
+                pass
+        return known.get(self.method, self.result is None)
 
     async def aclose(self) -> None:
         """Stop the generator at the other end, unless it has ended. Does not wait for that."""
@@ -203,7 +204,7 @@ class Stream(AsyncIterator[Any]):
                 await self._start()
             except CALL_ERRORS as error:
                 self._record_end(error)
-                raise error.with_traceback(None) from None
+                raise at_caller(error) from error.__cause__
             except Exception as error:
                 self._record_end(error)
                 raise

@@ -431,7 +431,8 @@ class AsgiExchange(HttpExchange):
 
     def _write_reply(self, sink: ResponseSink, keeps: bool) -> None:
         reply = self._replies[0] if self._replies else b""
-        self._write_response(sink, Response(200, reply, JSON if reply else None), keeps)
+        status = 200 if reply else self._head.notification_status
+        self._write_response(sink, Response(status, reply, JSON if reply else None), keeps)
 
     def _write_response(self, sink: ResponseSink, response: Response, keeps: bool) -> None:
         assert isinstance(sink, AsgiRequest)

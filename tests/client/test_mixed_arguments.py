@@ -109,6 +109,14 @@ async def test_calls_of_the_async_client(served: str, scheme: str) -> None:
         assert asked.count == 1
 
 
+async def test_whether_a_method_streams_is_asked_once(served: str) -> None:
+    async with AsyncClient(served, trace=(asked := Asked())) as client:
+        for _ in range(3):
+            assert [item async for item in client.stream.items(0)] == []
+            assert [item async for item in client.stream.segment("x")] == [["x", 1, 2]]
+    assert asked.count == 1
+
+
 def test_what_cannot_be_said_is_written_out(served: str) -> None:
     with Client(served) as client:
         with pytest.raises(TypeError, match=r"'image' was given twice.*: segment\(image=…, size=…, parts=…\)$"):

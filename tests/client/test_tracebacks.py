@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectFailed, InternalError, RpcError, Server
+from rpcstream import AsyncClient, Client, Codec, ConnectFailed, InternalError, RpcError, Server
 from rpcstream.hub import Hub
 from rpcstream.testing import serve_in_thread
 
@@ -23,6 +23,10 @@ def make_server(**options: Any) -> Server:
     @server
     def refuse() -> None:
         raise RpcError(7, "no")
+
+    @server
+    def echo(value: Any) -> Any:
+        return value
 
     return server
 
@@ -97,6 +101,52 @@ def test_an_error_reply_is_shown_in_a_few_lines() -> None:
             with pytest.raises(RpcError) as caught:
                 refused.result()
             check_ends_at_the_caller(caught.value)
+
+
+def check_is_short(error: BaseException) -> None:
+    """There are few functions behind the lines of the test, and no other exception."""
+    frames = traceback.extract_tb(error.__traceback__)
+    assert len([frame for frame in frames if frame.filename != __file__]) <= 3, shown(error)
+    assert shown(error).count("Traceback") == 1
+
+
+WRONG: list[Callable[[Any], Any]] = [
+    lambda client: client.echo(object()),
+    lambda client: client.call("echo", 1, returns=str),
+    lambda client: client.submit.echo(object()),
+    lambda client: client.echo(1, value=2),
+]
+
+
+@pytest.mark.parametrize("scheme", ["", "http://", "ws://"])
+@pytest.mark.parametrize("call", WRONG)
+async def test_what_cannot_be_sent_or_does_not_fit_is_shown_in_a_few_lines(
+    scheme: str, call: Callable[[Any], Any]
+) -> None:
+    with serve_in_thread(make_server()) as address:
+        for options in ({}, {"keepalive": 60.0}) if not scheme else ({},):
+            with Client(scheme + address, **options) as client, pytest.raises(TypeError) as caught:
+                call(client).result()
+            check_is_short(caught.value)
+        async with AsyncClient(scheme + address) as client:
+            with pytest.raises(TypeError) as caught:
+                await call(client)
+        check_is_short(caught.value)
+
+
+def test_the_fault_of_an_encoder_of_the_user_is_shown() -> None:
+    class Odd:
+        pass
+
+    def encode(value: Odd) -> Any:
+        raise KeyError("the fault")
+
+    codec = Codec()
+    codec.register(Odd, "odd", encode=encode, decode=lambda data: Odd())
+    with serve_in_thread(make_server()) as address, Client(address, codec=codec) as client:
+        with pytest.raises(TypeError) as caught:
+            client.echo(Odd())
+        assert "KeyError: 'the fault'" in shown(caught.value)
 
 
 def test_with_debug_the_remote_traceback_is_a_note() -> None:

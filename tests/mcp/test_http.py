@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import rpcstream
-from rpcstream import CallNext, Context, Hub, Limits, MethodCall, RpcError, Server
+from rpcstream import CallCancelled, CallNext, Context, Hub, Limits, MethodCall, RpcError, Server
 from tests.asgi_driver import Driver
 from tests.transports.raw_http import post
 from tests.waiting import until
@@ -267,6 +267,38 @@ async def test_a_client_with_a_session_cancels_by_another_post_and_no_other_one_
         assert waiting.cancelled == 1
         assert (await agent.call("add", a=1))["structuredContent"] == 2
         writer.close()
+
+
+async def test_a_call_that_no_client_has_cancelled_is_answered(serve: Serve) -> None:
+    server = make_server()
+
+    @server
+    async def raises() -> None:
+        raise CallCancelled()
+
+    @server(offload="thread")
+    def raises_in_thread() -> None:
+        raise CallCancelled()
+
+    @server
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(60)
+
+    @server
+    async def waits_in_vain() -> None:
+        task = asyncio.ensure_future(asyncio.sleep(60))
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await task
+
+    async with serve(server) as agent:
+        for tool in ("raises", "raises_in_thread", "cancels_itself", "waits_in_vain"):
+            assert (await agent.call(tool))["isError"] is True
+            lines = ("Mcp-Session-Id: mine", "MCP-Protocol-Version: 2025-11-25")
+            called = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": tool}}
+            assert (await agent.post(called, *lines)).json["result"]["isError"] is True
 
 
 async def test_a_caller_sees_and_calls_what_its_roles_permit(serve: Serve) -> None:

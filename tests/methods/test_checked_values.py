@@ -202,8 +202,7 @@ async def test_what_callers_answer_is_counted_too_and_a_client_trusts_its_server
         try:
             return len(await ctx.peer.give(count))
         except MessageTooLarge as error:
-            assert "max_checked_values" in str(error)
-            return -1
+            return -1 if "max_checked_values" in str(error) else -2
 
     @server
     def arrays() -> list[np.ndarray]:

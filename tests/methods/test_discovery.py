@@ -297,7 +297,22 @@ def test_a_default_that_json_cannot_say_is_text(hint: Any, default: Any, shown: 
     assert schema["x-default"] == (shown if shown is not None else repr(default))
 
 
-@pytest.mark.parametrize("default", [object(), (object(),), bind, lambda: 1])
+class Named:
+    def __repr__(self) -> str:
+        return f"<Named {id(self)}>"
+
+
+@pytest.mark.parametrize(
+    "default",
+    [
+        object(),
+        (object(),),
+        bind,
+        lambda: 1,
+        Named(),
+        type("Odd", (), {"__repr__": lambda self: f"<Odd {id(self):#x}>"})(),
+    ],
+)
 def test_a_sentinel_as_default_is_not_shown(default: Any) -> None:
     def it(value: int = default) -> None: ...
 

@@ -183,7 +183,8 @@ async def test_a_name_that_is_no_topic_is_skipped(
         names: percent-encoded, one of them as half of a character; or with bytes that are no UTF-8, as surrogates.
     """
     async with AsyncExitStack() as stack:
-        one, client = [await stack.enter_async_context(each) for each in (instance(nats.url), client_of(nats))]
+        one = await stack.enter_async_context(instance(nats.url))
+        client = await stack.enter_async_context(client_of(nats))
         raw = await RawClient.connect(nats.port)
         stack.push_async_callback(raw.close)
         one.publish("state.a", 1, retain=True)

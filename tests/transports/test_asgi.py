@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -119,6 +119,18 @@ async def test_an_error_a_batch_and_a_notification(service: Service) -> None:
     await until(lambda: service.begun == ["note"])
     service.go.set()
     await until(lambda: service.ended == ["note"])
+
+
+@pytest.mark.parametrize("status", [200, 204])
+async def test_the_status_of_the_response_to_notifications(status: Literal[200, 204]) -> None:
+    service = Service(notification_status=status)
+    message = {"jsonrpc": "2.0", "method": "add", "params": [1, 2]}
+    async with service.app.lifespan():
+        for body in (message, [message, message]):
+            answer = await post(service.app, body)
+            assert (answer.status, answer.content) == (status, b"")
+            assert answer.headers.get("content-length") == (None if status == 204 else "0")
+        assert (await post(service.app, call("add", 1, 2))).status == 200
 
 
 async def test_a_body_in_pieces(service: Service) -> None:
