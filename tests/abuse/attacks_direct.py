@@ -145,9 +145,11 @@ async def announced_on_nats(target: ServerUnderAttack) -> None:
     plain = await target.connect()
     port, _ = await plain.result("state")
     raw = await RawClient.connect(port)
+    intruders = []
     try:
         for number in range(47):
             intruder = await Intruder.enter(raw, number, b"size", ANNOUNCED + MIB)
+            intruders.append(intruder)
             await intruder.direct.send(
                 b"!%d\n" % intruder.place + announcement(ANNOUNCED) + b"x" * (4096 * (number > 16))
             )
@@ -159,4 +161,6 @@ async def announced_on_nats(target: ServerUnderAttack) -> None:
                     # As for other transports: the bound is generous, since the processor may be busy.
                     must(time.monotonic() - began < 2, f"a call of {size} bytes took too long")
     finally:
+        for intruder in intruders:
+            intruder.direct.close()
         await raw.close()
