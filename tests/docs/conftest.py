@@ -127,7 +127,8 @@ class PageRun:
         return self._with_free_ports(code)
 
     def _with_free_ports(self, text: str) -> str:
-        return re.sub("|".join(self._ports), lambda found: self._ports[found[0]], text)
+        # Whole numbers: a free port may begin as one of the others, which it is in the command already.
+        return re.sub(rf"\b({'|'.join(self._ports)})\b", lambda found: self._ports[found[0]], text)
 
     @staticmethod
     def _with_port(found: re.Match[str]) -> str:
