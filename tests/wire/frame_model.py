@@ -36,12 +36,14 @@ class Reading:
 
     Attributes:
         seen: the messages.
+        too_long: the lines that are too long, of which `seen` has the sizes.
         ended: no more are read.
         is_faulty: since something is no frame.
         rest: where the message begins that is not complete.
     """
 
     seen: list[Seen] = field(default_factory=list)
+    too_long: list[bytes] = field(default_factory=list)
     ended: bool = False
     is_faulty: bool = False
     rest: int = 0
@@ -64,6 +66,8 @@ def read_slowly(stream: bytes, max_size: int) -> Reading:
                 found.ended = True
                 break
             found.seen.append(line.strip() if len(line) <= max_size else len(line))
+            if len(line) > max_size:
+                found.too_long.append(line)
             continue
         header = stream[begin:line_end] if line_end else b""
         if not line_end and len(stream) - begin <= 4096:
