@@ -57,8 +57,8 @@ class ClientOptions(TypedDict, total=False):
             such a call fails at once, or with `reconnect` waits for a connection until it times out.
         retries: how often a call is repeated that failed because there was no connection, the connection was lost, or a
             hub lost the program that ran the call.
-        retry: which of these calls are repeated. "idempotent": those that were not begun, and those of methods that the
-            server declares idempotent. "all": every call, also one that may have run already.
+        retry: which failed calls are retried. "idempotent": calls that did not start, and calls of methods that the
+            server declares idempotent. "all": every call, even one that may have run.
         reconnect: keep a connection open: made by `with`, `async with` or the first call, and made again whenever it is
             lost, with the pauses of a `Backoff` (True: the default ones). Calls wait for it until they time out.
         on_state: called with each new `state`, in the event loop of the client.
