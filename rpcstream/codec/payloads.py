@@ -22,7 +22,7 @@ from ..wire.buffers import AttachedMessage, Encoded, MessageParts
 from ..wire.json_scan import values_over
 from ..wire.messages import HEAD_SIZE, LONG, BinaryFrame, Oversize
 from .memory import BIG, collector_paused, keep_freed_memory
-from .rich_hint import QUOTED_TAG_KEY, TAG_KEY
+from .rich_hint import QUOTED_TAG_KEY, TAG_KEY, with_members
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 8 * 1024
@@ -410,20 +410,7 @@ def with_strings(value: Any) -> Any:
         import pybase64
 
         return pybase64.b64encode_as_string(value.view())
-    places: Any
-    if type(value) is dict:
-        places = value.items()
-    elif type(value) is list:
-        places = enumerate(value)
-    else:
-        return value
-    result = value
-    for place, member in places:
-        if type(member) in _PARTS and (plain := with_strings(member)) is not member:
-            if result is value:
-                result = value.copy()
-            result[place] = plain
-    return result
+    return with_members(value, _PARTS, with_strings) if type(value) in _NESTED else value
 
 
 def _loads(line: bytes, limits: Limits | None) -> Any:

@@ -5,6 +5,7 @@ Knows no type in particular.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,6 +82,18 @@ def described(value: object) -> str:
 def shortened(text: str, limit: int = 40) -> str:
     """The text, or its beginning if it is long: what a peer sends is not echoed in full."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def with_members(value: Any, kinds: frozenset[type], change: Callable[[Any], Any]) -> Any:
+    """A list or dict with its members of these types changed; a copy where one becomes another object, else itself."""
+    result = value
+    places: Iterable[tuple[Any, Any]] = value.items() if type(value) is dict else enumerate(value)
+    for place, member in places:
+        if type(member) in kinds and (changed := change(member)) is not member:
+            if result is value:
+                result = value.copy()
+            result[place] = changed
+    return result
 
 
 def type_name(cls: type) -> str:

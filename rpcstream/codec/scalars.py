@@ -14,7 +14,7 @@ import orjson
 
 from ..errors import EncodeError
 from .encoding import Encoding
-from .rich_hint import TAG_KEY, members, mismatch, tagged_schema, type_name
+from .rich_hint import TAG_KEY, members, mismatch, tagged_schema, type_name, with_members
 
 COMPLEX_TAG = "complex"
 FLOAT_TAG = "float"
@@ -107,22 +107,9 @@ def with_floats(value: Any) -> Any:
     Raises:
         ValueError: a tagged float is wrong.
     """
-    places: Any
-    if type(value) is dict:
-        if value.get(TAG_KEY) == FLOAT_TAG:
-            return decode_float(value)
-        places = value.items()
-    elif type(value) is list:
-        places = enumerate(value)
-    else:
-        return value
-    result = value
-    for place, member in places:
-        if type(member) in _CONTAINERS and (made := with_floats(member)) is not member:
-            if result is value:
-                result = value.copy()
-            result[place] = made
-    return result
+    if type(value) is dict and value.get(TAG_KEY) == FLOAT_TAG:
+        return decode_float(value)
+    return with_members(value, _CONTAINERS, with_floats) if type(value) in _CONTAINERS else value
 
 
 _CONTAINERS = frozenset((dict, list))
