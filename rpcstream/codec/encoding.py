@@ -33,8 +33,8 @@ from .rich_hint import shortened, type_name
 INLINE = 64 * 1024
 
 LINE_END = 0x0A
-#: What orjson writes for None, and for NaN and the infinities.
-NULL = b"null"
+#: What orjson writes for None, and for NaN and the infinities; and a letter of it, which is found much faster.
+NULL, LETTER_OF_NULL = b"null", ord("u")
 _MARKER = orjson.Fragment(b"\x00")
 #: Besides these, only str, finite floats, lists and dicts are left as they are by the exact way.
 _PLAIN = frozenset({type(None), bool, datetime.date, datetime.time, datetime.datetime})
@@ -209,7 +209,11 @@ def _written(message: object, encoding: Encoding, options: int) -> tuple[bytes, 
     """The line of a message, with markers in the place of its payloads, and these. TypeError if orjson refuses it."""
     line = orjson.dumps(message, encoding.default, options)
     payloads = encoding.take_payloads()
-    if NULL in line and (tagged := encoding.with_tagged_floats(message)) is not message:
+    if (
+        LETTER_OF_NULL in line
+        and line.rfind(NULL) >= 0
+        and (tagged := encoding.with_tagged_floats(message)) is not message
+    ):
         line = orjson.dumps(tagged, encoding.default, options)
         payloads = encoding.take_payloads()
     return line, payloads

@@ -26,6 +26,9 @@ from ..wire.envelope import VERSION
 from .failures import NO_FORM, UnfitResult, checked, internal_error
 from .registry import Method
 
+#: Types of results that are written as they are.
+_PLAIN = frozenset((int, str, bool, type(None)))
+
 #: The id of a notification, which gets no reply.
 NO_ID: Any = object()
 
@@ -49,6 +52,7 @@ class ReplyWriter:
         self, codec: Codec, limits: Limits, counters: Counters, *, debug: bool, side: str, log: LimitedLog
     ) -> None:
         self._serialize = codec.serialize
+        self._serialize_plain = codec.serialize_plain
         self._max_size = limits.max_message_size
         self._counters = counters
         self._debug = debug
@@ -74,7 +78,10 @@ class ReplyWriter:
             return None
         message = {"jsonrpc": VERSION, "id": call_id, "result": result}  # section 5
         try:
-            reply = self._serialize(message, binary=True) if binary else self._serialize(message)
+            if type(result) in _PLAIN:
+                reply = self._serialize_plain(message)
+            else:
+                reply = self._serialize(message, binary=True) if binary else self._serialize(message)
         except RpcError:
             raise
         except Exception as error:
