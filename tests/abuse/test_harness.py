@@ -36,7 +36,7 @@ async def act(target: ServerUnderAttack) -> None:
 
 def test_what_is_over_a_budget_is_reported() -> None:
     attack(0, "careless", server=careless, budget=Budget(memory=32 * MIB))(act)
-    report = run(ATTACKS.pop(), whole=False)
+    report = run(ATTACKS.pop(), whole=True)
     assert [problem.split()[0] for problem in report.problems[:2]] == ["another", "memory"]
     assert "bytes were logged" in report.problems[2]
     assert report.pings > 0
@@ -44,7 +44,7 @@ def test_what_is_over_a_budget_is_reported() -> None:
 
 def test_what_is_within_is_not() -> None:
     attack(0, "careful", server=careless, budget=Budget(memory=96 * MIB, log=512 * KIB), slowest=1.5)(act)
-    assert not run(ATTACKS.pop(), whole=False).problems
+    assert not run(ATTACKS.pop(), whole=True).problems
 
 
 @pytest.mark.parametrize(("slow_runs", "is_reported"), [(ATTEMPTS - 1, False), (ATTEMPTS, True)])
@@ -58,7 +58,7 @@ def test_a_wait_counts_when_it_is_too_long_again_and_again(slow_runs: int, is_re
             assert "result" in await raw.call("take", [seconds, 0, 0])
 
     attack(0, "slow now and then", server=careless, budget=Budget(memory=96 * MIB))(act)
-    assert bool(run(ATTACKS.pop(), whole=False).problems) == is_reported
+    assert bool(run(ATTACKS.pop(), whole=True).problems) == is_reported
 
 
 async def fail(target: ServerUnderAttack) -> None:
@@ -67,4 +67,4 @@ async def fail(target: ServerUnderAttack) -> None:
 
 def test_what_an_attack_finds_itself_is_reported() -> None:
     attack(0, "fails", server=careless, budget=Budget(memory=96 * MIB))(fail)
-    assert run(ATTACKS.pop(), whole=False).problems == ["AssertionError: something else is wrong"]
+    assert run(ATTACKS.pop(), whole=True).problems == ["AssertionError: something else is wrong"]
