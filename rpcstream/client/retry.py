@@ -22,7 +22,7 @@ from ..errors import (
     Unread,
 )
 from ..peer.deadline import INFINITE
-from ..peer.naming import MethodFacts, MixedParams, facts_of, named, unnamed
+from ..peer.naming import MethodFacts, MixedParams, facts_of, named, refused
 
 if TYPE_CHECKING:  # which plain calls of the sync client do without
     import asyncio
@@ -200,7 +200,8 @@ class ServerMethods:
     Args:
         retry: which calls may be: "all" or "idempotent".
         discover: starts an `rpc.discover` call, which waits for no server.
-        count_lost: gives how many connections were lost so far: the names of parameters are those of one server.
+        count_lost: returns how many connections have been lost so far. A new connection may reach another server, where
+            parameters may have other names.
     """
 
     def __init__(self, retry: str, discover: Callable[[], asyncio.Task[Any]], count_lost: Callable[[], int]) -> None:
@@ -292,11 +293,6 @@ class ServerMethods:
             raise CallTimeout("the server did not answer rpc.discover in time") from None
         self._known, self._lost = facts_of(document), self._count_lost()
         return self._known
-
-
-def refused(method: str, params: MixedParams, error: RpcError) -> TypeError:
-    """The error of a call whose arguments have no names, because the server does not tell them."""
-    return unnamed(method, params, f"rpc.discover was refused ({error.message})")
 
 
 def retrieve_exception(task: asyncio.Task[Any]) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CALL_ERRORS, CallTimeout, ConnectFailed, ConnectionLost, EncodeError, RpcError, at_caller
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing
-from ..peer.naming import MixedParams, facts_of, named
+from ..peer.naming import MixedParams, facts_of, named, refused
 from ..wire.buffers import Encoded
 from .address import check_lasting, check_one_server
 from .options import Settings
@@ -36,7 +36,6 @@ from .retry import (
     is_missing,
     may_have_run,
     pause_of_wait,
-    refused,
 )
 from .sync_pool import SyncPool
 
@@ -327,7 +326,7 @@ class SyncEngine:
             return known
 
     def _count_lost(self) -> int:
-        """How many connections were lost so far: the names of parameters are those of one server."""
+        """Return how many connections have been lost so far (see `ServerMethods`)."""
         return self.pool.lost + (0 if self._loop_thread is None else self._loop_thread.lost)
 
 

@@ -22,7 +22,7 @@ from ..wire.buffers import AttachedMessage, Encoded, MessageParts
 from ..wire.json_scan import values_over
 from ..wire.messages import HEAD_SIZE, LONG, BinaryFrame, Oversize
 from .memory import BIG, collector_paused, keep_freed_memory
-from .rich_hint import QUOTED_TAG_KEY, TAG_KEY, with_members
+from .rich_hint import NESTED, QUOTED_TAG_KEY, TAG_KEY, with_members
 
 #: Strings (bytes) from which on that is faster.
 _LONG_STRING = 8 * 1024
@@ -204,7 +204,7 @@ def parse(line: bytes, limits: Limits | None = None) -> tuple[Any, bytes]:
 
 
 def parse_whole(line: bytes, limits: Limits) -> Any:
-    """The same with all strings in their places, those of payloads too."""
+    """Parse a line as `parse` does, but leave every string in its place, payloads included."""
     read = _read(line, limits, decodes=True, tags=frozenset()) if len(line) > limits.max_json_size else None
     return _loads(line, limits) if read is None else read[0]
 
@@ -410,7 +410,7 @@ def with_strings(value: Any) -> Any:
         import pybase64
 
         return pybase64.b64encode_as_string(value.view())
-    return with_members(value, _PARTS, with_strings) if type(value) in _NESTED else value
+    return with_members(value, _PARTS, with_strings) if type(value) in NESTED else value
 
 
 def _loads(line: bytes, limits: Limits | None) -> Any:
@@ -497,7 +497,7 @@ class _Filling:
             places = value.items()
         else:
             kinds = set(map(type, value))
-            if not kinds & _NESTED and _MARK not in "".join([each for each in value if type(each) is str]):
+            if not kinds & NESTED and _MARK not in "".join([each for each in value if type(each) is str]):
                 return
             places = enumerate(value)
         for place, member in places:
@@ -542,7 +542,6 @@ def _is_ascii(string: memoryview) -> bool:
     return bool(np.frombuffer(string, np.int8).min() >= _SPACE)
 
 
-_NESTED = frozenset({dict, list})
 _PARTS = frozenset({Payload, Attachment, dict, list})
 
 

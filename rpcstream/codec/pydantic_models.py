@@ -14,12 +14,10 @@ import pydantic
 from pydantic.json_schema import models_json_schema
 
 from ..errors import EncodeError
-from .encoding import NULL, Encoding
+from .encoding import Encoding, may_hide_floats
 from .rich_hint import shortened, type_name
-from .scalars import FLOAT_TAG, with_floats
+from .scalars import QUOTED_FLOAT_TAG, with_floats
 from .schema import LOCAL_REF, Components, holds_no_number, renamed, shortened_texts
-
-_QUOTED_FLOAT = f'"{FLOAT_TAG}"'.encode()
 
 #: Faults that are named in one error; of a value with more than so many in all only their number is said.
 _NAMED, _COUNTED = 4, 1000
@@ -60,7 +58,7 @@ class ModelHint:
             return value
         try:
             text = msgspec.json.encode(value)
-            if _QUOTED_FLOAT in text or NULL in text:
+            if QUOTED_FLOAT_TAG in text or may_hide_floats(text):
                 value = with_floats(value)
                 if holds_no_number(value):  # the words for these are not JSON's, but pydantic reads them
                     text = json.dumps(value).encode()

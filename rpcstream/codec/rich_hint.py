@@ -15,6 +15,9 @@ from .schema import Components
 TAG_KEY = "$type"
 QUOTED_TAG_KEY = f'"{TAG_KEY}"'.encode()
 
+#: Types of JSON data in which there may be rich values.
+NESTED = frozenset((dict, list))
+
 
 class RichHint(Protocol):
     """One rich type, as a hint names it. Immutable; may be used from several threads."""

@@ -14,10 +14,11 @@ import orjson
 
 from ..errors import EncodeError
 from .encoding import Encoding
-from .rich_hint import TAG_KEY, members, mismatch, tagged_schema, type_name, with_members
+from .rich_hint import NESTED, TAG_KEY, members, mismatch, tagged_schema, type_name, with_members
 
 COMPLEX_TAG = "complex"
 FLOAT_TAG = "float"
+QUOTED_FLOAT_TAG = f'"{FLOAT_TAG}"'.encode()
 #: How the tagged object of a float begins, as it is written here. (In a string its quotes have backslashes.)
 TAGGED_FLOAT = f'{{"{TAG_KEY}":"{FLOAT_TAG}",'.encode()
 #: JSON has no numbers for these: they are written as strings, inside of a tagged object.
@@ -109,10 +110,7 @@ def with_floats(value: Any) -> Any:
     """
     if type(value) is dict and value.get(TAG_KEY) == FLOAT_TAG:
         return decode_float(value)
-    return with_members(value, _CONTAINERS, with_floats) if type(value) in _CONTAINERS else value
-
-
-_CONTAINERS = frozenset((dict, list))
+    return with_members(value, NESTED, with_floats) if type(value) in NESTED else value
 
 
 # -- as msgspec writes them -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 import pybase64
 
 from ..codec.check_count import CheckCount
-from ..codec.rich_hint import TAG_KEY
+from ..codec.rich_hint import NESTED, TAG_KEY
 from ..codec.schema import SCHEMA_REF
 
 Schema = dict[str, Any]
@@ -35,9 +35,6 @@ _FOR_PROGRAMS = frozenset(("x-ndarray", "x-image", "x-bytes", "x-stream"))
 
 #: References that are followed from one schema, so that a chain of them has an end.
 _MAX_STEPS = 64
-
-#: Values in which there may be rich ones.
-_NESTED = frozenset((dict, list))
 
 _BASE64: Schema = {"type": "string", "contentEncoding": "base64"}
 
@@ -241,7 +238,7 @@ class Reader:
             return self._object(given, count) if found is None else found
         if self._forms:
             return _array(given, self._forms)
-        if _NESTED.isdisjoint(map(type, given)):
+        if NESTED.isdisjoint(map(type, given)):
             return given
         known = self._known_items
         first = [self._item(at).value(item, count) for at, item in enumerate(given[:known])]
@@ -261,7 +258,7 @@ class Reader:
         return self._items[at]
 
     def _object(self, given: dict[str, Any], count: CheckCount) -> dict[str, Any]:
-        if TAG_KEY in given or _NESTED.isdisjoint(map(type, given.values())):
+        if TAG_KEY in given or NESTED.isdisjoint(map(type, given.values())):
             return given
         return {name: self._member(name).value(value, count) for name, value in given.items()}
 

@@ -94,7 +94,7 @@ class McpSession(Session):
         is_stateless: the request that came last is of the version 2026-07-28.
         more_headers: of the HTTP response.
         progress: what is told of the progress of the calls that run, by the id as text.
-        running_tools: the calls that wait for their method, likewise; True: their client has cancelled them.
+        running_tools: whether the client has cancelled a tool call that is still running, by the id as text.
     """
 
     __slots__ = ("is_http", "is_stateless", "more_headers", "progress", "running_tools")

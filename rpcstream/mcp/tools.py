@@ -58,6 +58,11 @@ class Tool:
         self._reads_others = None if self._others is None else self._readers[self._others["name"]]
 
     @cached_property
+    def _is_rich(self) -> bool:
+        """Whether there may be rich values among the arguments."""
+        return any(reader.is_rich for reader in self._readers.values())
+
+    @cached_property
     def has_output_schema(self) -> bool:
         """Whether it is known what a result looks like: it is checked, and no rich value can be in it."""
         schema = self._described["result"]["schema"]
@@ -136,7 +141,7 @@ class Tool:
             ValueError: an argument cannot be what is wanted, whatever the method says.
             MessageTooLarge: there are more arrays and objects.
         """
-        if any(reader.is_rich for reader in self._readers.values()):
+        if self._is_rich:
             count = CheckCount(most)
             arguments = {name: self._value(name, value, count) for name, value in arguments.items()}
         if self._rest is None or self._rest not in arguments:

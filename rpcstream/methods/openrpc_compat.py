@@ -66,7 +66,7 @@ _PLAIN = {
     "object": "Dict",
     "string": "Str",
 }
-#: Types that a generated client uses by these names: those of TypeScript, and those that the generator adds.
+#: Names that a generated client already uses: built-in types of TypeScript, and what the generator adds.
 _NOT_FREE = frozenset(
     (
         *("Array", "BigInt", "Boolean", "Date", "Error", "Function", "Iterable", "Iterator", "Map", "Number", "Object"),

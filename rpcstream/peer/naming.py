@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..errors import RpcError
+
 
 class MixedParams:
     """Arguments by position and by name, until the names of the former are known."""
@@ -76,6 +78,11 @@ def named(method: str, mixed: MixedParams, known: Mapping[str, MethodFacts] | No
     if twice:
         raise unnamed(method, mixed, f"{twice[0]!r} was given twice", facts)
     return {**dict(zip(facts.positional, mixed.args, strict=False)), **mixed.kwargs}
+
+
+def refused(method: str, mixed: MixedParams, error: RpcError) -> TypeError:
+    """The error of a call whose arguments have no names, because `rpc.discover` failed."""
+    return unnamed(method, mixed, f"rpc.discover was refused ({error.message})")
 
 
 def unnamed(method: str, mixed: MixedParams, reason: str, facts: MethodFacts | None = None) -> TypeError:

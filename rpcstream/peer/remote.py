@@ -15,7 +15,7 @@ from ..wire.buffers import AttachedMessage
 from .blocking import BlockingStream, Bridge
 from .deadline import INFINITE, time_left
 from .marshal import NOT_GIVEN, Call, given_params
-from .naming import MixedParams, facts_of, named, unnamed
+from .naming import MixedParams, facts_of, named, refused
 from .pending import OnProgress
 from .proxy import Method, Methods, remote_name
 from .state import ConversationState
@@ -150,7 +150,7 @@ class Peer:
             try:
                 session.known_methods = facts_of(await self.call("rpc.discover", timeout=timeout))
             except RpcError as error:
-                raise unnamed(method, params, f"rpc.discover was refused ({error.message})") from None
+                raise refused(method, params, error) from None
         return named(method, params, session.known_methods)
 
     def _opened(self, method: str, *, answers: bool = True) -> ConversationState:
