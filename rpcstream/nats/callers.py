@@ -175,17 +175,26 @@ class Caller(CallerChannel):
     def hand_over(self) -> None:
         """As `NatsChannel.hand_over`; then see which calls take longer."""
         super().hand_over()
+        self._note_arrived()
+
+    def _note_arrived(self) -> None:
+        """See which of the calls that have come take longer, and tell the caller of them.
+
+        Of those with streams before any item or credit: the caller answers credit with items, which it cannot send
+        before it knows where the call is.
+        """
         arrived, self._arrived = self._arrived, []
         session = self.session
-        if not (arrived and (session.running or session.queue or self._held)):
+        if arrived and (session.running or session.queue or self._held):
+            for call_id in arrived:
+                if type(call_id) is int or type(call_id) is str:
+                    self._begun[call_id] = None
+                    self._untold.append(call_id)
+        has_opened = session.streams.opened != self._streams
+        self._streams = session.streams.opened
+        if not self._untold:
             return
-        for call_id in arrived:
-            if type(call_id) is int or type(call_id) is str:
-                self._begun[call_id] = None
-                self._untold.append(call_id)
-        opened = session.streams.opened
-        if opened != self._streams:
-            self._streams = opened
+        if has_opened:
             self._tell()
         elif self._telling is None:
             self._telling = self._loop.call_later(TELL_AFTER, self._tell)
@@ -216,6 +225,8 @@ class Caller(CallerChannel):
 
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`."""
+        if self.session.streams.opened != self._streams:
+            self._note_arrived()
         if len(self._begun) > BEGUN_MAX:
             self._forget(messages)
         super().send(messages)

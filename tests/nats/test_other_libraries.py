@@ -40,6 +40,10 @@ def make_server() -> Server:
         yield from range(count)
 
     @server
+    async def total(values: AsyncIterator[int]) -> int:
+        return sum([each async for each in values])
+
+    @server
     async def ask(ctx: Context) -> Any:
         return await ctx.peer.name()
 
@@ -249,6 +253,22 @@ async def test_a_stream_and_its_progress_come_to_a_session_by_hand(caller: Sessi
     ]
     assert items == [0, 1, 2]
     await caller.next("m", lambda each: each.get("method") == "$/progress")
+
+
+async def test_the_place_of_a_stream_is_told_before_its_items_and_its_credit(caller: SessionByHand) -> None:
+    """A client drops what it cannot send to a place that it knows: a stream would wait for ever."""
+    await caller.call("add", [1, 2], 1)
+    await caller.next("m", lambda each: each["id"] == 1)
+    await caller.call("total", [{"$type": "stream", "id": "s1"}], 2)
+    await caller.next("m", lambda each: each.get("method") == "$/credit")
+    await caller.call("numbers", [3], 3, stream=1)
+    await caller.next("m", lambda each: each.get("method") == "$/item")
+    told = [call_id for token, ids, _ in caller.got if token == "ack" for call_id in ids]
+    assert told == [1, 2, 3]
+    # In the order in which they came.
+    tokens = [(token, message if token == "ack" else message.get("method")) for token, message, _ in caller.got]
+    assert tokens.index(("ack", [2])) < tokens.index(("m", "$/credit"))
+    assert tokens.index(("ack", [3])) < tokens.index(("m", "$/item"))
 
 
 async def test_a_long_call_of_a_session_by_hand_is_told_of_asked_for_and_cancelled(
