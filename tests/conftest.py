@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import importlib
 import os
@@ -16,9 +15,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .example_count import example_count
 from .internals import forget_searches
-from .raw_connection import RawConnection
+from .kit.example_count import example_count
+from .kit.loops import new_loop
+from .kit.raw_connection import RawConnection
 
 #: Folders that are run where they are named, in steps of `.ci/run`.
 _NAMES = ["abuse", "benchmarks", "cli/serve", "docs", "examples", "explorer", "interop", "javascript", "rolling"]
@@ -39,9 +39,7 @@ settings.load_profile("rpcstream")
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]]:
     """uvloop where there is one, unless `RPCSTREAM_LOOP=asyncio`, as for a server."""
-    from rpcstream.process import loop_factory
-
-    return {"loop": loop_factory("auto") or asyncio.new_event_loop}
+    return {"loop": new_loop}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -27,7 +27,7 @@ from rpcstream.testing import (
     wait_until_idle,
 )
 
-from .waiting import until_in_thread
+from .kit import until_in_thread
 
 
 def make_server() -> Server:

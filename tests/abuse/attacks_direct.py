@@ -8,8 +8,8 @@ import time
 
 from rpcstream import AsyncClient, Server
 
-from ..nats.raw_client import RawClient
-from ..nats_server import NatsServer, find_program
+from ..kit.nats_raw_client import RawClient
+from ..kit.nats_server import NatsServer, find_program
 from .attacks_frames import ANNOUNCED, announcement
 from .attacks_hub import must
 from .harness import KIB, MIB, Budget, RawConnection, ServerUnderAttack, attack

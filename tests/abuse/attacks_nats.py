@@ -10,8 +10,8 @@ import json
 
 from rpcstream import AsyncClient, Credentials, NatsLogin, NotAuthenticated, NotPermitted, Server
 
-from ..nats.raw_client import RawClient
-from ..nats_server import NatsServer, find_program
+from ..kit.nats_raw_client import RawClient
+from ..kit.nats_server import NatsServer, find_program
 from .attacks_hub import error_of, must
 from .harness import MIB, Budget, ServerUnderAttack, attack
 

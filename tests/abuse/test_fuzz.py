@@ -24,7 +24,7 @@ from rpcstream import Context, Limits, Server
 from rpcstream.process import loop_factory
 from rpcstream.transports.memory import join
 
-from ..example_count import IS_THOROUGH
+from ..kit.example_count import IS_THOROUGH
 from .harness import WAIT
 
 EXAMPLES = int(os.environ.get("RPCSTREAM_FUZZ", "24" if IS_THOROUGH else "6"))

@@ -14,7 +14,7 @@ from rpcstream import Limits, Server
 from rpcstream.tls import TLS
 
 from ..internals import open_connections
-from ..raw_connection import RawConnection, raw_connections
+from ..kit.raw_connection import RawConnection, raw_connections
 from .test_over_http import UPGRADE
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}'

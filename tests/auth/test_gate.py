@@ -21,7 +21,7 @@ from rpcstream.peer.session import Session
 from rpcstream.testing import memory_client
 
 from ..internals import answer_function, dispatcher_of, session_of, sessions_of
-from ..raw_connection import RawConnection
+from ..kit.raw_connection import RawConnection
 
 Connect = Callable[[str], Awaitable[RawConnection]]
 

@@ -21,7 +21,7 @@ from rpcstream.peer.credentials import Credentials
 from rpcstream.testing import serve_in_thread
 from rpcstream.tls import TLS
 
-from ..raw_connection import RawConnection
+from ..kit.raw_connection import RawConnection
 from .test_gate import Connect, Desk, code_of, lines, login, request
 
 has_peer_credentials = pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="needs SO_PEERCRED (Linux)")

@@ -13,8 +13,7 @@ import pytest
 
 from rpcstream import AsyncClient, NotAuthenticated, Server
 
-from ..certificates import authority, client_side, server_tls
-from ..waiting import until
+from ..kit import authority, client_side, server_tls, until
 
 TOKEN = "a-long-secret"
 HANDSHAKE = (

@@ -11,8 +11,9 @@ import pytest
 
 from rpcstream import ConnectionLost, RpcError
 
+from ..kit.scripted import Script, ScriptedConnection
 from ..wire.frame_model import frame_of
-from .conftest import MakeClient, Script, ScriptedConnection
+from .conftest import MakeClient
 
 Scripted = Callable[[Script], str]
 

@@ -12,8 +12,9 @@ import pytest
 from rpcstream import AsyncClient, Client, ConnectionLost, Context, MethodNotFound, Server
 from rpcstream.testing import drop_connections, serve_in_thread
 
-from ..certificates import authority, server_tls
-from .conftest import MakeClient, Script, ScriptedConnection
+from ..kit import authority, server_tls
+from ..kit.scripted import Script, ScriptedConnection
+from .conftest import MakeClient
 from .test_go_away import Connections, answer_all, go_away
 
 Scripted = Callable[[Script], str]

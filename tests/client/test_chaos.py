@@ -14,8 +14,8 @@ import pytest
 
 from rpcstream import AsyncClient, Client, InternalError
 
-from ..example_count import IS_THOROUGH
 from ..internals import blocking_connections, free_connections, slots_of, threads_in_line
+from ..kit.example_count import IS_THOROUGH
 
 Scripted = Callable[[Callable[[Any], None]], str]
 

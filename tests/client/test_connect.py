@@ -32,8 +32,8 @@ from rpcstream.testing import serve_in_thread
 from rpcstream.tls import TLS
 
 from ..internals import settings_of
-from ..waiting import until_in_thread
-from .scripted_http import CountedConnections, ScriptedHttpConnection, answered
+from ..kit import until_in_thread
+from ..kit.scripted_http import CountedConnections, ScriptedHttpConnection, answered
 
 KINDS = ["tcp", "tls", "unix", "http", "https", "http+unix", "ws", "wss"]
 LASTING = [kind for kind in KINDS if not kind.startswith("http")]

@@ -18,7 +18,7 @@ from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 from rpcstream.tls import TLS
 
-from .conftest import ScriptedServer
+from ..kit.scripted import ScriptedServer
 
 MakeClient = Callable[..., Any]
 

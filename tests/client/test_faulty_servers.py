@@ -32,7 +32,7 @@ from rpcstream.transports.connection import SocketConnection
 from rpcstream.wire.frames import CLOSE, TEXT, FrameReader, frame
 
 from ..internals import blocking_connections, socket_of
-from .scripted_http import CountedConnections, ScriptedHttpConnection
+from ..kit.scripted_http import CountedConnections, ScriptedHttpConnection
 
 MakeClient = Callable[..., Any]
 Scripted = Callable[[Callable[[Any], None]], str]

@@ -17,9 +17,10 @@ from rpcstream.client import retry
 from rpcstream.peer.remote import Peer
 from rpcstream.testing import memory_client
 
-from ..waiting import until
-from .conftest import MakeClient, Script, ScriptedConnection
-from .scripted_http import CountedConnections, ScriptedHttpConnection, answered, reply
+from ..kit import until
+from ..kit.scripted import Script, ScriptedConnection
+from ..kit.scripted_http import CountedConnections, ScriptedHttpConnection, answered, reply
+from .conftest import MakeClient
 
 Scripted = Callable[[Script], str]
 

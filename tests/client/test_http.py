@@ -28,7 +28,7 @@ from rpcstream import (
 )
 
 from ..internals import client_connections, settings_of
-from .scripted_http import UNTIL_CLOSED, CountedConnections, Request, ScriptedHttpConnection, answered, item, reply
+from ..kit.scripted_http import UNTIL_CLOSED, CountedConnections, Request, ScriptedHttpConnection, answered, item, reply
 
 MakeClient = Callable[..., Any]
 Scripted = Callable[..., str]

@@ -25,9 +25,9 @@ from rpcstream import (
 from rpcstream.testing import serve_in_thread
 
 from ..internals import client_connections
+from ..kit import until
+from ..kit.scripted_http import CountedConnections, Request, ScriptedHttpConnection, answered, reply
 from ..transports.raw_frames import array_at, binary_frame
-from ..waiting import until
-from .scripted_http import CountedConnections, Request, ScriptedHttpConnection, answered, reply
 
 MakeClient = Callable[..., Any]
 Scripted = Callable[[Any], str]

@@ -30,7 +30,7 @@ from rpcstream.testing import serve_in_thread
 from rpcstream.transports.memory import join
 
 from ..internals import client_connections, connection_at_hub
-from ..waiting import until
+from ..kit import until
 from .fake_hub import FakeHub
 
 Scripted = Callable[[Callable[[Any], None]], str]

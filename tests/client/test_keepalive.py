@@ -19,7 +19,7 @@ from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
 from rpcstream.transports.memory import join
 
 from ..internals import client_connections
-from ..waiting import until
+from ..kit import until
 
 Scripted = Callable[[Callable[[Any], None]], str]
 

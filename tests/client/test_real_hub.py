@@ -14,7 +14,7 @@ from rpcstream import AsyncClient, Backoff, Client, ConnectFailed, Hub, InvalidP
 from rpcstream.testing import serve_in_thread
 
 from ..internals import client_connections, connection_at_hub, share_hub_key
-from ..waiting import until
+from ..kit import until
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
 

@@ -17,7 +17,7 @@ from rpcstream.hub import Hub
 from rpcstream.testing import serve_in_thread
 
 from ..internals import serving_client
-from ..waiting import until, until_in_thread
+from ..kit import until, until_in_thread
 
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 

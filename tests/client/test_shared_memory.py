@@ -32,8 +32,8 @@ from rpcstream.testing import connections_of, serve_in_thread
 from rpcstream.transports import stream
 
 from ..internals import ring_memory
-from ..raw_connection import RawConnection
-from ..waiting import until, until_in_thread
+from ..kit import until, until_in_thread
+from ..kit.raw_connection import RawConnection
 from .test_binary_peers import Traced
 from .test_fork import in_child
 

@@ -36,7 +36,7 @@ from rpcstream.client import worker_thread
 from rpcstream.testing import serve_in_thread
 
 from ..internals import blocking_connections, engine_of, forget_end, loop_thread_of, run_in_loop_thread, socket_of
-from ..waiting import until_in_thread
+from ..kit import until_in_thread
 from .test_fork import in_child
 
 Scripted = Callable[[Callable[[Any], None]], str]

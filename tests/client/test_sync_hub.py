@@ -24,7 +24,7 @@ from rpcstream.backoff import Backoff
 from rpcstream.testing import serve_in_thread
 
 from ..internals import engine_of
-from ..waiting import until_in_thread
+from ..kit import until_in_thread
 from .fake_hub import FakeHub
 from .test_fork import in_child
 

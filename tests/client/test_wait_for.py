@@ -27,8 +27,9 @@ from rpcstream.client.retry import Attempts, ClosedAtOnce, Unsent, is_awaited, m
 from rpcstream.errors import NotAuthenticated, Unread
 from rpcstream.testing import serve_in_thread
 
-from ..waiting import until, until_in_thread
-from .conftest import MakeClient, Script, ScriptedConnection
+from ..kit import until, until_in_thread
+from ..kit.scripted import Script, ScriptedConnection
+from .conftest import MakeClient
 
 Scripted = Callable[[Script], str]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rpcstream.codec import Codec
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 rich: Any = Codec().rich_hint(np.ndarray)
 

@@ -20,7 +20,7 @@ from rpcstream.wire.buffers import AttachedMessage, MessageParts
 from rpcstream.wire.framing import LineFramer
 from rpcstream.wire.messages import BinaryFrame
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 from ..wire.frame_model import TakesAll
 
 CODEC = Codec()

@@ -21,7 +21,7 @@ from rpcstream.codec import avif as avif_module
 from rpcstream.codec.image_budget import ImageBudget, ImageLimits, TooMuchImage
 from rpcstream.codec.image_files import image_weight, passes
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 if not avif_module.is_there():
     pytest.skip("this Pillow has no AVIF", allow_module_level=True)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rpcstream.codec import TAG_KEY, Codec, ImageOptions, RichHint, Shape
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 codec = Codec()
 

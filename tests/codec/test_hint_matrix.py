@@ -19,7 +19,7 @@ from rpcstream.codec.hints import hint_checker
 from rpcstream.methods.discovery import describe
 from rpcstream.methods.signature import Signature
 
-from ..example_count import IS_THOROUGH
+from ..kit.example_count import IS_THOROUGH
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hints.md"
 codec = Codec()

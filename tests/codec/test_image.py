@@ -16,7 +16,7 @@ from PIL import Image, ImageSequence
 
 from rpcstream.codec import Codec, ImageOptions
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 rng = np.random.default_rng(1)
 PNG = Codec()

@@ -24,7 +24,7 @@ from rpcstream.codec.image_files import image_weight
 from rpcstream.errors import EncodeError, InvalidParams
 from rpcstream.methods.signature import Signature
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 rng = np.random.default_rng(2)
 PNG = Codec()

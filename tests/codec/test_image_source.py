@@ -26,7 +26,7 @@ from PIL import ImageFile as PillowFile
 from rpcstream import Codec, EncodeError, ImageFile, ImageOptions
 from rpcstream.codec.hints import hint_checker
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 rng = np.random.default_rng(3)
 CODEC = Codec()

@@ -22,7 +22,7 @@ from rpcstream.codec.image_budget import ImageBudget, ImageLimits
 from rpcstream.codec.image_files import is_read_in_one_pass
 from rpcstream.methods.signature import Signature
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 rng = np.random.default_rng(4)
 CODEC = Codec()

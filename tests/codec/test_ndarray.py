@@ -19,8 +19,8 @@ from rpcstream.codec import Codec
 from rpcstream.codec.encoding import INLINE
 from rpcstream.errors import EncodeError
 
-from ..example_count import example_count
 from ..internals import forget_dtypes
+from ..kit.example_count import example_count
 
 codec = Codec()
 

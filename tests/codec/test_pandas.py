@@ -23,7 +23,7 @@ from rpcstream import Client, Codec, EncodeError, InvalidParams, Server
 from rpcstream.codec.payloads import Payload
 from rpcstream.testing import serve_in_thread
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 codec = Codec()
 

@@ -19,7 +19,7 @@ from rpcstream import Codec, InvalidParams, Server
 from rpcstream.codec import payloads
 from rpcstream.codec.payloads import CutLine, Payload
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 LONG = "QUJD" * 10_000
 

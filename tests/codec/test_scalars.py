@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 from rpcstream.codec import Codec
 from rpcstream.errors import EncodeError
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 codec = Codec()
 

@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
-from rpcstream.peer.session import Session
 from rpcstream.testing import FakeTimeLoop
 
-from .transport_matrix import TRANSPORTS, ErrorLog, Network, Transport, Unix, leftovers, until
+from ..kit import TRANSPORTS, Network, leftovers, live_sessions, until
+from ..kit.logs import LogLines, logged
+from ..kit.matrix import Transport, Unix
 
 #: Each protocol once.
 USUAL = ("tcp", "ws", "http")
@@ -87,8 +88,8 @@ def folder(request: pytest.FixtureRequest, transport: Transport) -> Path | None:
 
 
 @pytest.fixture
-async def network(transport: Transport, folder: Path | None, sessions: list[Session]) -> Network:
-    return Network(transport, folder, sessions)
+async def network(transport: Transport, folder: Path | None, nothing_left: None) -> Network:
+    return Network(transport, folder)
 
 
 @pytest.fixture
@@ -100,41 +101,26 @@ async def fake_time() -> FakeTimeLoop:
 
 
 @pytest.fixture
-def errors() -> Iterator[ErrorLog]:
+def errors() -> Iterator[LogLines]:
     """The errors that are logged during the test; checked when it is over."""
-    errors = ErrorLog()
-    logging.getLogger().addHandler(errors)
-    yield errors
-    logging.getLogger().removeHandler(errors)
+    with logged(level=logging.ERROR) as errors:
+        yield errors
     errors.check()
 
 
 @pytest.fixture
-def _quick_collection(errors: ErrorLog) -> None:
+def _quick_collection(errors: LogLines) -> None:
     """Freeze the objects that exist before the test, so that its final garbage collection is short."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
-async def sessions(
-    errors: ErrorLog, _quick_collection: None, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[list[Session]]:
-    """Every session of the test, of clients and servers, in the order in which they were connected.
-
-    When the test is over, none of them may have left calls, streams, tasks or threads behind.
-    """
-    made: list[Session] = []
-    connected = Session.connected
-
-    def noted(session: Session, channel: Any, **options: Any) -> None:
-        made.append(session)
-        connected(session, channel, **options)
-
-    monkeypatch.setattr(Session, "connected", noted)
+async def nothing_left(errors: LogLines, _quick_collection: None) -> AsyncIterator[None]:
+    """When the test is over, no session may have left calls, streams, tasks or threads behind."""
     before, threads = asyncio.all_tasks(), set(threading.enumerate())
-    yield made
-    for session in made:
+    yield
+    for session in live_sessions():
         assert session.channel is None, "a connection is still open"
         assert not leftovers(session)
     await until(lambda: asyncio.all_tasks() <= before | {asyncio.current_task()})
@@ -142,5 +128,4 @@ async def sessions(
     await until(
         lambda: not [each for each in set(threading.enumerate()) - threads if each.name.startswith("rpcstream-")]
     )
-    made.clear()
     gc.collect()

@@ -10,7 +10,7 @@ import pytest
 
 from rpcstream import Context, RpcError, Server
 
-from .transport_matrix import ErrorLog, Network, request, until
+from ..kit import LogLines, Network, request, until
 
 
 def subscriptions() -> Server:
@@ -208,7 +208,7 @@ async def test_functions_are_called_after_the_response_of_http_too(network: Netw
 
 
 @pytest.mark.lasting
-async def test_a_function_that_fails_is_logged_and_hurts_nobody(network: Network, errors: ErrorLog) -> None:
+async def test_a_function_that_fails_is_logged_and_hurts_nobody(network: Network, errors: LogLines) -> None:
     server = Server()
 
     @server

@@ -26,8 +26,7 @@ from rpcstream import (
 )
 from rpcstream.testing import FakeTimeLoop
 
-from ..waiting import PATIENCE
-from .transport_matrix import ErrorLog, Network, RawPeer, notification, until
+from ..kit import PATIENCE, LogLines, Network, RawPeer, notification, until
 
 
 class Taking:
@@ -359,7 +358,7 @@ async def test_a_handler_that_has_enough(network: Network, taking: Taking, form:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-async def test_a_handler_that_fails(network: Network, form: Callable[[Source], Any], errors: ErrorLog) -> None:
+async def test_a_handler_that_fails(network: Network, form: Callable[[Source], Any], errors: LogLines) -> None:
     server = Server()
 
     @server

@@ -19,7 +19,7 @@ from rpcstream import Context, Server
 from rpcstream.process import loop_factory
 from rpcstream.wire.buffers import is_own
 
-from ..certificates import client_side, server_tls
+from ..kit import client_side, server_tls
 
 #: Bytes: more than all buffers of a socket take.
 SIZE = 8 * 1024 * 1024

@@ -24,7 +24,7 @@ from rpcstream.wire.binary_frame import parts_of_frame
 from rpcstream.wire.buffers import AttachedMessage
 from rpcstream.wire.framing import LineFramer
 
-from ..raw_connection import RawConnection, raw_connections
+from ..kit.raw_connection import RawConnection, raw_connections
 from ..wire.frame_model import TakesAll, frame_of, read_slowly, seen_of
 
 FOLDER = Path(__file__).parents[1] / "vectors" / "binary"

@@ -13,7 +13,7 @@ import pytest
 from rpcstream import AsyncClient, CallCancelled, CallTimeout, ConnectionLost, Context, Limits, RpcError, Server
 from rpcstream.testing import FakeTimeLoop, memory_client
 
-from .transport_matrix import Network, RawPeer, StoppableServer, notification, request, until
+from ..kit import Network, RawPeer, StoppableServer, notification, request, until
 
 pytestmark = pytest.mark.every_transport
 

@@ -25,7 +25,7 @@ from rpcstream import (
 )
 from rpcstream.peer.remote import BlockingPeer
 
-from .transport_matrix import ErrorLog, Network, RawPeer, peer_keeping_server, until
+from ..kit import LogLines, Network, RawPeer, peer_keeping_server, until
 
 # -- where the context is found -------------------------------------------------------------------------------------
 
@@ -502,7 +502,7 @@ async def test_streams_to_the_peer_and_progress_of_it(network: Network) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", ASKING)
-async def test_an_error_of_the_peer_is_not_the_handlers_answer(network: Network, errors: ErrorLog, method: str) -> None:
+async def test_an_error_of_the_peer_is_not_the_handlers_answer(network: Network, errors: LogLines, method: str) -> None:
     async with network.client(asking_server()) as client:
 
         @client
@@ -549,7 +549,7 @@ async def test_an_error_of_the_peer_as_the_handler_sees_it(network: Network) -> 
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", ASKING)
-async def test_a_peer_that_offers_nothing(network: Network, errors: ErrorLog, method: str) -> None:
+async def test_a_peer_that_offers_nothing(network: Network, errors: LogLines, method: str) -> None:
     async with network.client(asking_server()) as client:
         with pytest.raises(InternalError):
             await client.call(method, "now")
@@ -618,7 +618,7 @@ async def test_a_connection_that_is_lost_meanwhile(network: Network) -> None:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", ["inline", "ordered", "generator"])
-async def test_a_sync_handler_in_the_event_loop_cannot_wait(network: Network, errors: ErrorLog, kind: str) -> None:
+async def test_a_sync_handler_in_the_event_loop_cannot_wait(network: Network, errors: LogLines, kind: str) -> None:
     server = Server()
 
     @server(name="inline")
@@ -758,7 +758,7 @@ async def test_threads_call_back_while_the_loop_is_used(network: Network) -> Non
     assert "MainThread" not in names
 
 
-async def test_a_raw_peer_that_answers_with_nonsense(network: Network, errors: ErrorLog) -> None:
+async def test_a_raw_peer_that_answers_with_nonsense(network: Network, errors: LogLines) -> None:
     async with network.raw(asking_server()) as raw:
         assert isinstance(raw, RawPeer)
         raw.call("ask", "now")

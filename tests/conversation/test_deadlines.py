@@ -12,7 +12,7 @@ import pytest
 from rpcstream import CallCancelled, CallTimeout, Client, Context, DeadlineExceeded, Limits, Server
 from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
 
-from .transport_matrix import ErrorLog, Network, RawPeer, request, until
+from ..kit import LogLines, Network, RawPeer, request, until
 
 
 class Timed:
@@ -342,7 +342,7 @@ async def test_the_sync_client_in_a_thread_inherits_it(network: Network) -> None
 
 @pytest.mark.fake_time
 async def test_a_handler_whose_call_back_runs_out_of_time(
-    network: Network, fake_time: FakeTimeLoop, errors: ErrorLog
+    network: Network, fake_time: FakeTimeLoop, errors: LogLines
 ) -> None:
     """Its own time is out as well: that is what its caller is told, not that something failed."""
     server = Server()

@@ -19,7 +19,7 @@ from rpcstream.events.event_queue import Policy
 from rpcstream.events.subscriptions import SHARE
 
 from ..internals import events_waiting, open_connections, pattern_beginnings, remains_of, unsent_messages
-from ..waiting import until
+from ..kit import until
 
 
 def message(method: str, params: Any = None, **members: Any) -> bytes:

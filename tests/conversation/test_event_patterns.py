@@ -13,7 +13,7 @@ from rpcstream import AsyncClient, Backoff, ConnectionLost, InternalError, Inval
 from rpcstream.peer.context import CallContext
 
 from ..internals import has_subscriptions
-from .transport_matrix import ErrorLog, Network, RawPeer, notification, request, until
+from ..kit import LogLines, Network, RawPeer, notification, request, until
 
 pytestmark = pytest.mark.lasting
 
@@ -48,7 +48,7 @@ async def take(events: Any, count: int) -> list[Any]:
 
 
 @pytest.mark.own_subscribers
-async def test_values_and_their_topics(network: Network, errors: ErrorLog) -> None:
+async def test_values_and_their_topics(network: Network, errors: LogLines) -> None:
     server = make_server()
     async with network.client(server) as client:
         async with client.subscribe("room.*.heat") as one, client.subscribe("room.>").with_topics() as all_of_them:
@@ -62,7 +62,7 @@ async def test_values_and_their_topics(network: Network, errors: ErrorLog) -> No
         assert not has_subscriptions(client)
 
 
-async def test_pairs_in_the_type_that_is_asked_for(network: Network, errors: ErrorLog) -> None:
+async def test_pairs_in_the_type_that_is_asked_for(network: Network, errors: LogLines) -> None:
     server = make_server()
     async with network.client(server) as client, client.subscribe(">", returns=Reading).with_topics() as events:
         for topic, value in (("a", {"celsius": 1}), ("a.b", 5), ("c", {"celsius": 2})):
@@ -74,7 +74,7 @@ async def test_pairs_in_the_type_that_is_asked_for(network: Network, errors: Err
 
 
 @pytest.mark.own_subscribers
-async def test_each_reader_is_given_each_event_once(network: Network, errors: ErrorLog) -> None:
+async def test_each_reader_is_given_each_event_once(network: Network, errors: LogLines) -> None:
     server = make_server()
     async with network.client(server) as client, client.subscribe("a.*") as wide, client.subscribe("a.*") as too:
         async with client.subscribe("a.b") as narrow, client.subscribe(">") as all_of_them:
@@ -102,7 +102,7 @@ async def test_each_reader_is_given_each_event_once(network: Network, errors: Er
 
 @pytest.mark.own_subscribers
 async def test_what_waits_when_a_subscription_ends_is_not_lost_for_the_others(
-    network: Network, errors: ErrorLog
+    network: Network, errors: LogLines
 ) -> None:
     server = make_server()
     async with network.raw(server) as raw:
@@ -114,7 +114,7 @@ async def test_what_waits_when_a_subscription_ends_is_not_lost_for_the_others(
 
 
 @pytest.mark.own_subscribers
-async def test_last_values_are_for_whoever_subscribes_later(network: Network, errors: ErrorLog) -> None:
+async def test_last_values_are_for_whoever_subscribes_later(network: Network, errors: LogLines) -> None:
     server = make_server()
     async with network.serve(server) as endpoint:
         client, other = endpoint.client(), endpoint.client()
@@ -133,7 +133,7 @@ async def test_last_values_are_for_whoever_subscribes_later(network: Network, er
 
 
 @pytest.mark.own_subscribers
-async def test_patterns_are_subscribed_to_again_on_a_new_connection(network: Network, errors: ErrorLog) -> None:
+async def test_patterns_are_subscribed_to_again_on_a_new_connection(network: Network, errors: LogLines) -> None:
     server = make_server()
     async with (
         network.client(server, reconnect=AT_ONCE) as client,
@@ -151,7 +151,7 @@ async def test_patterns_are_subscribed_to_again_on_a_new_connection(network: Net
             assert await anext(narrow) == number
 
 
-async def test_what_is_refused_says_why(network: Network, errors: ErrorLog) -> None:
+async def test_what_is_refused_says_why(network: Network, errors: LogLines) -> None:
     server = make_server()
     async with network.client(server) as client:
         for topic, reason in (("room*", "may have '*' only as a whole"), (">.a", "'>' only as its last level, whole")):
@@ -160,7 +160,7 @@ async def test_what_is_refused_says_why(network: Network, errors: ErrorLog) -> N
         assert not has_subscriptions(client)
 
 
-async def test_a_slow_reader_of_a_pattern_is_bounded_by_itself(network: Network, errors: ErrorLog) -> None:
+async def test_a_slow_reader_of_a_pattern_is_bounded_by_itself(network: Network, errors: LogLines) -> None:
     server = make_server()
     async with (
         network.client(server) as client,
@@ -181,7 +181,7 @@ async def test_a_slow_reader_of_a_pattern_is_bounded_by_itself(network: Network,
 
 
 @pytest.mark.own_subscribers
-async def test_topics_that_are_none_and_topics_without_end(network: Network, errors: ErrorLog) -> None:
+async def test_topics_that_are_none_and_topics_without_end(network: Network, errors: LogLines) -> None:
     deep = ".".join("*" * 32)
     topics = ["*", ">", "a.*", "a.>", deep, deep[:-1] + ">", "." * 100_000, "rpc.a", "", "a"]
 
@@ -199,7 +199,7 @@ async def test_topics_that_are_none_and_topics_without_end(network: Network, err
 
 
 @pytest.mark.own_subscribers
-async def test_what_comes_before_the_reply_is_for_those_who_have_theirs(network: Network, errors: ErrorLog) -> None:
+async def test_what_comes_before_the_reply_is_for_those_who_have_theirs(network: Network, errors: LogLines) -> None:
     """It comes for another subscription, and would stop when that ends: the new reader would have a gap."""
 
     async def script(raw: RawPeer) -> None:
@@ -216,7 +216,7 @@ async def test_what_comes_before_the_reply_is_for_those_who_have_theirs(network:
 
 
 @pytest.mark.own_subscribers
-async def test_broken_values_are_raised_with_their_own_topic(network: Network, errors: ErrorLog) -> None:
+async def test_broken_values_are_raised_with_their_own_topic(network: Network, errors: LogLines) -> None:
     async def script(raw: RawPeer) -> None:
         raw.answer(await raw.receive(), {})
         raw.send(notification("$/event", topic="a.b"), event("a.b", {"$type": "bytes"}), event("a.b", "good"))
@@ -228,7 +228,7 @@ async def test_broken_values_are_raised_with_their_own_topic(network: Network, e
         assert await anext(events) == ("a.b", "good")
 
 
-async def test_readers_come_and_go_while_events_come(network: Network, errors: ErrorLog) -> None:
+async def test_readers_come_and_go_while_events_come(network: Network, errors: LogLines) -> None:
     """A subscriber gets what is published between its begin and its end, in order, each event once."""
     server = make_server()
 

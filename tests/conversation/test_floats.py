@@ -15,7 +15,7 @@ import pytest
 from rpcstream import AsyncClient, Client, Context, Hub, InvalidParams, Server
 from rpcstream.testing import serve_in_thread
 
-from .transport_matrix import Network
+from ..kit import Network
 
 NAN, INF = math.nan, math.inf
 

@@ -13,7 +13,7 @@ import pytest
 from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server
 from rpcstream.testing import FakeTimeLoop
 
-from .transport_matrix import Network, notification, peer_keeping_server, request, until
+from ..kit import Network, notification, peer_keeping_server, request, until
 
 pytestmark = pytest.mark.every_transport
 

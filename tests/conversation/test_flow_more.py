@@ -15,7 +15,7 @@ from rpcstream import AsyncClient, Context, Limits, Server, ServerBusy
 from rpcstream.peer.remote import Peer
 from rpcstream.transports.connection import SocketConnection
 
-from .transport_matrix import Network, RawPeer, StoppableServer, notification, request, until
+from ..kit import Network, RawPeer, StoppableServer, notification, request, until
 
 KILO = "x" * 1000
 

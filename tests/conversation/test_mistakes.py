@@ -28,7 +28,7 @@ from PIL.Image import Image
 from rpcstream import Limits, Server, Shape
 from rpcstream.errors import readable
 
-from ..certificates import server_tls
+from ..kit import server_tls
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "mistakes.md"
 

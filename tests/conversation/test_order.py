@@ -13,7 +13,7 @@ import pytest
 from rpcstream import Context, RpcError, Server
 from rpcstream.testing import FakeTimeLoop
 
-from .transport_matrix import ErrorLog, Network, request, until
+from ..kit import LogLines, Network, request, until
 
 
 class Ordered:
@@ -223,7 +223,7 @@ async def test_a_client_keeps_the_order_of_what_it_offers(network: Network) -> N
 
 @pytest.mark.fake_time
 async def test_a_line_that_waits_for_itself_ends_in_its_time(
-    network: Network, fake_time: FakeTimeLoop, errors: ErrorLog
+    network: Network, fake_time: FakeTimeLoop, errors: LogLines
 ) -> None:
     """An ordered handler that has its caller call another one cannot be answered: its deadline is."""
     server = Server()

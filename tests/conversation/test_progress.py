@@ -11,7 +11,7 @@ import pytest
 
 from rpcstream import Context, EncodeError, InternalError, Limits, MessageTooLarge, Server
 
-from .transport_matrix import ErrorLog, Network, RawPeer, notification, request, until
+from ..kit import LogLines, Network, RawPeer, notification, request, until
 
 KINDS = ["async", "inline", "thread", "ordered", "items"]
 
@@ -278,7 +278,7 @@ async def test_handed_on(network: Network, working: Working) -> None:
 
 
 async def test_on_progress_that_fails_is_not_the_calls_fault(
-    network: Network, working: Working, errors: ErrorLog
+    network: Network, working: Working, errors: LogLines
 ) -> None:
     def fails(value: Any) -> None:
         raise KeyError(value)
@@ -314,7 +314,7 @@ async def test_progress_that_belongs_nowhere(network: Network) -> None:
 
 
 @pytest.mark.parametrize("broken", [{}, {"value": {"$type": "ndarray", "dtype": "<f4"}}])
-async def test_progress_that_cannot_be_read(network: Network, broken: dict[str, Any], errors: ErrorLog) -> None:
+async def test_progress_that_cannot_be_read(network: Network, broken: dict[str, Any], errors: LogLines) -> None:
     """It is dropped with a line in the log; the call goes on."""
 
     async def script(raw: RawPeer) -> None:
@@ -350,7 +350,7 @@ async def test_progress_of_a_call_that_was_given_up(network: Network) -> None:
         assert seen == [1]
 
 
-async def test_a_failed_call_had_its_progress(network: Network, errors: ErrorLog) -> None:
+async def test_a_failed_call_had_its_progress(network: Network, errors: LogLines) -> None:
     server = Server()
 
     @server

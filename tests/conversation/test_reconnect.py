@@ -27,7 +27,7 @@ from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
 
 from ..internals import client_connections
-from .transport_matrix import PATIENCE, ErrorLog, Network, RawPeer, until
+from ..kit import PATIENCE, LogLines, Network, RawPeer, until
 
 pytestmark = pytest.mark.every_transport
 
@@ -131,7 +131,7 @@ def ponging() -> Server:
 
 
 @pytest.fixture
-async def door(sessions: list[Session]) -> AsyncIterator[Door]:
+async def door(nothing_left: None) -> AsyncIterator[Door]:
     door = Door()
     yield door
     await door.close()
@@ -247,7 +247,7 @@ async def test_states_in_order(door: Door, states: States) -> None:
 
 
 @pytest.mark.fake_time
-async def test_a_function_for_states_that_fails(door: Door, errors: ErrorLog) -> None:
+async def test_a_function_for_states_that_fails(door: Door, errors: LogLines) -> None:
     def on_state(state: str) -> None:
         raise ValueError(state)
 
@@ -560,7 +560,7 @@ async def test_a_greeting_that_loses_the_connection(door: Door, states: States) 
 
 
 @pytest.mark.fake_time
-async def test_a_greeting_that_fails(door: Door, states: States, errors: ErrorLog) -> None:
+async def test_a_greeting_that_fails(door: Door, states: States, errors: LogLines) -> None:
     """A mistake in it is not hidden, and does not end the client, either."""
     async with door.serving(ponging()):
         client = door.client(reconnect=DOUBLING, on_state=states)
@@ -577,7 +577,7 @@ async def test_a_greeting_that_fails(door: Door, states: States, errors: ErrorLo
 
 
 @pytest.mark.fake_time
-async def test_a_greeting_that_fails_without_reconnect(door: Door, states: States, errors: ErrorLog) -> None:
+async def test_a_greeting_that_fails_without_reconnect(door: Door, states: States, errors: LogLines) -> None:
     async with door.serving(ponging()):
         client = door.client(on_state=states)
 

@@ -13,7 +13,7 @@ import pytest
 from rpcstream import Context, Limits, RpcError, Server
 from rpcstream.peer.slices import SLICE, TURN
 
-from .transport_matrix import ErrorLog, Network, request, until
+from ..kit import LogLines, Network, request, until
 
 
 class Counting:
@@ -191,7 +191,7 @@ async def test_what_is_asked_for_behind_a_sync_generator_waits_for_it(network: N
 
 
 @pytest.mark.lasting
-async def test_items_are_checked_wherever_they_stand(network: Network, errors: ErrorLog) -> None:
+async def test_items_are_checked_wherever_they_stand(network: Network, errors: LogLines) -> None:
     server = Server()
 
     @server

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import gc
+import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -27,7 +28,7 @@ from rpcstream import (
 )
 from rpcstream.testing import memory_client
 
-from .transport_matrix import ErrorLog, Network, RawPeer, StoppableServer, notification, request, until
+from ..kit import LogLines, Network, RawPeer, StoppableServer, notification, request, until
 
 #: A generator of each kind, under these names.
 KINDS = ["sync", "async", "thread"]
@@ -226,7 +227,7 @@ async def test_ids_that_are_not_exact(network: Network, counting: Counting) -> N
             head = b'{"jsonrpc":"2.0","id":' + call_id
             raw.send(head + b',"method":"async","params":[3],"stream":1}')
             reply = await raw.receive()
-            assert (reply["id"], reply["error"]["code"]) == (float(call_id), -32600)
+            assert (reply["id"], reply["error"]["code"]) == (json.loads(call_id), -32600)
             assert "id" in reply["error"]["data"]["reason"]
             raw.send(head + b',"method":"async","params":[3]}')
             assert await raw.result() == [0, 1, 2]
@@ -325,7 +326,7 @@ async def test_rich_items(network: Network) -> None:
         assert [int(each[-1]) async for each in client.stream.large(20)] == list(range(20))
 
 
-async def test_the_type_of_items(network: Network, errors: ErrorLog) -> None:
+async def test_the_type_of_items(network: Network, errors: LogLines) -> None:
     server = Server()
     closed: list[str] = []
 
@@ -356,7 +357,7 @@ async def test_the_type_of_items(network: Network, errors: ErrorLog) -> None:
     errors.expect("the result is not what the return hint says")
 
 
-async def test_an_item_that_is_too_large(network: Network, errors: ErrorLog) -> None:
+async def test_an_item_that_is_too_large(network: Network, errors: LogLines) -> None:
     server = Server(limits=Limits(max_message_size=1000))
 
     @server
@@ -396,7 +397,7 @@ async def test_an_item_that_is_too_large_for_its_reader(network: Network) -> Non
         assert await client.call("rpc.ping") == "pong"
 
 
-async def test_an_item_that_cannot_be_written(network: Network, errors: ErrorLog) -> None:
+async def test_an_item_that_cannot_be_written(network: Network, errors: LogLines) -> None:
     server = Server()
 
     @server
@@ -443,7 +444,7 @@ async def test_an_error_comes_behind_the_items_before_it(network: Network, count
         assert counting.closed == 3
 
 
-async def test_a_failure_is_logged_and_not_told(network: Network, errors: ErrorLog) -> None:
+async def test_a_failure_is_logged_and_not_told(network: Network, errors: LogLines) -> None:
     server = Server()
 
     @server
@@ -761,7 +762,7 @@ async def test_a_thread_that_waits_for_its_turn(network: Network) -> None:
         assert steps == ["made 0", "blocked", "closed"]
 
 
-async def test_an_error_while_closing(network: Network, errors: ErrorLog) -> None:
+async def test_an_error_while_closing(network: Network, errors: LogLines) -> None:
     server = Server()
 
     def bad() -> Iterator[int]:

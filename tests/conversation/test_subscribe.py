@@ -31,7 +31,7 @@ from rpcstream.testing import memory_client
 from rpcstream.transports.memory import join
 
 from ..internals import events_wait_for, has_subscriptions, subscribed_topics
-from ..waiting import until
+from ..kit import until
 
 Scripted = Callable[[Callable[[Any], None]], str]
 Joined = tuple[Server, AsyncClient]

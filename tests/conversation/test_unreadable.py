@@ -12,7 +12,7 @@ import pytest
 
 from rpcstream import Context, Limits, Server
 
-from .transport_matrix import ErrorLog, Network, RawPeer, request, until
+from ..kit import LogLines, Network, RawPeer, request, until
 
 #: Those that speak raw; by HTTP: tests/transports.
 pytestmark = pytest.mark.lasting
@@ -121,7 +121,7 @@ async def test_the_id_of_a_very_long_one_is_looked_for_in_front_only(network: Ne
         assert (await raw.reply())["id"] is None
 
 
-async def test_a_reply_that_is_not_json_fails_its_call_and_is_not_answered(network: Network, errors: ErrorLog) -> None:
+async def test_a_reply_that_is_not_json_fails_its_call_and_is_not_answered(network: Network, errors: LogLines) -> None:
     """An error with its id would be taken for the answer to a call of the other end."""
     errors.expect("method 'ask' failed")
     async with connected(network) as (_, raw):

@@ -11,7 +11,7 @@ from rpcstream.peer.remote import Peer
 from rpcstream.peer.session import Session
 from rpcstream.transports.stream import LineStream
 
-from ..stepped_loop import SteppedLoop
+from ..kit.loops import SteppedLoop
 from .reference_model import ConnectionModel, ExpectedCall, ReferenceModel
 from .scripted_peer import ScriptedPeer
 from .service import FAILURE, answer_of

@@ -20,7 +20,7 @@ from rpcstream.peer.session import Session
 from rpcstream.transports.stream import LineStream
 
 from ..internals import invoker_of, note_sessions, set_reading, thread_pool
-from ..stepped_loop import SteppedLoop
+from ..kit.loops import SteppedLoop
 from .call_actions import LIMIT, CallActions, SimulatedClient
 from .networks import MemoryNetwork, RawPeer, TcpNetwork
 from .reference_model import ConnectionModel, ReferenceModel

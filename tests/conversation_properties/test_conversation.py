@@ -16,8 +16,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
-from ..example_count import example_count
-from ..random_runs import RandomRun, run_settings
+from ..kit.example_count import example_count
+from ..kit.random_runs import RandomRun, run_settings
 from .networks import MemoryNetwork, TcpNetwork
 from .reference_model import ExpectedCall
 from .scripted_peer import IDS, MANNERS

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..nats_server import NatsServer, skip_without_program
+from ..kit.nats_server import NatsServer, skip_without_program
 
 
 @pytest.fixture

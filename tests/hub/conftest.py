@@ -17,8 +17,8 @@ from rpcstream.hub import Hub
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
 
-from ..nats_server import NatsServer, skip_without_program
-from ..websocket_adapter import connect_over_websocket
+from ..kit.nats_server import NatsServer, skip_without_program
+from ..kit.websocket_adapter import connect_over_websocket
 from .nats_group import Group
 
 #: A request: id, method and params, as JSON.
@@ -381,7 +381,7 @@ async def group(nats: NatsServer, request: pytest.FixtureRequest) -> AsyncIterat
 
 @pytest.fixture
 async def nats_client(nats: NatsServer) -> AsyncIterator[Any]:
-    from ..plain_nats import plain_client
+    from ..kit.plain_nats import plain_client
 
     async with plain_client(nats.url) as client:
         yield client

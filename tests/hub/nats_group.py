@@ -13,7 +13,7 @@ import orjson
 from rpcstream import AsyncClient
 from rpcstream.hub import Hub
 
-from ..waiting import until
+from ..kit import until
 
 #: Seconds of real time after which what must come has not.
 PATIENCE = 30

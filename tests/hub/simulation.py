@@ -20,7 +20,7 @@ from rpcstream.peer.session import Session
 from rpcstream.transports.memory import join
 
 from ..internals import note_sessions, subscription_table
-from ..stepped_loop import SteppedLoop
+from ..kit.loops import SteppedLoop
 from .checked_peer import (
     CheckedPeer,
     ReceivedRequest,

@@ -20,8 +20,8 @@ from rpcstream.hub.listing import Listing, reply_with
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.wire.buffers import MessageParts
 
-from ..example_count import example_count
 from ..internals import document_of, hub_methods
+from ..kit.example_count import example_count
 from .conftest import OpenHub, RunningHub
 
 

@@ -28,8 +28,8 @@ from rpcstream.hub import nats as hub_nats
 from rpcstream.hub.directory import digest_of
 from rpcstream.nats.options import NatsLogin
 
-from ..nats_server import NatsCluster, NatsServer, skip_without_program
-from ..waiting import until
+from ..kit import until
+from ..kit.nats_server import NatsCluster, NatsServer, skip_without_program
 from .nats_group import PATIENCE, FakeHub, Group, hub_process, offered
 
 # -- calls ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from rpcstream import Limits
 from rpcstream.errors import ProviderGone
 from rpcstream.hub import nats as hub_nats
 
-from ..waiting import until
+from ..kit import until
 from .nats_group import PATIENCE, FakeHub, Group, offered
 
 

@@ -15,8 +15,8 @@ from rpcstream.errors import RpcError
 from rpcstream.events.patterns import matches
 from rpcstream.hub import Hub, Rule
 
-from ..example_count import example_count
 from ..internals import hub_methods
+from ..kit.example_count import example_count
 from .conftest import CALL, OpenHub, RawPeer, RunningHub
 
 USERS = ("camera", "sensors", "gpu", "ada")

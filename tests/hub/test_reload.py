@@ -18,7 +18,7 @@ from rpcstream import AsyncClient, NotAuthenticated, NotPermitted
 from rpcstream.config import ConfigError
 from rpcstream.hub import Hub
 
-from ..waiting import until
+from ..kit import until
 
 USERS = """
 [[users]]

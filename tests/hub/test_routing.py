@@ -14,8 +14,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from ..example_count import example_count
-from ..random_runs import RandomRun, run_settings
+from ..kit.example_count import example_count
+from ..kit.random_runs import RandomRun, run_settings
 from .simulation import MANNERS, NAMES, RIGHT, HubSimulation
 
 pytestmark = pytest.mark.usefixtures("fast_collections")

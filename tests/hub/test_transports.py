@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rpcstream import AsyncClient
 from rpcstream.hub import Hub
 
-from ..certificates import authority, server_tls
+from ..kit import authority, server_tls
 
 #: How one hub can be reached, by where it listens; a connection that lasts is needed to offer.
 LASTING = {"tcp": ("tcp", "ws"), "tls": ("tls", "wss"), "unix": ("unix",)}

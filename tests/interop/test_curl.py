@@ -174,7 +174,7 @@ def test_a_unix_socket(unix_service: Service) -> None:
 
 def test_encrypted() -> None:
     pytest.importorskip("trustme")
-    from ..certificates import authority, server_tls
+    from ..kit import authority, server_tls
 
     with serving(tls=server_tls()) as service:
         url = f"https://127.0.0.1:{service.port}/"

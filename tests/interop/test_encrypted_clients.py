@@ -14,7 +14,7 @@ from .service import LARGE, MEASURED, TEXT, Service, serving
 
 pytest.importorskip("trustme", reason="trustme is not installed")
 
-from ..certificates import authority, client_side, server_tls
+from ..kit import authority, client_side, server_tls
 
 # What aiohttp says of every large body that is given to it as text.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")

@@ -76,7 +76,7 @@ def jayson(request: pytest.FixtureRequest) -> Iterator[Jayson]:
     options, tls = {}, None
     if kind in ("tls", "https"):
         pytest.importorskip("trustme")
-        from ..certificates import authority, server_tls
+        from ..kit import authority, server_tls
 
         options, tls = {"ca": authority().read_text()}, server_tls()
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8"}

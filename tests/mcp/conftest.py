@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from rpcstream import Server
-from tests.transports.raw_http import Answer, RawHttpConnection, post
+from tests.kit.http import Answer, RawHttpConnection, post
 
 STATELESS = "2026-07-28"
 

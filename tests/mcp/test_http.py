@@ -21,9 +21,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import rpcstream
 from rpcstream import CallCancelled, CallNext, Context, Hub, Limits, MethodCall, RpcError, Server
-from tests.asgi_driver import Driver
-from tests.transports.raw_http import post
-from tests.waiting import until
+from tests.kit.asgi import Driver
+from tests.kit.http import post
+from tests.kit.waiting import until
 
 from .conftest import META, STATELESS, Agent, request
 

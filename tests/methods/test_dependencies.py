@@ -33,7 +33,7 @@ from rpcstream.testing import memory_client, serve_in_thread
 from tests.methods import worker_functions
 
 from ..internals import record_calls
-from ..waiting import until
+from ..kit import until
 
 #: What happened, in order. Emptied before each test.
 notes: list[Any] = []

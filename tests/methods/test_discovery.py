@@ -21,8 +21,8 @@ from rpcstream import Codec, Context, Server
 from rpcstream.methods.discovery import describe
 from rpcstream.methods.registry import Method
 
-from ..example_count import example_count
 from ..internals import registry_of
+from ..kit.example_count import example_count
 
 INF, NAN = math.inf, math.nan
 

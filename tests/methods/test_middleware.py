@@ -33,7 +33,7 @@ from rpcstream import (
 from rpcstream.testing import memory_client, serve_in_thread
 from tests.methods import worker_functions
 
-from ..waiting import until
+from ..kit import until
 
 
 def noting_server(**options: Any) -> tuple[Server, list[Any]]:

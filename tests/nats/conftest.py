@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ..nats_server import NatsCluster, NatsServer, skip_without_program
+from ..kit.nats_server import NatsCluster, NatsServer, skip_without_program
 
 
 @pytest.fixture(scope="session")

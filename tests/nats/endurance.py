@@ -32,7 +32,7 @@ from pathlib import Path
 from rpcstream import AsyncClient, ConnectionLost
 
 from ..cli.conftest import environment
-from ..nats_server import NatsCluster, NatsServer
+from ..kit.nats_server import NatsCluster, NatsServer
 
 SERVICE = "endurance"
 

@@ -13,7 +13,7 @@ from nats.aio.msg import Msg
 from rpcstream import AsyncClient, Server
 from rpcstream.client.subscriptions import Subscription
 
-from ..nats_server import NatsServer
+from ..kit.nats_server import NatsServer
 
 #: The service of the tests.
 SERVICE = "vision"

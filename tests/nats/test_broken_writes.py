@@ -10,7 +10,7 @@ from rpcstream.nats.link import NatsLink
 from rpcstream.nats.options import NatsOptions
 
 from ..internals import nats_transport
-from ..nats_server import NatsServer
+from ..kit.nats_server import NatsServer
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from rpcstream import AsyncClient, Client, ConnectFailed, ConnectionLost, Messag
 from rpcstream.nats import places
 from rpcstream.testing import serve_in_thread
 
-from ..nats_server import NatsServer
-from ..waiting import PATIENCE, until
-from .raw_client import RawClient
+from ..kit import PATIENCE, until
+from ..kit.nats_raw_client import RawClient
+from ..kit.nats_server import NatsServer
 from .test_hostile_instances import hostile, raw_instance, until_method
 
 

@@ -18,10 +18,10 @@ from rpcstream.nats import direct, instance_way
 from rpcstream.nats.tickets import read_ticket, ticket
 
 from ..internals import direct_port_of, direct_ways_of, entering_of, memory_of
-from ..nats_server import NatsServer
-from ..plain_nats import PlainClient, plain_client
-from ..raw_connection import RawConnection
-from ..waiting import until
+from ..kit import until
+from ..kit.nats_server import NatsServer
+from ..kit.plain_nats import PlainClient, plain_client
+from ..kit.raw_connection import RawConnection
 from .test_tickets import SERVICE, SIZE, array, client_of, joined, make_server, nats, tickets
 
 __all__ = ["nats"]

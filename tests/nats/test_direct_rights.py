@@ -14,8 +14,8 @@ pytest.importorskip("nats")
 from rpcstream import Context, NatsLogin, Server
 from rpcstream.nats.tickets import TICKET, ticket
 
-from ..nats_server import NatsServer
-from ..raw_connection import RawConnection
+from ..kit.nats_server import NatsServer
+from ..kit.raw_connection import RawConnection
 from .test_direct import Peer, ended, open_direct
 from .test_tickets import SERVICE, SIZE, joined
 

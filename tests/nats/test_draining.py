@@ -16,9 +16,9 @@ pytest.importorskip("nats")
 from rpcstream import AsyncClient, Context, Server
 
 from ..internals import joined_services
-from ..nats_server import NatsServer
-from ..plain_nats import plain_client
-from ..waiting import until
+from ..kit import until
+from ..kit.nats_server import NatsServer
+from ..kit.plain_nats import plain_client
 
 
 class InstanceUnderTest:

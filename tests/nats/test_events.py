@@ -18,9 +18,9 @@ pytest.importorskip("nats")
 from rpcstream import AsyncClient, Client, ConnectionLost, InvalidParams, Limits, MessageTooLarge, NotPermitted
 from rpcstream.nats.options import NatsLogin
 
-from ..nats_server import NatsServer, skip_without_program
-from ..plain_nats import plain_client
-from ..waiting import until, until_in_thread
+from ..kit import until, until_in_thread
+from ..kit.nats_server import NatsServer, skip_without_program
+from ..kit.plain_nats import plain_client
 from .event_setup import (
     SERVICE,
     all_until,

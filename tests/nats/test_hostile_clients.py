@@ -19,9 +19,9 @@ pytest.importorskip("nats")
 from rpcstream import AsyncClient, Limits, Server, ServerBusy
 from rpcstream.nats.tickets import ticket
 
-from ..nats_server import NatsServer
-from ..waiting import until
-from .raw_client import RawClient, RawMessage
+from ..kit import until
+from ..kit.nats_raw_client import RawClient, RawMessage
+from ..kit.nats_server import NatsServer
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"add","params":[1,2]}'
 WAIT = b'{"jsonrpc":"2.0","id":1,"method":"wait"}'

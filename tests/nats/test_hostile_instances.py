@@ -16,9 +16,9 @@ pytest.importorskip("nats")
 from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, RpcError
 from rpcstream.nats import calls as nats_calls
 
-from ..nats_server import NatsServer
-from ..waiting import until
-from .raw_client import RawClient
+from ..kit import until
+from ..kit.nats_raw_client import RawClient
+from ..kit.nats_server import NatsServer
 
 
 class RawInstance:

@@ -19,11 +19,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.kv import KeyValue
 
-from .. import certificates
-from ..nats_accounts import Key, Operator
-from ..nats_server import NatsCluster, NatsServer
-from ..plain_nats import plain_client
-from ..waiting import until, until_in_thread
+from ..kit import certificates, until, until_in_thread
+from ..kit.nats_accounts import Key, Operator
+from ..kit.nats_server import NatsCluster, NatsServer
+from ..kit.plain_nats import plain_client
 
 StartNats = Callable[..., NatsServer]
 StartCluster = Callable[..., NatsCluster]
@@ -231,7 +230,7 @@ def test_a_configuration_that_nats_refuses_is_shown(start_nats: StartNats) -> No
 def test_no_server_outlives_a_test_run_that_is_killed() -> None:
     program = """
 import time
-from tests.nats_server import NatsServer
+from tests.kit.nats_server import NatsServer
 server = NatsServer()
 print(server.process.pid, server.folder, flush=True)
 time.sleep(60)

@@ -16,9 +16,10 @@ pytest.importorskip("nats")
 from rpcstream import AsyncClient, InvalidParams, Limits, NotPermitted, Server, ServerBusy
 from rpcstream.nats.options import NatsLogin
 
-from ..nats_server import NatsServer
-from ..plain_nats import plain_client
-from ..waiting import until
+from ..kit import until
+from ..kit.nats_raw_client import RawClient
+from ..kit.nats_server import NatsServer
+from ..kit.plain_nats import plain_client
 from .event_setup import (
     SERVICE,
     Instance,
@@ -29,7 +30,6 @@ from .event_setup import (
     next_of,
     value_of,
 )
-from .raw_client import RawClient
 
 SUBJECT = f"rpc.{SERVICE}.$event"
 BUCKET = f"rpc_{SERVICE}_last"

@@ -18,8 +18,8 @@ from rpcstream.nats import link as nats_link
 from rpcstream.nats.link import NatsLink, NatsMessage, is_unanswerable, size_of
 from rpcstream.nats.options import NatsLogin, NatsOptions
 
-from ..nats_server import NatsCluster, NatsServer
-from ..waiting import until
+from ..kit import until
+from ..kit.nats_server import NatsCluster, NatsServer
 
 
 def options_of(nats: NatsServer, **more: Any) -> NatsOptions:

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from rpcstream import AsyncClient, Context, Server
 
-from ..nats_server import NatsServer
+from ..kit.nats_server import NatsServer
 
 
 def joined(nats: NatsServer, service: str, **options: Any) -> Server:

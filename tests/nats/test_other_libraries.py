@@ -18,9 +18,9 @@ nats = pytest.importorskip("nats")
 
 from rpcstream import AsyncClient, Context, MethodNotFound, RpcError, Server  # noqa: E402
 
-from ..nats_server import NatsServer  # noqa: E402
-from ..plain_nats import plain_client  # noqa: E402
-from ..waiting import until  # noqa: E402
+from ..kit import until  # noqa: E402
+from ..kit.nats_server import NatsServer  # noqa: E402
+from ..kit.plain_nats import plain_client  # noqa: E402
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from rpcstream import AsyncClient, Client, ConnectFailed, ConnectionLost, Method
 from rpcstream.backoff import Backoff
 from rpcstream.nats import service
 
-from ..nats_server import NatsCluster, NatsServer
-from ..waiting import until
-from .raw_client import RawClient
+from ..kit import until
+from ..kit.nats_raw_client import RawClient
+from ..kit.nats_server import NatsCluster, NatsServer
 
 StartNats = Callable[..., NatsServer]
 

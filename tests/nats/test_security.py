@@ -34,12 +34,11 @@ from rpcstream.nats.link import NatsLink
 from rpcstream.nats.options import NatsOptions
 from rpcstream.tls import client_context
 
-from .. import certificates
-from ..nats_accounts import Key, Operator
-from ..nats_server import NatsServer
-from ..plain_nats import plain_client
-from ..waiting import until
-from .raw_client import RawClient
+from ..kit import certificates, until
+from ..kit.nats_accounts import Key, Operator
+from ..kit.nats_raw_client import RawClient
+from ..kit.nats_server import NatsServer
+from ..kit.plain_nats import plain_client
 
 StartNats = Callable[..., NatsServer]
 

@@ -16,10 +16,10 @@ pytest.importorskip("nats")
 from rpcstream import AsyncClient, Context, Limits, Server
 from rpcstream.nats import callers
 
-from ..nats_server import NatsServer
-from ..plain_nats import plain_client
-from ..waiting import until
-from .raw_client import RawClient
+from ..kit import until
+from ..kit.nats_raw_client import RawClient
+from ..kit.nats_server import NatsServer
+from ..kit.plain_nats import plain_client
 
 
 class Served:

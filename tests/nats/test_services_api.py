@@ -27,9 +27,9 @@ from rpcstream.nats.services_api import BURST, RATE, ServiceDescription, Service
 from rpcstream.nats.subjects import QUEUE, encoded
 from rpcstream.observe.metrics import CallMetrics
 
-from ..nats_server import NatsServer
-from ..plain_nats import PlainClient, plain_client
-from ..waiting import until
+from ..kit import until
+from ..kit.nats_server import NatsServer
+from ..kit.plain_nats import PlainClient, plain_client
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+$")]
 Count = Annotated[int, Meta(ge=0)]

@@ -30,11 +30,10 @@ from rpcstream.limits import Limits
 from rpcstream.nats import client_way, direct, instance_way, places
 from rpcstream.tls import client_context
 
-from ..certificates import authority, server_tls
 from ..internals import carrier_of, direct_port_of, direct_ways_of, memory_of, places_of
-from ..nats_server import NatsServer
-from ..plain_nats import plain_client
-from ..waiting import until
+from ..kit import authority, server_tls, until
+from ..kit.nats_server import NatsServer
+from ..kit.plain_nats import plain_client
 
 SERVICE = "tickets"
 

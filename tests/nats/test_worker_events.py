@@ -14,9 +14,9 @@ pytest.importorskip("nats")
 
 from rpcstream import AsyncClient, Client
 
-from ..nats_server import NatsServer, skip_without_program
+from ..kit import until_in_thread
+from ..kit.nats_server import NatsServer, skip_without_program
 from ..supervisor.conftest import APP, WorkersProcess, serve_command
-from ..waiting import until_in_thread
 from .event_setup import SERVICE, all_until, client_of, instance, next_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers' processes are looked at")

@@ -9,8 +9,7 @@ import pytest
 
 from rpcstream import AsyncClient, Server
 
-from ..certificates import authority, server_tls
-from ..waiting import until
+from ..kit import authority, server_tls, until
 from .reading import samples
 
 #: How names of counters, and of the parts of a histogram, end.

@@ -37,9 +37,9 @@ from rpcstream import (
 )
 from rpcstream.config import client_options, hub_options
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread
-from tests.asgi_driver import call, connected, post
-from tests.raw_connection import RawConnection
-from tests.waiting import until
+from tests.kit.asgi import call, connected, post
+from tests.kit.raw_connection import RawConnection
+from tests.kit.waiting import until
 
 #: Connects to a server: the fixture `connect`.
 Connect = Callable[[str], Awaitable[RawConnection]]

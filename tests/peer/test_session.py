@@ -21,8 +21,8 @@ from rpcstream.peer.marshal import Call
 from rpcstream.peer.session import Session
 from rpcstream.wire.buffers import Encoded
 
-from ..example_count import example_count
 from ..internals import new_session, running_state
+from ..kit.example_count import example_count
 
 LIMITS = Limits(max_calls=3, write_buffer=4000, max_values=20_000, max_held_size=200_000, max_held_total=500_000)
 

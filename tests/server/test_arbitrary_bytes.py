@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rpcstream import Limits, Server
 from rpcstream.transports.memory import join
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 
 
 class Peer(asyncio.Protocol):

@@ -14,9 +14,9 @@ import pytest
 from rpcstream import TLS, AsyncClient, ConnectFailed, Context, Hub, Server
 from rpcstream.server.asgi import AsgiApplication
 
-from ..asgi_driver import Driver, call, connected, post, websocket_scope
-from ..asgi_servers import mounted, under_uvicorn
-from ..waiting import until
+from ..kit import until
+from ..kit.asgi import Driver, call, connected, post, websocket_scope
+from ..kit.asgi_servers import mounted, under_uvicorn
 
 
 class Lived:

@@ -29,7 +29,7 @@ from rpcstream import (
 )
 from rpcstream.testing import memory_client, serve_in_thread
 
-from ..waiting import until
+from ..kit import until
 
 Row = Annotated[NDArray[np.float32], Shape(None, 3)]
 Numbers = Annotated[NDArray[np.float64], Shape(None)]

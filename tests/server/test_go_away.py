@@ -9,7 +9,7 @@ import pytest
 from rpcstream import AsyncClient, ConnectionLost, Limits, Server
 
 from ..internals import sessions_of
-from ..waiting import until
+from ..kit import until
 
 
 def make(begun: list[int], **options: float) -> Server:

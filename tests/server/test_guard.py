@@ -6,7 +6,7 @@ import pytest
 
 from rpcstream import AsyncClient, NotAuthenticated, Server
 
-from ..certificates import authority, server_tls
+from ..kit import authority, server_tls
 
 
 def make_server(**options: object) -> Server:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from ..example_count import IS_THOROUGH
+from ..kit.example_count import IS_THOROUGH
 
 CONNECTIONS = 1000
 CALLS = 100 if IS_THOROUGH else 10

@@ -21,12 +21,11 @@ from rpcstream.observe.metrics import MAX_OWN_CODES, OTHER, UNKNOWN
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread, wait_until_idle
 from rpcstream.wire import envelope
 
-from ..asgi_driver import Driver, call, connected, http_scope, post
-from ..certificates import authority, server_tls
+from ..kit import authority, server_tls, until
+from ..kit.asgi import Driver, call, connected, http_scope, post
+from ..kit.raw_connection import raw_connections
 from ..methods.worker_functions import add as add_elsewhere
 from ..observe.reading import check_with_promtool, outcomes, value
-from ..raw_connection import raw_connections
-from ..waiting import until
 
 
 def make_server(**options: Any) -> Server:

@@ -17,7 +17,7 @@ import pytest
 
 from rpcstream import AsyncClient, Client, Hub, Server
 
-from ..certificates import authority, server_tls
+from ..kit import authority, server_tls
 from .activation import PASS_ON, restarted
 
 if sys.platform == "win32":

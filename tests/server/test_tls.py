@@ -17,7 +17,7 @@ from rpcstream import Limits, Server
 from rpcstream.tls import TLS, Certificates, client_context
 from rpcstream.transports import listen
 
-from ..waiting import until
+from ..kit import until
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
 PONG = {"jsonrpc": "2.0", "id": 1, "result": "pong"}

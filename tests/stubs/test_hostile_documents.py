@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rpcstream.stubs import DocumentError, stubs, types
 
-from ..example_count import example_count
+from ..kit.example_count import example_count
 from .document import document, method, param, ref
 
 #: Texts that would end a literal, a docstring or a comment, are read by a checker, or are not what they look like.

@@ -15,7 +15,7 @@ import pytest
 from rpcstream import Client
 
 from ..cli.conftest import environment
-from ..waiting import until_in_thread
+from ..kit import until_in_thread
 
 APP = """
 import asyncio

@@ -15,7 +15,7 @@ import pytest
 from rpcstream.errors import InternalError
 from rpcstream.supervisor.channel import MAX_SIZE, Channel, Message, read_message, write_message
 
-from ..waiting import until
+from ..kit import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at descriptors in /proc")
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from ..cli.conftest import environment
+from ..kit import until_in_thread
 from ..server.activation import PASS_ON
-from ..waiting import until_in_thread
 from .conftest import APP, StartWorkers, WorkersProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")

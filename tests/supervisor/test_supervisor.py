@@ -20,8 +20,8 @@ import pytest
 from rpcstream import Client, ConnectionLost, ServerBusy
 
 from ..cli.conftest import environment
+from ..kit import until_in_thread
 from ..observe.reading import check_with_promtool, value
-from ..waiting import until_in_thread
 from .conftest import APP, StartWorkers, WorkersProcess, has_ended, running, serve_command
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")

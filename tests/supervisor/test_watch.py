@@ -11,7 +11,7 @@ import pytest
 from rpcstream import Client
 
 from ..cli.conftest import environment
-from ..waiting import until_in_thread
+from ..kit import until_in_thread
 from .conftest import APP, StartWorkers, serve_command
 
 pytest.importorskip("watchfiles")

@@ -14,7 +14,7 @@ import pytest
 
 from rpcstream import AsyncClient
 
-from ..waiting import until_in_thread
+from ..kit import until_in_thread
 from .conftest import APP, StartWorkers, WorkersProcess, running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers' processes are looked at")

@@ -18,8 +18,8 @@ from rpcstream.transports.http import HttpConnection
 from rpcstream.transports.http_router import HttpRouter
 
 from ..internals import connection_table, listener_of
-from ..waiting import until
-from .raw_http import RawHttpConnection
+from ..kit import until
+from ..kit.http import RawHttpConnection
 
 
 class HttpService:

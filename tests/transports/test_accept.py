@@ -25,8 +25,8 @@ from rpcstream.transports import accept
 from rpcstream.transports.open_connections import UnauthenticatedConnections
 
 from ..internals import fail_accepts, listener_of, remembered_hosts
-from ..raw_connection import raw_connections
-from ..waiting import until
+from ..kit import until
+from ..kit.raw_connection import raw_connections
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}'
 SHOW_TOKEN = b'{"jsonrpc":"2.0","id":1,"method":"rpc.authenticate","params":["secret"]}'

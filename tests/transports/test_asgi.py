@@ -16,9 +16,9 @@ from rpcstream.peer.credentials import Credentials
 from rpcstream.testing import connections_of
 from rpcstream.web import Request
 
-from ..asgi_driver import Driver, call, connected, get, http_scope, post, websocket_scope
 from ..internals import message_memory
-from ..waiting import until
+from ..kit import until
+from ..kit.asgi import Driver, call, connected, get, http_scope, post, websocket_scope
 from .raw_frames import binary_frame
 
 

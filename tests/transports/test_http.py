@@ -12,9 +12,9 @@ from rpcstream import AsyncClient, Context, Server
 from rpcstream.wire.http_messages import HttpError, Request, Response, problem
 
 from ..internals import connection_table, is_in_call, is_in_page, unread_request_bytes
-from ..waiting import until
+from ..kit import until
+from ..kit.http import Answer, RawHttpConnection, call, chunked, get, post
 from .conftest import HttpService, ServeHttp
-from .raw_http import Answer, RawHttpConnection, call, chunked, get, post
 
 pytestmark = pytest.mark.usefixtures("nothing_is_logged")
 

@@ -16,9 +16,9 @@ from rpcstream import Context, Limits, Server
 from rpcstream.wire.binary_frame import HEADER_MAX
 
 from ..internals import message_memory, open_connections, sessions_of
-from ..waiting import until
+from ..kit import until
+from ..kit.http import Answer, RawHttpConnection, call, chunked, post
 from .raw_frames import array_at, binary_frame, request
-from .raw_http import Answer, RawHttpConnection, call, chunked, post
 
 FRAME = "application/x-rpcstream"
 SIZE = 5000

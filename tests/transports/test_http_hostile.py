@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ..internals import unread_request_bytes
-from ..waiting import until
+from ..kit import until
+from ..kit.http import RawHttpConnection, call, chunked, get, post
 from .conftest import HttpService, ServeHttp
-from .raw_http import RawHttpConnection, call, chunked, get, post
 
 pytestmark = pytest.mark.usefixtures("nothing_is_logged")
 

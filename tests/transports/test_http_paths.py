@@ -13,7 +13,7 @@ from rpcstream import AsyncClient, Client, ConnectFailed, Server
 from rpcstream.hub import Hub
 from rpcstream.testing import serve_in_thread
 
-from .raw_http import RawHttpConnection, call, get, post
+from ..kit.http import RawHttpConnection, call, get, post
 
 UPGRADE = (
     "Connection: Upgrade",

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from .raw_http import RawHttpConnection, call, post
+from ..kit.http import RawHttpConnection, call, post
 
 NDJSON = "Accept: application/x-ndjson"
 PROGRESS = {"jsonrpc": "2.0", "method": "$/progress", "params": {"token": 1, "value": "begun"}}

@@ -23,9 +23,9 @@ from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame, head, masked
 from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import UpgradeRefusedError, accept_upgrade, check_response, request_upgrade
 
-from ..example_count import example_count
 from ..internals import is_stopping, new_listener_session, start_without_listening
-from ..waiting import until
+from ..kit import until
+from ..kit.example_count import example_count
 from .raw_websocket import serving, websocket_connect
 
 GOOD = {

@@ -16,9 +16,9 @@ from rpcstream import AsyncClient, Context, Limits, Server
 from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame
 from rpcstream.wire.messages import BinaryFrame, Oversize
 
-from ..example_count import example_count
 from ..internals import message_memory
-from ..waiting import until
+from ..kit import until
+from ..kit.example_count import example_count
 from .raw_frames import TakeAll, array_at, binary_frame, request
 from .raw_websocket import CONTINUATION, RawWebSocket, WebSocketServer, fragment, serving
 

@@ -24,7 +24,7 @@ from rpcstream.wire.messages import HEAD_SIZE, Oversize
 from rpcstream.wire.upgrade import accept_upgrade
 
 from ..internals import last_unanswered_ping
-from ..waiting import until
+from ..kit import until
 from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, websocket_connect
 
 

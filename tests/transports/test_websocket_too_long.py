@@ -16,9 +16,9 @@ from rpcstream import AsyncClient, Limits, MessageTooLarge, Server
 from rpcstream.wire.frames import BINARY, PING, TEXT, FrameReader, frame
 from rpcstream.wire.messages import HEAD_SIZE, Oversize
 
-from ..example_count import example_count
 from ..internals import is_in_frame
-from ..waiting import until
+from ..kit import until
+from ..kit.example_count import example_count
 from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, websocket_connect
 
 LIMIT = 10_000

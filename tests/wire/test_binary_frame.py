@@ -21,7 +21,7 @@ from rpcstream.wire.buffers import AttachedMessage
 from rpcstream.wire.framing import LineFramer
 from rpcstream.wire.messages import BinaryFrame, Oversize
 
-from ..example_count import IS_THOROUGH, example_count
+from ..kit.example_count import IS_THOROUGH, example_count
 from .frame_model import TakesAll, frame_of, read_in_pieces, read_slowly, seen_of
 
 ONE = b'{"jsonrpc":"2.0","id":1,"method":"m","params":[{"$bin":0}]}'

@@ -14,8 +14,8 @@ from rpcstream.wire import envelope, json_scan
 from rpcstream.wire.framing import LineFramer
 from rpcstream.wire.messages import HEAD_SIZE, Oversize
 
-from ..example_count import example_count
 from ..internals import held_pieces, held_size
+from ..kit.example_count import example_count
 
 
 def cut(stream: bytes, sizes: list[int]) -> list[bytes]:

@@ -22,9 +22,9 @@ from rpcstream.wire.http_parser import (
     parse_head,
 )
 
-from ..example_count import example_count
 from ..internals import held_pieces
-from ..transports.raw_http import chunked, post
+from ..kit.example_count import example_count
+from ..kit.http import chunked, post
 
 
 def head_of(response: Response, **options: Any) -> list[str]:

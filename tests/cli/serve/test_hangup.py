@@ -12,7 +12,7 @@ import trustme
 
 from rpcstream import Client, NotAuthenticated
 
-from ...waiting import until_in_thread
+from ...kit import until_in_thread
 from ..conftest import ServerProcess, StartServer
 
 APP = """

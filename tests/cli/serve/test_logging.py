@@ -19,7 +19,7 @@ import pytest
 
 from rpcstream import Client
 
-from ...example_count import IS_THOROUGH
+from ...kit.example_count import IS_THOROUGH
 from ...observe.reading import check_with_promtool, outcomes
 from ..conftest import StartServer, environment
 

@@ -16,9 +16,9 @@ from rpcstream.cli import call_options, serve_options
 from rpcstream.cli.call import main
 from rpcstream.cli.options import with_option_names
 
-from ...nats_accounts import Key
-from ...nats_server import NatsServer, skip_without_program
-from ...waiting import until_in_thread
+from ...kit import until_in_thread
+from ...kit.nats_accounts import Key
+from ...kit.nats_server import NatsServer, skip_without_program
 from ..conftest import StartServer, environment
 from .test_serve import SERVER
 

@@ -1,8 +1,10 @@
-"""An event loop that is turned by hand, whose time passes only by calls, and that knows when it is idle."""
+"""The event loops of tests: the usual one, and one that is turned by hand, whose time passes only by calls."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from typing import Any
 
 from rpcstream.testing import FakeTimeLoop
@@ -12,6 +14,17 @@ CALM = 5
 
 #: Turns after which callbacks must be scheduling each other without end.
 TURNS_MAX = 5000
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop where there is one, unless `RPCSTREAM_LOOP=asyncio`, as for a server."""
+    make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if os.environ.get("RPCSTREAM_LOOP") != "asyncio":
+        try:
+            from uvloop import new_event_loop as make
+        except ImportError:
+            pass
+    return make()
 
 
 class SteppedLoop(FakeTimeLoop):

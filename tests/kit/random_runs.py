@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from .stepped_loop import SteppedLoop
+from .loops import SteppedLoop
 
 #: Seconds of real time that threads and sockets of a busy machine have to let go of what they did last.
 PATIENCE = 10.0

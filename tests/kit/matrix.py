@@ -1,4 +1,4 @@
-"""The transports that the conversation tests run over, and a raw peer that sends whatever a test wants.
+"""The transports that tests of conversations run over.
 
 A transport is one entry in `TRANSPORTS`: a class with `serving` (a real server) and `listening` (a peer that follows a
 script of the test); both give an `Endpoint` that clients and raw peers connect to.
@@ -8,168 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
-import re
+import gc
 import secrets
-import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import orjson
 import pytest
 
 from rpcstream import AsyncClient, Context, Server
 from rpcstream.peer.session import Session
-from rpcstream.testing import FakeTimeLoop
 from rpcstream.transports.memory import join
-from rpcstream.transports.stream import LineStream
-from rpcstream.transports.websocket import WebSocketStream
 
-from ..asgi_servers import mounted
-from ..certificates import authority, client_side, server_tls
-from ..internals import unsent_messages
-from ..nats_server import NatsServer, skip_without_program
-from ..websocket_adapter import WebSocketAdapter, connect_over_websocket
-
-#: Seconds of real time after which something that must happen has not.
-PATIENCE = 15.0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Turn the event loop until the condition holds. Fake time stands still meanwhile."""
-    end = time.monotonic() + PATIENCE
-    turns = 0
-    while not condition():
-        await asyncio.sleep(0)
-        turns += 1
-        if turns > 50:
-            time.sleep(0.0005)  # leave the processor to the threads that may be waited for
-        assert time.monotonic() < end, "waited for something that did not happen"
-
-
-class RawPeer(asyncio.Protocol):
-    """One end of a connection that sends and receives single messages and does nothing by itself.
-
-    Attributes:
-        inbox: messages that have come and were not asked for yet.
-        farewells: the params of each `$/goAway` that has come; these are not in the inbox.
-        is_over: the other end says nothing more.
-    """
-
-    def __init__(self, on_open: Callable[[RawPeer], object] = lambda raw: None) -> None:
-        self.inbox: deque[Any] = deque()
-        self.farewells: list[Any] = []
-        self.is_over = False
-        self.transport: Any = None
-        self._on_open = on_open
-        self._rest = b""
-        self._news: asyncio.Future[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-        self._on_open(self)
-
-    def data_received(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for message in [orjson.loads(line) for line in lines if line.strip()]:
-            if isinstance(message, dict) and message.get("method") == "$/goAway":
-                self.farewells.append(message["params"])
-            else:
-                self.inbox.append(message)
-        self._rouse()
-
-    def eof_received(self) -> bool:
-        self.is_over = True
-        self._rouse()
-        return True
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.is_over = True
-        self._rouse()
-
-    def _rouse(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
-
-    # -- saying -----------------------------------------------------------------------------------------------------
-
-    def send(self, *messages: Any) -> None:
-        """Objects and arrays as JSON, bytes as they are; all with one write."""
-        lines = [each if isinstance(each, bytes) else orjson.dumps(each) for each in messages]
-        self.transport.write(b"\n".join((*lines, b"")))
-
-    def call(self, method: str, *params: Any, id: Any = 1, **members: Any) -> None:
-        self.send(request(method, *params, id=id, **members))
-
-    def cancel(self, id: Any) -> None:
-        self.send(notification("$/cancelRequest", id=id))
-
-    def answer(self, asked: dict[str, Any], result: Any = None) -> None:
-        self.send({"jsonrpc": "2.0", "id": asked["id"], "result": result})
-
-    def end(self) -> None:
-        """Say that nothing more will be said: by half a close, or by an empty line where there is none."""
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        else:
-            self.transport.write(b"\n")
-
-    def close(self) -> None:
-        self.transport.abort()
-
-    # -- hearing ----------------------------------------------------------------------------------------------------
-
-    async def receive(self) -> Any:
-        """The next message; None at the end. Fake time goes on while it is waited for."""
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(PATIENCE if not isinstance(loop, FakeTimeLoop) else None):
-            while not self.inbox and not self.is_over:
-                self._news = loop.create_future()
-                await self._news
-        return self.inbox.popleft() if self.inbox else None
-
-    async def receive_many(self, count: int) -> list[Any]:
-        return [await self.receive() for _ in range(count)]
-
-    async def reply(self, *params: Any, **options: Any) -> Any:
-        """The next message, which must be a reply; with arguments: to this call."""
-        if params:
-            self.call(*params, **options)
-        message = await self.receive()
-        assert message is not None
-        assert "method" not in message, message
-        return message
-
-    async def result(self, *params: Any, **options: Any) -> Any:
-        reply = await self.reply(*params, **options)
-        assert "result" in reply, reply
-        return reply["result"]
-
-    async def code(self, *params: Any, **options: Any) -> int:
-        """The code of the error that comes next."""
-        reply = await self.reply(*params, **options)
-        assert "error" in reply, reply
-        code: int = reply["error"]["code"]
-        return code
-
-    async def silence(self) -> None:
-        """Nothing comes although the other end had its turns: three questions later there are three answers only."""
-        for turn in ("silence 1", "silence 2", "silence 3"):
-            self.call("rpc.ping", id=turn)
-            message = await self.receive()
-            assert message == {"jsonrpc": "2.0", "id": turn, "result": "pong"}, message
-
-
-def request(method: str, *params: Any, id: Any = 1, **members: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "method": method, "params": list(params), **members}
-
-
-def notification(method: str, **params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "method": method, "params": params}
-
+from .asgi_servers import mounted
+from .certificates import authority, client_side, server_tls
+from .nats_server import NatsServer, skip_without_program
+from .peers import RawPeer
+from .waiting import until
+from .websocket_adapter import WebSocketAdapter, connect_over_websocket
 
 Connect = Callable[[Callable[[], Any]], Awaitable[Any]]
 Script = Callable[[RawPeer], Awaitable[object]]
@@ -395,13 +252,12 @@ class Asgi:
         pytest.skip("only a server is mounted")
 
 
-#: Every transport that there is, by the name that tests have for it.
 class Nats:
     """A service on a NATS server, which all tests of a process share; raw peers speak by nats-py."""
 
     @asynccontextmanager
     async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
-        from ..nats_adapter import connect_caller
+        from .nats_adapter import connect_caller
 
         url, service = shared_nats().url, f"test-{secrets.token_hex(4)}"
         server.join_nats(url, service=service, only=True)
@@ -410,7 +266,7 @@ class Nats:
 
     @asynccontextmanager
     async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
-        from ..nats_adapter import RawService
+        from .nats_adapter import RawService
 
         url = shared_nats().url
         raw = RawService(accept)
@@ -433,6 +289,7 @@ def shared_nats() -> NatsServer:
     return NatsServer(max_payload=2 * 1024 * 1024)  # long messages of some tests are shorter, and some are longer
 
 
+#: Every transport that there is, by the name that tests have for it.
 TRANSPORTS: dict[str, Transport] = {
     "tcp": Tcp(),
     "tls": Tls(),
@@ -451,30 +308,6 @@ TRANSPORTS: dict[str, Transport] = {
 # -- leftovers ------------------------------------------------------------------------------------------------------
 
 
-class ErrorLog(logging.Handler):
-    """Collects what is logged as an error, and compares it with what the test expects."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.logged: list[str] = []
-        self.expected: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.logged.append(self.format(record))
-
-    def expect(self, pattern: str, times: int = 1) -> None:
-        """Expect this many logged errors that match; any other fails the test."""
-        self.expected += [pattern] * times
-
-    def check(self) -> None:
-        unexpected = list(self.logged)
-        for pattern in self.expected:
-            found = [text for text in unexpected if re.search(pattern, text)]
-            assert found, f"no error was logged that matches {pattern!r}, only {unexpected}"
-            unexpected.remove(found[0])
-        assert not unexpected, "logged as errors:\n" + "\n".join(unexpected)
-
-
 def peer_keeping_server(**options: Any) -> tuple[Server, list[Any]]:
     """A server whose `hello` and `hello_in_thread` keep the peers that call them; and the list of these."""
     server = Server(**options)
@@ -491,6 +324,11 @@ def peer_keeping_server(**options: Any) -> tuple[Server, list[Any]]:
     return server, kept
 
 
+def live_sessions() -> list[Session]:
+    """Every session that exists, of clients and servers, but for those that were frozen before a test."""
+    return [each for each in gc.get_objects() if type(each) is Session]
+
+
 def leftovers(session: Session) -> dict[str, Any]:
     """The calls and streams that a session still holds, by kind."""
     held = {
@@ -501,7 +339,7 @@ def leftovers(session: Session) -> dict[str, Any]:
         "out": session.streams.senders,
         "coming": session.streams.receivers,
         "backlog": session.queue,
-        "outbox": unsent_messages(session),
+        "busy": session.busy,
     }
     return {name: value for name, value in held.items() if value}
 
@@ -515,14 +353,18 @@ class Network:
     When a block is left, everything that was begun in it must have ended before a connection is closed.
     """
 
-    def __init__(self, transport: Transport, folder: Path | None, sessions: list[Session]) -> None:
-        self.sessions = sessions
+    def __init__(self, transport: Transport, folder: Path | None) -> None:
         self.transport = transport
         self.folder = folder
 
     @property
+    def sessions(self) -> list[Session]:
+        """All sessions of the test that still exist, in the order in which they were made."""
+        return live_sessions()
+
+    @property
     def served(self) -> list[Session]:
-        """The sessions of servers, in the order in which they were connected."""
+        """The sessions of servers, in the order in which they were made."""
         return [session for session in self.sessions if session.side == "server"]
 
     @asynccontextmanager
@@ -582,18 +424,19 @@ class Network:
 
         def noticed() -> bool:
             for session in before:
-                if isinstance(stream := session.channel, LineStream | WebSocketStream):
-                    stream.probe()
+                if session.channel is not None:
+                    session.channel.probe()
             return any(session.channel is None for session in before)
 
         await until(noticed)
 
     async def settled(self) -> None:
         """Wait until no session holds anything of a call or a stream."""
+        sessions = self.sessions
         try:
-            await until(lambda: not any(map(leftovers, self.sessions)))
+            await until(lambda: not any(map(leftovers, sessions)))
         except AssertionError:
-            left = [(session.side, found) for session in self.sessions if (found := leftovers(session))]
+            left = [(session.side, found) for session in sessions if (found := leftovers(session))]
             raise AssertionError(f"left behind: {left}") from None
 
 
