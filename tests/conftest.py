@@ -20,11 +20,6 @@ from .kit.example_count import example_count
 from .kit.loops import new_loop
 from .kit.raw_connection import RawConnection
 
-#: Folders that are run where they are named, in steps of `.ci/run`.
-_NAMES = ["abuse", "benchmarks", "cli/serve", "docs", "examples", "explorer", "interop", "javascript", "rolling"]
-_NAMES += ["supervisor", "typed_clients"]
-NAMED = [Path(__file__).parent.resolve() / name for name in _NAMES]
-
 #: In the place of the user's folders for configurations and caches.
 USER_FOLDER = tempfile.TemporaryDirectory(prefix="rpcstream-tests-")
 
@@ -47,21 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     They are started by the hundred: what they import is compiled once, not by each of them.
     """
-    config.addinivalue_line("markers", "thorough: does more with RPCSTREAM_THOROUGH=1, as property tests do")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for variable in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME"):  # the files of whoever runs the tests are left alone
         os.environ[variable] = os.path.join(USER_FOLDER.name, variable)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Folders whose tests start many programs, or load a server for long, are run where they are named (`.ci/run`):
-    the others together take less than three minutes."""
-    if collection_path not in NAMED:
-        return None
-    named = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]
-    return None if any(path.is_relative_to(collection_path) for path in named) else True
 
 
 class SharedFolder(pytest.Dir):

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,8 @@ from rpcstream.transports.memory import join
 
 from ..kit.example_count import IS_THOROUGH
 from .harness import WAIT
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = int(os.environ.get("RPCSTREAM_FUZZ", "24" if IS_THOROUGH else "6"))
 

@@ -11,7 +11,7 @@ from rpcstream import Server
 
 from .harness import ATTACKS, ATTEMPTS, KIB, MIB, Budget, ServerUnderAttack, attack, run, spin
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 
 def careless() -> Server:

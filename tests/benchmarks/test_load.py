@@ -26,7 +26,7 @@ from .load_generator import (
     serving,
 )
 
-pytestmark = NEEDS_COMPILER
+pytestmark = [pytest.mark.slow, *NEEDS_COMPILER]
 
 
 @pytest.mark.parametrize(("connections", "in_flight"), [(1, 1), (3, 1), (2, 16), (300, 1)])

@@ -29,7 +29,7 @@ from .load_generator import (
     templates,
 )
 
-pytestmark = NEEDS_COMPILER
+pytestmark = [pytest.mark.slow, *NEEDS_COMPILER]
 
 # -- binary frames ----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 PEERS = Path(__file__).parents[2] / "benchmarks" / "peers"
 SECONDS = 30
 

@@ -30,6 +30,8 @@ from .suite_modules import (
     script,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run() -> Any:

@@ -10,6 +10,8 @@ import pytest
 
 from .suite_modules import BENCHMARKS
 
+pytestmark = pytest.mark.slow
+
 if sys.platform != "linux":
     pytest.skip("memory and descriptors are read from /proc", allow_module_level=True)
 

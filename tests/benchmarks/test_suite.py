@@ -35,6 +35,8 @@ from .suite_modules import (
     targets,
 )
 
+pytestmark = pytest.mark.slow
+
 # -- what follows from figures ----------------------------------------------------------------------------------
 
 

@@ -25,6 +25,8 @@ from .load_generator import (
     templates,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def fits(reply: Any, number: int) -> bool:
     return bool(reply["sum"] == number + 1)

@@ -14,7 +14,7 @@ import pytest
 from .load_generator import NEEDS_COMPILER, WrongReply, response, serving
 from .suite_modules import Contender, Running, Serving, Skipped, web
 
-pytestmark = NEEDS_COMPILER
+pytestmark = [pytest.mark.slow, *NEEDS_COMPILER]
 
 SECONDS = 30
 GET = b"GET /static/page.html HTTP/1.1\r\nHost: here\r\n\r\n"

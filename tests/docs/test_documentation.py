@@ -8,6 +8,7 @@ import inspect
 import re
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,10 @@ from rpcstream.server.options import DEFAULTS as SERVER_DEFAULTS
 from rpcstream.server.options import ServerOptions
 from rpcstream.testing import serve_in_thread
 
-from ..conftest import NAMED
 from .blocks import DOCS, FRONT, PAGES, PROGRAMS, README, REASONS, ROOT, RUN, blocks_of
 from .check_types import all_modules
+
+pytestmark = pytest.mark.slow
 
 LINKED = [README, *FRONT, *PAGES]
 WIRE = DOCS / "reference" / "wire.md"
@@ -172,10 +174,12 @@ def test_command_line_has_every_type_and_status() -> None:
     assert statuses == {"0", "1", "2", "3", "4"}
 
 
-def test_folders_that_are_run_where_they_are_named() -> None:
+def test_the_markers_of_tests() -> None:
+    """CONTRIBUTING.md has those of pyproject.toml; others belong to one folder, which registers them."""
     rows = [first for first, _ in cells_in((ROOT / "CONTRIBUTING.md").read_text())]
-    named = [str(path.relative_to(ROOT)) for path in NAMED]
-    assert [row.strip("`") for row in rows if row.startswith("`tests/")] == named
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    named = [each.partition(":")[0] for each in settings["markers"]]
+    assert [row.strip("`") for row in rows][: len(named) + 1] == ["marker", *named]
 
 
 def test_every_public_name_is_documented() -> None:

@@ -10,6 +10,8 @@ import pytest
 from rpcstream import Limits
 from rpcstream.peer.memory import A_VALUE
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "topics" / "abuse.md").read_text(encoding="utf-8")
 
 KIB = 1024

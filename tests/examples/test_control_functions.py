@@ -8,6 +8,8 @@ import socket
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 HOUR, DAY = 3600, 86400
 
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 #: Frames: a window of each stream, one in the filter, one made ahead, one in front of whoever looks.
 MOST_UNDER_WAY = 16 + 16 + 3
 

@@ -25,6 +25,8 @@ from rpcstream.cli.serve_options import make_parser, parse
 from rpcstream.hub import Hub
 from rpcstream.testing import serve_in_thread
 
+pytestmark = pytest.mark.slow
+
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"

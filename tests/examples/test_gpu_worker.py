@@ -14,6 +14,8 @@ import pytest
 
 from rpcstream import Client, InvalidParams, MethodNotFound
 
+pytestmark = pytest.mark.slow
+
 WORKER, CALLER, WATCH = (f"examples/gpu_{name}.py" for name in ("worker", "caller", "watch"))
 
 

@@ -15,6 +15,8 @@ import pytest
 
 import rpcstream
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
 
 

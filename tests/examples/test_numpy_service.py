@@ -8,6 +8,8 @@ import pytest
 from rpcstream import Client, InvalidParams
 from rpcstream.testing import serve_in_thread
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def address(load_example):

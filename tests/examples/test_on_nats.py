@@ -9,6 +9,8 @@ import pytest
 
 from ..kit.nats_server import NatsServer, skip_without_program
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def nats() -> Iterator[NatsServer]:

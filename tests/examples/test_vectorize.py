@@ -17,6 +17,8 @@ from PIL import ImageEnhance
 from rpcstream import Client
 from rpcstream.testing import serve_in_thread
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def vectorize(load_example):

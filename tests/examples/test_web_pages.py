@@ -17,6 +17,8 @@ from PIL import Image
 from rpcstream import Client, RpcError
 from rpcstream.testing import serve_in_thread
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "web_pages.py"
 
 

@@ -25,7 +25,7 @@ from .service import make_server
 
 AXE = Path(__file__).parent / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 #: The machine may be busy: axe alone looks at a dozen views.
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 X = "\N{MULTIPLICATION SIGN}"
 STOPS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]])

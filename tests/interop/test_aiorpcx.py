@@ -11,6 +11,8 @@ import pytest
 
 from rpcstream import AsyncClient, InvalidParams, MethodNotFound, RpcError, Server
 
+pytestmark = pytest.mark.tools
+
 aiorpcx = pytest.importorskip("aiorpcx")
 
 

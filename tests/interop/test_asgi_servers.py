@@ -17,6 +17,8 @@ import pytest
 
 from rpcstream import Client
 
+pytestmark = pytest.mark.tools
+
 HERE = Path(__file__).parent
 
 #: The arguments of each server for an application at a port.

@@ -12,7 +12,7 @@ import pytest
 
 from .service import CODE, DATA, LARGE, MEASURED, MESSAGE, PATIENCE, TEXT, Service, serving
 
-pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+pytestmark = [pytest.mark.tools, pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")]
 
 JSON = ("-H", "Content-Type: application/json")
 LINES = (*JSON, "-N", "-H", "Accept: application/x-ndjson")

@@ -17,7 +17,7 @@ pytest.importorskip("trustme", reason="trustme is not installed")
 from ..kit import authority, client_side, server_tls
 
 # What aiohttp says of every large body that is given to it as text.
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
+pytestmark = [pytest.mark.tools, pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")]
 
 
 @pytest.fixture

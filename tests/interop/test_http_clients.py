@@ -12,7 +12,7 @@ import pytest
 from .service import CODE, DATA, LARGE, MANY, MEASURED, MESSAGE, TEXT, Service
 
 # What aiohttp says of every large body that is given to it as text.
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
+pytestmark = [pytest.mark.tools, pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")]
 
 
 # -- jsonrpclib-pelix -------------------------------------------------------------------------------------------------

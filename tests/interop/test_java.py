@@ -44,7 +44,7 @@ def jdk() -> int:
     return int(found[1]) if found else 0
 
 
-pytestmark = pytest.mark.skipif(jdk() < 17, reason="there is no JDK of at least 17 (javac)")
+pytestmark = [pytest.mark.tools, pytest.mark.skipif(jdk() < 17, reason="there is no JDK of at least 17 (javac)")]
 
 
 def library() -> str | None:

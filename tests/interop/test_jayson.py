@@ -30,6 +30,7 @@ def node() -> int:
 
 
 pytestmark = [
+    pytest.mark.tools,
     pytest.mark.skipif(IS_INSTALLED and node() < 20, reason="there is no Node.js of at least 20 (node)"),
     pytest.mark.skipif(not IS_INSTALLED, reason=f"jayson is not there ({INSTALL})"),
 ]

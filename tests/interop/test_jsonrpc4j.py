@@ -33,6 +33,7 @@ def jdk() -> int:
 
 
 pytestmark = [
+    pytest.mark.tools,
     pytest.mark.skipif(bool(JARS) and jdk() < 17, reason="there is no JDK of at least 17 (javac)"),
     pytest.mark.skipif(not JARS, reason=f"jsonrpc4j is not there ({INSTALL})"),
 ]

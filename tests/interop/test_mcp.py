@@ -27,6 +27,8 @@ from rpcstream.cli.serve_options import FUNCTIONS_PATTERN
 from rpcstream.server.target import load_module, load_server
 from rpcstream.testing import serve_in_thread
 
+pytestmark = pytest.mark.tools
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 NODE_FOLDER = Path(__file__).parent / "mcp" / "node_modules"

@@ -29,6 +29,7 @@ TYPESCRIPT = READ.parent / "node_modules" / "typescript" / "lib" / "tsc.js"
 INSTALL = "npm install --prefix tests/interop/open_rpc"
 
 pytestmark = [
+    pytest.mark.tools,
     pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js (node)"),
     pytest.mark.skipif(not (READ.parent / "node_modules").is_dir(), reason=f"the tools are not there ({INSTALL})"),
 ]

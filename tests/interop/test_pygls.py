@@ -16,6 +16,8 @@ pytest.importorskip("pygls")
 from pygls.client import JsonRPCClient
 from pygls.exceptions import JsonRpcException
 
+pytestmark = pytest.mark.tools
+
 #: Seconds; only what fails is waited for that long.
 PATIENCE = 10
 

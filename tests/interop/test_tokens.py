@@ -14,6 +14,8 @@ import pytest
 
 from .service import TEXT, Service, serving
 
+pytestmark = pytest.mark.tools
+
 TOKEN = "s3cret-\u007e_token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 

@@ -27,6 +27,7 @@ INSTALL = "npm install --prefix tests/interop/vscode_jsonrpc"
 IS_INSTALLED = (PEER.parent / "node_modules" / "vscode-jsonrpc").is_dir()
 
 pytestmark = [
+    pytest.mark.tools,
     pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js (node)"),
     pytest.mark.skipif(not IS_INSTALLED, reason=f"vscode-jsonrpc is not there ({INSTALL})"),
 ]

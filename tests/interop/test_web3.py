@@ -16,7 +16,7 @@ web3 = pytest.importorskip("web3", reason="web3 is not installed (pip install 'r
 sys.setrecursionlimit(_depth)  # a package of web3's sets it so high that deep values end in a crash
 
 # What aiohttp says of every large body that is given to it as bytes.
-pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
+pytestmark = [pytest.mark.tools, pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")]
 
 ERROR = {"code": CODE, "message": MESSAGE, "data": DATA}
 

@@ -15,6 +15,8 @@ import pytest
 
 from .service import CODE, DATA, LARGE, MANY, MEASURED, MESSAGE, PATIENCE, TEXT, Service, serving
 
+pytestmark = pytest.mark.tools
+
 # -- aiorpcX ----------------------------------------------------------------------------------------------------------
 
 

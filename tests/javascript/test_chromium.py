@@ -16,7 +16,11 @@ from .service import DTYPES, MODES, make_server
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (rpcstream[dev])")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (apt-get install chromium)")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.tools,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium (apt-get install chromium)"),
+]
 
 #: Only the server's own scripts and connections, so that a request to elsewhere fails loudly.
 POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; img-src blob:"

@@ -24,6 +24,7 @@ INSTALL = "npm install --prefix tests/javascript"
 MODULES = HERE / "node_modules"
 
 pytestmark = [
+    pytest.mark.tools,
     pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node.js (node)"),
     pytest.mark.skipif(not (MODULES / "ws").is_dir(), reason=f"what this needs is not there ({INSTALL})"),
 ]

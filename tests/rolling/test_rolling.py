@@ -6,6 +6,8 @@ import pytest
 
 from .harness import providers_restarted, server_restarted
 
+pytestmark = pytest.mark.slow
+
 
 async def test_a_rolling_restart_of_shared_providers_loses_no_call() -> None:
     outcome = await providers_restarted(rounds=2, as_programs=False, calls=100, clients=4, each=8)

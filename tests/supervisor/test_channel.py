@@ -17,7 +17,7 @@ from rpcstream.supervisor.channel import MAX_SIZE, Channel, Message, read_messag
 
 from ..kit import until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at descriptors in /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks at descriptors in /proc")]
 
 
 class End:

@@ -21,6 +21,8 @@ from rpcstream.wire.buffers import AttachedMessage
 
 from ..events.event_setup import EventSetup, FakeConnection, turns
 
+pytestmark = pytest.mark.slow
+
 RETAINED = 1000, 1_000_000
 
 

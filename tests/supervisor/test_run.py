@@ -14,6 +14,8 @@ from rpcstream import Client, Hub, Server
 
 from ..cli.conftest import environment
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import os
 import rpcstream

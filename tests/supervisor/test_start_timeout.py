@@ -22,7 +22,7 @@ from ..kit import until_in_thread
 from ..server.activation import PASS_ON
 from .conftest import APP, StartWorkers, WorkersProcess
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")]
 
 HANGS_ONCE = """
 import pathlib, time

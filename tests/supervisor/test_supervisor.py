@@ -24,7 +24,7 @@ from ..kit import until_in_thread
 from ..observe.reading import check_with_promtool, value
 from .conftest import APP, StartWorkers, WorkersProcess, has_ended, running, serve_command
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")]
 
 
 def clients(stack: ExitStack, address: str, number: int) -> list[Client]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rpcstream.observe.counters import BatchCounters
 from rpcstream.supervisor.totals import Totals, add
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_counters_of_batches_are_those_of_one_process_that_had_run_them_all() -> None:

@@ -14,6 +14,8 @@ from ..cli.conftest import environment
 from ..kit import until_in_thread
 from .conftest import APP, StartWorkers, serve_command
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("watchfiles")
 
 CHANGED = APP.replace("return os.getpid()", "return -1")

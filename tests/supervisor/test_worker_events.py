@@ -17,7 +17,10 @@ from rpcstream import AsyncClient
 from ..kit import until_in_thread
 from .conftest import APP, StartWorkers, WorkersProcess, running
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers' processes are looked at")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="the workers' processes are looked at"),
+]
 
 EVENTS_APP = (
     APP

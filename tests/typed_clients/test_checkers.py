@@ -27,6 +27,8 @@ from ..stubs.document import DOCUMENT
 from ..stubs.test_hostile_documents import TEXTS, documents, hostile_document
 from ..stubs.test_of_servers import make_server
 
+pytestmark = pytest.mark.tools
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 WEB = ROOT / "rpcstream" / "web"
