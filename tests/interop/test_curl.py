@@ -128,13 +128,6 @@ def test_a_large_body_in_chunks(url: str, large: Path) -> None:
     assert json.loads(done.stdout) == reply(MEASURED)
 
 
-def test_a_body_from_a_pipe_comes_in_chunks(url: str) -> None:
-    """The length of the body is not known when the head is sent."""
-    done = curl(*JSON, "-v", "-X", "POST", "--upload-file", "-", url, said=request("echo", TEXT).encode())
-    assert b"> Transfer-Encoding: chunked" in done.stderr
-    assert json.loads(done.stdout) == reply(TEXT)
-
-
 def test_a_large_answer(url: str) -> None:
     large = LARGE[: 2**19]
     _, body = answer(*JSON, "--data-binary", "@-", url, said=request("echo", large).encode())
@@ -157,12 +150,6 @@ def test_http_1_0_is_answered_and_closed(url: str, service: Service) -> None:
     done = curl("--http1.0", *JSON, "-d", request("add", 1, 2), url, url)
     assert done.stdout.count(b'"result":3') == 2
     assert service.connections == 2
-
-
-def test_a_client_that_closes_each_connection(url: str, service: Service) -> None:
-    head, _ = answer(*JSON, "-H", "Connection: close", "-d", request("add", 1, 2), url)
-    assert "Connection: close" in head
-    assert service.connections == 1
 
 
 def test_a_unix_socket(unix_service: Service) -> None:
@@ -220,11 +207,6 @@ def test_a_stream_as_events(url: str) -> None:
     assert [json.loads(event[6:]) for event in events] == [*map(item, range(1000)), reply(None)]
 
 
-def test_a_stream_that_was_not_asked_for_is_an_array(url: str) -> None:
-    _, body = answer(*JSON, "-d", request("count", 3), url)
-    assert json.loads(body) == reply([0, 1, 2])
-
-
 @pytest.mark.parametrize("how", [LINES, EVENTS], ids=["lines", "events"])
 def test_items_come_when_they_are_there(url: str, service: Service, how: tuple[str, ...]) -> None:
     """The handler gives its second item when curl has written the first."""
@@ -244,18 +226,6 @@ def test_items_come_when_they_are_there(url: str, service: Service, how: tuple[s
 # -- what is no call --------------------------------------------------------------------------------------------------
 
 
-def test_a_head_is_that_of_the_page(url: str) -> None:
-    def known(lines: list[str]) -> list[str]:
-        return [line for line in lines if not line.startswith("Date:")]
-
-    head, nothing = answer("--head", f"{url}healthz")
-    page, body = answer(f"{url}healthz")
-    assert head[0] == "HTTP/1.1 200 OK"
-    assert known(head) == known(page)
-    assert nothing == b""
-    assert body != b""
-
-
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
@@ -272,10 +242,4 @@ def test_what_is_refused_runs_nothing(url: str, service: Service, arguments: tup
     done = curl("-o", "/dev/null", "-w", "%{http_code}", *arguments, url)
     assert int(done.stdout) == status
     assert service.server.counters.requests == 0
-    assert service.nothing_noted
-
-
-def test_a_call_that_is_not_for_here(url: str, service: Service) -> None:
-    done = curl("-o", "/dev/null", "-w", "%{http_code}", *JSON, "-d", request("note", 1), f"{url}elsewhere")
-    assert done.stdout == b"404"
     assert service.nothing_noted

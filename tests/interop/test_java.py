@@ -148,23 +148,6 @@ def test_a_simulation_ends_at_a_wrong_answer(simulation: list[str], answer: Any,
         assert complaint in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("reply", "complaint"),
-    [
-        (b'{"jsonrpc":"2.0","id":2,"result":null}\n', "a reply to 2 came where one to 1 was due"),
-        (b'{"jsonrpc":"2.0","id":"1","result":null}\n', "a reply to 1 came where one to 1 was due"),
-        (b'{"jsonrpc":"2.0","id":null,"error":{"code":-32002,"message":"Server busy"}}\n', "Server busy"),
-        (b"pong\n", "a reply cannot be read"),
-        (b"", "has not answered print"),
-    ],
-)
-def test_a_simulation_ends_at_what_is_no_answer(simulation: list[str], reply: bytes, complaint: str) -> None:
-    with fake_server(reply, closes=True) as (port, _):
-        done = run(simulation, 1, f"127.0.0.1:{port}")
-    assert done.returncode == 1
-    assert complaint in done.stderr
-
-
 @pytest.mark.parametrize("arguments", ["0", "many", "1 2102", "1 :2102", "1 localhost:x", "1 localhost:0", "1 h:1 2"])
 def test_a_simulation_says_what_it_takes(plain: list[str], arguments: str) -> None:
     done = run(plain, *arguments.split())
@@ -235,16 +218,10 @@ public class Probe {
                         Arrays.equals(array.doubles(), values));
             case "echo bytes":
                 return echoBytes((List<?>) second);
-            case "echo places":
-                Object data = Tagged.bytes(new byte[5000]);
-                List<?> places = (List<?>) client.call("echo", List.of(List.of(Map.of("$bin", 0), "$bin", data)));
-                return Arrays.asList(places.get(0), places.get(1), Tagged.of(places.get(2)).bytes().length);
             case "array sum":
                 return client.call("sum", List.of(
                         Tagged.array(new float[] {1.5f, 2}), Tagged.array(new long[] {3, 4}, 1, 2),
                         Tagged.array(new int[] {5})));
-            case "wrong shape":
-                return Tagged.array(new double[6], 2, 2);
             case "echo nested":
                 return client.call("echo", List.of(nested(((Long) second).intValue()))) != null;
             case "echo in threads":
@@ -463,15 +440,6 @@ def test_threads_share_a_client(probe: Probe, port: int) -> None:
     assert probe("echo in threads", 4, 200) == {"result": 800}
 
 
-def test_an_empty_line_ends_the_connection(probe: Probe) -> None:
-    with fake_server(b'{"jsonrpc":"2.0","id":1,"result":7}\n') as (port, received):
-        probe.connect(port)
-        assert probe("call", "x") == {"result": 7}
-        assert probe("close") == {"result": None}
-        assert probe("close") == {"result": None}
-    assert received == [b'{"jsonrpc":"2.0","method":"x","id":1}\n', b"\n"]
-
-
 def test_what_is_sent(probe: Probe) -> None:
     replies = [b'{"jsonrpc":"2.0","id":%d,"result":null}\n' % number for number in (1, 2, 3)]
     with fake_server(*replies) as (port, received):
@@ -531,12 +499,6 @@ def test_notifications_of_the_server_are_passed_over(probe: Probe) -> None:
         probe("close")
 
 
-def test_a_reply_that_is_not_utf8_is_refused(probe: Probe) -> None:
-    with fake_server(b'{"jsonrpc":"2.0","id":1,"result":"\xff"}\n') as (port, _):
-        probe.connect(port)
-        probe.raises("java.nio.charset.MalformedInputException", "call", "x")
-
-
 def test_a_server_that_closes_is_not_waited_for(probe: Probe) -> None:
     reply_without_its_end = b'{"jsonrpc":"2.0","id":1,"result":1}'
     with fake_server(reply_without_its_end, closes=True) as (port, _):
@@ -551,29 +513,6 @@ def test_a_server_that_does_not_answer_is_waited_for_so_long(probe: Probe, part:
         assert probe.raises("java.net.SocketTimeoutException", "call", "x") == "no reply to x in 300 ms"
         assert probe.raises("java.net.SocketException", "call", "x") == "the connection is closed"
     assert received[1:] == [b""]
-
-
-def test_the_time_out_is_for_the_whole_reply(probe: Probe) -> None:
-    gone = threading.Event()
-
-    def drip(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            try:
-                while not gone.is_set():
-                    connection.sendall(b" ")
-            except OSError:  # the client has gone
-                pass
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=drip, args=(listener,))
-        thread.start()
-        try:
-            probe.connect(listener.getsockname()[1], 300)
-            probe.raises("java.net.SocketTimeoutException", "call", "x")
-        finally:
-            gone.set()
-            thread.join()
 
 
 def test_closing_ends_a_call_that_waits(probe: Probe) -> None:
@@ -661,14 +600,6 @@ def test_bytes_of_any_size_come_back(probe: Probe, sizes: list[int]) -> None:
     assert sum(shown in each for each in said) == frames
 
 
-def test_what_looks_like_the_place_of_a_payload_goes_as_text(probe: Probe) -> None:
-    with traced_server() as (port, _):
-        probe.connect(port)
-        assert probe("offer frames") == {"result": True}
-        assert probe("echo places") == {"result": [{"$bin": 0}, "$bin", 5000]}
-        probe("close")
-
-
 def test_a_server_without_frames_gets_text(probe: Probe) -> None:
     with traced_server(binary=False) as (port, said):
         probe.connect(port)
@@ -676,16 +607,6 @@ def test_a_server_without_frames_gets_text(probe: Probe) -> None:
         assert probe("echo bytes", [5000]) == {"result": True}
         probe("close")
     assert not any("payloads of" in each for each in said)
-
-
-def test_a_server_that_knows_no_such_question_takes_no_frames(probe: Probe) -> None:
-    unknown = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"Method not found"}}\n'
-    with fake_server(unknown, b'{"jsonrpc":"2.0","id":2,"result":5}\n') as (port, received):
-        probe.connect(port)
-        assert probe("offer frames") == {"result": False}
-        assert probe("call", "x") == {"result": 5}
-        probe("close")
-    assert received[0] == HELLO
 
 
 def test_the_bytes_of_a_frame(probe: Probe) -> None:
@@ -734,16 +655,6 @@ def test_what_is_no_frame_ends_the_connection(probe: Probe, frame: bytes, messag
         assert probe.raises("java.net.SocketException", "call", "x") == "the connection is closed"
 
 
-def test_a_frame_that_was_not_asked_for_is_no_reply(probe: Probe) -> None:
-    with fake_server(b"@2 1\n{}x") as (port, _):
-        probe.connect(port)
-        assert "a reply cannot be read" in probe.raises("java.net.ProtocolException", "call", "x")
-
-
-def test_a_shape_that_does_not_fit_is_refused(probe: Probe) -> None:
-    assert probe.raises("java.lang.IllegalArgumentException", "wrong shape") == "6 values do not have the shape [2, 2]"
-
-
 # -- its JSON ---------------------------------------------------------------------------------------------------------
 
 HARD = [
@@ -771,14 +682,6 @@ def same(one: Any, other: Any) -> bool:
     return json.dumps(one) == json.dumps(other)
 
 
-@pytest.mark.parametrize("ascii_only", [True, False], ids=["escaped", "plain"])
-@pytest.mark.parametrize("value", HARD, ids=range(len(HARD)))
-def test_hard_values_come_back(probe: Probe, port: int, value: Any, ascii_only: bool) -> None:
-    probe.connect(port)
-    outcome = probe("call", "echo", [value], ascii_only=ascii_only)
-    assert same(outcome, {"result": value})
-
-
 def test_what_the_server_gets_is_what_was_given(probe: Probe) -> None:
     got: list[Any] = []
     server = Server()
@@ -795,14 +698,6 @@ VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
-
-
-@settings(max_examples=50, deadline=None)
-@given(values=st.lists(VALUES, max_size=5), ascii_only=st.booleans())
-def test_any_values_come_back(probe: Probe, values: list[Any], ascii_only: bool) -> None:
-    texts = [json.dumps(value, ensure_ascii=ascii_only) for value in values]
-    for text, value in zip(texts, values, strict=True):
-        assert same(probe("read", text, ascii_only=False)["result"][1], value)
 
 
 @settings(max_examples=50, deadline=None)

@@ -123,15 +123,12 @@ class Service:
         self.cancelled: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.cleaned_up: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.noted: queue.SimpleQueue[str] = queue.SimpleQueue()
-        #: Lets go the handlers in threads; `release`, a remote method, those that are async.
-        self.unblock = threading.Event()
         self._released = asyncio.Event()
-        self.server = Server(threads=1, drain_timeout=1)
+        self.server = Server(drain_timeout=1)
         for handler in (self.add, self.echo, self.soon, self.note, self.refuse, self.fail, self.wait, self.release):
             self.server.add(handler)
         for handler in (self.ask, self.ask_by_name, self.be_refused, self.pass_on, self.climb):
             self.server.add(handler)
-        self.server.add(self.block, offload="thread")
         self.address = ""
 
     def add(self, a: int, b: int) -> int:
@@ -167,12 +164,6 @@ class Service:
     def release(self) -> None:
         self._released.set()
 
-    def block(self, key: str) -> str:
-        self.began.put(key)
-        self.unblock.wait(PATIENCE)
-        self.cleaned_up.put(key)
-        return f"{key} has blocked"
-
     async def ask(self, ctx: Context, question: str) -> Any:
         return await ctx.peer.call("confirm", question)
 
@@ -206,7 +197,6 @@ def service() -> Iterator[Service]:
     served = Service()
     with serve_in_thread(served.server) as served.address:
         yield served
-        served.unblock.set()
 
 
 @pytest.fixture(params=["lines", "Content-Length"])
@@ -277,14 +267,6 @@ def test_answers_go_to_whom_they_belong(node: Node, service: Service) -> None:
     assert {key: node.hear(key) for key in waiting} == {key: {"result": f"{key} has waited"} for key in waiting}
 
 
-def test_whoever_sends_nothing_more_is_answered(peer: Node, service: Service) -> None:
-    peer.connect(service.address, "lines")  # the library's own writer would still have to write when it ends
-    peer.tell(["request", "last", "soon", ["the last answer"]], ["end"])
-    assert peer.hear("last") == {"result": "the last answer"}
-    assert peer.hear("end") == "closed"
-    assert peer.unheard == {}
-
-
 # -- cancellation -----------------------------------------------------------------------------------------------------
 
 
@@ -304,62 +286,6 @@ def test_a_late_cancel_is_harmless(node: Node) -> None:
     assert node.call("add", [3, 4]) == {"result": 7}
 
 
-def test_a_cancel_right_behind_its_call_ends_it(node: Node, service: Service) -> None:
-    node.tell(["request", "it", "wait", ["for ever"]], ["cancel", "it"])
-    assert node.hear("it") == CANCELLED
-    assert service.began.qsize() == service.cleaned_up.qsize()  # whether it had begun or not
-
-
-@pytest.mark.parametrize(
-    "params",
-    [{"id": 4711}, {"id": "0"}, {"id": False}, {"id": None}, {"id": [0]}, {"id": {}}, {}, [0], None],
-    ids=json.dumps,
-)
-def test_a_cancel_of_nothing_is_harmless(node: Node, service: Service, params: Any) -> None:
-    call = node.request("wait", ["undisturbed"])  # its id is 0
-    assert service.began.get(timeout=PATIENCE) == "undisturbed"
-    node.notify("$/cancelRequest", params)
-    assert node.call("release") == {"result": None}
-    assert node.hear(call) == {"result": "undisturbed has waited"}
-    assert service.cancelled.empty()
-
-
-def test_cancelling_one_of_many_leaves_the_others_alone(node: Node, service: Service) -> None:
-    keys = [f"waiter {number}" for number in range(50)]
-    node.tell(*(["request", key, "wait", [key]] for key in keys))
-    assert take(service.began, 50) == set(keys)
-    node.cancel(keys[17])
-    assert node.hear(keys.pop(17)) == CANCELLED
-    assert service.cleaned_up.get(timeout=PATIENCE) == "waiter 17"
-    assert node.call("release") == {"result": None}
-    assert {key: node.hear(key) for key in keys} == {key: {"result": f"{key} has waited"} for key in keys}
-    assert service.cancelled.get(timeout=PATIENCE) == "waiter 17"
-    assert service.cancelled.empty()
-
-
-def test_a_call_in_a_thread_ends_while_its_handler_goes_on(node: Node, service: Service) -> None:
-    call = node.request("block", ["blocker"])
-    assert service.began.get(timeout=PATIENCE) == "blocker"
-    node.cancel(call)
-    assert node.hear(call) == CANCELLED
-    assert service.cleaned_up.empty()
-    service.unblock.set()
-    assert service.cleaned_up.get(timeout=PATIENCE) == "blocker"
-    assert node.call("block", ["the next one"]) == {"result": "the next one has blocked"}
-
-
-def test_a_cancelled_call_that_waits_for_a_thread_is_not_carried_out(node: Node, service: Service) -> None:
-    first = node.request("block", ["first"])
-    assert service.began.get(timeout=PATIENCE) == "first"
-    second, third = node.request("block", ["second"]), node.request("block", ["third"])
-    node.cancel(second)
-    assert node.hear(second) == CANCELLED
-    service.unblock.set()
-    assert node.hear(first) == {"result": "first has blocked"}
-    assert node.hear(third) == {"result": "third has blocked"}
-    assert service.began.get(timeout=PATIENCE) == "third"
-
-
 # -- calls back, and progress -----------------------------------------------------------------------------------------
 
 
@@ -372,12 +298,6 @@ def test_a_handler_sees_the_error_of_its_caller(node: Node) -> None:
     error = [4711, "out of \u00e4nything \U0001f600", {"why": None}]
     assert node.call("be_refused", ["refuse", {"why": None}]) == {"result": error}
     assert node.call("be_refused", ["missing", None])["result"][0] == -32601
-
-
-def test_answers_to_handlers_go_to_whom_they_belong(node: Node) -> None:
-    keys = [f"caller {number}" for number in range(50)]
-    node.tell(*(["request", key, "ask", [key]] for key in keys))
-    assert {key: node.hear(key) for key in keys} == {key: {"result": {"confirmed": [key]}} for key in keys}
 
 
 def test_a_cancel_goes_on_to_what_the_handler_waits_for(node: Node) -> None:
