@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from rpcstream import Context, Limits, Server
-from rpcstream.process import loop_factory
-from rpcstream.transports.memory import join
 
 from ..kit.example_count import IS_THOROUGH
+from ..kit.loops import new_loop
+from ..kit.memory import join
 from .harness import WAIT
 
 pytestmark = pytest.mark.slow
@@ -268,5 +268,5 @@ def test_another_caller_never_waits_for_long(max_calls: int, first: str, said: l
 
 
 def run_conversation(max_calls: int, first: str, said: list[bytes | str]) -> None:
-    with asyncio.Runner(loop_factory=loop_factory("auto")) as runner:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         assert runner.run(converse(max_calls, first, said)) <= WAIT

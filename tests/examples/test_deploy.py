@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import configparser
+import contextlib
 import re
 import shlex
 import shutil
@@ -21,7 +22,7 @@ import orjson
 import pytest
 
 from rpcstream import Client
-from rpcstream.cli.serve_options import make_parser, parse
+from rpcstream.cli.serve import main
 from rpcstream.hub import Hub
 from rpcstream.testing import serve_in_thread
 
@@ -62,11 +63,16 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_commands_are_ones_that_the_server_takes(command: list[str]) -> None:
-    options = parse(make_parser(), command)
-    assert options.target in (None, "service.py")
-    assert options.token_file
-    assert (DEPLOY / (options.target or options.config)).is_file()
+def test_commands_are_ones_that_the_server_takes(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        main(["--help"])
+    known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    options = {word.partition("=")[0] for word in command if word.startswith("--")}
+    assert options <= known
+    assert "--token-file" in options
+    files = [word for word in command if word.endswith((".py", ".toml"))]
+    assert files
+    assert all((DEPLOY / name).is_file() for name in files)
 
 
 def test_the_service_answers(load_example: Callable[[str], ModuleType]) -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import inspect
 import io
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,9 +24,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from rpcstream.cli.load import functions_server
-from rpcstream.cli.serve_options import FUNCTIONS_PATTERN
-from rpcstream.server.target import load_module, load_server
+from rpcstream import Server
 from rpcstream.testing import serve_in_thread
 
 pytestmark = pytest.mark.tools
@@ -146,10 +146,12 @@ def client_of(target: Any, mode: str) -> Any:
 
 @contextmanager
 def by_http(name: str) -> Iterator[Any]:
-    if name in FUNCTIONS:
-        server = functions_server(load_module(str(EXAMPLES / name)), pattern=FUNCTIONS_PATTERN)
-    else:
-        server = load_server(str(EXAMPLES / name))
+    names = runpy.run_path(str(EXAMPLES / name), run_name="example")
+    server = next((each for each in names.values() if isinstance(each, Server)), None)
+    if server is None:
+        server = Server()
+        for function in (each for each in names.values() if inspect.isfunction(each) and each.__name__[0] != "_"):
+            server.add(function)
     server.take_agents_at()
     with serve_in_thread(server) as address:
         yield f"http://{address.rpartition('//')[2]}/mcp"

@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 import numpy as np
 import pytest
 
-from rpcstream import AsyncClient
+from rpcstream import AsyncClient, ServerBusy
 
 from ..kit import until_in_thread
 from .conftest import APP, StartWorkers, WorkersProcess, running
@@ -110,6 +110,58 @@ async def test_last_values_reach_later_subscribers_at_all_workers(three: Workers
             async with client.subscribe("state.map", returns=np.ndarray) as events:
                 array = await anext(events)
                 assert (array.shape, array.dtype, array[299, 299]) == ((300, 300), np.float64, 89_999)
+
+
+async def test_all_workers_come_to_the_same_last_values_and_keep_the_order_of_each_publisher(
+    three: WorkersProcess,
+) -> None:
+    async with AsyncExitStack() as stack:
+        clients = await one_for_each_worker(stack, three)
+        subscriptions = [await stack.enter_async_context(client.subscribe("race.>")) for client in clients]
+        topics = [f"race.{name}" for name in "xyz"]
+        calls = [
+            client.announce(topics[number % 3], [index, number], True)
+            for number in range(60)
+            for index, client in enumerate(clients)
+        ]
+        await asyncio.gather(*calls)
+        for subscription in subscriptions:
+            got = [await anext(subscription) for _ in calls]
+            for index in range(3):
+                own = [number for publisher, number in got if publisher == index]
+                assert len(own) == 60
+                for name in range(3):  # the calls for one topic were made in this order
+                    assert [each for each in own if each % 3 == name] == list(range(name, 60, 3))
+        for topic in topics:
+            values = []
+            for client in clients:
+                async with client.subscribe(topic) as events:
+                    values.append(await anext(events))
+            assert values[0] == values[1] == values[2]
+            await clients[0].announce(topic, None, True)
+
+
+async def test_a_connection_with_several_subscriptions_counts_once(three: WorkersProcess) -> None:
+    async with AsyncExitStack() as stack:
+        one, two, _ = await one_for_each_worker(stack, three)
+        for pattern in ("count.b", "count.*", "count.>"):
+            await stack.enter_async_context(two.subscribe(pattern))
+        assert await one.announce("count.b", 1) == 1
+        assert await one.announce("elsewhere", 1) == 0
+
+
+async def test_the_limit_of_subscriptions_is_that_of_all_workers_together(start: StartWorkers) -> None:
+    app = EVENTS_APP.replace("drain_timeout=5", "drain_timeout=5, limits=Limits(max_subscriptions_total=5)")
+    program = start("--workers", "2", app=app.replace("import Context, Server", "import Context, Limits, Server"))
+    async with AsyncExitStack() as stack:
+        one, two = await one_for_each_worker(stack, program)
+        for number in range(5):
+            await stack.enter_async_context(two.subscribe(f"topic.{number}"))
+        while len(await one.topics()) < 5:
+            await asyncio.sleep(0.001)
+        with pytest.raises(ServerBusy, match="max_subscriptions_total"):
+            await stack.enter_async_context(one.subscribe("topic.6"))
+    assert program.end() == 0, program.log
 
 
 async def test_places_are_named(three: WorkersProcess) -> None:
