@@ -10,15 +10,13 @@ from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
 
-import orjson
 import pytest
 
 from rpcstream import AsyncClient, Context, InvalidParams, NotPermitted, RegistrationError, Server
-from rpcstream.auth.allow import CallerRule, names_of
-from rpcstream.peer.credentials import Credentials
 from rpcstream.testing import memory_client
 
-from .test_gate import Connect, code_of, lines, login, request
+from ..kit import batch, notification, request
+from .callers import login, outcome, outcomes, talking
 
 
 @dataclass(frozen=True)
@@ -38,12 +36,8 @@ USERS = {
 }
 
 
-def find(credentials: Credentials) -> User | None:
-    return USERS.get(credentials.token or "")
-
-
 def serving(**options: Any) -> Server:
-    server = Server(authenticate=find, **options)
+    server = Server(authenticate=lambda credentials: USERS.get(credentials.token), **options)
     called = server.state.called = []
 
     @server(allow="admin")
@@ -102,6 +96,10 @@ async def test_who_may_does() -> None:
             await client.call("only_c")
         with pytest.raises(InvalidParams):
             await client.call("erase", 5)
+        await known(client, "carol")  # another identity may do other things
+        assert await client.call("only_c") == "carol"
+        with pytest.raises(NotPermitted):
+            await client.call("read", "x")
 
 
 @pytest.mark.parametrize("method", ["erase", "count", "double", "in_thread", "only_c"])
@@ -123,78 +121,46 @@ async def test_who_may_not_does_not(method: str) -> None:
     assert server.state.called == ["y"]
 
 
-async def test_in_a_batch_each_member_by_itself(connect: Connect) -> None:
+async def test_in_a_batch_each_member_by_itself() -> None:
     server = serving()
-    async with server.listening(port=0) as address:
-        raw = await connect(address)
-        await raw.send(lines(login("bob")))
-        assert (await raw.reply())["result"] is True
-        batch = [
-            request("erase", ["x"], id=1),
-            request("read", ["y"], id=2),
-            request("double", [1], id=3),
-            {"jsonrpc": "2.0", "method": "erase", "params": ["silent"]},
+    async with talking(server) as raw:
+        assert await outcomes(raw, login("bob")) == [True]
+        members = [
+            request("erase", "x", id=1),
+            request("read", "y", id=2),
+            request("double", 1, id=3),
+            notification("erase", name="silent"),
             request("open_to_all", id=4),
-            request("count", [3], id=5, stream=1),
-            request("erase", ["x"], id=1.5),
+            request("count", 3, id=5, stream=1),
+            request("erase", "x", id=1.5),
         ]
-        replies = {each["id"]: each for each in await raw.ask(orjson.dumps(batch))}
-        assert {call_id for call_id, each in replies.items() if "error" in each} == {1, 3, 5, 1.5}
-        assert {code_of(replies[call_id]) for call_id in (1, 3, 5, 1.5)} == {-32006}
-        assert (replies[2]["result"], replies[4]["result"]) == ("y", 1)
+        found = {each["id"]: outcome(each) for each in await raw.ask(batch(*members))}
+    assert found == {1: -32006, 2: "y", 3: -32006, 4: 1, 5: -32006, 1.5: -32006}
     assert server.state.called == ["y"]
 
 
-async def test_another_identity_may_do_other_things() -> None:
-    async with memory_client(serving()) as client:
-        await known(client, "carol")
-        assert await client.call("only_c") == "carol"
-        with pytest.raises(NotPermitted):
-            await client.call("read", "x")
-        await known(client, "alice")
-        assert await client.call("read", "x") == "x"
-        with pytest.raises(NotPermitted):
-            await client.call("only_c")
-        await known(client, "carol")
-        with pytest.raises(NotPermitted):
-            await client.call("read", "x")
-
-
-async def test_malformed_requests_of_guarded_methods(connect: Connect) -> None:
-    async with serving().listening(port=0) as address:
-        raw = await connect(address)
-        await raw.send(lines(login("alice")))
-        assert (await raw.reply())["result"] is True
-        assert code_of(await raw.ask(b'{"id":1,"method":"erase","params":["x"]}')) == -32600
-        assert code_of(await raw.ask(b'{"jsonrpc":"2.0","id":[],"method":"erase","params":["x"]}')) == -32600
-        await raw.send(b'{"jsonrpc":"2.0","id":18446744073709551616,"method":"erase","params":["x"]}\n')
-        assert await raw.reader.readline() == (b'{"jsonrpc":"2.0","id":18446744073709551616,"result":"x is gone"}\n')
-        assert (await raw.call("erase", ["x"], None))["result"] == "x is gone"
+async def test_malformed_requests_of_guarded_methods() -> None:
+    async with talking(serving()) as raw:
+        assert await outcomes(raw, login("alice")) == [True]
+        for line in (b'{"id":1,"method":"erase","params":["x"]}', b'{"jsonrpc":"2.0","id":[],"method":"erase"}'):
+            assert outcome(await raw.ask(line)) == -32600
+        raw.send(b'{"jsonrpc":"2.0","id":18446744073709551616,"method":"erase","params":["x"]}')
+        assert await raw.receive_bytes() == b'{"jsonrpc":"2.0","id":18446744073709551616,"result":"x is gone"}'
+        assert await outcomes(raw, request("erase", "x", id=None)) == ["x is gone"]
 
 
 async def test_discover_says_which_are_not_for_all() -> None:
     async with memory_client(serving()) as client:
         await known(client, "carol")
         methods = {each["name"]: each for each in (await client.call("rpc.discover"))["methods"]}
-        guarded = {name for name, each in methods.items() if each.get("x-allow") is True}
-        assert guarded == {"erase", "read", "only_c", "count", "double", "in_thread"}
-        assert "x-allow" not in methods["open_to_all"]
-        assert "rpc.authenticate" in methods
-        assert "admin" not in str(methods)
+    guarded = {name for name, each in methods.items() if each.get("x-allow") is True}
+    assert guarded == {"erase", "read", "only_c", "count", "double", "in_thread"}
+    assert "x-allow" not in methods["open_to_all"]
+    assert "rpc.authenticate" in methods
+    assert "admin" not in str(methods)
 
 
-async def test_a_method_in_the_place_of_another_has_its_own_rule() -> None:
-    server = serving()
-    server.add(lambda: "open", name="erase", replace=True)
-    server.add(lambda: "closed", name="open_to_all", allow="admin", replace=True)
-    async with memory_client(server) as client:
-        await known(client, "bob")
-        assert await client.call("erase") == "open"
-        with pytest.raises(NotPermitted):
-            await client.call("open_to_all")
-
-
-async def test_objects_and_modules_take_the_rule() -> None:
+async def test_objects_and_modules_and_replacements_take_the_rule() -> None:
     class Machine:
         def start(self) -> str:
             return "started"
@@ -202,9 +168,12 @@ async def test_objects_and_modules_take_the_rule() -> None:
     server = serving()
     server.add_object(Machine(), prefix="machine", allow="admin")
     server.add_module(asyncio.events, pattern="get_event_loop_policy", allow="admin")
+    server.add(lambda: "open", name="erase", replace=True)
+    server.add(lambda: "closed", name="open_to_all", allow="admin", replace=True)
     async with memory_client(server) as client:
         await known(client, "bob")
-        for method in ("machine.start", "get_event_loop_policy"):
+        assert await client.call("erase") == "open"
+        for method in ("machine.start", "get_event_loop_policy", "open_to_all"):
             with pytest.raises(NotPermitted):
                 await client.call(method)
 
@@ -223,22 +192,17 @@ async def test_a_token_has_a_name_too() -> None:
 # -- registration ---------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_knows_nobody_has_no_rules() -> None:
+async def test_who_knows_nobody_has_no_rules() -> None:
     server = Server()
     with pytest.raises(RegistrationError, match="erase: allow needs callers that are authenticated"):
         server(name="erase", allow="admin")(lambda: None)
-    with pytest.raises(RegistrationError, match="allow needs"):
-        server.add(lambda: None, name="x", allow=lambda identity: True)
     with pytest.raises(RegistrationError, match="allow needs"):
 
         @server.batched(allow="admin")
         def double(x: list[int]) -> list[int]:
             return x
 
-    assert not {"erase", "x", "double"} & server.methods.keys()
-
-
-async def test_a_client_has_no_rules_either() -> None:
+    assert not {"erase", "double"} & server.methods.keys()
     client = AsyncClient("127.0.0.1:1")
     with pytest.raises(RegistrationError, match="allow needs"):
         client(name="m", allow="admin")(lambda: None)
@@ -260,6 +224,19 @@ def test_what_is_no_rule(rule: Any) -> None:
 # -- the rule -------------------------------------------------------------------------------------------------------
 
 
+async def may_call(identity: Any, rule: Any = "admin") -> bool:
+    """Whether a caller with this identity may call a method with this rule."""
+    server = Server(authenticate=lambda credentials: identity)
+    server.add(lambda: None, name="m", allow=rule)
+    async with memory_client(server) as client:
+        await known(client, "x")
+        try:
+            await client.call("m")
+        except NotPermitted:
+            return False
+    return True
+
+
 class Roles(Mapping[str, Any]):
     def __init__(self, **items: Any) -> None:
         self._items = items
@@ -274,55 +251,46 @@ class Roles(Mapping[str, Any]):
         return len(self._items)
 
 
+class Odd:
+    @property
+    def roles(self) -> Any:
+        raise ValueError("odd roles")
+
+
 @pytest.mark.parametrize(
-    ("identity", "names"),
+    ("identity", "permitted"),
     [
-        ("admin", {"admin"}),
-        (Role.ADMIN, {"admin"}),
-        (User("admin"), set()),
-        (User("x", "admin"), {"admin"}),
-        (User("x", ("admin", Role.ADMIN, 5, None)), {"admin"}),
-        ({"roles": ["admin"]}, {"admin"}),
-        ({"roles": {"admin": True}}, {"admin"}),
-        (Roles(roles={"admin"}), {"admin"}),
-        ({"name": "admin"}, set()),
-        ({"roles": None}, set()),
-        (SimpleNamespace(roles=lambda: ["admin"]), set()),
-        (SimpleNamespace(roles=5), set()),
-        (["admin"], set()),
-        (True, set()),
-        (object(), set()),
+        ("admin", True),
+        (Role.ADMIN, True),
+        *((name, False) for name in ("a", "Admin", "admin ", "administrator", "")),
+        (User("admin"), False),
+        (User("x", "admin"), True),
+        (User("x", ("admin", Role.ADMIN, 5, None)), True),
+        ({"roles": ["admin"]}, True),
+        ({"roles": {"admin": True}}, True),
+        (Roles(roles={"admin"}), True),
+        ({"name": "admin"}, False),
+        ({"roles": None}, False),
+        (SimpleNamespace(roles=lambda: ["admin"]), False),
+        (SimpleNamespace(roles=5), False),
+        (["admin"], False),
+        (True, False),
+        (object(), False),
     ],
 )
-def test_the_names_of_an_identity(identity: Any, names: set[str]) -> None:
-    assert names_of(identity) == names
-    assert CallerRule("admin", method="m").permits(identity) is bool(names)
+async def test_the_names_of_an_identity(identity: Any, permitted: bool) -> None:
+    assert await may_call(identity) is permitted
 
 
-def test_nobody_may_do_nothing() -> None:
-    assert not CallerRule("None", method="m").permits(None)
-    assert not CallerRule(lambda identity: True, method="m").permits(None)
+@pytest.mark.parametrize(("found", "permitted"), [(None, False), (0, False), ("", False), ([], False), ("yes", True)])
+async def test_only_what_is_true_permits(found: Any, permitted: bool) -> None:
+    assert await may_call("x", lambda identity: found) is permitted
 
 
-def test_a_name_is_the_whole_name() -> None:
-    rule = CallerRule("admin", method="m")
-    assert not any(rule.permits(identity) for identity in ("a", "Admin", "admin ", "administrator", ""))
-
-
-@pytest.mark.parametrize("found", [None, 0, "", []])
-def test_only_what_is_true_permits(found: Any) -> None:
-    assert not CallerRule(lambda identity: found, method="m").permits("x")
-
-
-def test_a_rule_that_fails_permits_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    class Odd:
-        @property
-        def roles(self) -> Any:
-            raise ValueError("odd roles")
-
+async def test_a_rule_that_fails_permits_nobody(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
-    assert not CallerRule(lambda identity: identity.missing, method="m").permits("x")
-    assert not CallerRule(lambda identity: permits_later(identity), method="m").permits("x")  # type: ignore[arg-type,return-value]
-    assert not CallerRule("admin", method="m").permits(Odd())
+    assert not await may_call("x", lambda identity: identity.missing)
+    assert not await may_call("x", lambda identity: permits_later(identity))
+    assert not await may_call(Odd())
     for expected in ("'m' raised", "missing", "an awaitable", "odd roles"):
         assert expected in caplog.text

@@ -1,144 +1,100 @@
-"""Authentication and access rules over HTTP on a real server, with raw requests as a browser sends them."""
+"""Authentication over HTTP and WebSocket, with raw requests as a browser sends them: tokens, pages, time, attempts."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import ssl
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from rpcstream import Context, Server
-from rpcstream.peer.credentials import Credentials
+from rpcstream import Credentials, Limits, Server
 
-from .test_gate import Connect, Desk, code_of, request
-from .test_peer_certificates import Authority, has_peer_credentials
+from ..kit import RawPeer, client_side, raw_peers, request, server_tls
+from ..kit.http import Answer, RawHttpConnection, call, get, post
+from .callers import (
+    PING,
+    REFUSED,
+    Authority,
+    Desk,
+    Door,
+    has_peer_credentials,
+    http_connection,
+    login,
+    outcome,
+    outcomes,
+)
 
 PAGE = "https://page.example"
-UPGRADE = {
-    "Connection": "Upgrade",
-    "Upgrade": "websocket",
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-}
-
-
-class Answer:
-    """A response, its connection closed."""
-
-    def __init__(self, data: bytes) -> None:
-        head, _, self.body = data.partition(b"\r\n\r\n")
-        line, *rest = head.decode("latin-1").split("\r\n")
-        self.status = int(line.split()[1])
-        self.headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in rest)}
-
-    @property
-    def reply(self) -> Any:
-        assert self.status == 200, (self.status, self.body)
-        return orjson.loads(self.body)
-
-
-async def ask(
-    address: str,
-    message: Any = None,
-    *,
-    method: str = "POST",
-    path: str = "/",
-    tls: ssl.SSLContext | None = None,
-    **headers: str | None,
-) -> Answer:
-    """Send one request. A header that is None is left out."""
-    body = b"" if message is None else orjson.dumps(message)
-    given = {
-        "Host": "localhost",
-        "Content-Type": "application/json",
-        "Content-Length": str(len(body)),
-        "Connection": "close",
-    }
-    given.update({name.replace("_", "-"): value for name, value in headers.items()})  # type: ignore[misc]
-    lines = [f"{method} {path} HTTP/1.1", *[f"{name}: {value}" for name, value in given.items() if value is not None]]
-    place = address.rpartition("://")[2]
-    if place.startswith("/"):
-        reader, writer = await asyncio.open_unix_connection(place)
-    else:
-        host, _, port = place.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
-    with closing(writer):
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-        if method != "GET":
-            return Answer(await asyncio.wait_for(reader.read(), 20))
-        return Answer(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20))
-
-
-def serving(**options: Any) -> Server:
-    server = Server(**options)
-    server.state.called = []
-
-    @server
-    def who(ctx: Context) -> Any:
-        server.state.called.append(ctx.identity)
-        return [ctx.identity, ctx.credentials.uid, list(ctx.credentials.names), ctx.headers["host"]]
-
-    return server
-
-
-WHO = request("who")
-
-
-@pytest.mark.parametrize(
-    "authorization", [None, "", "Bearer", "Bearer wrong", "Basic c2VjcmV0", "secret", "Bearer secret x"]
+UPGRADE = (
+    *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
 )
-async def test_without_the_token_nothing_is_called(authorization: str | None) -> None:
-    server = serving(token="secret")
+WHO = call("who")
+
+
+def bearer(token: str | None) -> tuple[str, ...]:
+    return () if token is None else (f"Authorization: Bearer {token}",)
+
+
+async def ask(address: str, data: bytes, **options: Any) -> Answer:
+    """One request, on a connection of its own."""
+    async with http_connection(address, **options) as connection:
+        return await connection.ask(data)
+
+
+async def statuses(connection: RawHttpConnection, *requests: bytes) -> list[int]:
+    """The statuses of requests, one after the other."""
+    return [(await connection.ask(each)).status for each in requests]
+
+
+def of_host(data: bytes, host: str) -> bytes:
+    return data.replace(b"Host: 127.0.0.1", f"Host: {host}".encode())
+
+
+# -- tokens ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shown", [None, "", "Bearer", "Bearer wrong", "Basic c2VjcmV0", "secret", "Bearer secret x"])
+async def test_without_the_token_nothing_is_called(shown: str | None) -> None:
+    server = Door(token="secret")
+    lines = [] if shown is None else [f"Authorization: {shown}"]
     async with server.listening(port=0) as address:
-        answer = await ask(address, WHO, Authorization=authorization)
+        answer = await ask(address, post(call("note", 1), *lines))
         assert answer.status == 401
         assert answer.headers["www-authenticate"].startswith("Bearer")
-        shaken = await ask(address, method="GET", Authorization=authorization, **UPGRADE)
-        assert shaken.status == (101 if authorization is None else 401)  # a browser may say it with its first call
-    assert server.state.called == []
+        async with http_connection(address) as connection:
+            connection.send(get("/", *UPGRADE, *lines))
+            # A browser may say it with its first call.
+            assert (await connection.head())[0] == (101 if shown is None else 401)
+    assert server.noted == []
 
 
 async def test_the_token_is_good_for_one_request() -> None:
-    async with serving(token="secret").listening(port=0) as address:
-        assert (await ask(address, WHO, Authorization="Bearer secret")).reply["result"][0] == "token"
-        assert (await ask(address, WHO)).status == 401
+    async with Door(token="secret").listening(port=0) as address:
+        assert (await ask(address, post(WHO, *bearer("secret")))).json["result"] == "token"
         # To say it in a call is for connections that stay.
-        login = request("rpc.authenticate", ["secret"])
-        assert (await ask(address, login)).status == 401
-        assert code_of((await ask(address, login, Authorization="Bearer secret")).reply) == -32600
+        said = call("rpc.authenticate", "secret")
+        async with http_connection(address) as connection:
+            assert await statuses(connection, post(said), post(WHO)) == [401, 401]
+        assert outcome((await ask(address, post(said, *bearer("secret")))).json) == -32600
 
 
-async def test_requests_of_one_connection_have_each_their_own_identity(connect: Connect) -> None:
-    desk = Desk()
-    desk.go.set()
-    async with serving(authenticate=desk).listening(port=0) as address:
-        raw = await connect(address)
-        body = orjson.dumps(WHO)
-        head = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}\r\n"
-        for token in ("alice-secret", "bob-secret", "nobody", "alice-secret"):
-            await raw.send(head.format(len(body), f"Authorization: Bearer {token}\r\n").encode() + body)
-        await raw.send(head.format(len(body), "Connection: close\r\n").encode() + body)
-        answers = await asyncio.wait_for(raw.reader.read(), 20)
-        found = [each.split(b"\r\n\r\n") for each in answers.split(b"HTTP/1.1 ")[1:]]
-        assert [int(head[:3]) for head, _ in found] == [200, 200, 401, 200, 401]
-        assert [orjson.loads(found[n][1])["result"][0] for n in (0, 1, 3)] == ["alice", "bob", "alice"]
-
-
-async def test_allow_counts_over_http() -> None:
-    desk = Desk()
-    desk.go.set()
-    server = serving(authenticate=desk)
+async def test_requests_of_one_connection_have_each_their_own_identity() -> None:
+    server = Door(authenticate=Desk(is_open=True))
     server.add(lambda: "erased", name="erase", allow="alice")
-    async with server.listening(port=0) as address:
-        erase = request("erase")
-        assert (await ask(address, erase, Authorization="Bearer alice-secret")).reply["result"] == "erased"
-        answer = await ask(address, [erase, WHO], Authorization="Bearer bob-secret")
-        assert [each.get("error", {}).get("code") for each in answer.reply] == [-32006, None]
+    async with server.listening(port=0) as address, http_connection(address) as connection:
+        for token in ("alice-secret", "bob-secret", "nobody", "alice-secret"):
+            connection.send(post(WHO, *bearer(token)))
+        answers = [await connection.answer() for _ in range(4)]
+        assert [each.status for each in answers] == [200, 200, 401, 200]
+        assert [answers[n].json["result"] for n in (0, 1, 3)] == ["alice", "bob", "alice"]
+        both = b"[%b,%b]" % (call("erase"), WHO)
+        assert outcome((await connection.ask(post(both, *bearer("alice-secret")))).json) == ["erased", "alice"]
+        assert outcome((await connection.ask(post(both, *bearer("bob-secret")))).json) == [-32006, "bob"]
 
 
 @has_peer_credentials
@@ -146,70 +102,238 @@ async def test_a_unix_socket_needs_neither_host_nor_token(tmp_path: Path) -> Non
     def find(credentials: Credentials) -> str | None:
         return "owner" if credentials.uid == os.getuid() else None
 
-    async with serving(authenticate=find).listening(unix=tmp_path / "socket") as address:
-        reply = (await ask(address, WHO, Host="whatever.example")).reply
-        assert reply["result"] == ["owner", os.getuid(), [], "whatever.example"]
-        assert (await ask(address, WHO, Host="page.example", Origin=PAGE)).status == 403
+    async with Door(authenticate=find).listening(unix=tmp_path / "socket") as address:
+        assert (await ask(address, of_host(post(WHO), "whatever.example"))).json["result"] == "owner"
+        assert (await ask(address, of_host(post(WHO, f"Origin: {PAGE}"), "page.example"))).status == 403
 
 
 async def test_a_certificate_is_enough_over_http(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-
-    def find(credentials: Credentials) -> str | None:
-        return credentials.names[0] if credentials.names else None
-
-    async with serving(authenticate=find, tls=authority.tls).listening(port=0) as address:
-        reply = (await ask(address, WHO, tls=authority.client("robot.example"))).reply
-        assert reply["result"][:3] == ["robot.example", None, ["robot.example"]]
+    async with Door(authenticate=Desk(is_open=True), tls=authority.tls).listening(port=0) as address:
+        answer = await ask(address, post(WHO), tls=authority.client("robot.example"))
+        assert answer.json["result"] == "robot.example"
 
 
 # -- pages ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["POST", "GET", "PUT", "OPTIONS"])
-@pytest.mark.parametrize("more", [{"Origin": PAGE}, {"Origin": "null"}, {"Host": "page.example"}])
-async def test_a_page_cannot_call(method: str, more: dict[str, str]) -> None:
+@pytest.mark.parametrize(("origin", "host"), [(PAGE, "127.0.0.1"), ("null", "127.0.0.1"), (None, "page.example")])
+async def test_a_page_cannot_call(origin: str | None, host: str) -> None:
     """With the token or without, and whatever it asks for."""
-    server = serving(token="secret")
+    server = Door(token="secret")
+    more = [] if origin is None else [f"Origin: {origin}"]
     async with server.listening(port=0) as address:
-        for token in ({}, {"Authorization": "Bearer secret"}):
-            answer = await ask(address, WHO, method=method, **more, **token)
-            assert answer.status == 403
-            assert not [name for name in answer.headers if name.startswith("access-")]
-            assert (await ask(address, method="GET", **UPGRADE, **more, **token)).status == 403
-    assert server.state.called == []
+        for token in (None, "secret"):
+            lines = [*more, *bearer(token)]
+            asked = [post(call("note", 1), *lines), get("/", *UPGRADE, *lines)]
+            asked += [get("/", *lines, method=method) for method in ("GET", "PUT", "OPTIONS")]
+            for data in asked:
+                answer = await ask(address, of_host(data, host))
+                assert answer.status == 403
+                assert not [name for name in answer.headers if name.startswith("access-")]
+    assert server.noted == []
 
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_an_allowed_page_is_told_why_it_cannot(is_async: bool) -> None:
     """Its browser would hide a 401 from it that does not say so; whatever it asked for."""
-
-    def accept(credentials: Credentials) -> Any:
-        return None
-
-    async def accept_later(credentials: Credentials) -> Any:
-        return None
-
-    server = Server(authenticate=accept_later if is_async else accept, origins=[PAGE])
+    server = Server(authenticate=Desk(is_open=True) if is_async else lambda credentials: None, origins=[PAGE])
     server.get("/page")(lambda: "hello")
     async with server.listening(port=0) as address:
-        for token in ({}, {"Authorization": "Bearer wrong"}):
-            for asked in ({}, {"Accept": "application/x-ndjson"}, {"path": "/page", "method": "GET"}):
-                answer = await ask(address, WHO, Origin=PAGE, **asked, **token)
+        for token in (None, "wrong"):
+            lines = (f"Origin: {PAGE}", *bearer(token))
+            for data in (post(WHO, *lines), post(WHO, "Accept: application/x-ndjson", *lines), get("/page", *lines)):
+                answer = await ask(address, data)
                 assert answer.status == 401
-                assert answer.headers["access-control-allow-origin"] == PAGE
-                assert answer.headers["vary"] == "Origin"
-            assert "access-control-allow-origin" not in (await ask(address, WHO, **token)).headers
+                assert (answer.headers["access-control-allow-origin"], answer.headers["vary"]) == (PAGE, "Origin")
+            assert "access-control-allow-origin" not in (await ask(address, post(WHO, *bearer(token)))).headers
 
 
 async def test_an_allowed_page_can() -> None:
-    async with serving(token="secret", origins=[PAGE], hosts=["api.example"]).listening(port=0) as address:
+    asked = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
+    async with Door(token="secret", origins=[PAGE], hosts=["api.example"]).listening(port=0) as address:
         for host in ("api.example", "localhost"):
-            asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-            allowed = await ask(address, method="OPTIONS", Host=host, Origin=PAGE, **asked)
+            allowed = await ask(address, of_host(get("/", f"Origin: {PAGE}", *asked, method="OPTIONS"), host))
             assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (204, PAGE)
-            answer = await ask(address, WHO, Host=host, Origin=PAGE, Authorization="Bearer secret")
-            assert answer.reply["result"][0] == "token"
-            assert answer.headers["access-control-allow-origin"] == PAGE
-            assert answer.headers["vary"] == "Origin"
-        assert (await ask(address, WHO, Origin="https://other.example", Authorization="Bearer secret")).status == 403
+            answer = await ask(address, of_host(post(WHO, f"Origin: {PAGE}", *bearer("secret")), host))
+            assert answer.json["result"] == "token"
+            assert (answer.headers["access-control-allow-origin"], answer.headers["vary"]) == (PAGE, "Origin")
+        other = post(WHO, "Origin: https://other.example", *bearer("secret"))
+        assert (await ask(address, other)).status == 403
+
+
+# -- attempts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["wrong", None])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_the_third_401_is_the_last(token: str | None, is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[str | None] = []
+
+    def now(credentials: Credentials) -> Any:
+        asked.append(credentials.token)
+
+    async def later(credentials: Credentials) -> Any:
+        now(credentials)
+
+    server = Server(authenticate=later if is_async else now, limits=Limits(auth_timeout=None))
+    async with server.listening(port=0) as address, http_connection(address) as connection:
+        connection.send(post(WHO, *bearer(token)) * 50)  # in one go: those behind the third are not looked at
+        answers = [await connection.answer() for _ in range(3)]
+        assert [each.status for each in answers] == [401, 401, 401]
+        assert [each.headers.get("connection") for each in answers] == [None, None, "close"]
+        assert await ends(connection)
+    assert len(asked) == 3
+    assert "3 requests without an accepted token" in caplog.text
+    assert server.stats()["closed_for_limits"] == 1
+
+
+async def ends(connection: RawHttpConnection) -> bool:
+    """Wait until the server closes, or the connection is lost; nothing may come until then."""
+    with contextlib.suppress(ConnectionError):
+        assert await connection.rest() == b""
+    return True
+
+
+async def test_calls_that_succeed_and_pages_count_no_less() -> None:
+    server = Door(token="right")
+    server.get("/secret")(lambda: "secret")
+    wrong, right = post(WHO, *bearer("wrong")), post(WHO, *bearer("right"))
+    page, upgrade = get("/secret"), get("/", *UPGRADE, *bearer("wrong"))
+    async with server.listening(port=0) as address:
+        for asked in ((wrong, right, wrong, right, wrong), (page, page, upgrade)):
+            async with http_connection(address) as connection:
+                assert await statuses(connection, *asked) == [200 if each is right else 401 for each in asked]
+                assert await ends(connection)
+
+
+# -- time -----------------------------------------------------------------------------------------------------------
+
+
+async def test_401_does_not_prolong_it(caplog: pytest.LogCaptureFixture) -> None:
+    server = Door(token="right", limits=Limits(auth_timeout=0.3))
+    wrong, right = post(WHO, *bearer("wrong")), post(WHO, *bearer("right"))
+    async with (
+        server.listening(port=0) as address,
+        http_connection(address) as known,
+        http_connection(address) as raw,
+        http_connection(address) as late,
+    ):
+        assert await statuses(known, right) == [200]
+        assert await statuses(raw, wrong) == [401]
+        late.send(right[:60])  # the head has not come when the time is over
+        answer = await late.answer()
+        assert answer.status == 408
+        assert b"auth_timeout" in answer.body
+        assert await ends(raw)
+        assert await ends(late)
+        assert await statuses(known, wrong, right) == [401, 200]
+    assert caplog.text.count("not authenticated after 0.3 s (auth_timeout)") == 2
+
+
+async def test_pages_for_everybody_do_not_prolong_it(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(token="right", limits=Limits(auth_timeout=0.2))
+    going = asyncio.Event()
+
+    @server.get("/slow", public=True)
+    async def slow() -> str:
+        await going.wait()
+        return "done"
+
+    async with (
+        server.listening(port=0) as address,
+        http_connection(address) as waiting,
+        http_connection(address) as quick,
+    ):
+        waiting.send(get("/slow"))
+        assert await statuses(quick, get("/healthz")) == [200]
+        assert await ends(quick)  # the time of the other one, which is older, is over as well
+        going.set()
+        answer = await waiting.answer()  # what was begun is finished, and is the last
+        assert (answer.status, answer.headers["connection"], answer.body) == (200, "close", b"done")
+        assert await ends(waiting)
+
+
+async def test_a_function_that_takes_long_does_not_prolong_it() -> None:
+    """Not even one that does not let itself be cancelled, and finds in the end that the peer is known."""
+    going = asyncio.Event()
+    asked = 0
+
+    async def stubborn(credentials: Credentials) -> Any:
+        nonlocal asked
+        asked += 1
+        while not going.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await going.wait()
+        return "me"
+
+    server = Door(authenticate=stubborn, limits=Limits(auth_timeout=0.2))
+    async with server.listening(port=0) as address, http_connection(address) as connection:
+        answer = await connection.ask(post(WHO, *bearer("any")))
+        assert (answer.status, answer.headers["connection"]) == (401, "close")
+        assert await ends(connection)
+        assert asked == 1
+        going.set()
+
+
+@pytest.mark.parametrize("said", [b"", b"PO", b"\x16\x03\x01", PING])
+async def test_what_was_said_before_is_in_it(said: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The time of a connection counts from its beginning, whatever it speaks, also before the handshake of TLS."""
+    tls = server_tls() if said == b"\x16\x03\x01" else None
+    server = Server(token="secret", tls=tls, limits=Limits(auth_timeout=0.2, message_timeout=None))
+    async with raw_peers(server) as connect:
+        raw = await connect()
+        if said == PING:
+            raw.send(PING)
+        else:
+            raw.write(said)
+        assert [outcome(each) for each in await raw.rest()] == (["pong", REFUSED] if said == PING else [])
+    assert server.stats()["closed_for_limits"] == (0 if tls else 1)
+    assert ("not authenticated after 0.2 s (auth_timeout)" in caplog.text) is (tls is None)
+
+
+async def test_without_authentication_it_may_wait() -> None:
+    async with raw_peers(Server(limits=Limits(auth_timeout=0.05))) as connect:
+        raw = await connect()
+        await asyncio.sleep(0.2)
+        assert await outcomes(raw, PING) == ["pong"]
+
+
+# -- WebSocket ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+async def test_the_first_call_tells(scheme: str) -> None:
+    """As on the line stream: a message that is too long is skipped, and answered with an error."""
+    tls = server_tls() if scheme == "wss" else None
+    server = Door(token="secret", limits=Limits(auth_message_size=1000), tls=tls)
+    async with server.listening(port=0) as address:
+        raw = await RawPeer.open(f"{scheme}://{address.rpartition('/')[2]}/", tls=client_side() if tls else None)
+        assert await outcomes(raw, request("who")) == [REFUSED]
+        reply = await raw.ask(request("echo", "x" * 5000))
+        assert (outcome(reply), reply["id"], reply["error"]["data"]["limit"]) == (-32001, 1, 1000)
+        assert await outcomes(raw, login("x" * 1000), login("wrong")) == [-32001, REFUSED]
+        assert await outcomes(raw, login("secret"), request("who")) == [True, "token"]
+        assert len(await raw.result("echo", "x" * 5000)) == 5000
+        raw.close()
+
+
+async def test_the_handshake_tells() -> None:
+    server = Door(token="secret", limits=Limits(auth_message_size=1000))
+    async with server.listening(port=0) as address, http_connection(address) as connection:
+        connection.send(get("/", *UPGRADE, *bearer("secret")))
+        assert (await connection.head())[0] == 101
+        text = orjson.dumps(request("size", "x" * 2000))
+        # A masked text frame, with a mask of zeros.
+        connection.send(b"\x81\xfe" + len(text).to_bytes(2, "big") + bytes(4) + text)
+        head = await connection.reader.readexactly(2)
+        assert outcome(orjson.loads(await connection.reader.readexactly(head[1]))) == 1500  # of base64
+
+
+async def test_nobody_waits_for_long_before() -> None:
+    server = Door(token="secret", limits=Limits(auth_timeout=0.2))
+    async with server.listening(port=0) as address:
+        raw = await RawPeer.open(f"ws://{address}/")
+        assert [outcome(each) for each in await raw.rest()] == [REFUSED]
+        raw.close()
+    assert server.stats()["closed_for_limits"] == 1

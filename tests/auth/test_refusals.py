@@ -2,117 +2,83 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
-import logging
 import ssl
 
-import orjson
 import pytest
 
 from rpcstream import AsyncClient, NotAuthenticated, Server
 
-from ..kit import authority, client_side, server_tls, until
+from ..kit import authority, batch, client_side, request, server_tls, until
+from ..kit.http import call, get, post
+from ..kit.messages import as_bytes
+from .callers import TOKEN, http_connection, login, talking
+from .test_over_http import UPGRADE, bearer, of_host
 
-TOKEN = "a-long-secret"
-HANDSHAKE = (
-    "Upgrade: websocket",
-    "Connection: Upgrade",
-    "Sec-WebSocket-Version: 13",
-    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
-)
-
-
-async def ask(address: str, *sent: bytes, tls: ssl.SSLContext | None = None) -> bytes:
-    """All that a server answers to this, until it closes."""
-    host, _, port = address.removeprefix("tls://").rpartition(":")
-    async with asyncio.timeout(20):
-        reader, writer = await asyncio.open_connection(
-            host, int(port), ssl=tls, server_hostname="localhost" if tls else None
-        )
-        try:
-            writer.write(b"".join(sent))
-            if tls is None:
-                writer.write_eof()
-            return await reader.read()
-        finally:
-            writer.close()
+CALL = as_bytes(request("f")) + b"\n"
+COUNTERS = ("not_authenticated", "logins_refused", "handshakes_refused")
 
 
-def post(*headers: str) -> bytes:
-    body = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}'
-    head = ["POST / HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", *headers]
-    return "\r\n".join([*head, "Connection: close", "", ""]).encode() + body
+def counts(server: Server) -> tuple[int, ...]:
+    stats = server.stats()
+    return tuple(stats[name] for name in COUNTERS)
 
 
-def get(*headers: str, host: str = "localhost") -> bytes:
-    return "\r\n".join(["GET / HTTP/1.1", f"Host: {host}", *headers, "", ""]).encode()
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server(token=TOKEN)
-
-
-def counts(server: Server) -> tuple[int, int, int]:
-    counters = server.counters
-    return counters.not_authenticated, counters.logins_refused, counters.handshakes_refused
-
-
-def login(token: str) -> bytes:
-    return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "rpc.authenticate", "params": [token]}) + b"\n"
-
-
-CALL = b'{"jsonrpc":"2.0","id":1,"method":"f"}\n'
+def lines(*messages: object) -> bytes:
+    return b"".join(as_bytes(each) + b"\n" for each in messages)
 
 
 @pytest.mark.parametrize(
     ("sent", "counted", "logged"),
     [
-        (CALL, (1, 0, 0), "refused a request from 127.0.0.1:PORT: it has shown no token"),
-        (b"[%b,%b]\n" % (CALL[:-1], CALL[:-1]), (2, 0, 0), "refused a request from 127.0.0.1:PORT"),
-        (login("guess"), (1, 1, 0), "refused a login from 127.0.0.1:PORT: the token is not accepted"),
-        (login("a") + login("b") + login("c") + login("d"), (4, 4, 0), "refused a login from 127.0.0.1:PORT"),
-        (post(), (1, 0, 0), "refused a request from 127.0.0.1:PORT: it has shown no token"),
-        (post("Authorization: Bearer guess"), (1, 1, 0), "refused a login from 127.0.0.1:PORT"),
-        (get(*HANDSHAKE, "Authorization: Bearer guess"), (1, 1, 0), "refused a login from 127.0.0.1:PORT"),
-        (get(*HANDSHAKE, host="evil.example"), (0, 0, 1), "its WebSocket handshake got 403: The host 'evil.example'"),
-        (get(*HANDSHAKE[:2]), (0, 0, 1), "its WebSocket handshake got 400: Sec-WebSocket-Key"),
-        (get("Upgrade: h2c", "Connection: Upgrade"), (1, 0, 0), "it has shown no token"),
-        (b"\x16\x03\x01\x00\x05hello", (0, 0, 1), "refused a handshake of 127.0.0.1:PORT: the client speaks TLS"),
-        (login(TOKEN) + CALL, (0, 0, 0), None),
-        (post(f"Authorization: Bearer {TOKEN}"), (0, 0, 0), None),
+        (CALL, (1, 0, 0), "refused a request from ADDRESS: it has shown no token"),
+        (lines(batch(request("f"), request("f"))), (2, 0, 0), "refused a request from ADDRESS"),
+        (lines(login("guess")), (1, 1, 0), "refused a login from ADDRESS: the token is not accepted"),
+        (lines(*[login(f"guess{n}") for n in range(4)]), (4, 4, 0), "refused a login from ADDRESS"),
+        (post(call("f")), (1, 0, 0), "refused a request from ADDRESS: it has shown no token"),
+        (post(call("f"), *bearer("guess")), (1, 1, 0), "refused a login from ADDRESS"),
+        (get("/", *UPGRADE, *bearer("guess")), (1, 1, 0), "refused a login from ADDRESS"),
+        (of_host(get("/", *UPGRADE), "evil.example"), (0, 0, 1), "its WebSocket handshake got 403: The host 'evil.ex"),
+        (get("/", *UPGRADE[:2]), (0, 0, 1), "its WebSocket handshake got 400: Sec-WebSocket-"),
+        (get("/", "Upgrade: h2c", "Connection: Upgrade"), (1, 0, 0), "it has shown no token"),
+        (b"\x16\x03\x01\x00\x05hello", (0, 0, 1), "refused a handshake of ADDRESS: the client speaks TLS"),
+        (lines(login(), request("rpc.ping")), (0, 0, 0), None),
+        (post(call("f"), *bearer(TOKEN)), (0, 0, 0), None),
     ],
 )
 async def test_refusals_are_counted_and_logged(
-    server: Server, caplog: pytest.LogCaptureFixture, sent: bytes, counted: tuple[int, int, int], logged: str | None
+    caplog: pytest.LogCaptureFixture, sent: bytes, counted: tuple[int, ...], logged: str | None
 ) -> None:
+    server = Server(token=TOKEN)
     async with server.listening(port=0) as address:
-        await ask(address, sent)
-        assert counts(server) == counted
+        async with http_connection(address) as connection:
+            connection.send(sent)
+            connection.writer.write_eof()
+            await connection.rest()
+            own = "{}:{}".format(*connection.writer.get_extra_info("sockname"))
         async with AsyncClient(address, token=TOKEN) as client:
             stats = await client.request("rpc.stats")
-            assert (stats["not_authenticated"], stats["logins_refused"], stats["handshakes_refused"]) == counted
-    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert counts(server) == tuple(stats[name] for name in COUNTERS) == counted
     if logged is None:
-        assert warnings == []
+        assert not caplog.text
     else:
-        before, _, behind = logged.partition("127.0.0.1:PORT")
-        assert any(before in line and behind in line for line in warnings), warnings
+        assert logged.replace("ADDRESS", own) in caplog.text
         assert TOKEN not in caplog.text
         assert "guess" not in caplog.text
 
 
-async def test_a_guesser_does_not_fill_the_log(server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    async with server.listening(port=0) as address:
-        for _ in range(20):
-            await ask(address, CALL * 20)
-    assert server.counters.not_authenticated == 400
+async def test_a_guesser_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server(token=TOKEN)
+    async with talking(server) as raw:
+        raw.send(*[request("f")] * 400)
+        await raw.receive_many(400)
+    assert counts(server) == (400, 0, 0)
     assert caplog.text.count("it has shown no token") == 10
 
 
-async def test_a_token_that_an_authenticated_peer_changes_to(server: Server) -> None:
+async def test_a_token_that_an_authenticated_peer_changes_to() -> None:
+    server = Server(token=TOKEN)
     async with server.listening(port=0) as address, AsyncClient(address, token=TOKEN) as client:
         with pytest.raises(NotAuthenticated):
             await client.request("rpc.authenticate", {"token": "guess"})
@@ -122,9 +88,11 @@ async def test_a_token_that_an_authenticated_peer_changes_to(server: Server) -> 
 async def test_tls_handshakes_that_fail(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(tls=dataclasses.replace(server_tls(), client_ca=authority()))
     async with server.listening(port=0) as address:
-        await ask(address)  # a monitor that only looks whether the port is open
-        with contextlib.suppress(ssl.SSLError, ConnectionError):
-            assert await ask(address, CALL, tls=client_side()) == b"", "it has no certificate"
-        await until(lambda: server.counters.handshakes_refused)
-    assert server.counters.handshakes_refused == 1
+        async with http_connection(address):
+            pass  # a monitor that only looks whether the port is open
+        with contextlib.suppress(ssl.SSLError, ConnectionError):  # it has no certificate
+            async with http_connection(address, client_side()) as connection:
+                connection.send(CALL)
+                assert await connection.rest() == b""
+        await until(lambda: counts(server) == (0, 0, 1))
     assert "TLS failed: peer did not return a certificate" in caplog.text
