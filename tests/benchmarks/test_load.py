@@ -7,7 +7,6 @@ import json
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,47 +55,6 @@ async def test_right_replies_are_counted(connections: int, in_flight: int) -> No
     assert 0 < latency.p50 <= latency.p90 <= latency.p99 <= latency.p999 <= latency.max
 
 
-async def test_so_many_calls_are_kept_in_flight_and_sent_at_once() -> None:
-    most = 0
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal most
-        while data := await reader.read(1 << 16):
-            most = max(most, data.count(b"\n"))
-            writer.write(b"".join(map(right_reply, data.splitlines())))
-
-    async with serving(handle) as port:
-        await run(port, in_flight=20)
-    assert most == 20
-
-
-async def test_the_calls_in_flight_are_waited_for_at_the_end() -> None:
-    asked = answered = 0
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked, answered
-        while line := await reader.readline():
-            asked += 1
-            await asyncio.sleep(0.03)
-            writer.write(right_reply(line))
-            answered += 1
-
-    async with serving(handle) as port:
-        done = await run(port, in_flight=3)
-    assert asked == answered > done.calls
-
-
-async def test_replies_in_any_order() -> None:
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            asked = [await reader.readline() for _ in range(8)]
-            writer.write(b"".join(map(right_reply, reversed(asked))))
-
-    async with serving(handle) as port:
-        done = await run(port, in_flight=8, connections=2)
-    assert done.calls >= 8
-
-
 async def test_replies_a_byte_at_a_time() -> None:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -120,13 +78,6 @@ async def test_messages_larger_than_all_buffers() -> None:
     async with serving(handle) as port:
         done = await run(port, message, message, in_flight=2)
     assert done.calls > 0
-
-
-async def test_without_a_number_replies_come_in_order() -> None:
-    async with serving(lines(lambda line: b"pong\n")) as port:
-        assert (await run(port, b"ping\n", b"pong\n", in_flight=4)).calls > 0
-        with pytest.raises(WrongReply, match=r"expected \(5 bytes\): ping\n; got \(5 bytes\): pong"):
-            await run(port, b"ping\n", b"ping\n", in_flight=4)
 
 
 def is_nth(line: bytes, n: int = 500) -> bool:
@@ -187,21 +138,6 @@ async def test_a_lost_connection_is_an_error() -> None:
         with pytest.raises(LoadFailed, match="connection lost") as caught:
             await run(port, connections=2, seconds=20)
     assert not isinstance(caught.value, WrongReply)
-
-
-async def test_a_server_that_serves_only_one_connection_is_noticed() -> None:
-    opened = 0
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal opened
-        opened += 1
-        if opened == 1:
-            await lines()(reader, writer)
-        await reader.read()
-
-    async with serving(handle) as port:
-        with pytest.raises(LoadFailed, match="2 of 3 connections have had no reply"):
-            await run(port, connections=3, patience=0.3)
 
 
 async def test_a_reply_that_never_comes_is_noticed_although_others_come() -> None:
@@ -274,15 +210,3 @@ async def test_echo(connections: int, in_flight: int) -> None:
     with echo() as port:
         done = await run(port, REQUEST, REQUEST, connections=connections, in_flight=in_flight)
     assert done.calls > 0
-
-
-def test_echo_to_who_does_not_read_meanwhile() -> None:
-    data = bytes(range(256)) * 100_000
-    with echo() as port, socket.create_connection(("127.0.0.1", port), 20) as connection, ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(connection.sendall, data)
-        with pytest.raises(TimeoutError):
-            sent.result(0.3)  # all buffers are full: the rest waits for us
-        got = bytearray()
-        while len(got) < len(data):
-            got += connection.recv(1 << 20)
-    assert got == data

@@ -132,16 +132,6 @@ def test_driver_gets_right_answers_at_a_unix_socket(script: str) -> None:
     assert not Path(path).parent.exists()
 
 
-def test_zmq_sends_arrays_as_their_bytes() -> None:
-    with serving("zmq_.py", "--raw") as port:
-        check_load("zmq_.py", port, *ARRAY, "--raw")
-
-
-def test_our_client_calls_a_method_of_another_name() -> None:
-    with serving("hub_.py", "--direct") as port:
-        check_load("rpcstream_.py", port, *ARRAY, "--method", "echo_array")
-
-
 # -- by hand --------------------------------------------------------------------------------------------------
 
 SUM = {"jsonrpc": "2.0", "id": 7, "method": "sum", "params": {"a": 40, "b": 2}}

@@ -126,14 +126,6 @@ def test_servers_of_a_case_are_started_anew_in_each_round_and_the_order_turns(fa
     assert [(each.name, each.figures) for each in table.entries] == [("a", (100, 100)), ("b", (100, 100))]
 
 
-def test_contender_that_fails_in_one_round_is_not_started_again(fake: Any) -> None:
-    told: list[str] = []
-    case = Case(title="sum", contenders=(fake("broken", "broken"), fake("good")), restarts=True)
-    table = measure.run_case(case, replace(SETTINGS, tell=told.append))
-    assert told.count("starting broken") == 1
-    assert [len(each.figures) for each in table.entries] == [0, 2]
-
-
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs /proc")
 def test_memory_is_what_large_echoes_take_above_the_idle_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "SETTLE", 0.0)
@@ -227,20 +219,3 @@ def test_command_reports_and_fails_for_ours_only(
     assert ("rpcstream: failed: so" in printed.err) == (problem is not None)
     document = json.loads(file.read_text())
     assert set(document) == {"date", "seconds", "rounds", "versions", "machine", "topics", "targets"}
-
-
-def test_another_checkout_must_be_one(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import rpcstream
-
-    here = str(Path(rpcstream.__file__).parents[1])
-    for arguments, reason in (
-        (["before"], "the topic before needs another checkout: --against PATH"),
-        (["--against", str(tmp_path)], f"--against {tmp_path}: no package rpcstream lies there"),
-        (["--against", here], f"--against {here}: that is the one that is measured"),
-    ):
-        with pytest.raises(SystemExit):
-            run.main(arguments)
-        assert reason in capsys.readouterr().err
-    (tmp_path / "rpcstream").mkdir()
-    (tmp_path / "rpcstream" / "__init__.py").touch()
-    assert run.parsed(["before", "--against", str(tmp_path)]).against == tmp_path

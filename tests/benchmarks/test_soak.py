@@ -41,11 +41,6 @@ def test_what_grows_is_found(what: str, step: int) -> None:
     assert f"{what} grows" in reason
 
 
-def test_warming_up_and_outliers_are_not_growth() -> None:
-    sizes = [40_000, 45_000, 49_000, 50_000, 50_000, 60_000, 50_000, 70_000, 50_100]
-    assert judged(*[sample(rss=size) for size in sizes]) == []
-
-
 def series(*sizes: float) -> list[dict[str, Any]]:
     return [sample(rss=size) for size in sizes]
 
@@ -56,39 +51,6 @@ def test_one_step_is_not_growth_whenever_it_comes(place: int) -> None:
     noise = [0, 40, -30, 10, 60, -50] * 5
     steps = [54_000] * place + [55_300] * (30 - place)
     assert judged(*series(*[size + each for size, each in zip(steps, noise, strict=True)])) == []
-
-
-def test_a_step_that_is_no_arena_is_growth() -> None:
-    (reason,) = judged(*series(*[50_000] * 20, *[60_000] * 10))
-    assert "rss grows" in reason
-
-
-@pytest.mark.parametrize("noise", [0, 100])
-def test_growth_beside_a_step_is_found(noise: int) -> None:
-    sizes = [54_000 + 130 * number + (1300 if number > 14 else 0) + noise * (number % 3) for number in range(30)]
-    (reason,) = judged(*series(*sizes))
-    assert "rss grows" in reason
-
-
-def test_growth_in_many_steps_is_found() -> None:
-    (reason,) = judged(*series(*[50_000 + 1024 * (number // 5) for number in range(30)]))
-    assert "rss grows" in reason
-
-
-@pytest.mark.parametrize(("what", "size", "step"), [("malloc", 10_000, 30), ("blocks", 190_000, 80)])
-def test_some_kib_a_period_are_found_in_what_is_in_use(what: str, size: int, step: int) -> None:
-    found = judged(*[sample(**{what: size + step * number}) for number in range(30)])
-    assert [what in reason for reason in found] == [True]
-    assert judged(*[sample(**{what: size + (400 if number > 17 else 0)}) for number in range(30)]) == []
-    assert judged(*[sample(**{what: size + step * (number % 4)}) for number in range(30)]) == []
-
-
-def test_a_rise_without_its_largest_step() -> None:
-    assert verdict.rise_without_one_step([0] * 4 + [0] * 4 + [7] * 4) == 0
-    even = [3 * number for number in range(24)]
-    before, after = verdict.thirds(even)
-    assert verdict.rise_without_one_step(even) == after - before == 24
-    assert verdict.rise_without_one_step([5] * 12) == 0
 
 
 def test_what_is_left_over_or_wrong_or_never_done_is_told() -> None:

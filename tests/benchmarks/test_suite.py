@@ -54,10 +54,6 @@ def test_ratio_is_taken_round_by_round() -> None:
         ratio([1], [1, 2])
 
 
-def test_rounds_come_in_turn() -> None:
-    assert measure.plan("AB", 2) == [(0, "A"), (0, "B"), (1, "A"), (1, "B")]
-
-
 def target(**changes: Any) -> targets.Target:
     one = targets.Target(case="c", topic="t", title="x", entry="us", base="them", bound=2, sense="at least")
     return replace(one, **changes)
@@ -81,14 +77,6 @@ def results(*entries: Entry) -> dict[str, list[Table]]:
 def test_target_is_judged_by_the_median(changes: dict[str, Any], measured: Spread, met: bool) -> None:
     verdict = targets.evaluate(target(**changes), results(entry("us", 20, 30, 40), entry("them", 10, 10, 10)))
     assert verdict == targets.Verdict(target(**changes), measured, met)
-
-
-def test_target_that_was_not_measured_says_why() -> None:
-    assert targets.evaluate(target(), {}).why == "the topic t was not run"
-    missing = Entry(name="them", problem="skipped: no module")
-    verdict = targets.evaluate(target(), results(entry("us", 1), missing))
-    assert (verdict.met, verdict.why) == (None, "them: skipped: no module")
-    assert targets.evaluate(target(), results(entry("us", 1))).why == "them: left out"
 
 
 def test_every_target_names_a_topic_and_contenders_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,22 +139,6 @@ def test_table_shows_figures_shares_and_reasons() -> None:
     ]
 
 
-def test_sections_of_a_page_are_found_again() -> None:
-    sections = {"one": report.section("monday", "figures", "a target"), "two": report.section("tuesday", "more", "")}
-    assert report.sections_of(report.page(sections, "picture.svg")) == sections
-    assert report.sections_of("something else") == {}
-
-
-def test_page_says_how_to_run_it() -> None:
-    made = report.page({"t": report.section("caption", "figures", "")}, None)
-    assert report.HOW_TO_RUN.strip() in made
-    page = Path(__file__).parents[2] / "docs" / "reference" / "benchmarks.md"
-    assert report.HOW_TO_RUN.strip() in page.read_text()
-    for topic in ("array", "array-unix", "array-hub", "array-memory", "image", "photo", "before"):
-        assert topic in TOPICS
-        assert f"| `{topic}` |" in report.HOW_TO_RUN
-
-
 # -- the templates of calls ---------------------------------------------------------------------------------------
 
 
@@ -200,14 +172,6 @@ def test_batch_has_ids_and_results_of_its_own() -> None:
     assert not fits([{**replies[0], "result": 0}, *replies[1:]], 2000000)
 
 
-def test_grpc_templates_are_protobuf() -> None:
-    assert calls.grpc_templates(calls.SUM) == (b"\x08%%%%\x10\x01", b"\x08&&&&")
-    request, reply = calls.grpc_templates(calls.LOGIN)
-    password = calls.PASSWORD.encode()
-    assert request == b"\x0a\x0buser@@@@@@@\x12" + bytes([len(password)]) + password + b"\x18\x01"
-    assert reply.startswith(b"\x0a\x0buser@@@@@@@\x12" + bytes([12 + len(password)]) + b"user@@@@@@@:" + password)
-
-
 def test_wrong_results_do_not_fit() -> None:
     assert calls.fits_reply(calls.SUM)({"jsonrpc": "2.0", "id": 5, "result": 6}, 5)
     assert not calls.fits_reply(calls.SUM)({"jsonrpc": "2.0", "id": 6, "result": 6}, 5)
@@ -239,20 +203,6 @@ def test_bare_exchanges_carry_the_bytes_of_our_client() -> None:
     assert len(requests[1]) == len(large.our_request("echo", array))
     replies = [data.rstrip(b"\n") + b"\n" for way, data in sent if way == "receive"]
     assert lines.fits(0, replies[0])
-
-
-def test_calls_through_the_hub_carry_as_much_as_their_titles_say() -> None:
-    sizes = {hub.SMALL_TITLE: hub.SMALL, hub.TEXT_TITLE: hub.LARGE, hub.ARRAY_TITLE: hub.LARGE * 4 / 3}
-    for case in [*hub.small(), *hub.large()]:
-        (request,) = {contender.load.request for contender in case.contenders}
-        message = json.loads(fill(request, 2000000))
-        assert message["id"] == 2000000
-        (value,) = message["params"]
-        sent = value if isinstance(value, str) else value["data"]
-        assert len(sent) == pytest.approx(sizes[case.title], abs=4)
-        (fits,) = {contender.load.reply for contender in case.contenders[:1]}
-        assert fits({"jsonrpc": "2.0", "id": 2000000, "result": value}, 2000000)
-        assert not fits({"jsonrpc": "2.0", "id": 2000000, "result": "another"}, 2000000)
 
 
 def test_a_published_event_counts_for_each_subscriber() -> None:

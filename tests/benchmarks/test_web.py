@@ -94,12 +94,3 @@ def exchange(port: int, *pieces: bytes, until: Callable[[bytes], bool]) -> bytes
         while not until(got) and (more := connection.recv(65536)):
             got += more
         return got
-
-
-def test_bare_responder_answers_in_order_what_comes_at_once(bare: Running) -> None:
-    got = exchange(bare.port, GET + OTHER + GET, until=lambda got: got.count(web.PAGE) == 2)
-    assert [line for line in got.split(b"\r\n") if b"HTTP/1.1" in line] == [
-        b"HTTP/1.1 200 OK",
-        web.PAGE.removesuffix(b"\n") + b"\nHTTP/1.1 404 Not Found",
-        b"not foundHTTP/1.1 200 OK",
-    ]
