@@ -7,108 +7,99 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rpcstream.config import ConfigError, hub_options, read_file
-from rpcstream.config.files import parse_json
+
+COMMENTED = """
+// one
+{ /* two
+     lines */ "a": 1, // three
+  "b" /**/ : /* // */ [1, /***/ 2], "c": 3 //
+} /* end */"""
+LIKE_COMMENTS = r'{"a": "http://x/*y*/", "b//": "\"//\\", /* "c": 1, */ "d": "\\" /* "e */}'
 
 
-class TestJson:
-    def test_comments(self) -> None:
-        text = """
-        // one
-        { /* two
-             lines */ "a": 1, // three
-          "b" /**/ : /* // */ [1, /***/ 2], "c": 3 //
-        } /* end */"""
-        assert parse_json(text, "x") == {"a": 1, "b": [1, 2], "c": 3}
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("a.json", COMMENTED, {"a": 1, "b": [1, 2], "c": 3}),
+        ("a.json", LIKE_COMMENTS, {"a": "http://x/*y*/", "b//": '"//\\', "d": "\\"}),
+        ("a.JSONC", '{"port": 1}', {"port": 1}),
+        ("a.toml", "port = 1 # one", {"port": 1}),
+        # Without an ending the beginning says the form.
+        ("hub.conf", '{"port": 1}', {"port": 1}),
+        ("hub.conf", '  // x\n{"port": 1}', {"port": 1}),
+        ("hub.conf", '\n/* x */{"port": 1}', {"port": 1}),
+        ("hub.conf", '\ufeff{"port": 1}', {"port": 1}),
+        ("hub.conf", "# {\n[tls]\nkey = 'x'", {"tls": {"key": "x"}}),
+        ("empty", "", {}),
+    ],
+)
+def test_what_a_file_says(write: Any, name: str, text: str, found: dict[str, Any]) -> None:
+    assert read_file(write(name, text)) == read_file(str(write(name, text))) == found
 
-    def test_what_looks_like_comments_in_strings(self) -> None:
-        text = r'{"a": "http://x/*y*/", "b//": "\"//\\", /* "c": 1, */ "d": "\\" /* "e */}'
-        assert parse_json(text, "x") == {"a": "http://x/*y*/", "b//": '"//\\', "d": "\\"}
 
-    @pytest.mark.parametrize(
-        ("text", "words"),
-        [
-            ('{\n"a": 1,\n}', "f: line 2, column 7: a comma stands behind the last value"),
-            ('{"a": [1,\n2,\n/* x */ ]}', "f: line 2, column 2: a comma stands behind the last value"),
-            ('{\n"a": 1, // one\n /* more', "f: line 3, column 2: a comment begins here and does not end"),
-            ('{"a": 1 / 2}', "f: line 1, column 9: this is not JSON: expecting ',' delimiter"),
-            ('{"a": 1} {}', "f: line 1, column 10: this is not JSON: extra data"),
-            ("// nothing", "f: line 1, column 11: this is not JSON: expecting value"),
-            ('{"a": "\n"}', "f: line 1, column 8: this is not JSON: invalid control character"),
-            ('{"a": "//', "f: line 1, column 7: this is not JSON: unterminated string"),
-            ('{"a": NaN}', "f: NaN is no number"),
-            ('{"a": -Infinity}', "f: -Infinity is no number"),
-            ('{"a": 1, "b": {"c": 1, "c": 2}}', "f: 'c' stands twice in one object"),
-            ("[1]", "f: the file holds list, not an object"),
-            ("[" * 100_000, "f: too many arrays and objects inside each other"),
-            ('{"a": ' + "9" * 10_000 + "}", "f: a number in it is too long"),
-        ],
-    )
-    def test_complaints_name_the_line(self, text: str, words: str) -> None:
-        with pytest.raises(ConfigError) as caught:
-            parse_json(text, "f")
-        assert str(caught.value).startswith(words)
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("f.json", '{\n"a": 1,\n}', "line 2, column 7: a comma stands behind the last value"),
+        ("f.json", '{"a": [1,\n2,\n/* x */ ]}', "line 2, column 2: a comma stands behind the last value"),
+        ("f.json", '{\n"a": 1, // one\n /* more', "line 3, column 2: a comment begins here and does not end"),
+        ("f.json", '{"a": 1 / 2}', "line 1, column 9: this is not JSON: expecting ',' delimiter"),
+        ("f.json", '{"a": 1} {}', "line 1, column 10: this is not JSON: extra data"),
+        ("f.json", "// nothing", "line 1, column 11: this is not JSON: expecting value"),
+        ("f.json", '{"a": "\n"}', "line 1, column 8: this is not JSON: invalid control character"),
+        ("f.json", '{"a": "//', "line 1, column 7: this is not JSON: unterminated string"),
+        ("f.json", "port = 1", "line 1, column 1: this is not JSON"),
+        ("f.json", '{"a": NaN}', "NaN is no number"),
+        ("f.json", '{"a": -Infinity}', "-Infinity is no number"),
+        ("f.json", '{"a": 1, "b": {"c": 1, "c": 2}}', "'c' stands twice in one object"),
+        ("f.json", "[1]", "the file holds list, not an object"),
+        ("f.json", "[" * 100_000, "too many arrays and objects inside each other"),
+        ("f.json", '{"a": ' + "9" * 10_000 + "}", "a number in it is too long"),
+        ("f.toml", '{"port": 1}', "this is not TOML: "),
+        ("hub.conf", b"port = 1\nhost =\n", "this is not TOML: "),
+        ("hub.conf", b"port = 1\n\nhost = '\xff'", "line 3: this is not UTF-8"),
+        ("hub.conf", b"#" * 2_000_000, "a configuration file has at most 1048576 bytes"),
+        ("hub.conf", b"a = " + b"[" * 100_000, "too many arrays"),
+    ],
+)
+def test_complaints_name_the_file_and_the_line(write: Any, name: str, text: str | bytes, words: str) -> None:
+    path = write(name, text)
+    with pytest.raises(ConfigError) as caught:
+        read_file(path)
+    assert str(caught.value).startswith(f"{path}: {words}")
+    if "TOML" in words:
+        assert "line " in str(caught.value)
 
-    @given(
-        st.recursive(
-            st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('/*"\\\n a,]}')),
-            lambda inner: (
-                st.lists(inner, max_size=3) | st.dictionaries(st.text(st.sampled_from('/*"\\')), inner, max_size=3)
-            ),
-            max_leaves=10,
+
+def test_no_file_and_an_endless_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "none.toml")
+    with pytest.raises(IsADirectoryError):
+        hub_options(tmp_path, environ={})
+    with pytest.raises(ConfigError, match="1048576"):
+        read_file("/dev/zero")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('/*"\\\n a,]}')),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(st.sampled_from('/*"\\')), inner, max_size=3)
         ),
-        st.lists(st.sampled_from(["// x\n", '/* " ,] */', "/*/*/", "/***/", " ", '// "\n']), min_size=8, max_size=8),
-    )
-    def test_comments_between_any_two_tokens_change_nothing(self, value: Any, comments: list[str]) -> None:
-        encoder = json.JSONEncoder(separators=(",", ":"))
-        pieces: list[str] = []
-        for number, piece in enumerate(encoder.iterencode({"value": value})):
-            pieces += [comments[number % 8], piece]
-        assert parse_json("".join([*pieces, comments[0]]), "x") == {"value": value}
-
-
-class TestFiles:
-    def test_the_ending_says_the_form(self, write: Any) -> None:
-        assert read_file(write("a.toml", "port = 1 # one")) == {"port": 1}
-        assert read_file(write("a.json", '{"port": 1 /* one */}')) == {"port": 1}
-        assert read_file(str(write("a.JSONC", '{"port": 1}'))) == {"port": 1}
-        with pytest.raises(ConfigError, match=r"a.toml: this is not TOML: .*line 1"):
-            read_file(write("a.toml", '{"port": 1}'))
-        with pytest.raises(ConfigError, match=r"a.json: line 1, column 1: this is not JSON"):
-            read_file(write("a.json", "port = 1"))
-
-    @pytest.mark.parametrize(
-        "text", ['{"port": 1}', '  // x\n{"port": 1}', '\n/* x */{"port": 1}', '\ufeff{"port": 1}']
-    )
-    def test_without_an_ending_the_beginning_says_it(self, write: Any, text: str) -> None:
-        assert read_file(write("hub.conf", text)) == {"port": 1}
-
-    def test_else_it_is_toml(self, write: Any) -> None:
-        assert read_file(write("hub.conf", "# {\n[tls]\nkey = 'x'")) == {"tls": {"key": "x"}}
-        assert read_file(write("empty", "")) == {}
-
-    @pytest.mark.parametrize(
-        ("text", "words"),
-        [
-            (b"port = 1\nhost =\n", "this is not TOML: .*line 2"),
-            (b"port = 1\n\nhost = '\xff'", "line 3: this is not UTF-8"),
-            (b"#" * 2_000_000, "at most 1048576 bytes"),
-            (b"a = " + b"[" * 100_000, "too many arrays"),
-        ],
-    )
-    def test_complaints(self, write: Any, text: bytes, words: str) -> None:
-        with pytest.raises(ConfigError, match=f"hub.conf: .*{words}"):
-            read_file(write("hub.conf", text))
-
-    def test_no_file(self, tmp_path: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            read_file(tmp_path / "none.toml")
-        with pytest.raises(IsADirectoryError):
-            hub_options(tmp_path, environ={})
-
-    def test_an_endless_one(self) -> None:
-        with pytest.raises(ConfigError, match="at most"):
-            read_file("/dev/zero")
+        max_leaves=10,
+    ),
+    comments=st.lists(
+        st.sampled_from(["// x\n", '/* " ,] */', "/*/*/", "/***/", " ", '// "\n']), min_size=8, max_size=8
+    ),
+)
+def test_comments_between_any_two_tokens_change_nothing(write: Any, value: Any, comments: list[str]) -> None:
+    encoder = json.JSONEncoder(separators=(",", ":"))
+    pieces: list[str] = []
+    for number, piece in enumerate(encoder.iterencode({"value": value})):
+        pieces += [comments[number % len(comments)], piece]
+    assert read_file(write("x.json", "".join([*pieces, comments[0]]))) == {"value": value}
