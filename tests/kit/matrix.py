@@ -56,6 +56,10 @@ class Endpoint:
         self._clients.append(client)
         return client
 
+    async def join(self, make: Callable[[], Any]) -> Any:
+        """Join the protocol that a function makes to the server."""
+        return await self._connect(make)
+
     async def raw(self) -> RawPeer:
         """A raw peer, once the server has accepted it."""
         self._raws.append(raw := await self._connect(RawPeer))
