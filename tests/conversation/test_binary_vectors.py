@@ -1,8 +1,6 @@
 """Binary frames as bytes, for ends in any language: good ones, and bad ones with what a server answers.
 
-The files in tests/vectors/binary are made of the lists here:
-
-    python -m tests.conversation.test_binary_vectors
+As JSON, to test other implementations with: `python -m tests.conversation.test_binary_vectors`.
 """
 # ruff: noqa: E501 (the lists are tables, a line for each)
 
@@ -10,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +21,9 @@ from rpcstream.wire.binary_frame import parts_of_frame
 from rpcstream.wire.buffers import AttachedMessage
 from rpcstream.wire.framing import LineFramer
 
-from ..kit.raw_connection import RawConnection, raw_connections
+from ..kit import RawPeer, frame, raw_peers
+from ..kit import request as usual_request
 from ..wire.frame_model import TakesAll, frame_of, read_slowly, seen_of
-
-FOLDER = Path(__file__).parents[1] / "vectors" / "binary"
 
 LIMITS = Limits(max_message_size=4096, max_values=1000, max_depth=32)
 
@@ -71,16 +67,12 @@ class Bad(NamedTuple):
 
 
 def request(method: str, *params: Any, **members: Any) -> dict[str, Any]:
-    message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params), **members}
-    return {name: value for name, value in message.items() if value is not ...}
+    """A request without the members that are `...`."""
+    return {name: value for name, value in usual_request(method, *params, **members).items() if value is not ...}
 
 
 def array(number: Any = 0, *, dtype: str = "<f4", shape: list[Any] | None = None) -> dict[str, Any]:
     return {"$type": "ndarray", "dtype": dtype, "shape": [2] if shape is None else shape, "data": {"$bin": number}}
-
-
-def frame(message: Any, *payloads: bytes) -> bytes:
-    return frame_of(message if isinstance(message, bytes) else orjson.dumps(message), *payloads)
 
 
 def as_text(message: Any, payloads: tuple[bytes, ...]) -> Any:
@@ -213,44 +205,6 @@ def make_server(**options: Any) -> Server:
 SERVERS: dict[str, dict[str, Any]] = {"plain": {}, "token": {"token": "secret"}, "binary=False": {"binary": False}}
 
 
-# -- the files --------------------------------------------------------------------------------------------------------
-
-
-def written(entries: list[dict[str, Any]]) -> str:
-    return "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=True) for entry in entries) + "\n]\n"
-
-
-def files() -> dict[str, str]:
-    return {
-        "good.json": written(
-            [
-                {"name": each.name, "hex": each.frame.hex(), "text": each.as_text, "result": each.result}
-                for each in good_frames()
-            ]
-        ),
-        "bad.json": written(
-            [
-                {
-                    "name": each.name,
-                    "hex": each.sent.hex(),
-                    "server": each.server,
-                    "code": each.code,
-                    "id": each.call_id,
-                    "stays": each.stays,
-                }
-                for each in bad_frames()
-            ]
-        ),
-    }
-
-
-def test_the_files_are_those_of_the_lists() -> None:
-    for name, text in files().items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == text, (
-            "run python -m tests.conversation.test_binary_vectors"
-        )
-
-
 # -- what they say ----------------------------------------------------------------------------------------------------
 
 
@@ -273,52 +227,48 @@ def test_what_is_sent_is_such_a_frame() -> None:
 
 
 async def test_good_frames_are_answered() -> None:
-    async with raw_connections(make_server()) as connect:
+    async with raw_peers(make_server()) as connect:
         raw = await connect()
         for each in good_frames():
             if each.result is not None:
-                await raw.send(each.frame)
-                assert await raw.reply() == {"jsonrpc": "2.0", "id": 1, "result": each.result}, each.name
-                await raw.send(orjson.dumps(each.as_text) + b"\n")
-                assert await raw.reply() == {"jsonrpc": "2.0", "id": 1, "result": each.result}, each.name
+                raw.write(each.frame)
+                raw.send(each.as_text)
+                assert [await raw.result(), await raw.result()] == [each.result] * 2, each.name
 
 
 async def test_as_many_frames_as_fit_into_a_read_are_all_answered() -> None:
     """They take several turns: each of these ends before a frame that is there already."""
     call = frame(request("size", {"$bin": 0}), b"x")
-    async with raw_connections(make_server()) as connect:
+    async with raw_peers(make_server()) as connect:
         raw = await connect()
         for _ in range(3):
-            await raw.send((call + b"[]\n") * 1000)
-            replies = [await raw.reply() for _ in range(2000)]
+            raw.write((call + b"[]\n") * 1000)
+            replies = await raw.receive_many(2000)
             assert sum("result" in reply for reply in replies) == 1000
 
 
-@pytest.mark.parametrize("server", SERVERS)
-async def test_bad_frames_are_answered_so(server: str) -> None:
-    async with raw_connections(make_server(**SERVERS[server])) as connect:
-        for each in bad_frames():
-            if each.server == server:
-                await check(each, await connect())
-
-
-async def check(bad: Bad, raw: RawConnection) -> None:
-    await raw.send(bad.sent)
-    if bad.stays:
-        await raw.send(orjson.dumps(request("size", "eHg=", id="next")) + b"\n")
-    elif "ends within" in bad.name:
-        raw.writer.write_eof()
-    reply = await raw.reply()
-    assert "error" in reply, (bad.name, reply)
-    assert (reply["error"]["code"], reply["id"]) == (bad.code, bad.call_id), (bad.name, reply)
-    assert bad.reason in json.dumps(reply), (bad.name, reply)
-    if bad.stays:
-        assert await raw.reply() == {"jsonrpc": "2.0", "id": "next", "result": 2}, bad.name
-    else:
-        assert await raw.reply() is None, bad.name
+@pytest.mark.parametrize("bad", bad_frames(), ids=lambda each: each.name.replace(" ", "_"))
+async def test_a_bad_frame_is_answered_so(bad: Bad) -> None:
+    async with raw_peers(make_server(**SERVERS[bad.server])) as connect:
+        raw: RawPeer = await connect()
+        raw.write(bad.sent)
+        if bad.stays:
+            raw.call("size", "eHg=", id="next")
+        elif "ends within" in bad.name:
+            raw.end()
+        reply = await raw.reply()
+        assert (reply["error"]["code"], reply["id"]) == (bad.code, bad.call_id), reply
+        assert bad.reason in json.dumps(reply), reply
+        if bad.stays:
+            assert await raw.reply() == {"jsonrpc": "2.0", "id": "next", "result": 2}
+        else:
+            assert await raw.receive() is None
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name, text in files().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    for vector in [*good_frames(), *bad_frames()]:
+        print(
+            json.dumps(
+                {name: value.hex() if isinstance(value, bytes) else value for name, value in vector._asdict().items()}
+            )
+        )
