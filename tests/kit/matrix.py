@@ -333,6 +333,13 @@ def live_sessions() -> list[Session]:
     return [each for each in gc.get_objects() if type(each) is Session]
 
 
+def cut_connections() -> None:
+    """Close the connections of all servers of the test at the servers' end, whatever the transport."""
+    for session in live_sessions():
+        if session.side == "server" and session.channel is not None:
+            session.abort("cut")
+
+
 def leftovers(session: Session) -> dict[str, Any]:
     """The calls and streams that a session still holds, by kind."""
     held = {
@@ -433,6 +440,28 @@ class Network:
             return any(session.channel is None for session in before)
 
         await until(noticed)
+
+    # What servers do meanwhile, which tests wait for before they go on.
+
+    async def draining(self) -> None:
+        """Wait until the first server's session takes no more calls."""
+        await until(lambda: self.served[0].is_draining)
+
+    async def queued(self, count: int = 1) -> None:
+        """Wait until this many messages wait in line at the first server's session."""
+        await until(lambda: self.served[0].queue.count >= count)
+
+    async def full(self) -> None:
+        """Wait until as many messages as may wait in line at the first server's session."""
+        await until(lambda: self.served[0].queue.is_full)
+
+    async def stalled(self) -> None:
+        """Wait until the peer of the first server's session leaves too much unread."""
+        await until(lambda: self.served[0].write_gate.stalled)
+
+    async def finished(self) -> None:
+        """Wait until the first server's session runs no handler."""
+        await until(lambda: not self.served[0].running.handlers)
 
     async def settled(self) -> None:
         """Wait until no session holds anything of a call or a stream."""
