@@ -1,50 +1,39 @@
-"""Micro-batches without a server: when a run starts, which calls are in it, and how results are handed out.
-
-Where time matters it is the fake one of `FakeTimeLoop`: it stands still while anything happens.
-"""
+"""Batched methods: when a run starts, which calls are in it, and how results and failures are handed out."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import functools
 import gc
 import logging
-import selectors
+import re
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import Codec, InternalError, RegistrationError, RpcError, ServerBusy, Shape
-from rpcstream.methods.microbatch import BatchedMethods
-from rpcstream.methods.registry import MethodRegistry
+from rpcstream import (
+    AsyncClient,
+    Client,
+    DeadlineExceeded,
+    InternalError,
+    InvalidParams,
+    RegistrationError,
+    RpcError,
+    Server,
+    ServerBusy,
+    Shape,
+)
+from rpcstream.testing import FakeTimeLoop, drop_connections, memory_client, serve_in_thread
 
+from ..kit import raw_peers, request, until
 
-class FakeTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock jumps to the next timer when nothing else is to be done."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        super().__init__(JumpingSelector(self))
-
-    def time(self) -> float:
-        return self.now
-
-
-class JumpingSelector(selectors.DefaultSelector):
-    def __init__(self, loop: FakeTimeLoop) -> None:
-        super().__init__()
-        self._fake_loop = loop
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        events = super().select(timeout and 0)
-        if not events and timeout:
-            self._fake_loop.now += timeout
-        return events
+Floats = NDArray[np.float32]
 
 
 def in_fake_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -56,23 +45,23 @@ def in_fake_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[...
     return run
 
 
-def now() -> float:
-    return asyncio.get_running_loop().time()
+class Batched:
+    """A server with one batched method, `it`, and a client of it."""
 
+    def __init__(self, handler: Callable[..., Any], *, debug: bool = True, **options: Any) -> None:
+        self.server = Server(debug=debug, drain_timeout=0.01)
+        assert self.server.batched(name="it", **{"max_wait": 0, **options})(handler) is handler
 
-class Method:
-    """A batched method that is called without a server: `await method(item)`."""
+    async def __aenter__(self) -> Batched:
+        self._stack = contextlib.AsyncExitStack()
+        self.client: AsyncClient = await self._stack.enter_async_context(memory_client(self.server, timeout=None))
+        return self
 
-    def __init__(self, handler: Callable[..., Any], **options: Any) -> None:
-        self.registry = MethodRegistry(Codec())
-        self.batches = BatchedMethods(self.registry, clock=now)
-        assert self.batches.decorator(name="it", **options)(handler) is handler
+    async def __aexit__(self, *_: Any) -> None:
+        await self._stack.aclose()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.registry["it"].function(*args, **kwargs)
-
-    def submit(self, *items: Any) -> list[asyncio.Task[Any]]:
-        return [asyncio.ensure_future(self(item)) for item in items]
+    def submit(self, *items: Any) -> list[Any]:
+        return [self.client.submit.it(item) for item in items]
 
     async def results(self, *items: Any) -> list[Any]:
         """Of calls that are made at once; exceptions in the place of results."""
@@ -80,30 +69,21 @@ class Method:
 
     @property
     def stats(self) -> dict[str, Any]:
-        return self.batches["it"].stats()
-
-    def __enter__(self) -> Method:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.batches.close()
+        return self.server.batches["it"].stats()
 
 
 class Model:
     """A handler that notes when it was run with what; doubles. Stops at its gate while that is shut."""
 
-    def __init__(self) -> None:
-        self.runs: list[list[Any]] = []
-        self.times: list[float] = []
+    def __init__(self, *, is_open: bool = True) -> None:
+        self.runs: list[tuple[float, list[int]]] = []
         self.gate = asyncio.Event()
-        self.gate.set()
-        self.begun = asyncio.Semaphore(0)
         self.cancelled = 0
+        if is_open:
+            self.gate.set()
 
-    async def double(self, items: list[Any]) -> list[Any]:
-        self.runs.append(items)
-        self.times.append(now())
-        self.begun.release()
+    async def double(self, items: list[int]) -> list[int]:
+        self.runs.append((asyncio.get_running_loop().time(), items))
         try:
             await self.gate.wait()
         except asyncio.CancelledError:
@@ -112,207 +92,177 @@ class Model:
         return [2 * item for item in items]
 
     @property
-    def sizes(self) -> list[int]:
-        return [len(run) for run in self.runs]
-
-
-async def turns(count: int = 10) -> None:
-    """Let everybody else go on."""
-    for _ in range(count):
-        await asyncio.sleep(0)
+    def items(self) -> list[list[int]]:
+        return [items for _, items in self.runs]
 
 
 # -- when a run starts ------------------------------------------------------------------------------------------------
 
+#: A unit of the times below, in seconds: so long that it does not matter what the test itself takes.
+UNIT = 1000
 
+#: Options; which items come when; which leave; when the first run may end; the runs.
+SCHEDULES: dict[str, tuple[dict[str, Any], Any, Any, float, Any]] = {
+    "the wait starts with the first item": ({"max_wait": 2.0}, {0: [1], 1.5: [2]}, {}, 0, {2: [[1, 2]]}),
+    "a full batch does not wait": (
+        *({"max_size": 3, "max_wait": 60.0}, {0: range(7)}, {}, 0),
+        {0: [[0, 1, 2], [3, 4, 5]], 60: [[6]]},
+    ),
+    "the rest waits from its own first item": (
+        *({"max_size": 2, "max_wait": 10.0}, {0: [1], 4: [2, 3]}, {}, 0),
+        {4: [[1, 2]], 14: [[3]]},
+    ),
+    "no wait takes what came in the same turn": ({}, {0: [1, 2, 3], 1: [4]}, {}, 0, {0: [[1, 2, 3]], 1: [[4]]}),
+    "one run at a time": (
+        *({"max_size": 3, "max_wait": 1.0}, {0: [1], 1.5: [2, 3], 2: [4, 5, 6, 7]}, {}, 8),
+        {1: [[1]], 8: [[2, 3, 4], [5, 6, 7]]},
+    ),
+    "what has not waited long enough waits on": (
+        *({"max_wait": 2.0}, {0: [1], 2.5: [2]}, {}, 3),
+        {2: [[1]], 4.5: [[2]]},
+    ),
+    "what has waited long enough runs when a run ends": (
+        *({"max_size": 2, "max_wait": 1.0}, {0: [1, 2], 1: [3]}, {}, 3.5),
+        {0: [[1, 2]], 3.5: [[3]]},
+    ),
+    "several runs at once where it is allowed": (
+        *({"max_size": 2, "threads": 3}, {0: range(8)}, {}, 1),
+        {0: [[0, 1], [2, 3], [4, 5]], 1: [[6, 7]]},
+    ),
+    "one of one": ({"max_size": 1, "max_wait": 60.0}, {0: [1, 2, 3]}, {}, 0, {0: [[1], [2], [3]]}),
+    "many callers": (
+        *({"max_size": 64, "max_wait": 1.0}, {0: range(200)}, {}, 0),
+        {0: [list(range(64)), list(range(64, 128)), list(range(128, 192))], 1: [list(range(192, 200))]},
+    ),
+    "who leaves before is not in it": ({"max_wait": 1.0}, {0: [1, 2, 3]}, {0.5: [1, 3]}, 0, {1: [[2]]}),
+    "with nobody left there is no run": ({"max_wait": 1.0}, {0: [1, 2], 5.5: [3]}, {0.5: [1, 2]}, 0, {6.5: [[3]]}),
+    "who leaves makes room": (
+        *({"max_size": 3, "max_wait": 9.0}, {0: [1, 2, 3, 4, 5], 1.5: [6, 7]}, {1: [4]}, 2),
+        {0: [[1, 2, 3]], 2: [[5, 6, 7]]},
+    ),
+    "who leaves a run does not disturb the others": ({}, {0: [1, 2, 3]}, {1: [2]}, 2, {0: [[1, 2, 3]]}),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
 @in_fake_time
-async def test_the_wait_starts_with_the_first_item() -> None:
-    model, start = Model(), now()
-    with Method(model.double, max_wait=2.0) as method:
-        tasks = method.submit(1)
-        await asyncio.sleep(1.5)
-        tasks += method.submit(2)
-        assert await asyncio.gather(*tasks) == [2, 4]
-        assert await method(3) == 6
-    assert model.runs == [[1, 2], [3]]
-    assert model.times == [start + 2, start + 4]
-
-
-@in_fake_time
-async def test_a_full_batch_does_not_wait() -> None:
-    model, start = Model(), now()
-    with Method(model.double, max_size=3, max_wait=60.0) as method:
-        assert await method.results(1, 2, 3) == [2, 4, 6]
-        assert now() == start
-        assert await method.results(4, 5, 6, 7) == [8, 10, 12, 14]
-    assert model.runs == [[1, 2, 3], [4, 5, 6], [7]]
-    assert model.times == [start, start, start + 60]
-
-
-@in_fake_time
-async def test_the_rest_of_a_full_batch_waits_from_its_own_first_item() -> None:
-    model, start = Model(), now()
-    with Method(model.double, max_size=2, max_wait=10.0) as method:
-        tasks = method.submit(1)
-        await asyncio.sleep(4)
-        tasks += method.submit(2, 3)
-        await asyncio.gather(*tasks)
-    assert model.runs == [[1, 2], [3]]
-    assert model.times == [start + 4, start + 14]
-
-
-@in_fake_time
-async def test_no_wait_takes_what_came_in_the_same_turn() -> None:
-    model, start = Model(), now()
-    with Method(model.double, max_wait=0) as method:
-        tasks = method.submit(1, 2, 3)
-        await asyncio.gather(*tasks)
-        await method(4)
-    assert model.runs == [[1, 2, 3], [4]]
-    assert now() == start
-
-
-@in_fake_time
-async def test_while_a_run_is_going_the_next_gathers() -> None:
-    model = Model()
-    model.gate.clear()
-    with Method(model.double, max_size=3, max_wait=1.0) as method:
-        tasks = method.submit(1)
-        await model.begun.acquire()
-        for item in range(2, 8):
-            tasks += method.submit(item)
-            await asyncio.sleep(0.25)
-        await asyncio.sleep(5)
-        assert model.sizes == [1], "one run at a time"
-        assert method.stats["waiting"] == 6
-        model.gate.set()
-        assert await asyncio.gather(*tasks) == [2 * item for item in range(1, 8)]
-    assert model.runs == [[1], [2, 3, 4], [5, 6, 7]], "in order, full ones"
-
-
-@in_fake_time
-async def test_what_has_not_waited_long_enough_waits_on_when_a_run_ends() -> None:
-    model, start = Model(), now()
-    model.gate.clear()
-    with Method(model.double, max_wait=2.0) as method:
-        tasks = method.submit(1)
-        await asyncio.sleep(2.5)
-        tasks += method.submit(2)
-        await asyncio.sleep(0.5)
-        model.gate.set()
-        await asyncio.gather(*tasks)
-    assert model.times == [start + 2, start + 4.5]
-
-
-@in_fake_time
-async def test_what_has_waited_long_enough_runs_when_a_run_ends() -> None:
-    model, start = Model(), now()
-    model.gate.clear()
-    with Method(model.double, max_size=2, max_wait=1.0) as method:
-        tasks = method.submit(1, 2)
-        await asyncio.sleep(1)
-        tasks += method.submit(3)
-        await asyncio.sleep(1)
-        tasks += method.submit(4, 5)
-        await asyncio.sleep(1.5)
-        model.gate.set()
-        await asyncio.gather(*tasks)
-    assert model.runs == [[1, 2], [3, 4], [5]]
-    assert model.times == [start, start + 3.5, start + 3.5]
-
-
-@in_fake_time
-async def test_what_is_left_by_a_full_batch_waits_from_its_own_first_item() -> None:
-    model, start = Model(), now()
-    model.gate.clear()
-    with Method(model.double, max_size=2, max_wait=10.0) as method:
-        tasks = method.submit(1, 2)
-        await asyncio.sleep(1)
-        tasks += method.submit(3, 4, 5)
-        await asyncio.sleep(5)
-        model.gate.set()
-        await asyncio.gather(*tasks)
-    assert model.runs == [[1, 2], [3, 4], [5]]
-    assert model.times == [start, start + 6, start + 11]
-
-
-@in_fake_time
-async def test_several_runs_at_once_where_it_is_allowed() -> None:
-    model = Model()
-    model.gate.clear()
-    with Method(model.double, max_size=2, max_wait=0, threads=3) as method:
-        tasks = method.submit(*range(8))
-        await asyncio.sleep(1)
-        assert model.sizes == [2, 2, 2]
-        model.gate.set()
-        await asyncio.gather(*tasks)
-    assert model.sizes == [2, 2, 2, 2]
-
-
-@in_fake_time
-async def test_one_of_one() -> None:
-    model = Model()
-    with Method(model.double, max_size=1, max_wait=60.0) as method:
-        assert await method.results(1, 2, 3) == [2, 4, 6]
-    assert model.sizes == [1, 1, 1]
-
-
-@in_fake_time
-async def test_a_thousand_callers() -> None:
-    model = Model()
-    with Method(model.double, max_size=64, max_wait=1.0) as method:
-        assert await method.results(*range(1000)) == [2 * item for item in range(1000)]
-    assert model.sizes == [64] * 15 + [40]
-    assert [item for run in model.runs for item in run] == list(range(1000))
+async def test_when_a_run_starts_and_what_is_in_it(name: str) -> None:
+    options, arrivals, leaving, opening, expected = SCHEDULES[name]
+    model, loop = Model(), asyncio.get_running_loop()
+    options = {**options, "max_wait": options.get("max_wait", 0) * UNIT}
+    async with Batched(model.double, **options) as batched:
+        if opening:
+            model.gate.clear()
+        start, calls = loop.time(), {}
+        for at in sorted({*arrivals, *leaving, opening}):
+            await asyncio.sleep(start + at * UNIT - loop.time())
+            calls |= {item: batched.submit(item)[0] for item in arrivals.get(at, ())}
+            for item in leaving.get(at, ()):
+                calls[item].cancel()
+            if at == opening:
+                model.gate.set()
+        gone = {item for items in leaving.values() for item in items}
+        stay = [item for item in calls if item not in gone]
+        assert await asyncio.gather(*[calls[item] for item in stay]) == [2 * item for item in stay]
+        runs: dict[float, list[Any]] = {}
+        for at, items in model.runs:
+            runs.setdefault(round((at - start) / UNIT, 1), []).append(items)
+        assert runs == expected
+        in_runs = [item for items in model.items for item in items]
+        assert batched.stats["cancelled"] == len(gone - set(in_runs))
+        assert (batched.stats["runs"], batched.stats["items"]) == (len(model.runs), len(in_runs))
+        assert batched.stats["waiting"] == 0
 
 
 @in_fake_time
 async def test_over_the_queue_the_server_is_busy() -> None:
-    model = Model()
-    model.gate.clear()
-    with Method(model.double, max_size=2, max_wait=0, max_queue=3) as method:
-        going = method.submit(1, 2)
-        await model.begun.acquire()
-        waiting = method.submit(3, 4, 5)
-        await turns()
+    model = Model(is_open=False)
+    async with Batched(model.double, max_size=2, max_queue=3) as batched:
+        going = batched.submit(1, 2)
+        await until(lambda: model.runs)
+        waiting = batched.submit(3, 4, 5)
+        await until(lambda: batched.stats["waiting"] == 3)
         with pytest.raises(ServerBusy) as caught:
-            await method(6)
+            await batched.client.it(6)
         assert caught.value.data == {"limit": 3}
         waiting[0].cancel()
-        await turns()
-        waiting += method.submit(7)
+        await until(lambda: batched.stats["waiting"] == 2)
+        waiting += batched.submit(7)
         model.gate.set()
         assert await asyncio.gather(*going, *waiting[1:]) == [2, 4, 8, 10, 14]
+
+
+@in_fake_time
+async def test_a_deadline_is_the_callers_own_and_holds_for_the_wait_too() -> None:
+    model = Model(is_open=False)
+    async with Batched(model.double, max_wait=1.0) as batched:
+        patient = batched.submit(1)
+        for item, timeout in ((2, 0.5), (3, 1.5)):
+            with pytest.raises((DeadlineExceeded, TimeoutError)):
+                await batched.client.call("it", item, timeout=timeout)
+        model.gate.set()
+        assert await asyncio.gather(*patient) == [2]
+    assert 1 in model.items[0]
+    assert not any(2 in items for items in model.items)
+    model = Model()
+    async with Batched(model.double, max_wait=60, timeout=0.05) as batched:
+        with pytest.raises(DeadlineExceeded) as caught:
+            await batched.client.it(1)
+        assert caught.value.data == {"method": "it", "timeout": 0.05}
+    assert model.runs == []
+
+
+async def test_callers_whose_connection_is_lost_leave_the_queue() -> None:
+    model = Model(is_open=False)
+    async with Batched(model.double) as batched:
+        batched.submit(1)
+        await until(lambda: model.runs)
+        batched.submit(7, 8)
+        await until(lambda: batched.stats["waiting"] == 2)
+        drop_connections(batched.server)
+        await until(lambda: batched.stats["cancelled"] == 2)
+    assert model.items == [[1]]
+
+
+async def test_what_comes_with_one_read_or_in_one_batch_runs_together() -> None:
+    model = Model()
+    server = Server()
+    server.batched(name="it", max_wait=0)(model.double)
+    silent = {"jsonrpc": "2.0", "method": "it", "params": [9]}
+    async with raw_peers(server) as connect:
+        raw = await connect()
+        replies = await raw.ask([silent, *(request("it", item, id=n) for n, item in enumerate([1, "x", 2]))])
+        assert [each.get("result") for each in replies] == [2, None, 4]
+        raw.send(*(request("it", n, id=n) for n in range(20)))
+        assert {each["id"] for each in await raw.receive_many(20)} == set(range(20))
+    assert model.items == [[9, 1, 2], list(range(20))]
 
 
 # -- where it runs ----------------------------------------------------------------------------------------------------
 
 
 async def test_a_sync_handler_runs_in_a_thread_of_its_own_while_the_next_batch_gathers() -> None:
-    begun, gate, threads, sizes = asyncio.Event(), threading.Event(), set(), []
-    loop = asyncio.get_running_loop()
+    gate, threads, runs = threading.Event(), set(), []
 
     def handler(items: list[int]) -> list[int]:
         threads.add(threading.current_thread())
-        sizes.append(len(items))
-        loop.call_soon_threadsafe(begun.set)
+        runs.append(items)
         gate.wait(30)
         return items
 
-    with Method(handler, max_wait=0) as method:
-        tasks = method.submit(0)
-        await begun.wait()
-        tasks += method.submit(*range(1, 20))
-        await turns()
-        assert method.stats["waiting"] == 19
+    async with Batched(handler) as batched:
+        calls = batched.submit(0)
+        await until(lambda: runs)
+        calls[0].cancel()  # the thread goes on, and keeps its place
+        calls += batched.submit(*range(1, 20))
+        await until(lambda: batched.stats["waiting"] == 19)
+        assert runs == [[0]]
         gate.set()
-        assert await asyncio.gather(*tasks) == list(range(20))
-    assert sizes == [1, 19]
-    assert len(threads) == 1
-    assert threading.main_thread() not in threads
+        assert await asyncio.gather(*calls[1:]) == list(range(1, 20))
+    assert [len(run) for run in runs] == [1, 19]
     (thread,) = threads
-    await asyncio.to_thread(thread.join, 10)
-    assert not thread.is_alive(), "closing ends it"
+    assert thread is not threading.main_thread()
+    await until(lambda: not thread.is_alive())
 
 
 async def test_several_threads() -> None:
@@ -322,70 +272,16 @@ async def test_several_threads() -> None:
         together.wait(30)
         return items
 
-    with Method(handler, max_size=1, threads=3) as method:
-        assert await method.results(1, 2, 3) == [1, 2, 3]
-
-
-async def test_without_offload_it_runs_in_the_loop() -> None:
-    def handler(items: list[int]) -> list[int]:
-        assert asyncio.get_running_loop()
-        return items
-
-    with Method(handler, max_wait=0, offload=None) as method:
-        assert await method.results(1, 2) == [1, 2]
-
-
-async def test_what_is_stacked_is_stacked_in_the_thread() -> None:
-    def handler(rows: Annotated[NDArray[np.float32], Shape(None, 2)]) -> NDArray[np.float32]:
-        assert rows.shape == (3, 2)
-        return rows.sum(axis=1)
-
-    with Method(handler, max_wait=0) as method:
-        results = await method.results(*np.arange(6, dtype=np.float32).reshape(3, 2))
-    assert results == [1, 5, 9]
-    assert {type(result) for result in results} == {np.float32}
-
-
-@pytest.mark.parametrize(("offload", "limit"), [("thread", "MAX_STACKED"), (None, "MAX_STACKED_IN_LOOP")])
-async def test_what_is_stacked_for_one_run_is_bounded(
-    offload: Any, limit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[tuple[int, ...]] = []
-
-    def shapes(items: NDArray[np.float64], names: list[str]) -> list[str]:
-        sizes.append(items.shape)
-        return names
-
-    monkeypatch.setattr(f"rpcstream.methods.microbatch.{limit}", 1000)
-    with Method(shapes, offload=offload, max_size=20) as method:
-        small, large = np.zeros(50), np.zeros(500)
-        waiting = [method(large if number % 7 == 6 else small, str(number)) for number in range(20)]
-        assert await asyncio.gather(*waiting) == [str(number) for number in range(20)]
-    assert sorted(sizes) == [(1, 500)] * 2 + [(2, 50)] * 9
-
-
-async def test_unequal_arrays_are_not_stacked_together() -> None:
-    seen = []
-
-    async def handler(arrays: np.ndarray, names: list[str]) -> list[str]:
-        seen.append((arrays.shape, str(arrays.dtype)))
-        return names
-
-    arrays = [np.zeros(shape, dtype) for shape, dtype in [(2, "f4"), (3, "f4"), (2, "f4"), (2, "f8"), (3, "f4")]]
-    with Method(handler, max_wait=0) as method:
-        calls = [method(array, str(place)) for place, array in enumerate(arrays)]
-        assert await asyncio.gather(*calls) == ["0", "1", "2", "3", "4"]
-        assert seen == [((2, 2), "float32"), ((2, 3), "float32"), ((1, 2), "float64")]
-        assert (method.stats["runs"], method.stats["items"]) == (3, 5)
+    async with Batched(handler, max_size=1, threads=3) as batched:
+        assert await batched.results(1, 2, 3) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("offload", ["thread", None])
 async def test_a_run_sees_no_callers_context(offload: Any) -> None:
-    who = contextvars.ContextVar("who", default="nobody")
-    seen = []
+    who, seen = contextvars.ContextVar("who", default="nobody"), []
 
     def handler(items: list[int]) -> list[int]:
-        seen.append(who.get())
+        seen.append((who.get(), threading.current_thread() is threading.main_thread()))
         who.set("the run before")
         return items
 
@@ -393,14 +289,31 @@ async def test_a_run_sees_no_callers_context(offload: Any) -> None:
         await asyncio.sleep(0)
         return handler(items)
 
-    who.set("whoever registers")
-    for function in (handler, awaiting):
-        with Method(function, max_size=2, max_wait=0, offload=offload) as method:
-            who.set("a caller")
-            await method(1)
-            await method.results(1, 2, 3)
+    for function, here in ((handler, offload is None), (awaiting, True)):
         who.set("whoever registers")
-    assert seen == ["whoever registers"] * 6
+        async with Batched(function, max_size=2, offload=offload) as batched:
+            who.set("a caller")
+            await batched.results(1, 2, 3)
+        assert seen == [("whoever registers", here)] * 2
+        seen.clear()
+
+
+async def test_only_equal_arrays_are_stacked_and_not_too_many_bytes() -> None:
+    seen = []
+
+    def handler(arrays: np.ndarray, names: list[str]) -> list[str]:
+        seen.append((arrays.shape, str(arrays.dtype)))
+        arrays[:] = 0
+        return names
+
+    shapes = [(2, "f4"), (3, "f4"), (2, "f4"), (2, "f8"), (3, "f4"), *[(12 << 20, "u1")] * 3]
+    async with Batched(handler, offload=None) as batched:
+        client = batched.client
+        calls = [client.submit.it(np.zeros(shape, dtype), str(place)) for place, (shape, dtype) in enumerate(shapes)]
+        assert await asyncio.gather(*calls) == [str(place) for place in range(len(shapes))]
+    assert max(size[0] for size, dtype in seen if dtype == "uint8") <= 2, "32 MiB in the event loop"
+    small = [each for each in seen if each[1] != "uint8"]
+    assert sorted(small) == [((1, 2), "float64"), ((2, 2), "float32"), ((2, 3), "float32")]
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -420,88 +333,71 @@ async def picky_later(items: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("handler", [picky, picky_later])
 async def test_one_bad_item_fails_alone(handler: Any, caplog: pytest.LogCaptureFixture) -> None:
-    with Method(handler, max_wait=0) as method:
-        one, bad, other, worse = await method.results(1, -2, 3, -4)
+    async with Batched(handler) as batched:
+        one, bad, other, worse = await batched.results(1, -2, 3, -4)
         assert (one, other) == (1, 3)
-        assert (type(bad), str(bad)) == (ValueError, "negative: -2")
-        assert str(worse) == "negative: -4"
-        stats = method.stats
-    assert (stats["runs"], stats["items"], stats["retries"]) == (1, 4, 4)
-    (record,) = caplog.records
-    assert record.getMessage() == ("method 'it' failed with 4 items, each is run alone: ValueError('negative: -4')")
-
-
-async def test_an_item_that_was_alone_is_not_run_again() -> None:
-    with Method(picky, max_wait=0) as method:
-        with pytest.raises(ValueError, match="-1"):
-            await method(-1)
-        assert method.stats["retries"] == 0
+        assert [error.data["message"] for error in (bad, worse)] == ["negative: -2", "negative: -4"]
+        assert (batched.stats["runs"], batched.stats["items"], batched.stats["retries"]) == (1, 4, 4)
+        with pytest.raises(InternalError):  # one that was alone is not run again
+            await batched.client.it(-1)
+        assert batched.stats["retries"] == 4
+    assert caplog.text.count("'it' failed with 4 items, each is run alone: ValueError('negative: -4')") == 1
+    assert caplog.text.count("Traceback") == 3
 
 
 async def test_without_retry_all_of_the_run_fail_and_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    with Method(picky, max_wait=0, retry_single=False) as method:
-        results = await method.results(1, -2, 3)
-        assert [type(result) for result in results] == [InternalError] * 3
-        with pytest.raises(ValueError, match="-1"):
-            await method(-1)
-    (record,) = caplog.records
-    failure_id = results[0].message[-8:]
-    assert results[0].message == f"Internal error: see the server's log, id {failure_id}"
-    assert (record.getMessage(), record.levelno) == (f"method 'it' failed with 3 items, id {failure_id}", logging.ERROR)
+    async with Batched(picky, debug=False, retry_single=False) as batched:
+        messages = {error.message for error in await batched.results(1, -2, 3)}
+    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
+    (failure_id,) = [message[-8:] for message in messages]
+    assert record.getMessage() == f"method 'it' failed with 3 items, id {failure_id}"
     assert record.exc_info is not None
-    assert isinstance(record.exc_info[1], ValueError)
+    caplog.clear()
 
-
-async def test_without_retry_an_error_for_callers_reaches_all_of_them(caplog: pytest.LogCaptureFixture) -> None:
-    def handler(items: list[int]) -> list[int]:
+    def refuse(items: list[int]) -> list[int]:
         raise RpcError(7, "no")
 
-    with Method(handler, max_wait=0, retry_single=False) as method:
-        assert [result.code for result in await method.results(1, 2)] == [7, 7]
-    assert not caplog.records
+    async with Batched(refuse, retry_single=False) as batched:
+        assert [result.code for result in await batched.results(1, 2)] == [7, 7]
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
-async def test_what_waits_comes_after_what_is_run_again() -> None:
-    runs = []
+async def test_what_waits_comes_after_what_is_run_again_and_who_has_left_is_not() -> None:
+    runs, gate = [], asyncio.Event()
 
     async def handler(items: list[int]) -> list[int]:
         runs.append(items)
-        await asyncio.sleep(0)
+        if len(items) == 1:
+            await gate.wait()
         return picky(items)
 
-    with Method(handler, max_size=3, max_wait=0) as method:
-        await method.results(1, -2, 3, 4, 5, 6)
-    assert runs == [[1, -2, 3], [1], [-2], [3], [4, 5, 6]]
+    async with Batched(handler, max_size=4) as batched:
+        calls = batched.submit(1, -2, 3, 4, 5, 6, 7, 8)
+        await until(lambda: len(runs) == 2)
+        calls[2].cancel()
+        await batched.client.call("rpc.ping")
+        gate.set()
+        await asyncio.gather(*calls, return_exceptions=True)
+    assert runs == [[1, -2, 3, 4], [1], [-2], [4], [5, 6, 7, 8]]
 
 
-async def test_an_exception_in_the_list_fails_that_item_alone() -> None:
-    refusal = RpcError(5, "not this one")
+async def test_an_exception_in_the_list_fails_that_item_alone_and_does_not_grow() -> None:
+    refusal, lengths = RpcError(5, "not this one", 2), set()
 
-    def handler(items: list[int]) -> list[Any]:
-        return [refusal if item == 2 else ValueError(str(item)) if item == 3 else item for item in items]
+    def handler(items: list[int]) -> list[int | Exception]:
+        return [refusal if item == 2 else ValueError("3") if item == 3 else item for item in items]
 
-    with Method(handler, max_wait=0) as method:
-        one, two, three, four = await method.results(1, 2, 3, 4)
-        assert (one, four) == (1, 4)
-        assert two is refusal
-        assert (type(three), str(three)) == (ValueError, "3")
-        assert method.stats["retries"] == 0
-
-
-async def test_an_error_that_a_handler_keeps_does_not_grow() -> None:
-    refusal = RpcError(5, "always the same")
-    lengths = set()
-
-    def handler(items: list[int]) -> list[Any]:
-        return [refusal for _ in items]
-
-    with Method(handler, max_wait=0) as method:
+    async with Batched(handler) as batched:
         for _ in range(5):
-            assert await method.results(1, 2) == [refusal, refusal]
+            one, two, three, four = await batched.results(1, 2, 3, 4)
+            assert (one, four) == (1, 4)
+            assert (two.code, two.message, two.data) == (5, "not this one", 2)
+            assert three.data["message"] == "3"
             traceback, length = refusal.__traceback__, 0
             while traceback is not None:
                 traceback, length = traceback.tb_next, length + 1
             lengths.add(length)
+        assert batched.stats["retries"] == 0
     assert len(lengths) == 1
 
 
@@ -511,8 +407,6 @@ async def test_an_error_that_a_handler_keeps_does_not_grow() -> None:
     ids=lambda error: type(error).__name__,
 )
 async def test_no_exception_is_more_than_a_failure_of_its_item(error: BaseException) -> None:
-    name = type(error).__name__
-
     def returning(items: list[int]) -> list[Any]:
         return [error if item == 2 else item for item in items]
 
@@ -525,14 +419,22 @@ async def test_no_exception_is_more_than_a_failure_of_its_item(error: BaseExcept
         await asyncio.sleep(0)
         return raising(items)
 
-    for handler in (returning, raising, raising_later):
-        if handler is raising_later and name == "KeyboardInterrupt":
-            continue  # ends the program, as it does in any handler in the loop
-        with Method(handler, max_wait=0) as method:
-            one, two, three = await method.results(1, 2, 3)
+    # In the loop Ctrl-C ends the program, as in any handler.
+    for handler in (returning, raising, raising_later)[: 2 if type(error) is KeyboardInterrupt else 3]:
+        async with Batched(handler) as batched:
+            one, two, three = await batched.results(1, 2, 3)
             assert (one, three) == (1, 3)
-            assert isinstance(two, Exception), "it can be caught"
-            assert not isinstance(two, StopIteration)
+            assert isinstance(two, RpcError)
+
+
+class Broken:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise RuntimeError("the device is gone")
+
+
+class Tensor:
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.arange(3)
 
 
 @pytest.mark.parametrize(
@@ -543,8 +445,10 @@ async def test_no_exception_is_more_than_a_failure_of_its_item(error: BaseExcept
         (lambda items: None, "it returned NoneType, not a list, tuple or array of 3 results"),
         (lambda items: (item for item in items), "it returned generator, not a list, tuple or array of 3 results"),
         (lambda items: "abc", "it returned str, not a list, tuple or array of 3 results"),
+        (lambda items: {1: 1, 2: 2, 3: 3}, "it returned dict, not a list, tuple or array of 3 results"),
         (lambda items: np.zeros((2, 3)), "it returned 2 results, not 3"),
         (lambda items: np.float32(3), "it returned an array without dimensions, not one of 3 rows"),
+        (lambda items: Broken(), "the device is gone"),
     ],
 )
 @pytest.mark.parametrize("is_async", [True, False])
@@ -557,349 +461,160 @@ async def test_a_wrong_number_of_results_is_an_internal_error_for_all(
     async def handler_later(items: list[int]) -> Any:
         return returned(items)
 
-    with Method(handler_later if is_async else handler, max_wait=0) as method:
-        results = await method.results(1, 2, 3)
-        assert method.stats["retries"] == 0
-    assert [(type(result), result.data) for result in results] == [(InternalError, None)] * 3
-    failure_id = results[0].message[-8:]
-    assert [record.getMessage() for record in caplog.records] == [f"method 'it' got 3 items: {reason}, id {failure_id}"]
+    async with Batched(handler_later if is_async else handler) as batched:
+        assert [type(result) for result in await batched.results(1, 2, 3)] == [InternalError] * 3
+        assert reason in caplog.text
+        if reason.startswith("it "):
+            assert len(re.findall(f"method 'it' got 3 items: {re.escape(reason)}, id [0-9a-f]{{8}}", caplog.text)) == 1
+            assert batched.stats["retries"] == 0
 
 
-# -- callers that leave -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("returned", "results"),
+    [
+        ((1, None, "x"), [1, None, "x"]),
+        (np.array([1.5, 2.5, 3]), [1.5, 2.5, 3]),
+        (np.array(["a", None, 1], object), ["a", None, 1]),
+        (Tensor(), [0, 1, 2]),
+        (np.float32([1, 2, 3]), [1, 2, 3]),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+async def test_results_are_shared_out(returned: Any, results: list[Any]) -> None:
+    def handler(items: list[int]):  # type: ignore[no-untyped-def]
+        return returned
+
+    async with Batched(handler) as batched:
+        assert await batched.results(1, 2, 3) == results
 
 
-@in_fake_time
-async def test_cancelled_callers_leave_before_the_run() -> None:
-    model = Model()
-    with Method(model.double, max_wait=1.0) as method:
-        tasks = method.submit(1, 2, 3)
-        await turns()
-        tasks[0].cancel()
-        await turns()
-        assert method.stats["waiting"] == 2
-        tasks[2].cancel()
-        assert await tasks[1] == 4
-        assert method.stats["cancelled"] == 2
-    assert model.runs == [[2]]
+# -- runs that nobody waits for, and the end ---------------------------------------------------------------------------
 
 
-@in_fake_time
-async def test_with_nobody_left_there_is_no_run() -> None:
-    model, start = Model(), now()
-    with Method(model.double, max_wait=1.0) as method:
-        tasks = method.submit(1, 2)
-        await turns()
-        for task in tasks:
-            task.cancel()
-        await asyncio.sleep(5)
-        assert model.runs == []
-        assert await method(3) == 6
-        stats = method.stats
-    assert model.runs == [[3]]
-    assert model.times == [start + 6], "the wait of those who left is not the wait of those who come"
-    assert (stats["runs"], stats["cancelled"], stats["waiting"]) == (1, 2, 0)
+@pytest.mark.parametrize("items", [(0,), (0, 1), (1, 2)])
+async def test_nothing_is_said_of_failures_that_nobody_waits_for(
+    items: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    complaints: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    gate, runs = threading.Event(), []
 
+    def handler(items: list[int]) -> list[Any]:
+        runs.append(items)
+        gate.wait(30)
+        if 0 in items:
+            raise ValueError("too late")
+        return [ValueError("too late") for _ in items]
 
-@in_fake_time
-async def test_those_who_left_make_room_in_the_batch() -> None:
-    model, start = Model(), now()
-    model.gate.clear()
-    with Method(model.double, max_size=3, max_wait=9.0) as method:
-        tasks = method.submit(1, 2, 3, 4, 5)
-        await turns()
-        tasks[3].cancel()
-        tasks += method.submit(6, 7)
-        await turns()
-        model.gate.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    assert model.runs == [[1, 2, 3], [5, 6, 7]]
-    assert now() == start
-
-
-@in_fake_time
-async def test_those_who_leave_in_the_very_turn_of_the_run_are_not_in_it() -> None:
-    model, start = Model(), now()
-    with Method(model.double, max_size=3, max_wait=9.0) as method:
-        tasks = method.submit(1, 2)
-        await turns()
-        tasks += method.submit(3)
-        tasks[0].cancel()
-        assert await asyncio.gather(*tasks[1:]) == [4, 6]
-        assert method.stats["cancelled"] == 1
-    assert (model.runs, now()) == ([[2, 3]], start)
+    async with Batched(handler) as batched:
+        calls = batched.submit(*items)
+        await until(lambda: runs)
+        for call in calls:
+            call.cancel()
+        await batched.client.call("rpc.ping")
+        gate.set()
+        with pytest.raises(InternalError):
+            await batched.client.it(3)
+        assert batched.stats["retries"] == 0
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []
+    assert caplog.text.count("ValueError: too late\n") <= 1
 
 
 @in_fake_time
-async def test_one_who_leaves_during_the_run_does_not_disturb_the_others() -> None:
-    model = Model()
-    model.gate.clear()
-    with Method(model.double, max_wait=0) as method:
-        tasks = method.submit(1, 2, 3)
-        await model.begun.acquire()
-        tasks[1].cancel()
-        await asyncio.wait({tasks[1]})
-        assert tasks[1].cancelled()
-        model.gate.set()
-        assert await asyncio.gather(tasks[0], tasks[2]) == [2, 6]
-        assert method.stats["cancelled"] == 0, "it had begun"
+async def test_when_all_leave_or_the_server_ends_a_run_is_cancelled_and_waited_for() -> None:
+    log: list[str] = []
 
-
-@in_fake_time
-async def test_when_all_leave_during_the_run_it_is_cancelled_and_waited_for() -> None:
-    ended = asyncio.Event()
-    begun = asyncio.Event()
+    @contextlib.asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        yield
+        log.append("lifespan left")
 
     async def handler(items: list[int]) -> list[int]:
-        begun.set()
+        log.append(f"begun {items}")
         try:
             await asyncio.sleep(1000)
         finally:
-            await asyncio.sleep(1)
-            ended.set()
+            await asyncio.sleep(0.005)
+            log.append("cleaned up")
         return items
 
-    with Method(handler, max_wait=0) as method:
-        tasks = method.submit(1, 2, 3)
-        await begun.wait()
-        tasks[1].cancel()
-        await asyncio.wait({tasks[1]})
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait({tasks[2]})
-        assert ended.is_set(), "a caller is not gone before the handler has cleaned up for it"
-        assert all(task.cancelled() for task in tasks)
+    server = Server(lifespan=lifespan, drain_timeout=0.01)
+    server.batched(name="it", max_size=2, max_wait=0)(handler)
+    async with memory_client(server) as client:
+        calls = [client.submit.it(n) for n in (1, 2)]
+        await until(lambda: log)
+        for call in calls:
+            call.cancel()
+        await asyncio.sleep(1)
+        assert log == ["begun [1, 2]", "cleaned up"]
+        calls = [client.submit.it(n) for n in (3, 4, 5)]
+        await until(lambda: server.batches["it"].stats()["waiting"] == 1)
+    assert log[2:] == ["begun [3, 4]", "cleaned up", "lifespan left"]
+    assert server.batches["it"].stats()["waiting"] == 0
+    await asyncio.gather(*calls, return_exceptions=True)
 
 
-@in_fake_time
-async def test_a_deadline_is_the_callers_own() -> None:
-    model = Model()
-    model.gate.clear()
-    with Method(model.double, max_wait=1.0) as method:
-        patient = method.submit(1)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await method(2)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1.5):
-                await method(3)
-        model.gate.set()
-        assert await asyncio.gather(*patient) == [2]
-    assert model.runs == [[1, 3]]
-    assert model.cancelled == 0
-
-
-async def test_a_thread_goes_on_when_all_have_left_and_keeps_its_place() -> None:
-    begun, gate, runs = asyncio.Event(), threading.Event(), []
-    loop = asyncio.get_running_loop()
-
-    def handler(items: list[int]) -> list[int]:
-        runs.append(items)
-        loop.call_soon_threadsafe(begun.set)
-        gate.wait(30)
-        return items
-
-    with Method(handler, max_wait=0) as method:
-        (task,) = method.submit(1)
-        await begun.wait()
-        task.cancel()
-        await asyncio.wait({task})
-        others = method.submit(2, 3)
-        await turns()
-        assert runs == [[1]]
-        gate.set()
-        assert await asyncio.gather(*others) == [2, 3]
-
-
-async def test_a_failure_that_concerns_nobody_any_more_is_let_go(caplog: pytest.LogCaptureFixture) -> None:
-    begun, ended, gate = asyncio.Event(), asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
-
-    def handler(items: list[int]) -> list[int]:
-        loop.call_soon_threadsafe(begun.set)
-        gate.wait(30)
-        loop.call_soon_threadsafe(ended.set)
-        raise ValueError("too late")
-
-    with Method(handler, max_wait=0) as method:
-        tasks = method.submit(1, 2)
-        await begun.wait()
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-        gate.set()
-        await ended.wait()
-        with pytest.raises(ValueError, match="too late"):
-            await method(3)
-        assert method.stats["retries"] == 0
-    assert not caplog.records
-
-
-async def test_those_who_leave_between_a_failure_and_their_second_try_are_not_run() -> None:
-    runs, begun, gate = [], asyncio.Event(), asyncio.Event()
-
-    async def handler(items: list[int]) -> list[int]:
-        runs.append(items)
-        if len(items) > 1:
-            raise ValueError
-        begun.set()
-        await gate.wait()
-        return items
-
-    with Method(handler, max_wait=0) as method:
-        one, two, three = method.submit(1, 2, 3)
-        await begun.wait()
-        two.cancel()
-        gate.set()
-        assert await asyncio.gather(one, three) == [1, 3]
-    assert runs == [[1, 2, 3], [1], [3]]
-
-
-async def test_nothing_is_said_of_failures_that_nobody_waits_for(caplog: pytest.LogCaptureFixture) -> None:
-    complaints = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-    begun, gate = asyncio.Event(), asyncio.Event()
-
-    async def handler(items: list[int]) -> list[Any]:
-        begun.set()
-        await gate.wait()
-        if 0 in items:
-            raise ValueError
-        return [ValueError() for _ in items]
-
-    for items in [(0,), (0, 1), (1, 2)]:
-        with Method(handler, max_wait=0) as method:
-            tasks = method.submit(*items)
-            await begun.wait()
-            gate.set()
-            for task in tasks[1:] or tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await turns()
-        begun.clear()
-        gate.clear()
-    del tasks
-    gc.collect()
-    await turns()
-    assert complaints == []
-
-
-# -- the end ----------------------------------------------------------------------------------------------------------
-
-
-@in_fake_time
-async def test_closing_cancels_what_waits_and_what_runs() -> None:
-    model = Model()
-    model.gate.clear()
-    with Method(model.double, max_size=2, max_wait=0) as method:
-        tasks = method.submit(1, 2, 3)
-        await model.begun.acquire()
-        method.batches.close()
-        await asyncio.wait(tasks)
-        assert [task.cancelled() for task in tasks] == [True] * 3
-        assert model.cancelled == 1
-        assert method.stats["waiting"] == 0
-        model.gate.set()
-        assert await method(4) == 8, "the next call begins anew"
-    assert model.runs == [[1, 2], [4]]
-
-
-@pytest.mark.parametrize("is_async", [True, False])
-def test_nothing_is_kept_of_an_event_loop_that_ended(is_async: bool) -> None:
-    async def handler_later(items: list[int]) -> list[int]:
-        return items
-
-    def handler(items: list[int]) -> list[int]:
-        return items
-
-    method = Method(handler_later if is_async else handler, max_wait=0)
-
-    async def life() -> None:
-        with method:
-            assert await method.results(1, 2) == [1, 2]
-
+@pytest.mark.parametrize("handler", [picky, picky_later])
+def test_a_server_is_started_again_in_another_loop(handler: Any) -> None:
+    server = Server()
+    server.batched(name="it", max_wait=0.002)(handler)
     for _ in range(3):
-        asyncio.run(life())
-    assert method.stats["runs"] == 3
+        with serve_in_thread(server) as address, Client(address) as client:
+            futures = [client.submit.it(number) for number in range(100)]
+            assert [future.result() for future in futures] == list(range(100))
+    stats = server.batches["it"].stats()
+    assert stats["items"] == 300
+    assert stats["largest"] <= 32
+    assert stats["runs"] < 300
+    assert not [each for each in threading.enumerate() if each.name.startswith("rpcstream-batch")]
 
 
 async def test_another_in_its_place_does_not_lose_the_calls_that_wait() -> None:
-    begun, gate, threads = asyncio.Event(), threading.Event(), []
-    loop = asyncio.get_running_loop()
+    gate, threads = threading.Event(), []
 
     def old(items: list[int]) -> list[str]:
         threads.append(threading.current_thread())
-        loop.call_soon_threadsafe(begun.set)
         gate.wait(30)
         return ["old" for _ in items]
 
     def new(items: list[int]) -> list[str]:
         return ["new" for _ in items]
 
-    with Method(old, max_wait=0) as method:
-        tasks = method.submit(1)
-        await begun.wait()
-        tasks += method.submit(2)
-        await turns()
-        before = method.batches["it"]
-        method.batches.decorator(name="it", max_wait=0, replace=True)(new)
-        assert method.batches["it"] is not before
-        assert await method(3) == "new"
+    async with Batched(old) as batched:
+        calls = batched.submit(1)
+        await until(lambda: threads)
+        calls += batched.submit(2)
+        await until(lambda: batched.stats["waiting"] == 1)
+        batched.server.batched(name="it", max_wait=0, replace=True)(new)
+        assert await batched.client.it(3) == "new"
         gate.set()
-        assert await asyncio.gather(*tasks) == ["old", "old"]
-        await asyncio.to_thread(threads[0].join, 10)
-        assert not threads[0].is_alive(), "nobody will call it any more"
+        assert await asyncio.gather(*calls) == ["old", "old"]
+        await until(lambda: not threads[0].is_alive())
+        batched.server.add(len, name="it", replace=True)
+        assert dict(batched.server.batches) == {}
+        assert "it" not in batched.server.batches
 
 
-async def test_a_plain_method_in_its_place_ends_its_statistics() -> None:
-    with Method(picky) as method:
-        assert list(method.batches) == ["it"]
-        method.registry.add(len, name="it", replace=True)
-        assert (dict(method.batches), len(method.batches), "it" in method.batches) == ({}, 0, False)
-
-
-# -- statistics -------------------------------------------------------------------------------------------------------
-
-
-@in_fake_time
-async def test_statistics_of_sizes_and_waits() -> None:
+async def test_statistics() -> None:
     model = Model()
-    with Method(model.double, max_size=8, max_wait=1.0) as method:
-        assert method.stats == {
-            "runs": 0,
-            "items": 0,
-            "retries": 0,
-            "cancelled": 0,
-            "waiting": 0,
-            "largest": 0,
-            "mean_size": 0.0,
-            "sizes": {},
-            "mean_wait": 0.0,
-            "max_wait": 0.0,
-        }
-        tasks = method.submit(1)
-        await asyncio.sleep(0.5)
-        tasks += method.submit(2, 3)
-        await asyncio.gather(*tasks)
-        await method.results(*range(8))
-        await method.results(*range(8))
-        await method(1)
-        stats = method.stats
-    assert (stats["runs"], stats["items"], stats["largest"], stats["mean_size"]) == (4, 20, 8, 5.0)
-    assert stats["sizes"] == {"1": 1, "4": 1, "8": 2}
-    assert stats["max_wait"] == 1.0
-    assert stats["mean_wait"] == pytest.approx((1.0 + 0.5 + 0.5 + 16 * 0 + 1.0) / 20)
-
-
-@in_fake_time
-async def test_the_wait_for_a_place_counts() -> None:
-    model = Model()
-    model.gate.clear()
-    with Method(model.double, max_size=1) as method:
-        tasks = method.submit(1, 2)
-        await asyncio.sleep(3)
-        model.gate.set()
-        await asyncio.gather(*tasks)
-        assert (method.stats["max_wait"], method.stats["mean_wait"]) == (3.0, 1.5)
+    server = Server()
+    server.batched(name="it", max_size=8, max_wait=0)(model.double)
+    server.batched(name="other")(picky)
+    async with memory_client(server) as client:
+        for count in (1, 4, 15):
+            await asyncio.gather(*[client.it(n) for n in range(count)])
+        batched = (await client.call("rpc.stats"))["batched"]
+    assert list(batched) == ["it", "other"]
+    assert batched["it"] == server.batches["it"].stats()
+    assert {name: batched["it"][name] for name in ("runs", "items", "largest", "mean_size", "sizes")} == {
+        **{"runs": 4, "items": 20, "largest": 8, "mean_size": 5.0},
+        "sizes": {"1": 1, "4": 1, "8": 2},
+    }
+    assert 0 <= batched["it"]["mean_wait"] <= batched["it"]["max_wait"]
+    async with memory_client(Server()) as client:
+        assert "batched" not in await client.call("rpc.stats")
 
 
 # -- registration -----------------------------------------------------------------------------------------------------
@@ -924,13 +639,11 @@ async def test_the_wait_for_a_place_counts() -> None:
     ids=str,
 )
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(RegistrationError) as caught:
-        Method(picky, **options)
-    assert str(caught.value).startswith("it: ")
-    assert told in str(caught.value)
+    with pytest.raises(RegistrationError, match=f"^it: .*{re.escape(told)}"):
+        Server().batched(name="it", **options)(picky)
 
 
-def test_a_handler_that_yields_is_refused() -> None:
+def test_what_is_refused_leaves_nothing_behind() -> None:
     def generator(items: list[int]) -> Any:
         yield from items
 
@@ -938,21 +651,37 @@ def test_a_handler_that_yields_is_refused() -> None:
         for item in items:
             yield item
 
-    for handler in (generator, later):
-        with pytest.raises(RegistrationError, match="not yield them"):
-            Method(handler)
+    server = Server()
+    server.batched()(picky)
+    rows: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+        (generator, {}, RegistrationError, "not yield them"),
+        (later, {}, RegistrationError, "not yield them"),
+        (picky, {}, ValueError, "is registered already"),
+        (picky, {"name": "rpc.picky"}, RegistrationError, "reserved"),
+        (lambda items: items, {"name": "other"}, RegistrationError, "parameter 'items'"),
+        (lambda items: items, {}, RegistrationError, "pass name="),
+    ]
+    for function, options, error, told in rows:
+        with pytest.raises(error, match=told):
+            server.batched(**options)(function)
+    assert list(server.batches) == ["picky"]
+    assert [name for name in server.methods if not name.startswith("rpc.")] == ["picky"]
 
 
-def test_what_is_refused_leaves_nothing_behind() -> None:
-    registry = MethodRegistry(Codec())
-    batches = BatchedMethods(registry)
-    batches.decorator()(picky)
-    with pytest.raises(ValueError, match="is registered already"):
-        batches.decorator()(picky)
-    with pytest.raises(RegistrationError, match="reserved"):
-        batches.decorator(name="rpc.picky")(picky)
-    with pytest.raises(RegistrationError, match="parameter 'items'"):
-        batches.decorator(name="other")(lambda items: items)
-    with pytest.raises(RegistrationError, match="pass name="):
-        batches.decorator()(lambda items: items)
-    assert (list(batches), list(registry)) == (["picky"], ["picky"])
+async def test_a_wrong_item_is_refused_at_once_and_joins_no_batch() -> None:
+    runs = []
+
+    def it(text: list[str], row: Annotated[Floats, Shape(None, 3)] = np.zeros((1, 3), "f4")) -> list[str]:  # noqa: B008
+        runs.append(text)
+        return text
+
+    async with Batched(it, max_wait=60) as batched:
+        for item in (5, ["a"], None):
+            with pytest.raises(InvalidParams) as caught:
+                await batched.client.it(item)
+            assert (caught.value.data["path"], caught.value.data["parameter"]) == ("$[0]", "text")
+        with pytest.raises(InvalidParams, match=r"an array of float32 of shape \(3,\)"):
+            await batched.client.it("a", np.ones((1, 3), "f4"))
+        with pytest.raises(InvalidParams, match="missing 'text'"):
+            await batched.client.it()
+    assert runs == []

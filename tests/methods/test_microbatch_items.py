@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
@@ -15,41 +17,43 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import Codec, RegistrationError, Shape
-from rpcstream.codec.fields import expanded
-from rpcstream.methods.microbatch_items import ItemSignature, WrongResults
-from rpcstream.methods.signature import Signature
+from rpcstream import RegistrationError, Server, Shape
+from rpcstream.testing import memory_client
 
 Floats = NDArray[np.float32]
-#: What that is an alias of, since numpy 2.5.
-Plain: Any = expanded(Floats)
 
 
 def handler(hint: Any, *, returns: Any = inspect.Parameter.empty, default: Any = inspect.Parameter.empty) -> Any:
     """A function of one parameter `x` with this hint."""
 
-    def function(x: Any) -> Any: ...
+    def function(x: Any) -> Any:
+        return [*x] if isinstance(x, list) else x
 
     function.__annotations__ = {"x": hint} | ({} if returns is inspect.Parameter.empty else {"return": returns})
     function.__defaults__ = None if default is inspect.Parameter.empty else (default,)
     return function
 
 
-def of_one(hint: Any, **more: Any) -> inspect.Signature:
-    """The signature for one item; it is checked that it can be registered."""
-    items = ItemSignature(handler(hint, **more), method="it")
-    Signature(items.of_one(lambda values: None, handler), method="it", codec=Codec())  # type: ignore[arg-type, return-value]
-    return items.signature
+async def described(server: Server) -> dict[str, tuple[Any, Any]]:
+    """Parameters and results of the methods of a server."""
+    async with memory_client(server) as client:
+        methods = (await client.call("rpc.discover"))["methods"]
+    return {each["name"]: (each["params"], each["result"]) for each in methods}
+
+
+async def assert_alike(batched: Any, single: Any) -> None:
+    """A batched handler is described as a function of one item."""
+    server = Server()
+    server.batched(name="batched")(batched)
+    server.add(single, name="single")
+    both = await described(server)
+    assert both["batched"] == both["single"]
 
 
 def refused(function: Callable[..., Any]) -> str:
-    """The text of the error."""
     with pytest.raises(RegistrationError) as caught:
-        ItemSignature(function, method="it")
+        Server().batched(name="it")(function)
     return str(caught.value)
-
-
-# -- parameters -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -67,11 +71,11 @@ def refused(function: Callable[..., Any]) -> str:
         (list[Image.Image], Image.Image),
         (Annotated[list[str], "texts"], Annotated[str, "texts"]),
         (np.ndarray, np.ndarray),
-        (Floats, Plain),
-        (Annotated[Floats, Shape(None, 224, 224, 3)], Annotated[Plain, Shape(224, 224, 3)]),
-        (Annotated[Floats, Shape(None, ...)], Annotated[Plain, Shape(...)]),
-        (Annotated[Floats, Shape(..., 3)], Annotated[Plain, Shape(..., 3)]),
-        (Annotated[Floats, Shape(None, None)], Annotated[Plain, Shape(None)]),
+        (Floats, Floats),
+        (Annotated[Floats, Shape(None, 224, 224, 3)], Annotated[Floats, Shape(224, 224, 3)]),
+        (Annotated[Floats, Shape(None, ...)], Annotated[Floats, Shape(...)]),
+        (Annotated[Floats, Shape(..., 3)], Annotated[Floats, Shape(..., 3)]),
+        (Annotated[Floats, Shape(None, None)], Annotated[Floats, Shape(None)]),
         (Annotated[Floats, Shape(None)], np.float32),
         (Annotated[np.ndarray, Shape(None)], np.generic),
         (Annotated[NDArray[Any], Shape(None)], np.generic),
@@ -83,22 +87,41 @@ def refused(function: Callable[..., Any]) -> str:
     ],
     ids=str,
 )
-def test_a_list_is_its_items_and_an_array_its_rows(hint: Any, item: Any) -> None:
-    assert of_one(hint).parameters["x"].annotation == item
+async def test_a_list_is_its_items_and_an_array_its_rows(hint: Any, item: Any) -> None:
+    await assert_alike(handler(hint), handler(item))
 
 
 @pytest.mark.parametrize(
-    "hint",
-    [str, dict[str, int], tuple[str, ...], Iterable[str], list[str] | None, np.float32, Any, None, "list[nobody]"],
+    ("hint", "result"),
+    [
+        (list[str], str),
+        (Sequence[str], str),
+        (tuple[str, ...], str),
+        (list, Any),
+        (Any, Any),
+        (object, Any),
+        (list[float | ValueError], float),
+        (list[float | Exception | None], float | None),
+        (list[Any | Exception], Any),
+        (Floats, np.float32 | Floats),
+        (np.ndarray, np.generic | np.ndarray),
+        (Annotated[Floats, Shape(None, 512)], Annotated[Floats, Shape(512)]),
+        (Annotated[Floats, Shape(None)], np.float32),
+    ],
     ids=str,
 )
-def test_what_is_neither_list_nor_array_is_refused(hint: Any) -> None:
-    assert refused(handler(hint)).startswith("it: parameter 'x': ")
+async def test_a_return_hint_is_that_of_one_result(hint: Any, result: Any) -> None:
+    await assert_alike(handler(list[int], returns=hint), handler(int, returns=result))
 
 
 @pytest.mark.parametrize(
     ("hint", "why"),
     [
+        *[
+            (hint, "must be list")
+            for hint in (str, dict[str, int], tuple[str, ...], Iterable[str], list[str] | None, np.float32, Any, None)
+        ],
+        ("list[nobody]", "nobody"),
         (Annotated[Floats, Shape(8, 3)], "no batch has a fixed size"),
         (np.ndarray[tuple[Literal[8], int], np.dtype[Any]], "no batch has a fixed size"),
         (Annotated[Floats, Shape()], "no dimension for the batch"),
@@ -110,8 +133,13 @@ def test_what_is_neither_list_nor_array_is_refused(hint: Any) -> None:
     ],
     ids=str,
 )
-def test_what_is_said_of_the_batch_itself_is_refused(hint: Any, why: str) -> None:
-    assert why in refused(handler(hint))
+def test_what_is_not_said_of_items_is_refused(hint: Any, why: str) -> None:
+    assert re.match(f"it: parameter 'x': .*{why}", refused(handler(hint)), re.DOTALL)
+
+
+@pytest.mark.parametrize("hint", [None, str, tuple[int, str], dict[str, int], Iterable[int]], ids=str)
+def test_a_return_hint_that_is_no_list_is_refused(hint: Any) -> None:
+    assert refused(handler(list[int], returns=hint)).startswith("it: the return value: ")
 
 
 def test_every_parameter_needs_a_hint() -> None:
@@ -129,170 +157,73 @@ def test_every_parameter_needs_a_hint() -> None:
     assert "'more': a batched handler takes no further arguments" in refused(named)
 
 
-def test_a_default_is_that_of_a_batch_of_one() -> None:
-    assert of_one(list[float], default=[1.5]).parameters["x"].default == 1.5
-    assert of_one(Sequence[float | None], default=(None,)).parameters["x"].default is None
-    row = of_one(Annotated[Floats, Shape(None, 2)], default=np.ones((1, 2), np.float32)).parameters["x"].default
-    assert row.tolist() == [1, 1]
+async def test_a_default_is_that_of_a_batch_of_one() -> None:
+    row = np.ones((1, 2), np.float32)
+    for hint, default, expected in [
+        (list[float], [1.5], 1.5),
+        (Sequence[float | None], (None,), None),
+        (Annotated[Floats, Shape(None, 2)], row, [1, 1]),
+    ]:
+        server = Server()
+        server.batched(name="it", max_wait=0)(handler(hint, default=default))
+        async with memory_client(server) as client:
+            result = await client.it()
+        assert (result.tolist() if isinstance(result, np.ndarray) else result) == expected
     for hint, default in [
-        (list[float], 1.5),
-        (list[float], None),
+        *[(list[float], each) for each in (1.5, None, [], [1, 2])],
+        *[(Floats, each) for each in ([1.5], np.float32(1), np.ones((2, 2)))],
         (list[str], "x"),
-        (list[float], []),
-        (list[float], [1, 2]),
-        (Floats, [1.5]),
-        (Floats, np.float32(1)),
-        (Floats, np.ones((2, 2))),
     ]:
         assert "'x': its default must be that of a batch of one" in refused(handler(hint, default=default))
 
 
-# -- results --------------------------------------------------------------------------------------------------------
+async def test_calls_become_lists_and_stacks() -> None:
+    seen: list[Any] = []
+
+    def score(a: list[str], /, b: Annotated[Floats, Shape(None, 2)], *, c: Sequence[float] = (0.5,)) -> list[float]:
+        """How much."""
+        seen.append((a, b.tolist(), str(b.dtype), c))
+        return [0.0] * len(a)
+
+    def single(a: str, /, b: Annotated[Floats, Shape(2)], *, c: float = 0.5) -> float:
+        """How much."""
+        return 0.0
+
+    await assert_alike(score, single)
+    server = Server()
+    server.batched(max_wait=0, idempotent=True)(score)
+    async with memory_client(server) as client:
+        (method,) = [each for each in (await client.call("rpc.discover"))["methods"] if each["name"] == "score"]
+        assert (method["summary"], method["x-idempotent"]) == ("How much.", True)
+        calls = [client.score("n0", np.zeros(2, "f4")), client.call("score", a="n1", b=np.ones(2, "f4"), c=2.0)]
+        assert await asyncio.gather(*calls) == [0.0, 0.0]
+    assert seen == [(["n0", "n1"], [[0, 0], [1, 1]], "float32", [0.5, 2.0])]
 
 
-@pytest.mark.parametrize(
-    ("hint", "result"),
-    [
-        (list[str], str),
-        (Sequence[str], str),
-        (tuple[str, ...], str),
-        (list, Any),
-        (Any, Any),
-        (object, Any),
-        (list[float | ValueError], float),
-        (list[float | Exception | None], float | None),
-        (list[Any | Exception], Any),
-        (Floats, np.float32 | Plain),
-        (np.ndarray, np.generic | np.ndarray),
-        (Annotated[Floats, Shape(None, 512)], Annotated[Plain, Shape(512)]),
-        (Annotated[Floats, Shape(None)], np.float32),
-        (inspect.Parameter.empty, Any),
-    ],
-    ids=str,
-)
-def test_a_return_hint_is_that_of_one_result(hint: Any, result: Any) -> None:
-    assert of_one(list[int], returns=hint).return_annotation == result
+async def test_numbers_are_stacked_to_one_dimension() -> None:
+    server, seen = Server(), []
+
+    @server.batched(max_wait=0)
+    def total(x: Annotated[Floats, Shape(None)]) -> Annotated[Floats, Shape(None)]:
+        seen.append((str(x.dtype), x.shape))
+        return x * 2
+
+    async with memory_client(server) as client:
+        assert await asyncio.gather(client.total(1.0), client.total(2.0)) == [2, 4]
+    assert seen == [("float32", (2,))]
 
 
-@pytest.mark.parametrize("hint", [None, str, tuple[int, str], dict[str, int], Iterable[int]], ids=str)
-def test_a_return_hint_that_is_no_list_is_refused(hint: Any) -> None:
-    assert refused(handler(list[int], returns=hint)).startswith("it: the return value: ")
-
-
-@pytest.mark.parametrize(
-    ("returned", "shared_out"),
-    [
-        ([1, 2], [1, 2]),
-        ((1, None), [1, None]),
-        (np.array([1.5, 2.5]), [1.5, 2.5]),
-        (np.array(["a", None], object), ["a", None]),
-    ],
-    ids=str,
-)
-def test_results_are_shared_out(returned: Any, shared_out: list[Any]) -> None:
-    assert ItemSignature.results(returned, 2) == shared_out
-
-
-def test_rows_of_arrays_and_of_what_can_be_one_are_results() -> None:
-    class Tensor:
-        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            return np.eye(2)
-
-    for returned in (np.eye(2), Tensor()):
-        assert [row.tolist() for row in ItemSignature.results(returned, 2)] == [[1, 0], [0, 1]]
-
-
-@pytest.mark.parametrize(
-    "returned",
-    [None, 5, "ab", b"ab", {1: 2, 3: 4}, {1, 2}, (x for x in "ab"), [], [1], [1, 2, 3], np.ones((3, 2)), np.array(2)],
-    ids=lambda returned: type(returned).__name__,
-)
-def test_what_is_not_one_result_for_each_item_is_refused(returned: Any) -> None:
-    with pytest.raises(WrongResults, match="2"):
-        ItemSignature.results(returned, 2)
-
-
-def test_an_array_that_cannot_be_made_is_no_internal_riddle() -> None:
-    class Broken:
-        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            raise RuntimeError("the device is gone")
-
-    with pytest.raises(TypeError, match="the device is gone"):
-        ItemSignature.results(Broken(), 2)
-
-
-# -- one call, many calls -------------------------------------------------------------------------------------------
-
-
-def score(a: list[str], /, b: Annotated[Floats, Shape(None, 2)], *, c: Sequence[float] = (0.5,)) -> list[float]:
-    """How much."""
-    return [0.0]
-
-
-async def values_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    async def call(values: Any) -> Any:
-        return values
-
-    return await ItemSignature(function, method="it").of_one(call, function)(*args, **kwargs)
-
-
-async def test_the_function_of_one_item_looks_like_the_handler() -> None:
-    async def call(values: Any) -> Any: ...
-
-    single = ItemSignature(score, method="it").of_one(call, score)
-    assert inspect.iscoroutinefunction(single)
-    assert (single.__name__, single.__doc__, single.__module__) == ("score", "How much.", __name__)
-    assert single.__annotations__ == {"a": str, "b": Annotated[Plain, Shape(2)], "c": float, "return": float}
-    kinds = [parameter.kind for parameter in inspect.signature(single).parameters.values()]
-    assert kinds == [parameter.kind for parameter in inspect.signature(score).parameters.values()]
-
-
-async def test_the_values_of_a_call_stand_in_the_order_of_the_parameters() -> None:
-    assert await values_of(score, "a", "b") == ("a", "b", 0.5)
-    assert await values_of(score, "a", "b", c=2.0) == ("a", "b", 2.0)
-    assert await values_of(handler(list[int], default=[7])) == (7,)
-
-
-def test_what_a_partial_has_already_is_no_parameter() -> None:
-    def with_model(model: object, texts: list[str]) -> list[str]: ...
-
-    assert str(ItemSignature(functools.partial(with_model, object()), method="it").signature) == "(texts: str) -> str"
-
-
-def test_lists_are_lists_and_arrays_are_stacked() -> None:
-    items = ItemSignature(score, method="it")
-    rows = [np.full(2, number, np.float32) for number in range(3)]
-    (names, stack), named = items.together([(f"n{n}", row, n / 2) for n, row in enumerate(rows)])
-    assert names == ["n0", "n1", "n2"]
-    assert stack.dtype == np.float32
-    assert stack.tolist() == [[0, 0], [1, 1], [2, 2]]
-    assert named == {"c": [0.0, 0.5, 1.0]}
-    stack[:] = 9
-    assert rows[0].tolist() == [0, 0], "what callers sent is still there for a second try"
-
-
-def test_numbers_are_stacked_to_one_dimension() -> None:
-    items = ItemSignature(handler(Annotated[Floats, Shape(None)]), method="it")
-    (stack,), _ = items.together([(np.float32(1),), (np.float32(2),)])
-    assert (stack.dtype, stack.tolist()) == (np.dtype("f4"), [1, 2])
-
-
-def test_only_what_is_stacked_makes_kinds() -> None:
-    items = ItemSignature(score, method="it")
-    one, same = ("a", np.zeros(2, "f4"), 1.0), ("b", np.ones(2, "f4"), 2.0)
-    others = [("a", np.zeros(3, "f4"), 1.0), ("a", np.zeros(2, "f8"), 1.0), ("a", np.zeros((2, 1), "f4"), 1.0)]
-    assert items.kind(one) == items.kind(same)
-    assert len({items.kind(each) for each in (one, *others)}) == 4
-    floats, strings = (ItemSignature(handler(hint), method="it") for hint in (list[Floats], list[str]))
-    assert floats.kind(one) == strings.kind(same)
-
-
-def test_hints_may_be_strings_of_local_names() -> None:
+async def test_hints_may_be_strings_of_local_names_and_a_partial_has_fewer_parameters() -> None:
     class Local(msgspec.Struct):
         x: int
 
-    def function(points: list[Local]) -> list[Local]: ...
+    def points(model: object, points: list[Local]) -> list[Local]: ...
 
-    signature = ItemSignature(function, method="it", namespace=locals()).signature
-    assert signature.parameters["points"].annotation is Local
-    assert signature.return_annotation is Local
+    def one(points: Local) -> Local: ...
+
+    one.__annotations__ = {"points": Local, "return": Local}
+    server = Server()
+    server.batched(name="batched")(functools.partial(points, object()))
+    server.add(one, name="single")
+    both = await described(server)
+    assert both["batched"] == both["single"]
