@@ -15,11 +15,8 @@ from typing import Any
 from rpcstream import Limits
 from rpcstream.events.patterns import matches
 from rpcstream.hub import Hub
-from rpcstream.hub.members import Member
-from rpcstream.peer.session import Session
-from rpcstream.transports.memory import join
 
-from ..internals import note_sessions, subscription_table
+from ..kit import TRANSPORTS, leftovers, live_sessions
 from ..kit.loops import SteppedLoop
 from .checked_peer import (
     CheckedPeer,
@@ -41,9 +38,7 @@ LIMIT = 5.0
 
 #: Ways to answer a call: the right ones, then wrong ones.
 RIGHT = ("right", "twice", "batch", "error", "long", "duplicate")
-MANNERS = (
-    *RIGHT,
-    "late",
+WRONG = (
     "foreign id",
     "another's id",
     "text id",
@@ -54,11 +49,8 @@ MANNERS = (
     "neither",
     "deep",
     "large",
-    "items",
-    "too many items",
-    "progress",
-    "nothing",
 )
+MANNERS = (*RIGHT, *WRONG, "late", "items", "too many items", "progress", "nothing")
 
 NAMES = "abcd"
 
@@ -77,20 +69,14 @@ class HubSimulation:
             ping_interval=20.0,
             event_queue=3,
         )
-        self.sessions = note_sessions(self.hub)
-        self.members: list[Member] = []
         self.peers: dict[str, CheckedPeer] = {}
         self.former_peers: list[CheckedPeer] = []
         self._published = 0
         self._stack = AsyncExitStack()
-        self._far: dict[CheckedPeer, Session] = {}
-        self._keep()
-        self._accept = self.loop.run_until_complete(self._stack.enter_async_context(self.hub.in_memory()))
+        serving = TRANSPORTS["memory"].serving(self.hub, None)
+        self._there = self.loop.run_until_complete(self._stack.enter_async_context(serving))
         for name in NAMES:
             self.reconnect(name)
-
-    def _keep(self) -> None:
-        self.hub.directory.on_enter.append(self.members.append)
 
     def reconnect(self, name: str) -> None:
         """Connect a peer anew; its old connection goes on as it can."""
@@ -99,11 +85,7 @@ class HubSimulation:
         peer = self.peers[name] = CheckedPeer(name, self.record)
         if name in (left := {each.name: each.key for each in self.former_peers}):
             peer.key = left[name]
-        self.loop.run_until_complete(self._join(peer))
-        self._far[peer] = self.sessions[-1]
-
-    async def _join(self, peer: CheckedPeer) -> None:
-        join(peer, self._accept())
+        self.loop.run_until_complete(self._there.join(lambda: peer))
 
     # -- what callers do ----------------------------------------------------------------------------------------------
 
@@ -380,28 +362,22 @@ class HubSimulation:
                 missing = [sent for sent in peer.sent_requests if sent.is_open]
                 assert not missing, f"never answered: {missing}"
         self.check()
-        for member in self.members:
-            assert (member.waiting, member.waiting_size) == (0, 0), member
-        for session in self.sessions:
-            assert not (kept := _kept(session)), f"kept at {session}: {kept}"
+        for session in live_sessions():
+            assert not (kept := leftovers(session)), f"kept at {session}: {kept}"
 
     def _answer_all(self, peer: CheckedPeer) -> None:
         for received in list(peer.received_requests):
             peer.say(result_of(received))
             peer.received_requests.remove(received)
 
-    def close(self) -> list[weakref.ref[Session]]:
+    def close(self) -> list[weakref.ref[Any]]:
         """Close everything; returns references to the sessions, which should be gone then."""
         for peer in self._all_peers:
             peer.end("close")
         self.loop.settle()
-        directory = self.hub.directory
-        assert not directory.members
-        assert not directory.by_name
-        assert not directory.routes
-        assert not len(self.hub.topics)
-        assert not subscription_table(self.hub.topics).subscribers
-        assert len(subscription_table(self.hub.topics).patterns) == 0
+        stats = self.hub.stats()
+        assert not any(stats[name] for name in ("connections", "clients", "methods_offered", "subscriptions"))
+        assert not dict(self.hub.topics)
         closing = self.loop.create_task(self._stack.aclose())
         for _ in range(40):
             self.loop.settle()
@@ -409,26 +385,9 @@ class HubSimulation:
                 break
             self.loop.jump(1.0)
         closing.result()
-        assert not any(map(_kept, self.sessions))
-        gone = list(map(weakref.ref, self.sessions))
-        for kept in (self.sessions, self.members, self.peers, self.former_peers, self._far):
-            kept.clear()
+        gone = list(map(weakref.ref, live_sessions()))
+        assert not any(leftovers(session) for ref in gone if (session := ref()) is not None)
+        self.peers.clear()
+        self.former_peers.clear()
         gc.collect()
         return gone
-
-
-def _kept(session: Session) -> str:
-    """The calls and streams that a session still holds, as text."""
-    running, streams = session.running, session.streams
-    kept = [
-        len(session.pending),
-        streams.senders,
-        streams.receivers,
-        session.write_gate.waiting,
-        running.handlers,
-        running.batch_members,
-        running.forwarded,
-        running.load,
-        session.busy,
-    ]
-    return str(kept) if any(kept) else ""

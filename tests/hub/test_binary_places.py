@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcstream.codec import payloads
-from rpcstream.hub import passthrough
-from rpcstream.wire.binary_frame import parts_of_frame
-from rpcstream.wire.buffers import AttachedMessage, Encoded
+from rpcstream.hub import Hub
+from rpcstream.testing import FakeTimeLoop
+
+from ..kit import TRANSPORTS, Frame
+from .conftest import HubPeer
 
 
 @dataclass(frozen=True)
@@ -31,27 +36,7 @@ class Object:
 
 
 #: What strings and names are made of: all that a place is written with.
-FRAGMENTS = [
-    "$bin",
-    "$",
-    "bin",
-    '"',
-    "{",
-    "}",
-    "[",
-    ":",
-    "0",
-    "1",
-    " ",
-    "\\",
-    "\n",
-    "\x00",
-    "u0024",
-    "$type",
-    "data",
-    "é",
-    "😀",
-]
+FRAGMENTS = [*'"{}[:01 \\\n\0$', "$bin", "bin", "u0024", "$type", "data", "é", "😀"]
 texts = st.one_of(
     st.sampled_from(["$bin", "x$bin", "a", "b"]), st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join)
 )
@@ -97,7 +82,7 @@ def payload(number: int) -> bytes:
     return bytes([number + 1]) * (5 + number)
 
 
-def seen(text: bytes, *, first: bool, filled: list[bytes] | None = None) -> Any:
+def seen(text: bytes | str, *, first: bool, filled: list[bytes] | None = None) -> Any:
     """How a parser reads JSON that takes the first, or the last, of several members with one name.
 
     Args:
@@ -116,57 +101,84 @@ def seen(text: bytes, *, first: bool, filled: list[bytes] | None = None) -> Any:
     return json.loads(text, object_pairs_hook=members)
 
 
-def received(text: bytes, count: int) -> tuple[Any, payloads.FrameLine] | None:
-    """The message of a frame, with its payloads; None if it was refused."""
-    frame = payloads.read_frame(text, tuple(len(payload(number)) for number in range(count)), None, "server")
-    if frame.refusal is not None:
-        assert frame.refusal.code == -32600
-        return None
-    message, line = frame.content
-    for number, view in enumerate(line.take_memory()):
-        view[:] = payload(number)
-    return message, line
+class Passing:
+    """A hub in memory that passes each frame on to a client that reads frames, and to one that reads text."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=FakeTimeLoop)
+        self._stack = AsyncExitStack()
+        self._runner.run(self._begin())
+
+    async def _begin(self) -> None:
+        hub = Hub(ping_interval=None, keepalive_timeout=None)
+        there = await self._stack.enter_async_context(TRANSPORTS["memory"].serving(hub, None))
+        self.caller, self.frames, self.texts = [await there.join(HubPeer) for _ in range(3)]
+        await self.frames.declare()
+        await self.frames.offers("frames", {"name": "m", "shared": True})
+        await self.texts.offers("texts", {"name": "m", "shared": True})
+
+    def passed_on(self, params: str, count: int) -> tuple[Frame, bytes] | None:
+        """What came to each of the two; None if the frame was refused."""
+        return self._runner.run(self._pass_on(params, [payload(number) for number in range(count)]))
+
+    async def _pass_on(self, params: str, payloads: list[bytes]) -> tuple[Frame, bytes] | None:
+        for name in ("frames", "texts"):
+            self.caller.send_frame(f'{{"jsonrpc":"2.0","method":"{name}.m","id":1,"params":{params}}}', *payloads)
+        self.caller.call("rpc.ping", id="end")
+        answers = []
+        while (answer := await self.caller.receive())["id"] != "end":
+            answers.append(answer["error"]["code"])
+        if answers:
+            assert answers == [-32600, -32600]
+            assert not (self.frames.inbox or self.texts.inbox)
+            return None
+        frame, text = [await each.receive_bytes() for each in (self.frames, self.texts)]
+        assert isinstance(frame, Frame)
+        for each, came in ((self.frames, frame), (self.texts, text)):
+            each.answer(json.loads(came))
+            await self.caller.receive()
+        return frame, text
+
+    def close(self) -> None:
+        for peer in (self.caller, self.frames, self.texts):
+            peer.close()
+        self._runner.run(self._stack.aclose())
+        self._runner.close()
 
 
-def sent(message: Encoded) -> tuple[bytes, list[bytes]]:
-    """What is sent to an end that reads frames: JSON, and payloads."""
-    if not isinstance(message, AttachedMessage):
-        return bytes(message), []
-    parts_of_frame(message)
-    return message.json, [bytes(each) for each in message.payloads]
+@pytest.fixture(scope="module")
+def passing() -> Iterator[Passing]:
+    passing = Passing()
+    yield passing
+    passing.close()
 
 
 @given(st.data())
-def test_all_readers_see_the_same_before_and_behind_the_hub(data: st.DataObject) -> None:
+def test_all_readers_see_the_same_before_and_behind_the_hub(passing: Passing, data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 2))
     params = data.draw(st.lists(values(st.integers(0, count).map(Place)), max_size=4))
     params += [Place(number) for number in range(count)] if data.draw(st.booleans()) else []
     text = Writer(data).write(params)
-    line = f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{text}}}\n'.encode()
-    found = received(line, count)
+    found = passing.passed_on(text, count)
     if found is None:
         return
-    message, frame_line = found
-    out = passthrough.request(frame_line, message, 7, b'"m"')
-    there, beside = sent(out)
+    frame, line = found
     own = [payload(number) for number in range(count)]
     for first in (False, True):
-        expected = seen(text.encode(), first=first, filled=own)
-        assert seen(bytes(out), first=first)["params"] == expected
-        assert seen(there, first=first, filled=beside)["params"] == expected
+        expected = seen(text, first=first, filled=own)
+        assert seen(line, first=first)["params"] == expected
+        assert seen(frame, first=first, filled=frame.payloads)["params"] == expected
 
 
 @given(st.data())
-def test_data_of_users_is_no_reason_to_refuse_a_frame(data: st.DataObject) -> None:
+def test_data_of_users_is_no_reason_to_refuse_a_frame(passing: Passing, data: st.DataObject) -> None:
     """As long as no name is `$bin`."""
     others = st.lists(values(st.nothing()), max_size=3).filter(lambda found: not _has_name(found))
     before, behind = data.draw(others), data.draw(others)
-    text = Writer(data).write([*before, Place(1), Object([("data", Place(0)), ("x", behind)])])
-    found = received(f'{{"jsonrpc":"2.0","id":1,"method":"m","params":{text}}}\n'.encode(), 2)
+    found = passing.passed_on(Writer(data).write([*before, Place(1), Object([("data", Place(0)), ("x", behind)])]), 2)
     assert found is not None
-    there, beside = sent(passthrough.request(found[1], found[0], 7, b'"m"'))
-    assert beside == [payload(1), payload(0)]
-    assert json.loads(there)["params"][len(before) :] == [
+    assert found[0].payloads == [payload(1), payload(0)]
+    assert json.loads(found[0])["params"][len(before) :] == [
         {"$bin": 0},
         {"data": {"$bin": 1}, "x": json.loads(_plain(behind))},
     ]

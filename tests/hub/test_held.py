@@ -4,423 +4,315 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from rpcstream import Limits, Rule
+from rpcstream import Rule
 from rpcstream.hub import Hub
-from rpcstream.hub.dispatch import TRIES
 
-from ..internals import hold_no_more, names_away, waiting_memory
-from .conftest import CALL, OpenHub, RawPeer, filled
+from ..kit import TRANSPORTS, batch, notification, reply, request, until
+from .conftest import CALL, CANCELLED, DENIED, GONE, INVALID, LATE, UNKNOWN, HubPeer, OpenHub, RunningHub
 
-Connect = Callable[[], RawPeer]
-
-
-class _Away:
-    """Equal to the error of a call of `work`, while no client offers it."""
-
-    def __eq__(self, error: object) -> bool:
-        return isinstance(error, dict) and error["code"] == -32601 and error["data"]["no_provider"] is True
-
-    def __hash__(self) -> int:
-        return 0
+pytestmark = pytest.mark.fake_time
 
 
-AWAY = _Away()
+def is_away(error: Any) -> bool:
+    """Whether it is the error of a call of a method that no client offers at the moment."""
+    return error["code"] == UNKNOWN and error["data"]["no_provider"] is True
 
-QUIET = {"ping_interval": None, "keepalive_timeout": None}
 
-
-async def left(connect: Connect, *methods: str) -> None:
+async def left(hub: RunningHub, *methods: str) -> None:
     """A provider that has offered these, and is gone."""
-    provider = connect()
-    await provider.offers("p", *(methods or ("work",)))
+    provider = await hub.peer("p", *(methods or ("work",)))
     provider.close()
     await asyncio.sleep(0.01)
 
 
-class TestPassedOn:
-    def test_in_order_behind_the_reply_to_the_registration(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            one, two, provider = connect(), connect(), connect()
-            one.say(CALL % (1, "work", "[1]"))
-            await asyncio.sleep(0)
-            two.say(CALL % ('"x"', "p.work", "[2]"))
-            await asyncio.sleep(0)
-            one.say('{"jsonrpc":"2.0","method":"work","params":[3]}', CALL % (4, "work", "[4]"))
-            await asyncio.sleep(3)
-            assert hub.stats()["calls_held"] == 4
-            provider.say(
-                {"jsonrpc": "2.0", "id": 9, "method": "rpc.register", "params": {"methods": ["work"], "name": "p"}}
-            )
-            one.say(CALL % (5, "work", "[5]"))
-            assert "result" in await provider.hear()
-            heard = [await provider.hear() for _ in range(5)]
-            # `p.work` is another name, whose calls have an order of their own.
-            assert [each["params"] for each in heard if each["params"] != [2]] == [[1], [3], [4], [5]]
-            assert "id" not in next(each for each in heard if each["params"] == [3])
-            for each in heard:
-                if "id" in each:
-                    provider.say({"jsonrpc": "2.0", "id": each["id"], "result": each["params"]})
-            assert [(await one.hear())["result"] for _ in range(3)] == [[1], [4], [5]]
-            assert await two.hear() == {"jsonrpc": "2.0", "id": "x", "result": [2]}
-            assert hub.stats()["calls_held"] == 0
-            assert not waiting_memory(hub)
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_in_a_batch_and_as_a_stream(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller, provider = connect(), connect()
-            caller.say(f"[{CALL % (1, 'work', '[1]')},{CALL % (2, 'rpc.ping', '[]')}]")
-            caller.say({"jsonrpc": "2.0", "id": 3, "method": "work", "stream": 2})
-            await asyncio.sleep(1)
-            await provider.offers("p", "work")
-            requests = {each.get("stream"): each["id"] for each in [await provider.hear(), await provider.hear()]}
-            provider.say({"jsonrpc": "2.0", "method": "$/item", "params": {"id": requests[2], "value": 7}})
-            provider.say({"jsonrpc": "2.0", "id": requests[2], "result": None})
-            assert (await caller.hear())["params"] == {"id": 3, "value": 7}
-            assert await caller.hear() == {"jsonrpc": "2.0", "id": 3, "result": None}
-            provider.say({"jsonrpc": "2.0", "id": requests[None], "result": "one"})
-            assert [each["result"] for each in await caller.hear()] == ["one", "pong"]
-            assert not waiting_memory(hub)
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_calls_of_one_batch_wait_together(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            caller, provider = connect(), connect()
-            caller.say(f"[{CALL % (1, 'work', '[1]')},{CALL % (2, 'work', '[2]')},{CALL % (3, 'other', '[]')}]")
-            await asyncio.sleep(5)
-            await provider.offers("p", "work")
-            for _ in range(2):
-                asked = await provider.hear()
-                provider.say({"jsonrpc": "2.0", "id": asked["id"], "result": asked["params"]})
-            first, second, other = await caller.hear()
-            assert (first["result"], second["result"], other["error"]) == ([1], [2], AWAY)
-            assert hub.stats()["calls_held"] == 0
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_a_long_message_is_passed_on_as_it_came(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller, provider = connect(), connect()
-            params = [{"$type": "bytes", "data": base64.b64encode(b"x" * 100_000).decode()}, 2**70]
-            caller.say({"jsonrpc": "2.0", "id": 1, "method": "work", "params": params[:1]})
-            caller.say(filled('{"jsonrpc":"2.0","id":2,"method":"work","params":[%d]}', params[1]))
-            await asyncio.sleep(1)
-            assert waiting_memory(hub) > 200_000
-            await provider.offers("p", "work")
-            assert [(await provider.hear())["params"] for _ in range(2)] == [params[:1], params[1:]]
-            assert not waiting_memory(hub) - sum(member.waiting_size for member in hub.directory.members.values())
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_what_is_left_of_the_time_is_told(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller, provider = connect(), connect()
-            caller.say({"jsonrpc": "2.0", "id": 1, "method": "work", "timeout": 8})
-            await asyncio.sleep(5)
-            await provider.offers("p", "work")
-            assert (await provider.hear())["timeout"] == pytest.approx(3, abs=0.1)
-            assert (await caller.hear())["error"]["code"] == -32003
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_each_time_it_is_held_counts(self, with_hub: Any) -> None:
-        """A provider that comes, reads nothing and leaves, again and again, gives a call no more time."""
-
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller, since = connect(), asyncio.get_running_loop().time()
-            caller.say({"jsonrpc": "2.0", "id": 1, "method": "work", "timeout": 8})
-            for left_over in (6, 4, 2):
-                await asyncio.sleep(1)
-                provider = connect()
-                await provider.offers("p", "work")
-                asked = await provider.hear()
-                assert asked["timeout"] == pytest.approx(left_over + 1, abs=0.2)
-                await asyncio.sleep(1)
-                provider.say({"jsonrpc": "2.0", "method": "$/goAway", "params": {"last": None}})
-                await asyncio.sleep(0)
-                provider.close()
-            assert (await caller.hear())["error"]["code"] == -32003
-            assert asyncio.get_running_loop().time() - since == pytest.approx(8, abs=0.2)
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_providers_that_do_not_begin_it_are_tried_a_few_times(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller = connect()
-            caller.say(CALL % (1, "work", "[]"))
-            for _ in range(TRIES):
-                provider = connect()
-                await provider.offers("p", "work")
-                await provider.hear()
-                provider.say({"jsonrpc": "2.0", "method": "$/goAway", "params": {"last": None}})
-                await asyncio.sleep(0.01)
-                provider.close()
-                await asyncio.sleep(0.01)
-            error = (await caller.hear())["error"]
-            assert (error["code"], error["data"]["executed"]) == (-32007, False)
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_of_one_who_withdraws(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            provider, caller = connect(), connect()
-            await provider.offers("p", "work")
-            await provider.result("rpc.unregister", {"methods": ["work"]})
-            caller.say(CALL % (1, "work", "[1]"))
-            await asyncio.sleep(9)
-            assert (await provider.offers("p", "work"))["methods"] == ["work"]
-            assert (await provider.hear())["params"] == [1]
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_right_after_the_start_nothing_is_known_to_be_missing(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            caller, provider = connect(), connect()
-            caller.say(CALL % (1, "work", "[1]"), CALL % (2, "other", "[1]"), CALL % (3, "rpc.other", "[1]"))
-            reply = await caller.hear()
-            assert (reply["id"], reply["error"]["code"]) == (3, -32601)
-            assert "no_provider" not in reply["error"]["data"]
-            await asyncio.sleep(9)
-            await provider.offers("p", "work")
-            assert (await provider.hear())["params"] == [1]
-            assert (await caller.hear())["id"] == 2
-            assert (await caller.ask("other"))["error"] == AWAY
-
-        with_hub(main, grace=10, **QUIET)
-
-    async def test_over_http(self, open_hub: OpenHub) -> None:
-        running_hub = await open_hub(Hub(grace=30, drain_timeout=5))
-        posted = asyncio.ensure_future(running_hub.post(CALL % (1, "work", "[1]")))
-        await running_hub.until(lambda: running_hub.hub.stats()["calls_held"])
-        provider = await running_hub.peer()
-        await provider.offers("p", "work")
-        provider.say({"jsonrpc": "2.0", "id": (await provider.hear())["id"], "result": "yes"})
-        assert b'"result":"yes"' in await posted
+@pytest.fixture
+async def hub(open_hub: OpenHub) -> RunningHub:
+    """A hub that holds calls for ten seconds; a provider of `work` has just left."""
+    hub = await open_hub(grace=10)
+    await left(hub)
+    return hub
 
 
-class TestNotPassedOn:
-    def test_when_the_time_is_over(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await asyncio.sleep(60)
-            await left(connect)
-            since = asyncio.get_running_loop().time()
-            caller = connect()
-            caller.say(CALL % (1, "work", "[]"), '{"jsonrpc":"2.0","method":"work"}')
-            await asyncio.sleep(5)
-            caller.say(f"[{CALL % (2, 'work', '[]')}]")
-            assert await caller.hear() == {"jsonrpc": "2.0", "id": 1, "error": AWAY}
-            assert await caller.hear() == [{"jsonrpc": "2.0", "id": 2, "error": AWAY}]
-            assert asyncio.get_running_loop().time() - since == pytest.approx(10, abs=0.1)
-            assert (await caller.ask("work"))["error"] == AWAY
-            assert hub.stats()["calls_held"] == 0
-            assert not waiting_memory(hub)
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_without_grace(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            assert (await connect().ask("work"))["error"] == AWAY
-
-        with_hub(main, **QUIET)
-
-    def test_what_its_caller_cancels_or_has_no_more_time_for(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller, gone, provider = connect(), connect(), connect()
-            caller.say(CALL % (1, "work", "[1]"), {"jsonrpc": "2.0", "id": 2, "method": "work", "timeout": 2})
-            caller.say(f"[{CALL % (3, 'work', '[3]')}]", CALL % (4, "work", "[4]"))
-            gone.say(CALL % (1, "work", "[5]"), '{"jsonrpc":"2.0","method":"work","params":[6]}')
-            await asyncio.sleep(1)
-            caller.say('{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":1}}')
-            assert (await caller.hear())["error"]["code"] == -32800
-            caller.say('{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":3}}')
-            assert (await caller.hear())[0]["error"]["code"] == -32800
-            gone.close()
-            assert (await caller.hear())["error"] == {
-                "code": -32003,
-                "message": "Deadline exceeded",
-                "data": {"method": "work", "timeout": 2},
-            }
-            await asyncio.sleep(30)  # by then the hub knows that it was no half-close
-            await provider.offers("p", "work")
-            # Notifications do not end with their sender. Two callers have no order between them.
-            assert sorted([(await provider.hear())["params"] for _ in range(2)]) == [[4], [6]]
-            await provider.silence()
-            assert len(hub.directory.members) == 2
-
-        with_hub(main, grace=60, **QUIET)
-
-    def test_a_batch_that_is_cancelled_after_it_was_passed_on(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller, provider = connect(), connect()
-            caller.say(f"[{CALL % (3, 'work', '[3]')}]")
-            await asyncio.sleep(1)
-            await provider.offers("p", "work")
-            call_id = (await provider.hear())["id"]
-            caller.close()
-            cancel = await provider.hear()
-            assert (cancel["method"], cancel["params"]) == ("$/cancelRequest", {"id": call_id})
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_what_is_wrong_is_answered_at_once(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller = connect()
-            assert await caller.code("work", 5) == -32600
-            assert (await caller.ask("work", timeout="x"))["error"]["code"] == -32600
-            assert (await caller.ask("work", timeout=0))["error"]["code"] == -32003
-            assert hub.stats()["calls_held"] == 0
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_when_the_hub_stops(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller = connect()
-            caller.say(CALL % (1, "work", "[]"))
-            await asyncio.sleep(0.1)
-            hold_no_more(hub)
-            assert (await caller.hear())["error"] == AWAY
-            assert (await caller.ask("work"))["error"] == AWAY
-
-        with_hub(main, grace=1000, **QUIET)
-
-    def test_a_provider_that_is_lost_as_soon_as_it_has_registered(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller, provider = connect(), connect()
-            caller.say(CALL % (1, "work", "[]"))
-            await asyncio.sleep(0.1)
-            provider.say({"jsonrpc": "2.0", "id": 9, "method": "rpc.register", "params": {"methods": ["work"]}})
-            provider.close()
-            reply = await caller.hear()
-            assert reply["error"]["code"] in (-32007, -32601)
-            assert not waiting_memory(hub)
-
-        with_hub(main, grace=10, **QUIET)
-
-    def test_a_registration_that_is_refused(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            caller, provider = connect(), connect()
-            await provider.offers("q", "more")
-            caller.say(CALL % (1, "work", "[]"))
-            await asyncio.sleep(0.1)
-            assert await provider.code("rpc.register", {"methods": ["rpc.x"]}) == -32602
-            caller.say(CALL % (2, "more", "[]"))
-            assert (await provider.hear())["method"] == "more"
-
-        with_hub(main, grace=10, **QUIET)
+# -- passed on --------------------------------------------------------------------------------------------------------
 
 
-class TestBounds:
-    def test_calls_of_one_connection(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            greedy, other = connect(), connect()
-            greedy.say(*(CALL % (number, "work", "[]") for number in range(6)))
-            assert [(await greedy.hear())["id"] for _ in range(2)] == [4, 5]
-            assert await greedy.result("rpc.ping") == "pong"
-            other.say(CALL % (1, "work", "[]"))
-            await asyncio.sleep(0.1)
-            assert hub.stats()["calls_held"] == 5
+async def test_in_order_behind_the_reply_to_the_registration(hub: RunningHub) -> None:
+    one, two, provider = [await hub.peer() for _ in range(3)]
+    one.call("work", 1)
+    two.call("p.work", 2, id="x")
+    one.send(notification("work", n=3), request("work", 4, id=4))
+    await asyncio.sleep(3)
+    assert hub.hub.stats()["calls_held"] == 4
+    provider.call("rpc.register", "p", ["work"])
+    one.call("work", 5, id=5)
+    assert "result" in await provider.receive()
+    heard = await provider.receive_many(5)
+    # `p.work` is another name, whose calls have an order of their own.
+    assert [each["params"] for each in heard if each["params"] != [2]] == [[1], {"n": 3}, [4], [5]]
+    assert [each["params"] for each in heard if "id" not in each] == [{"n": 3}]
+    for each in heard:
+        if "id" in each:
+            provider.answer(each, each["params"])
+    assert [await one.result() for _ in range(3)] == [[1], [4], [5]]
+    assert await two.receive() == reply("x", [2])
+    assert hub.hub.stats()["calls_held"] == 0
 
-        with_hub(main, grace=10, limits=Limits(max_calls=16), **QUIET)
 
-    def test_bytes_of_one_connection(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            greedy, other = connect(), connect()
-            text = '["' + "x" * 40_000 + '"]'
-            greedy.say(*(CALL % (number, "work", text) for number in range(3)))
-            assert [(await greedy.hear())["id"] for _ in range(2)] == [1, 2]
-            other.say(CALL % (1, "work", "[]"))
-            await asyncio.sleep(0.1)
-            assert hub.stats()["calls_held"] == 2
+async def test_in_a_batch_and_as_a_stream(hub: RunningHub) -> None:
+    caller, provider = await hub.peer(), await hub.peer()
+    caller.send(batch(request("work", 1), request("rpc.ping", id=2)), request("work", id=3, stream=2))
+    await asyncio.sleep(1)
+    await provider.offers("p", "work")
+    asked = {each.get("stream"): each for each in await provider.receive_many(2)}
+    provider.send(notification("$/item", id=asked[2]["id"], value=7))
+    provider.answer(asked[2])
+    assert (await caller.receive())["params"] == {"id": 3, "value": 7}
+    assert await caller.receive() == reply(3, None)
+    provider.answer(asked[None], "one")
+    assert [each["result"] for each in await caller.receive()] == ["one", "pong"]
 
-        with_hub(main, grace=10, limits=Limits(max_message_size=100_000), **QUIET)
 
-    def test_calls_and_names_of_all(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect, "work", "more")
-            for number in range(5):
-                caller = connect()
-                caller.say(CALL % (number, "work", "[]"))
-                if number == 4:
-                    assert (await caller.hear())["error"] == AWAY
-            # Made-up names do not displace the four that were offered: with the client's name, and without.
-            assert (await connect().ask("made-up"))["error"]["code"] == -32601
-            await left(connect, "new")
-            assert names_away(hub) == ["more", "new", "p.more", "p.new"]
+async def test_calls_of_one_batch_wait_together(hub: RunningHub) -> None:
+    caller = await hub.peer()
+    caller.send(batch(request("work", 1), request("work", 2, id=2), request("other", id=3)))
+    await asyncio.sleep(5)
+    provider = await hub.peer("p", "work")
+    for _ in range(2):
+        provider.answer(asked := await provider.receive(), asked["params"])
+    first, second, other = await caller.receive()
+    assert (first["result"], second["result"], is_away(other["error"])) == ([1], [2], True)
 
-        with_hub(main, grace=10, limits=Limits(max_queue=4), **QUIET)
 
-    def test_memory_of_all(self, with_hub: Any) -> None:
-        async def main(hub: Hub, connect: Connect) -> None:
-            await left(connect)
-            text = '["' + "x" * 40_000 + '"]'
-            first, second = connect(), connect()
-            first.say(CALL % (1, "work", text))
-            await asyncio.sleep(0.1)
-            assert (await second.ask("work", ["x" * 40_000]))["error"] == AWAY
+async def test_a_long_message_is_passed_on_as_it_came(hub: RunningHub) -> None:
+    caller, payload = await hub.peer(), bytes(range(256)) * 400
+    value = {"$type": "bytes", "data": base64.b64encode(payload).decode()}
+    caller.call("work", value)
+    caller.send(CALL % (2, "work", f"[{2**70}]"))
+    caller.send_frame(request("work", {"$bin": 0}, id=3), payload)
+    await asyncio.sleep(1)
+    provider = await hub.peer("p", "work")
+    assert [each["params"] for each in await provider.receive_many(3)] == [[value], [2**70], [value["data"]]]
 
-        with_hub(main, grace=10, limits=Limits(max_waiting_total=150_000), **QUIET)
+
+async def test_what_is_left_of_the_time_is_told(hub: RunningHub) -> None:
+    """A provider that comes, reads nothing and leaves, again and again, gives a call no more time."""
+    caller, since = await hub.peer(), asyncio.get_running_loop().time()
+    caller.call("work", timeout=8)
+    for left_over in (6, 4, 2):
+        await asyncio.sleep(1)
+        provider = await hub.peer("p", "work")
+        assert (await provider.receive())["timeout"] == pytest.approx(left_over + 1, abs=0.2)
+        await asyncio.sleep(1)
+        provider.send(notification("$/goAway", last=None))
+        await asyncio.sleep(0)
+        provider.close()
+    assert await caller.code() == LATE
+    assert asyncio.get_running_loop().time() - since == pytest.approx(8, abs=0.2)
+
+
+async def test_providers_that_do_not_begin_it_are_tried_a_few_times(hub: RunningHub) -> None:
+    caller = await hub.peer()
+    caller.call("work")
+    tries = 0
+    while not caller.inbox:
+        provider = await hub.peer("p", "work")
+        await provider.receive()
+        provider.send(notification("$/goAway", last=None))
+        await asyncio.sleep(0.01)
+        provider.close()
+        await asyncio.sleep(0.01)
+        tries += 1
+    error = await caller.error()
+    assert (tries, error["code"], error["data"]["executed"]) == (5, GONE, False)
+
+
+async def test_of_one_who_withdraws(open_hub: OpenHub) -> None:
+    hub = await open_hub(grace=10)
+    provider, caller = await hub.pair()
+    await provider.result("rpc.unregister", ["work"])
+    caller.call("work", 1)
+    await asyncio.sleep(9)
+    assert (await provider.offers("p", "work"))["methods"] == ["work"]
+    assert (await provider.receive())["params"] == [1]
+
+
+async def test_right_after_the_start_nothing_is_known_to_be_missing(open_hub: OpenHub) -> None:
+    hub = await open_hub(grace=10)
+    caller = await hub.peer()
+    caller.send(request("work", 1), request("other", id=2), request("rpc.other", id=3))
+    answer = await caller.reply()
+    assert (answer["id"], answer["error"]["code"]) == (3, UNKNOWN)
+    assert "no_provider" not in answer["error"]["data"]
+    await asyncio.sleep(9)
+    provider = await hub.peer("p", "work")
+    assert (await provider.receive())["params"] == [1]
+    assert (await caller.receive())["id"] == 2
+    assert is_away(await caller.error("other"))
+
+
+# -- not passed on ----------------------------------------------------------------------------------------------------
+
+
+async def test_when_the_time_is_over(open_hub: OpenHub) -> None:
+    hub = await open_hub(grace=10)
+    await asyncio.sleep(60)
+    await left(hub)
+    since = asyncio.get_running_loop().time()
+    caller = await hub.peer()
+    caller.send(request("work"), {"jsonrpc": "2.0", "method": "work"})
+    await asyncio.sleep(5)
+    caller.send(batch(request("work", id=2)))
+    assert is_away(await caller.error())
+    assert is_away((await caller.receive())[0]["error"])
+    assert asyncio.get_running_loop().time() - since == pytest.approx(10, abs=0.1)
+    assert is_away(await caller.error("work"))
+    assert hub.hub.stats()["calls_held"] == 0
+
+
+async def test_without_grace(open_hub: OpenHub) -> None:
+    hub = await open_hub()
+    await left(hub)
+    assert is_away(await (await hub.peer()).error("work"))
+
+
+async def test_what_its_caller_cancels_or_has_no_more_time_for(open_hub: OpenHub) -> None:
+    hub = await open_hub(grace=60)
+    await left(hub)
+    caller, gone = await hub.peer(), await hub.peer()
+    caller.send(request("work", 1), request("work", 2, id=2, timeout=2))
+    caller.send(batch(request("work", 3, id=3)), request("work", 4, id=4))
+    gone.send(request("work", 5), {"jsonrpc": "2.0", "method": "work", "params": [6]})
+    await asyncio.sleep(1)
+    caller.cancel(1)
+    assert await caller.code() == CANCELLED
+    caller.cancel(3)
+    assert (await caller.receive())[0]["error"]["code"] == CANCELLED
+    gone.close()
+    error = await caller.error()
+    assert (error["code"], error["data"]) == (LATE, {"method": "work", "timeout": 2})
+    await asyncio.sleep(30)  # by then the hub knows that it was no half-close
+    provider = await hub.peer("p", "work")
+    # Notifications do not end with their sender. Two callers have no order between them.
+    assert sorted(each["params"] for each in await provider.receive_many(2)) == [[4], [6]]
+    await provider.silence()
+    assert hub.hub.stats()["connections"] == 2
+
+
+async def test_a_batch_that_is_lost_after_it_was_passed_on(hub: RunningHub) -> None:
+    caller = await hub.peer()
+    caller.send(batch(request("work", 3, id=3)))
+    await asyncio.sleep(1)
+    provider = await hub.peer("p", "work")
+    asked = await provider.receive()
+    caller.close()
+    assert await provider.receive() == notification("$/cancelRequest", id=asked["id"])
+
+
+async def test_what_is_wrong_is_answered_at_once(hub: RunningHub) -> None:
+    caller = await hub.peer()
+    assert await caller.code("work", params=5) == INVALID
+    assert await caller.code("work", timeout="x") == INVALID
+    assert await caller.code("work", timeout=0) == LATE
+    assert hub.hub.stats()["calls_held"] == 0
+
+
+async def test_a_provider_that_is_lost_as_soon_as_it_has_registered(hub: RunningHub) -> None:
+    caller, provider = await hub.peer(), await hub.peer()
+    caller.call("work")
+    await asyncio.sleep(0.1)
+    provider.call("rpc.register", "p", ["work"])
+    provider.close()
+    assert await caller.code() in (GONE, UNKNOWN)
+
+
+async def test_a_registration_that_is_refused(hub: RunningHub) -> None:
+    caller, provider = await hub.peer(), await hub.peer("q", "more")
+    caller.call("work")
+    await asyncio.sleep(0.1)
+    assert await provider.code("rpc.register", params={"methods": ["rpc.x"]}) == -32602
+    caller.call("more", id=2)
+    assert (await provider.receive())["method"] == "more"
 
 
 async def test_who_may_not_call_is_not_held(open_hub: OpenHub) -> None:
     """Or else the time of the answer would tell what was offered."""
     rules = [Rule("provider", name="*", register="*"), Rule("friend", call="work")]
-    users = {"p": "provider", "f": "friend", "s": "stranger"}
-    hub = Hub(grace=30, authenticate=lambda credentials: users.get(credentials.token), rules=rules, drain_timeout=5)
-    running_hub = await open_hub(hub)
-    peers = {}
-    for token in users:
-        peers[token] = await running_hub.peer()
-        await peers[token].result("rpc.authenticate", {"token": token})
+    hub = await open_hub(grace=30, authenticate=lambda credentials: credentials.token, rules=rules)
+    provider, friend, stranger = [await hub.peer(token=user) for user in ("provider", "friend", "stranger")]
     for _ in range(2):  # right after the start, and once the method was offered
-        assert (await peers["s"].ask("work"))["error"] == AWAY
-        peers["f"].say(CALL % (1, "work", "[]"))
-        await running_hub.until(lambda: hub.stats()["calls_held"])
-        await peers["p"].offers("p", "work")
-        peers["p"].say({"jsonrpc": "2.0", "id": (await peers["p"].hear())["id"], "result": 1})
-        assert (await peers["f"].hear())["result"] == 1
-        assert await peers["p"].result("rpc.unregister", {"methods": ["work"]}) == ["work"]
-
-
-def test_a_provider_that_takes_no_more_calls(with_hub: Any) -> None:
-    """The call was not passed on, and the error says so."""
-
-    async def main(hub: Hub, connect: Connect) -> None:
-        provider, caller = connect(), connect()
+        assert is_away(await stranger.error("work"))
+        friend.call("work")
+        await until(lambda: hub.hub.stats()["calls_held"])
         await provider.offers("p", "work")
-        next(iter(hub.directory.by_name.values())).session.streams.end()
-        assert (await caller.ask("work"))["error"]["data"] == {
-            "method": "work",
-            "client": "p",
-            "executed": False,
-            "no_provider": True,
-        }
+        provider.answer(await provider.receive(), 1)
+        assert await friend.result() == 1
+        assert await stranger.code("work") == DENIED
+        assert await provider.result("rpc.unregister", ["work"]) == ["work"]
 
-    with_hub(main, **QUIET)
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+LONG = "x" * 40_000
+
+
+@pytest.mark.parametrize(
+    ("limits", "params", "refused", "held"),
+    [
+        ({"max_calls": 16}, [[]] * 6, [4, 5], 5),
+        ({"max_message_size": 100_000}, [[LONG]] * 3, [1, 2], 2),
+    ],
+    ids=["calls", "bytes"],
+)
+async def test_of_one_connection(
+    open_hub: OpenHub, limits: dict[str, int], params: list[Any], refused: list[int], held: int
+) -> None:
+    hub = await open_hub(limits, grace=10)
+    await left(hub)
+    greedy, other = await hub.peer(), await hub.peer()
+    greedy.send(*(request("work", *each, id=number) for number, each in enumerate(params)))
+    assert [each["id"] for each in await greedy.receive_many(2)] == refused
+    other.call("work")
+    await asyncio.sleep(0.1)
+    assert hub.hub.stats()["calls_held"] == held
+
+
+@pytest.mark.parametrize(
+    ("limits", "params", "room"), [({"max_queue": 4}, [], 4), ({"max_waiting_total": 150_000}, [LONG], 1)]
+)
+async def test_of_all_connections(open_hub: OpenHub, limits: dict[str, int], params: list[Any], room: int) -> None:
+    hub = await open_hub(limits, grace=10)
+    await left(hub)
+    for _ in range(room):
+        (await hub.peer()).call("work", *params)
+        await asyncio.sleep(0.01)
+    assert is_away(await (await hub.peer()).error("work", *params))
+    assert hub.hub.stats()["calls_held"] == room
+
+
+async def test_made_up_names_displace_none_that_were_offered(open_hub: OpenHub) -> None:
+    hub = await open_hub({"max_queue": 4}, grace=10)
+    await asyncio.sleep(60)
+    await left(hub, "work", "more")
+    caller = await hub.peer()
+    for number in range(10):
+        assert await caller.code(f"made-up-{number}") == UNKNOWN
+    caller.call("more")
+    await until(lambda: hub.hub.stats()["calls_held"] == 1)
+
+
+async def test_when_the_hub_stops() -> None:
+    async with TRANSPORTS["memory"].serving(Hub(grace=1000, drain_timeout=5), None) as there:
+        caller = await there.join(HubPeer)
+        caller.call("work")
+        await asyncio.sleep(0.1)
+    assert is_away(await caller.error())
 
 
 @pytest.mark.parametrize("grace", [-1, float("inf"), float("nan")])
-def test_times_that_make_no_sense(grace: float) -> None:
+async def test_times_that_make_no_sense(grace: float) -> None:
     with pytest.raises(ValueError, match="grace must be a number of seconds, 0 or more"):
         Hub(grace=grace)

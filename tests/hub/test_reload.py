@@ -137,14 +137,16 @@ async def test_what_has_begun_is_finished_before_the_connection_ends(path: Path)
 async def test_who_does_not_finish_is_closed_after_the_drain_timeout(path: Path) -> None:
     async with configured(path, USERS + RULES + "\n", drain_timeout=0.05) as there:
         ada, bob = there.client("a", name="ada"), there.client("b")
+        begun = asyncio.Event()
 
         @ada
         async def work() -> None:
+            begun.set()
             await asyncio.Event().wait()
 
         await ada.offer()
         call = bob.submit.work()
-        await until(lambda: there.hub.directory.by_name["ada"].load)
+        await begun.wait()
         there.change(('token = "a"', 'token = "aa"'))
         with pytest.raises(Exception, match="Provider gone"):
             await call
@@ -170,7 +172,7 @@ async def test_what_may_not_be_offered_any_more_ends_with_its_connection(path: P
         await ada.offer()
         await bob.call("rpc.ping")
         there.change(change)
-        await until(lambda: "ada" not in there.hub.directory.by_name)
+        await until(lambda: there.hub.stats()["clients"] == 0)
         assert bob.state == "connected"
 
 

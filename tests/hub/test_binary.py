@@ -1,0 +1,550 @@
+"""Arrays go through a hub as binary frames, from any end that sends them, to those that read frames; others get base64."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import tracemalloc
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rpcstream import Rule
+
+from ..kit import batch, frame, notification, reply, request, until
+from ..kit.messages import MessageReader, parsed
+from .conftest import (
+    BUSY,
+    CALL,
+    CANCELLED,
+    DENIED,
+    GONE,
+    INTERNAL,
+    INVALID,
+    PARAMS,
+    PARSE,
+    TOO_LARGE,
+    UNKNOWN,
+    HubPeer,
+    OpenHub,
+    RunningHub,
+    asked_of,
+)
+
+#: Two payloads, of which the first is padded.
+FIRST, SECOND = bytes(range(256)) * 20 + b"odd", b"\n@\x00{}" * 1000
+
+#: How `{"$bin": 0}` may be written.
+SAME_PLACE = ['{"$bin":0}', '{ "$bin"\t:\r\n 0 }', '{"\\u0024bin":0}', '{"$\\u0062\\u0069\\u006E":0}', '{"$bin":-0}']
+
+MIB = 1024 * 1024
+
+BIN = {"$bin": 0}
+BIN_1 = {"$bin": 1}
+
+
+def text(payload: bytes) -> str:
+    return base64.b64encode(payload).decode()
+
+
+def pattern(size: int, seed: int = 0) -> bytes:
+    """Bytes of which no two parts are alike."""
+    return (np.arange(size // 8 + 1, dtype="<u8") + (seed << 32)).tobytes()[:size]
+
+
+def half(message: Any, payload: bytes) -> tuple[bytes, bytes]:
+    """A frame, cut in the middle of its payload."""
+    whole = frame(message, payload)
+    return whole[: -len(payload) // 2], whole[-len(payload) // 2 :]
+
+
+async def sent(hub: RunningHub, peer: HubPeer, data: bytes) -> None:
+    """Write bytes, and wait until the hub should have read them all."""
+    peer.write(data)
+    await until(lambda: not peer.transport.get_write_buffer_size())
+    other = await hub.peer()
+    await other.silence()
+    other.close()
+
+
+@contextmanager
+def taking_at_most(size: int) -> Any:
+    """Assert that the memory which is taken while the block runs stays below this many bytes."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < size
+    finally:
+        tracemalloc.stop()
+
+
+# -- what is passed on ------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_and_its_reply(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair(binary="provider caller")
+    caller.send_frame(request("work", id="x", params={"b": [{"data": BIN_1}], "a": BIN}), FIRST, SECOND)
+    asked, payloads = await provider.receive_frame()
+    there = asked.pop("id")
+    # In the order in which they stand there, with numbers of their own.
+    assert asked == {"jsonrpc": "2.0", "method": "work", "params": {"b": [{"data": BIN}], "a": BIN_1}}
+    assert payloads == [SECOND, FIRST]
+    provider.send_frame(reply(there, [BIN_1, BIN, 1.10]), SECOND, FIRST)
+    assert await caller.receive_frame() == (reply("x", [BIN, BIN_1, 1.1]), [FIRST, SECOND])
+
+
+@pytest.mark.parametrize("place", SAME_PLACE)
+@pytest.mark.parametrize("binary", ["provider caller", "provider", "caller", ""])
+async def test_each_way_to_write_a_place_for_each_end(running_hub: RunningHub, place: str, binary: str) -> None:
+    provider, caller = await running_hub.pair(binary=binary)
+    caller.send_frame(CALL % ("7", "work", f'["{{}}\\"$bin\\u0001",{place}]'), FIRST)
+    if "provider" in binary:
+        asked, payloads = await provider.receive_frame()
+        assert (asked["params"], payloads) == (['{}"$bin\x01', BIN], [FIRST])
+    else:
+        asked = await provider.receive()
+        assert asked["params"] == ['{}"$bin\x01', text(FIRST)]
+    provider.send_frame(f'{{"jsonrpc":"2.0","result":{{"data":{place}}},"id":{asked["id"]}}}', SECOND)
+    if "caller" in binary:
+        assert await caller.receive_frame() == (reply(7, {"data": BIN}), [SECOND])
+    else:
+        assert await caller.receive() == reply(7, {"data": text(SECOND)})
+
+
+async def test_an_end_that_declares_itself_later(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    for is_declared in (False, True):
+        if is_declared:
+            await provider.declare()
+        caller.send_frame(request("work", BIN), FIRST)
+        if is_declared:
+            assert (await provider.receive_frame())[1] == [FIRST]
+        else:
+            assert (await provider.receive())["params"] == [text(FIRST)]
+
+
+async def test_items_and_progress(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair(binary="provider caller")
+    caller.send_frame(request("work", BIN, {"$type": "stream", "id": "s"}, id="x", stream=5), FIRST)
+    asked, payloads = await provider.receive_frame()
+    assert (asked["params"][0], payloads) == (BIN, [FIRST])
+    for method, name in (("$/progress", "token"), ("$/item", "id")):
+        provider.send_frame(notification(method, value={"a": BIN}, **{name: asked["id"]}, more=BIN_1), SECOND, FIRST)
+        message, payloads = await caller.receive_frame()
+        assert (message["params"], payloads) == ({name: "x", "value": {"a": BIN}}, [SECOND])
+    there = asked["params"][1]["id"]
+    provider.send(notification("$/credit", stream=there, n=1))
+    assert (await caller.receive())["params"] == {"stream": "s", "n": 1}
+    caller.send_frame(notification("$/item", stream="s", value=BIN), FIRST)
+    message, payloads = await provider.receive_frame()
+    assert (message["params"], payloads) == ({"stream": there, "value": BIN}, [FIRST])
+    error = {"code": 5, "message": "m", "data": BIN}
+    provider.send_frame({"jsonrpc": "2.0", "id": asked["id"], "error": error}, FIRST)
+    assert await caller.receive_frame() == ({"jsonrpc": "2.0", "id": "x", "error": error}, [FIRST])
+
+
+async def test_notifications_and_events(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair(binary="provider caller")
+    plain = await running_hub.peer()
+    await provider.result("rpc.subscribe", "t")
+    await plain.result("rpc.subscribe", "*")
+    caller.send_frame(notification("work", a=BIN), FIRST)
+    assert await provider.receive_frame() == (notification("work", a=BIN), [FIRST])
+    caller.send_frame(request("rpc.notify", params={"params": [1, BIN], "client": "p", "method": "m"}), SECOND)
+    message, payloads = await provider.receive_frame()
+    assert (message, payloads) == ({"jsonrpc": "2.0", "method": "m", "params": [1, BIN]}, [SECOND])
+    assert await caller.result() is True
+    caller.send_frame(request("rpc.publish", "t", BIN, True), FIRST)
+    assert await caller.result() == 2
+    event = notification("$/event", topic="t", value=BIN)
+    assert await provider.receive_frame() == (event, [FIRST])
+    assert (await plain.receive())["params"]["value"] == text(FIRST)
+    # Kept for those that come later.
+    for binary in (True, False):
+        late = await running_hub.peer(binary=binary)
+        await late.result("rpc.subscribe", "t")
+        if binary:
+            assert await late.receive_frame() == (event, [FIRST])
+        else:
+            assert (await late.receive())["params"]["value"] == text(FIRST)
+
+
+async def test_other_members_are_passed_on_or_left_out_with_their_payloads(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair(binary="provider caller")
+    caller.send_frame(request("work", BIN_1, timeout=50, mine={"x": BIN}), FIRST, SECOND)
+    asked, payloads = await provider.receive_frame()
+    assert payloads[asked["mine"]["x"]["$bin"]] == FIRST
+    assert payloads[asked["params"][0]["$bin"]] == SECOND
+    provider.send_frame({**reply(asked["id"], BIN_1), "mine": BIN}, FIRST, SECOND)
+    assert await caller.receive_frame() == (reply(1, BIN), [SECOND])
+
+
+async def test_batches_go_as_base64(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair(binary="provider caller")
+    caller.send(batch(request("work", 1), request("work", 2, id=2)))
+    for payload in (FIRST, SECOND):
+        provider.send_frame(reply((await provider.receive())["id"], BIN), payload)
+    assert [each["result"] for each in await caller.receive()] == [text(FIRST), text(SECOND)]
+
+
+@pytest.mark.parametrize("frames", [True, False])
+async def test_a_caller_over_http(running_hub: RunningHub, frames: bool) -> None:
+    """Its body and the reply are frames, or text."""
+    provider = await running_hub.peer("p", "work", binary=True)
+    accept = "application/x-rpcstream, application/json" if frames else "application/json"
+    body = frame(request("work", BIN, id="x"), FIRST)
+    headers = f"Accept: {accept}", "Content-Type: application/x-rpcstream"
+    posting = asyncio.ensure_future(running_hub.post(body, *headers, json=False))
+    asked, payloads = await provider.receive_frame()
+    assert (asked["params"], payloads) == ([BIN], [FIRST])
+    provider.send_frame(notification("$/progress", token=asked["id"], value=BIN), FIRST)  # not asked for
+    provider.send_frame(reply(asked["id"], BIN), SECOND)
+    answer = await posting
+    if frames:
+        (found,) = MessageReader().feed(answer.body)
+        assert (parsed(found), found.payloads) == (reply("x", BIN), [SECOND])
+    else:
+        assert answer.json == reply("x", text(SECOND))
+
+
+async def test_a_stream_over_http(running_hub: RunningHub) -> None:
+    provider = await running_hub.peer("p", "work", binary=True)
+    posting = asyncio.ensure_future(running_hub.post(CALL % (7, "work", "[1]"), "Accept: application/x-ndjson"))
+    there = (await provider.receive())["id"]
+    provider.send_frame(notification("$/item", id=there, value=BIN), FIRST)
+    provider.send_frame(reply(there, BIN), SECOND)
+    assert (await posting).lines == [notification("$/item", id=7, value=text(FIRST)), reply(7, text(SECOND))]
+
+
+# -- what is no place of a payload ------------------------------------------------------------------------------------
+
+
+async def test_what_only_looks_like_a_place_stays_as_it_is_in_text(running_hub: RunningHub) -> None:
+    """Also where it is long, so that its strings are cut out; and in strings of a frame."""
+    provider, caller = await running_hub.pair(binary="provider caller")
+    for value in ([BIN], [BIN, "x" * 20_000], [{"data": {"$bin": 7}, "$bin": 0}, '{"$bin":0}']):
+        provider.answer(asked := await asked_of(provider, caller, *value), value)
+        assert (asked["params"], await caller.result()) == (value, value)
+    values = ["$bin", '{"$bin":0}', {"x$bin": 1, '"$bin': 2, "$bin\\": 3}, '\\"$bin":0}', "\x00$bin\x1f"]
+    caller.send_frame(request("work", *values, BIN), FIRST)
+    asked, payloads = await provider.receive_frame()
+    assert (asked["params"], payloads) == ([*values, BIN], [FIRST])
+
+
+WRONG = {
+    "data of the user that looks like a place": '[{"$bin":0},{"$bin":0}]',
+    "of the same number, one with escapes": '[{"$bin":0},{"\\u0024bin":0}]',
+    "no payload": '[{"$bin":0},{"$bin":1}]',
+    "no place": "[1]",
+    "a place in an object that is not read": '[{"a":{"$bin":0},"a":1}]',
+    "one of two members with one name": '[{"a":{"$bin":0},"a":{"$bin":0}}]',
+    "the same with escapes": '[{"a":{"$bin":0},"a":{"$\\u0062in":0}}]',
+    "a name that comes again": '[{"$bin":0,"$bin":0}]',
+    "a name that comes again, elsewhere": '[{"$bin":5,"$bin":0},{"b":1,"b":{"x":{"$bin":0,"y":1}}}]',
+    "a place that another place hides": '[{"a":{"$bin":0},"a":{"$bin":5,"$bin":0}}]',
+    "besides others": '[{"$bin":0},{"$bin":1,"x":2}]',
+    "a number that is none": '[{"$bin":0.0}]',
+    "a number over all": '[{"$bin":18446744073709551616}]',
+    "a text": '[{"$bin":"0"}]',
+}
+
+
+@pytest.mark.parametrize("params", WRONG.values(), ids=WRONG)
+async def test_what_two_readers_may_read_differently_goes_nowhere(running_hub: RunningHub, params: str) -> None:
+    """As a request, a notification, what is published, and a reply."""
+    provider, caller = await running_hub.pair(binary="provider caller")
+    await provider.result("rpc.subscribe", "t")
+    for message in (
+        CALL % ("1", "work", params),
+        '{"jsonrpc":"2.0","method":"work","params":' + params + "}",
+        CALL % ("1", "rpc.publish", f'["t",{params}]'),
+        CALL % ("1", "rpc.notify", f'["p","m",{params}]'),
+    ):
+        caller.send_frame(message, FIRST)
+        assert await caller.code() == INVALID, message
+    there = (await asked_of(provider, caller, 1))["id"]
+    provider.send_frame('{"jsonrpc":"2.0","id":' + f'{there},"result":{params}}}', FIRST)
+    assert await caller.code() == INTERNAL
+    await provider.silence()
+    await caller.silence()
+
+
+@pytest.mark.parametrize("binary", ["provider", ""])
+async def test_line_ends_in_the_json_of_a_frame_end_no_message(running_hub: RunningHub, binary: str) -> None:
+    provider, caller = await running_hub.pair(binary=binary)
+    caller.send_frame('\n{"jsonrpc":\r\n"2.0","id":1,\n"method":"work",\n"params":[\n{"$bin":\n0}]\n}\n', FIRST)
+    if binary:
+        assert (await provider.receive_frame())[1] == [FIRST]
+    else:
+        assert (await provider.receive())["params"] == [text(FIRST)]
+
+
+async def test_frames_are_refused_where_they_are_switched_off(open_hub: OpenHub) -> None:
+    caller = await (await open_hub(binary=False)).peer()
+    assert await caller.result("rpc.hello", params={"binary": 1}) == {"binary": 0}
+    caller.send_frame(request("work", BIN), FIRST)
+    assert await caller.code() == PARSE
+    assert await caller.receive() is None
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+LARGE = pattern(80_000)
+
+
+def check_too_large(error: Any) -> None:
+    assert error["code"] == TOO_LARGE
+    assert error["data"]["limit"] == 100_000 < error["data"]["size"]
+
+
+@pytest.fixture
+async def tight(open_hub: OpenHub) -> RunningHub:
+    """A hub whose messages have room for a large payload in a frame, not in text."""
+    return await open_hub({"max_message_size": 100_000})
+
+
+async def test_too_long_as_text_for_the_provider(tight: RunningHub) -> None:
+    provider, caller = await tight.pair(binary="caller")
+    caller.send_frame(request("work", BIN), LARGE)
+    check_too_large(await caller.error())
+    caller.send_frame(request("rpc.notify", "p", "m", [BIN]), LARGE)
+    check_too_large(await caller.error())
+    caller.send_frame(notification("work", a=BIN), LARGE)
+    await provider.silence()
+    caller.call("work", {"$type": "stream", "id": "s"})
+    there = (await provider.receive())["params"][0]["id"]
+    provider.send(notification("$/credit", stream=there, n=1))
+    assert (await caller.receive())["method"] == "$/credit"
+    caller.send_frame(notification("$/item", stream="s", value=BIN), LARGE)
+    check_too_large(await caller.error())
+    assert (await provider.receive())["method"] == "$/cancelRequest"
+    await provider.declare()
+    caller.send_frame(request("work", BIN), LARGE)
+    assert (await provider.receive_frame())[1] == [LARGE]
+
+
+async def test_too_long_as_text_for_the_caller(tight: RunningHub) -> None:
+    provider, caller = await tight.pair(binary="provider")
+    asked = await asked_of(provider, caller, stream=5)
+    provider.send_frame(notification("$/progress", token=asked["id"], value=BIN), LARGE)  # is dropped
+    provider.send_frame(reply(asked["id"], BIN), LARGE)
+    check_too_large(await caller.error())
+    asked = await asked_of(provider, caller, stream=5)
+    provider.send_frame(notification("$/item", id=asked["id"], value=BIN), LARGE)
+    check_too_large(await caller.error())
+    assert (await provider.receive())["method"] == "$/cancelRequest"
+    await caller.declare()
+    caller.send(batch(request("work"), request("work", id=2)))
+    for asked in await provider.receive_many(2):
+        provider.send_frame(reply(asked["id"], BIN), LARGE)
+    for answer in await caller.receive():
+        check_too_large(answer["error"])
+
+
+async def test_events_count_as_text_whoever_has_subscribed(open_hub: OpenHub) -> None:
+    hub = await open_hub({"max_event_size": 100_000, "max_retained_size": 100_000})
+    publisher = await hub.peer(binary=True)
+    publisher.send_frame(request("rpc.publish", "t", BIN), LARGE)
+    check_too_large(await publisher.error())
+    for number, kept in enumerate(("result", "error")):
+        publisher.send_frame(request("rpc.publish", f"t.{number}", BIN, True), LARGE[:40_000])
+        assert kept in await publisher.reply()
+
+
+async def test_what_is_refused_takes_no_memory(open_hub: OpenHub) -> None:
+    """The caller may not do it, nothing has that name, or nobody waits for it."""
+    rules = [Rule("*", register="*", call="work", publish="mine.*")]
+    hub = await open_hub(rules=rules, authenticate=lambda credentials: credentials.token)
+    provider, caller = [await hub.peer(token="ada", binary=True) for _ in range(2)]
+    await provider.offers("p", "work", "denied")
+    payload = bytes(8 * MIB)
+    refused = [
+        (frame(request(method, **{"params": params}), payload), code)
+        for method, params, code in (
+            ("denied", [BIN], DENIED),
+            ("nothing", [BIN], UNKNOWN),
+            (7, [BIN], INVALID),
+            ("work", [BIN, BIN], INVALID),
+            ("rpc.publish", ["theirs", BIN], DENIED),
+            ("rpc.publish", [BIN, 1], PARAMS),
+            ("rpc.publish", {"value": BIN}, PARAMS),
+            ("rpc.notify", ["p", "denied", [BIN]], DENIED),
+            ("rpc.notify", ["nobody", "work", [BIN]], PARAMS),
+            ("rpc.ping", {"x": BIN}, PARAMS),
+        )
+    ]
+    refused.append((frame(reply(99, BIN), payload), None))
+    with taking_at_most(6 * MIB):
+        for data, code in refused:
+            caller.write(data)
+            if code is None:
+                await caller.result("rpc.ping", id="end")
+            else:
+                assert await caller.code() == code
+    await provider.silence()
+
+
+async def test_the_memory_of_a_payload_is_free_as_soon_as_it_was_sent(running_hub: RunningHub) -> None:
+    """Although nothing else comes on the connection."""
+    provider, caller = await running_hub.pair(binary="provider caller")
+    payload = pattern(8 * MIB)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        caller.send_frame(request("work", BIN), payload)
+        asked, payloads = await provider.receive_frame()
+        provider.send_frame(reply(asked["id"], BIN), *payloads)
+        assert (await caller.receive_frame())[1] == [payload]
+        del payloads
+        await until(lambda: gc.collect() >= 0 and tracemalloc.get_traced_memory()[0] - before < 4 * MIB)
+    finally:
+        tracemalloc.stop()
+
+
+# -- those who do not read --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("binary", [True, False])
+async def test_subscribers_share_the_memory_of_an_event(running_hub: RunningHub, binary: bool) -> None:
+    subscribers = [await running_hub.peer(binary=binary) for _ in range(6)]
+    for subscriber in subscribers:
+        await subscriber.result("rpc.subscribe", "t")
+        subscriber.transport.pause_reading()
+    publisher = await running_hub.peer(binary=True)
+    payloads = [pattern(4 * MIB, seed) for seed in range(2)]
+    published = [frame(request("rpc.publish", "t", BIN), payload) for payload in payloads]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for each in published:
+            publisher.write(each)
+            assert await publisher.result() == 6
+        await publisher.silence()
+        gc.collect()
+        # In frames: the payloads, once. In text: besides them what they are as base64, once.
+        assert tracemalloc.get_traced_memory()[0] - before < (10 if binary else 22) * MIB
+    finally:
+        tracemalloc.stop()
+    for subscriber in subscribers:
+        subscriber.transport.resume_reading()
+        for payload in payloads:
+            if binary:
+                assert (await subscriber.receive_frame())[1] == [payload]
+            else:
+                assert (await subscriber.receive())["params"]["value"] == text(payload)
+
+
+async def test_a_provider_that_does_not_read(open_hub: OpenHub) -> None:
+    """Payloads count among what waits for it; what was taken comes in order, and is not torn."""
+    hub = await open_hub({"write_buffer": 65_536, "max_message_size": 4 * MIB})
+    provider, caller = await hub.pair(binary="provider caller")
+    provider.transport.pause_reading()
+    number = 0
+    while not caller.inbox:
+        caller.send_frame(request("work", number, BIN, id=number), pattern(500_000, number))
+        number += 1
+        await sent(hub, caller, b"")
+        assert number < 100
+    refused = await caller.reply()
+    assert (refused["id"], refused["error"]["code"]) == (number - 1, BUSY)
+    assert number > 6
+    provider.transport.resume_reading()
+    for each in range(number - 1):
+        asked, payloads = await provider.receive_frame()
+        assert (asked["params"], payloads) == ([each, BIN], [pattern(500_000, each)])
+
+
+async def test_what_the_hub_itself_notifies_is_sent_as_it_was(open_hub: OpenHub) -> None:
+    """The array is changed while its notification waits."""
+    hub = await open_hub({"write_buffer": 65_536})
+    provider, caller = await hub.pair(binary="provider caller")
+    await hub.stalled("p", provider, caller)
+    array = np.frombuffer(pattern(4 * MIB), np.uint8).copy()
+    expected = array.tobytes()
+    hub.hub.notify_client("p", "m", array)
+    array[:] = 0
+    provider.transport.resume_reading()
+    while (message := await provider.receive_bytes()) is not None and b'"m"' not in message[:60]:
+        pass
+    assert message.payloads == [expected]
+    with pytest.raises(LookupError):
+        hub.hub.notify_client("nobody", "m")
+
+
+# -- in the middle of a frame -----------------------------------------------------------------------------------------
+
+
+async def test_a_provider_that_is_lost_in_the_middle_of_its_reply(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair(binary="provider caller")
+    asked = await asked_of(provider, caller)
+    await sent(running_hub, provider, half(reply(asked["id"], BIN), pattern(MIB))[0])
+    provider.close()
+    error = await caller.error()
+    assert (error["code"], error["data"]["client"]) == (GONE, "p")
+    await caller.silence()
+
+
+async def test_a_caller_that_is_lost_in_the_middle_of_its_request(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair(binary="provider caller")
+    await sent(running_hub, caller, half(request("work", BIN), pattern(MIB))[0])
+    caller.close()
+    await until(lambda: running_hub.hub.stats()["connections"] == 1)
+    other = await running_hub.peer(binary=True)
+    other.send_frame(request("work", BIN), b"other")
+    assert (await provider.receive_frame())[1] == [b"other"]
+
+
+async def test_a_call_that_is_cancelled_while_its_reply_comes(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair(binary="provider caller")
+    asked = await asked_of(provider, caller)
+    first, rest = half(reply(asked["id"], BIN), pattern(MIB))
+    await sent(running_hub, provider, first)
+    caller.cancel(1)
+    assert await caller.code() == CANCELLED
+    assert (await provider.receive())["method"] == "$/cancelRequest"
+    provider.write(rest)
+    await provider.silence()
+    caller.send_frame(request("work", BIN, id=2), b"again")
+    assert (await provider.receive_frame())[1] == [b"again"]
+    await caller.silence()
+
+
+async def test_a_call_that_is_cancelled_while_it_is_sent_to_its_provider(open_hub: OpenHub) -> None:
+    hub = await open_hub({"write_buffer": 65_536})
+    provider, caller = await hub.pair(binary="provider caller")
+    provider.transport.pause_reading()
+    payloads = [pattern(8 * MIB, seed) for seed in range(2)]
+    for number, payload in enumerate(payloads):
+        caller.send_frame(request("work", BIN, id=number), payload)
+    while (await hub.clients())["p"]["state"] != "stalled":
+        await asyncio.sleep(0)
+    for number in range(2):
+        caller.cancel(number)
+        assert await caller.code() == CANCELLED
+    provider.transport.resume_reading()
+    # The first is under way: it comes whole. The other one was not sent.
+    asked, received = await provider.receive_frame()
+    assert received == payloads[:1]
+    assert await provider.receive() == notification("$/cancelRequest", id=asked["id"])
+    provider.call("rpc.ping", id="end")
+    while "result" not in (message := await provider.receive()):
+        assert message["method"] == "$/cancelRequest"
+
+
+async def test_a_hub_that_stops_in_the_middle_of_a_reply(running_hub: RunningHub) -> None:
+    """The reply is waited for, and sent."""
+    provider, caller = await running_hub.pair(binary="provider caller")
+    payload = pattern(MIB)
+    asked = await asked_of(provider, caller)
+    first, rest = half(reply(asked["id"], BIN), payload)
+    await sent(running_hub, provider, first)
+    closing = asyncio.ensure_future(running_hub.hub.close())
+    await until(lambda: provider.farewells)
+    provider.write(rest)
+    assert (await caller.receive_frame())[1] == [payload]
+    assert await caller.receive() is None
+    await closing

@@ -1,0 +1,314 @@
+"""Several hubs on NATS: clients of each call, and hear, those of all."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rpcstream import AsyncClient, Hub, NatsLogin, Rule
+from rpcstream.errors import ConnectFailed, InvalidParams, MethodNotFound, NotPermitted, ProviderGone
+
+from ..kit import until
+from ..kit.nats_server import NatsServer, skip_without_program
+
+pytestmark = pytest.mark.nats
+
+#: Seconds of real time after which what must come has not.
+PATIENCE = 30
+
+HUB = """
+import sys
+from rpcstream import Hub
+
+hub = Hub()
+hub.join_nats(sys.argv[1], service=sys.argv[2])
+hub.run(port=0, on_listening=lambda address: print(address, flush=True))
+"""
+
+
+class Group:
+    """Hubs of one group, and clients of these."""
+
+    def __init__(self, url: str, stack: AsyncExitStack) -> None:
+        self.url = url
+        self.name = secrets.token_hex(8)
+        self.hubs: list[Hub] = []
+        self._stack = stack
+
+    async def hub(self, **options: Any) -> tuple[Hub, str]:
+        hub = Hub(drain_timeout=5, **options)
+        hub.join_nats(self.url, service=self.name)
+        address = await hub.start(port=0)
+        self._stack.push_async_callback(hub.close)
+        self.hubs.append(hub)
+        return hub, address
+
+    async def two(self, **options: Any) -> tuple[str, str]:
+        """The addresses of two hubs that know each other."""
+        (_, first), (_, second) = [await self.hub(**options) for _ in range(2)]
+        await until(lambda: all(hub.stats()["hubs"] == 1 for hub in self.hubs))
+        return first, second
+
+    async def client(self, address: str, **options: Any) -> AsyncClient:
+        return await self._stack.enter_async_context(AsyncClient(address, **options))
+
+    async def pair(self, **options: Any) -> tuple[AsyncClient, AsyncClient]:
+        """A client p of one hub, and a client of the other one."""
+        first, second = await self.two(**options)
+        return await self.client(first, name="p"), await self.client(second)
+
+    @asynccontextmanager
+    async def process(self) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+        """A hub as a process, and its address."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", HUB, self.url, self.name), stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            assert process.stdout is not None
+            line = await asyncio.wait_for(process.stdout.readline(), PATIENCE)
+            yield process, line.decode().strip()
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def offer(client: AsyncClient, elsewhere: Hub, **functions: Any) -> None:
+    """Offer functions, and wait until another hub knows of them."""
+    known = elsewhere.stats()["methods_elsewhere"]
+    for name, function in functions.items():
+        client(function, name=name, shared=True)
+    await client.offer()
+    await until(lambda: elsewhere.stats()["methods_elsewhere"] == known + len(functions))
+
+
+async def listed(client: AsyncClient, method: str) -> None:
+    """Wait until a hub knows of a method."""
+    async with asyncio.timeout(PATIENCE):
+        while method not in [each["name"] for each in await client.call("rpc.methods")]:
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def nats() -> Iterator[NatsServer]:
+    pytest.importorskip("nats")
+    skip_without_program()
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def group(nats: NatsServer) -> AsyncIterator[Group]:
+    async with AsyncExitStack() as stack:
+        yield Group(nats.url, stack)
+
+
+async def test_calls_in_all_forms(group: Group) -> None:
+    provider, caller = await group.pair()
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+    notes: asyncio.Queue[Any] = asyncio.Queue()
+
+    async def hold() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def count(n: int) -> AsyncIterator[int]:
+        for number in range(n):
+            yield number
+
+    async def total(numbers: AsyncIterator[int]) -> int:
+        return sum([number async for number in numbers])
+
+    def double(a: NDArray[np.float64]) -> NDArray[np.float64]:
+        return a * 2
+
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    await offer(
+        provider, group.hubs[1], hold=hold, count=count, total=total, double=double, add=add, note=notes.put_nowait
+    )
+    assert await caller.add(2, 3) == await caller.call("p.add", a=2, b=3) == 5
+    with pytest.raises(InvalidParams):
+        await caller.add(2, "three")
+    with pytest.raises(MethodNotFound):
+        await caller.nothing()
+    assert [item async for item in caller.stream.count(100)] == list(range(100))
+    assert await caller.total(count(50)) == sum(range(50))
+    for size in (10, 1_000_000, 10_000):  # 8 MB are more than a message of NATS has
+        array = np.arange(size, dtype=np.float64)
+        assert (await caller.double(array) == array * 2).all()
+    await caller.notify("note", "hello")
+    assert await asyncio.wait_for(notes.get(), PATIENCE) == "hello"
+    assert await caller.notify_client("p", "note", "you") is True
+    assert await asyncio.wait_for(notes.get(), PATIENCE) == "you"
+    async with caller.batch() as batch:
+        sums = [batch.add(n, 1) for n in range(5)]
+    assert [each.result() for each in sums] == [1, 2, 3, 4, 5]
+    running = caller.submit.hold()
+    await asyncio.wait_for(begun.wait(), PATIENCE)
+    running.cancel()
+    await asyncio.wait_for(cancelled.wait(), PATIENCE)
+
+
+async def test_clients_and_methods_are_those_of_all_hubs(group: Group) -> None:
+    provider, caller = await group.pair()
+    await offer(provider, group.hubs[1], one=lambda: "there")
+    clients = {each["name"]: each for each in await caller.call("rpc.clients")}
+    assert clients["p"]["hub"] == group.hubs[0].stats()["nats"]["id"]
+    assert clients["p"]["methods"] == ["one"]
+    described = [
+        next(each for each in (await client.call("rpc.discover"))["methods"] if each["name"] == "one")
+        for client in (provider, caller)
+    ]
+    assert described[0] == described[1]
+    with pytest.raises(InvalidParams, match="taken by a client of another hub"):
+        await caller.call("rpc.register", name="p")
+    caller(lambda: "here", name="one", shared=True)
+    await caller.offer()
+    assert {await caller.one() for _ in range(5)} == {"here"}  # the providers of one's own hub come first
+    assert await caller.call("p.one") == "there"
+    await provider.close()
+    await until(lambda: group.hubs[1].stats()["methods_elsewhere"] == 0)
+    with pytest.raises(MethodNotFound):
+        await caller.call("p.one")
+
+
+async def test_rules_are_those_of_the_hub_of_the_caller(group: Group) -> None:
+    rules = [Rule("worker", register="*"), Rule("ada", call="add", publish="free.>")]
+    first, second = await group.two(authenticate=lambda who: who.token, rules=rules)
+    provider = await group.client(first, name="p", token="worker")
+    caller = await group.client(second, token="ada")
+    await offer(provider, group.hubs[1], add=lambda a, b: a + b, secret=lambda: None)
+    assert await caller.add(1, 2) == 3
+    for refused in (caller.call("secret"), caller.call("p.secret"), caller.publish("other", 1)):
+        with pytest.raises(NotPermitted):
+            await refused
+
+
+async def test_events_and_last_values_reach_the_subscribers_of_all_hubs(group: Group) -> None:
+    one, two = await group.pair()
+    async with two.subscribe("sensors.*") as heard, one.subscribe("sensors.cellar") as here:
+        assert await one.publish("other", 1) == 0
+        for publisher in (one, two):
+            assert await publisher.publish("sensors.cellar", {"t": 9.5}) == 2
+            for each in (heard, here):
+                assert await asyncio.wait_for(anext(each), PATIENCE) == {"t": 9.5}
+        for n in range(200):
+            await one.publish("sensors.roof", n, retain=True)
+        assert [await asyncio.wait_for(anext(heard), PATIENCE) for _ in range(200)] == list(range(200))
+    _, third = await group.hub()  # learns the last values when it joins
+    await until(lambda: group.hubs[2].stats()["hubs"] == 2)
+    late = await group.client(third)
+    async with asyncio.timeout(PATIENCE), late.subscribe("sensors.roof") as heard:
+        assert await anext(heard) == 199
+
+
+async def test_a_provider_of_a_killed_hub_is_called_through_another(group: Group) -> None:
+    """Calls that have begun there fail at once, and none hangs."""
+    second_hub, second = await group.hub()
+    async with group.process() as (process, first):
+        provider = await group.client(f"{first},{second}", name="gpu-1", reconnect=True)
+        begun = asyncio.Event()
+
+        @provider
+        async def work(n: int) -> int:
+            if n < 0:
+                begun.set()
+                await asyncio.Event().wait()
+            return n
+
+        await provider.offer()
+        await until(lambda: second_hub.stats()["methods_elsewhere"] == 1)
+        caller = await group.client(second)
+        assert await caller.work(1) == 1
+        hanging = [caller.submit.work(-1) for _ in range(20)]
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        process.kill()
+        outcomes = await asyncio.wait_for(asyncio.gather(*hanging, return_exceptions=True), PATIENCE)
+        assert {type(outcome) for outcome in outcomes} == {ProviderGone}
+        await until(lambda: second_hub.stats()["clients"] == 1)
+        assert await caller.call("gpu-1.work", 2) == 2
+
+
+async def test_a_hub_that_stops_loses_no_call(group: Group) -> None:
+    """Calls that have begun are answered; its providers are known no more."""
+    provider, caller = await group.pair()
+    begun: list[int] = []
+    go_on = asyncio.Event()
+
+    async def work(n: int) -> int:
+        begun.append(n)
+        await go_on.wait()
+        return n
+
+    await offer(provider, group.hubs[1], work=work)
+    calls = [caller.submit.work(n) for n in range(10)]
+    await until(lambda: len(begun) == 10)
+    closing = asyncio.ensure_future(group.hubs[0].close())
+    await until(lambda: group.hubs[1].stats()["methods_elsewhere"] == 0)
+    go_on.set()
+    assert await asyncio.gather(*calls) == list(range(10))
+    await closing
+    await until(lambda: group.hubs[1].stats()["hubs"] == 0)
+
+
+async def test_a_hub_that_is_cut_off_goes_on_and_joins_again(caplog: pytest.LogCaptureFixture) -> None:
+    skip_without_program()
+    with NatsServer() as own:
+        async with AsyncExitStack() as stack:
+            group = Group(own.url, stack)
+            provider, caller = await group.pair()
+            await offer(provider, group.hubs[1], one=lambda: 1)
+            own.kill()
+            await until(lambda: not any(hub.stats()["nats"]["connected"] for hub in group.hubs))
+            stats = await caller.call("rpc.stats")
+            assert (stats["hubs"], bool(stats["nats"]["reason"])) == (0, True)
+            assert any("cut off from NATS" in record.message for record in caplog.records)
+            with pytest.raises(MethodNotFound):
+                await caller.one()
+            own.restart()
+            await listed(caller, "one")
+            assert await caller.one() == 1
+
+
+async def test_logins(group: Group) -> None:
+    """One that NATS does not take is an error at the start; these permissions are all that a hub needs."""
+    permissions = {"publish": {"allow": ["rpc.hub.$hub.>"]}, "subscribe": {"allow": ["rpc.hub.$hub.>"]}}
+    with NatsServer(users=[{"user": "hub", "password": "right", "permissions": permissions}]) as own:
+        hub = Hub()
+        hub.join_nats(own.url, login=NatsLogin(user="hub", password="wrong"))
+        with pytest.raises(ConnectFailed, match="does not accept this name and password"):
+            await hub.start(port=0)
+        hubs = [Hub(drain_timeout=5) for _ in range(2)]
+        async with AsyncExitStack() as stack:
+            for hub in hubs:
+                hub.join_nats(own.url, login=NatsLogin(user="hub", password="right"))
+                await hub.start(port=0)
+                stack.push_async_callback(hub.close)
+            await until(lambda: all(hub.stats()["hubs"] == 1 for hub in hubs))
+        assert "Permissions Violation" not in own.log()
+
+
+async def test_what_makes_no_sense_for_a_hub() -> None:
+    pytest.importorskip("nats")
+    hub = Hub()
+    for name in ("only", "trust_identity"):
+        with pytest.raises(ValueError, match=f"{name}= is for calls from NATS"):
+            hub.join_nats("nats://127.0.0.1", **{name: True})
+    with pytest.raises(ValueError, match="up to 64 letters"):
+        hub.join_nats("nats://127.0.0.1", service="a.b")
+    hub.join_nats("nats://127.0.0.1/vision", only=False)
+    with pytest.raises(ValueError, match="one group"):
+        hub.join_nats("nats://127.0.0.1")

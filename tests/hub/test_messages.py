@@ -1,0 +1,378 @@
+"""What goes through a hub comes out as it went in, and is the same for every reader; what is no JSON goes nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from rpcstream import Rule
+
+from ..kit import batch, notification, reply, request
+from .conftest import (
+    CALL,
+    DENIED,
+    INTERNAL,
+    INVALID,
+    PARAMS,
+    PARSE,
+    UNKNOWN,
+    OpenHub,
+    RunningHub,
+    asked_of,
+)
+
+LONG = "text " * 20_000
+
+MIB = 1024 * 1024
+
+
+def answered(asked: dict[str, Any], result: str) -> str:
+    """The reply with this JSON as its result."""
+    return '{"jsonrpc":"2.0","id":' + f'{asked["id"]},"result":{result}}}'
+
+
+# -- exactly ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["1.10", "-0.0", str(2**70), str(-(2**64)), "1e5", "0.1e-7", '"\\u00e9\\/"', "1E+2"])
+async def test_values(running_hub: RunningHub, text: str) -> None:
+    provider, caller = await running_hub.pair()
+    caller.send(CALL % ("1", "work", f"[{text}]"))
+    line = await provider.receive_bytes()
+    assert f'"params":[{text}]'.encode() in line
+    provider.send(answered(json.loads(line), text))
+    assert await caller.receive_bytes() == b'{"jsonrpc":"2.0","id":1,"result":%b}' % text.encode()
+
+
+@pytest.mark.parametrize("call_id", ["null", "1.0", "1.50", "-0", str(2**64), str(2**200), '"\\u0031"', '""', "1E3"])
+async def test_ids(running_hub: RunningHub, call_id: str) -> None:
+    """Also in batches, and as the tokens of progress."""
+    provider, caller = await running_hub.pair()
+    shown = {'"\\u0031"': '"1"', "-0": "0"}.get(call_id, call_id).encode()
+    for call in (CALL % (call_id, "work", "[1]"), f"[{CALL % (call_id, 'work', '[1]')}]"):
+        caller.send(call)
+        asked = await provider.receive()
+        provider.send(notification("$/progress", token=asked["id"], value=0), reply(asked["id"], 5))
+        if call_id != "null":
+            assert b'"token":%b' % shown in await caller.receive_bytes()
+        assert b'"id":%b,"result":5' % shown in await caller.receive_bytes()
+
+
+async def test_numbers_that_are_none(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    for text in ("1e400", "NaN", "Infinity", "01", "[1e400]"):
+        caller.send(CALL % ("1", "work", f"[{text}]"))
+        assert await caller.code() == PARSE
+    await provider.silence()
+
+
+async def test_equal_ids_of_two_callers_and_of_one(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    other = await running_hub.peer()
+    asked = [await asked_of(provider, peer, n) for n, peer in enumerate((caller, other, caller))]
+    for n, each in reversed(list(enumerate(asked))):
+        provider.answer(each, n)
+    assert [await caller.result() for _ in range(2)] == [2, 0]
+    assert await other.result() == 1
+
+
+# -- two readers: a member that stands there twice, or is written in another way, is the same for everybody --------------
+
+
+async def test_requests_say_everything_once(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    caller.send(
+        '{"jsonrpc":"2.0","id":1,"id":7,"method":"rpc.stats","m\\u0065thod":"work",'
+        '"params":[0],"p\\u0061rams":{"a":1,"a":2},"x":1,"i\\u0064":8}'
+    )
+    pairs: list[str] = []
+    line = await provider.receive_bytes()
+    json.loads(line, object_pairs_hook=lambda found: pairs.extend(name for name, _ in found))
+    assert sorted(name for name in pairs if name != "a") == ["id", "jsonrpc", "method", "params", "x"]
+    asked = json.loads(line)
+    assert (asked["method"], asked["params"]) == ("work", {"a": 2})
+    provider.answer(asked, "done")
+    assert await caller.receive() == reply(8, "done")
+
+
+async def test_rules_see_the_method_that_is_called(open_hub: OpenHub) -> None:
+    rules = [Rule("worker", register=">"), Rule("guest", call="harmless")]
+    hub = await open_hub(rules=rules, authenticate=lambda credentials: credentials.token)
+    provider, caller = await hub.peer(token="worker"), await hub.peer(token="guest")
+    await provider.offers("p", "harmless", "secret")
+    for members in (
+        '"method":"harmless","method":"secret"',
+        '"method":"harmless","m\\u0065thod":"secret"',
+        '"method":"s\\u0065cret"',
+        '"method":"p.secret"',
+        '"method":"rpc.notify","params":["p","secret",[]]',
+        '"method":"rpc.notify","params":{"client":"p","method":"harmless","method":"secret"}',
+        '"method":"rpc.publish","params":["topic",1]',
+        '"method":"rpc.subscribe","params":["topic"]',
+    ):
+        message = '{"jsonrpc":"2.0","id":1,' + members + "}"
+        caller.send(message, f"[{message}]")
+        assert await caller.code() == DENIED, members
+        # (A subscription cannot be made in a batch anyway.)
+        assert (await caller.receive())[0]["error"]["code"] == (INVALID if "subscribe" in members else DENIED), members
+    await provider.silence()
+    caller.send('{"jsonrpc":"2.0","id":1,"method":"secret","method":"harmless"}')
+    assert (await provider.receive())["method"] == "harmless"
+
+
+async def test_what_is_passed_on_is_what_was_looked_at(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    params = '{"client":"x","cli\\u0065nt":"p","method":"a","method":"b","params":[1],"par\\u0061ms":[2]}'
+    caller.send(CALL % ("1", "rpc.notify", params))
+    assert await caller.result() is True
+    assert await provider.receive() == {"jsonrpc": "2.0", "method": "b", "params": [2]}
+    await provider.result("rpc.subscribe", "a.>")
+    caller.send(CALL % ("1", "rpc.publish", '{"topic":"b","t\\u006fpic":"a.b","value":1,"value":{"x":1.10}}'))
+    assert await caller.result() == 1
+    line = await provider.receive_bytes()
+    assert line == b'{"jsonrpc":"2.0","method":"$/event","params":{"topic":"a.b","value":{"x":1.10}}}'
+
+
+async def test_a_reply_with_two_ids_answers_one_call(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    first, second = await asked_of(provider, caller), await asked_of(provider, caller, id=2)
+    provider.send(f'{{"jsonrpc":"2.0","id":{first["id"]},"i\\u0064":{second["id"]},"result":1,"result":2}}')
+    assert await caller.receive() == reply(2, 2)
+    provider.answer(first, 3)
+    assert await caller.receive() == reply(1, 3)
+
+
+# -- line ends: what came in a frame or a body may have some in it; what goes on as a line has none ----------------------
+
+PRETTY = '{\n "jsonrpc": "2.0",\r\n "id": 1,\n "method": "work",\n "params": {\n  "a": [\r1,\n2\n]\n }, "x": [\n]\n}'
+
+
+async def test_pretty_requests(running_hub: RunningHub) -> None:
+    provider, framed = await running_hub.peer("p", "work"), await running_hub.websocket_peer()
+    posting = asyncio.ensure_future(running_hub.post(PRETTY))
+    framed.transport.send_message(PRETTY.encode())
+    for _ in range(2):
+        line = await provider.receive_bytes()
+        assert b"\r" not in line
+        asked = json.loads(line)
+        assert (asked["params"], asked["x"]) == ({"a": [1, 2]}, [])
+        provider.answer(asked, 3)
+    assert await framed.result() == 3
+    assert (await posting).json["result"] == 3
+    await provider.silence()
+
+
+async def test_pretty_replies(running_hub: RunningHub) -> None:
+    framed, caller = await running_hub.websocket_peer(), await running_hub.peer()
+    await framed.offers("p", "work")
+    asked = await asked_of(framed, caller)
+    forged = {"forged": {"jsonrpc": "2.0", "id": 2, "result": 0}}
+    framed.transport.send_message(json.dumps(reply(asked["id"], forged), indent=1).encode())
+    assert await caller.receive() == reply(1, forged)
+    await caller.silence()
+
+
+@pytest.mark.parametrize("tag", ["bytes", "ndarray", "image", "unknown"])
+async def test_a_payload_with_a_forged_message_in_it(running_hub: RunningHub, tag: str) -> None:
+    """The payloads of long messages are not looked at, and go on as they are: unless they are no strings."""
+    provider, caller = await running_hub.pair()
+    framed = await running_hub.websocket_peer()
+    await provider.result("rpc.subscribe", "t")
+    forged = '\n{\\"jsonrpc\\":\\"2.0\\",\\"id\\":1,\\"method\\":\\"evil\\"}\n'
+    value = '{"$type":"' + f'{tag}","data":"{"A" * 40_000}{forged}"}}'
+    for call in (
+        CALL % ("1", "work", f"[{value}]"),
+        f"[{CALL % ('1', 'work', f'[{value}]')}]",
+        CALL % ("1", "rpc.publish", f'["t",{value}]'),
+        CALL % ("1", "rpc.notify", f'["p","work",[{value}]]'),
+        '{"jsonrpc":"2.0","method":"work","params":[' + value + "]}",
+    ):
+        framed.transport.send_message(call.encode())
+        answer = await framed.receive()
+        answer = answer[0] if isinstance(answer, list) else answer
+        assert answer["error"]["code"] in (PARSE, INVALID, PARAMS), call[:100]
+    await framed.silence()
+    await provider.silence()
+    await framed.offers("q", "more")
+    caller.call("more")
+    asked = await framed.receive()
+    item = '{"jsonrpc":"2.0","method":"$/progress","params":{"token":' + f'{asked["id"]},"value":{value}}}}}'
+    framed.transport.send_message(item.encode())
+    framed.transport.send_message(answered(asked, value).encode())
+    assert await caller.code() in (INTERNAL, PARSE)
+    await caller.silence()
+
+
+# -- long messages, whose strings are passed on without being decoded ----------------------------------------------------
+
+
+async def test_long_texts_in_every_place(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    await provider.result("rpc.subscribe", "t")
+    long_stream = {"$type": "stream", "id": "s" * 20_000}
+    asked = await asked_of(provider, caller, LONG, [LONG], {"$type": "stream", "id": "s"}, long_stream, stream=5)
+    assert asked["params"][:2] == [LONG, [LONG]]
+    for method, name in (("$/progress", "token"), ("$/item", "id")):
+        provider.send(notification(method, value={"a": LONG}, **{name: asked["id"]}))
+        assert (await caller.receive())["params"] == {name: 1, "value": {"a": LONG}}
+    for stream, there in zip(("s", long_stream["id"]), asked["params"][2:], strict=True):
+        provider.send(notification("$/credit", stream=there["id"], n=1))
+        assert (await caller.receive())["params"] == {"stream": stream, "n": 1}
+        caller.send(notification("$/item", stream=stream, value=LONG))
+        assert (await provider.receive())["params"] == {"stream": there["id"], "value": LONG}
+    provider.answer(asked, LONG)
+    assert await caller.receive() == reply(1, LONG)
+    assert await caller.result("rpc.publish", "t", LONG) == 1
+    assert (await provider.receive())["params"] == {"topic": "t", "value": LONG}
+    assert await caller.result("rpc.notify", "p", "m", {"a": LONG}) is True
+    assert (await provider.receive())["params"] == {"a": LONG}
+    asked = await asked_of(provider, caller)
+    provider.fail(asked, 5, LONG)
+    assert await caller.error() == {"code": 5, "message": LONG}
+
+
+async def test_the_hubs_own_methods_are_told_long_texts_too(running_hub: RunningHub) -> None:
+    running_hub.hub.add(lambda value: value, name="own")
+    caller = await running_hub.peer()
+    assert await caller.result("own", LONG) == LONG
+    caller.send(reply(99, LONG))  # to nobody
+    for params, reason in (
+        ({"topic": LONG, "value": 1}, "more than 256 characters"),
+        ([LONG, LONG], "more than 256 characters"),
+        ({"client": LONG, "method": "m"}, "no client has the name 'text text"),
+        ([LONG, "m", [LONG]], "no client has the name 'text text"),
+    ):
+        method = "rpc.publish" if "256" in reason else "rpc.notify"
+        assert reason in (await caller.error(method, params=params))["message"]
+
+
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        ('"id":"%s"', None),
+        ('"id":1,"x":"%s"', None),
+        ('"id":1,"method":"%s"', UNKNOWN),
+        ('"id":1,"jsonrpc":"%s"', INVALID),
+        ('"id":1,"timeout":"%s"', INVALID),
+    ],
+)
+async def test_members_of_the_request_itself_are_read(running_hub: RunningHub, members: str, code: int | None) -> None:
+    provider, caller = await running_hub.pair()
+    caller.send('{"jsonrpc":"2.0","id":0,"method":"work","params":[1],' + members % LONG + "}")
+    if code is None:
+        asked = await provider.receive()
+        assert asked.get("x", LONG) == LONG
+        provider.answer(asked, 1)
+        assert await caller.result() == 1
+    else:
+        assert await caller.code() == code
+    await provider.silence()
+
+
+@pytest.mark.parametrize("wrong", ["\n", "\x00", "\x1f", "\\x", "\\u12g4", "\\ud800\\n\\", "\udcff"], ids=ascii)
+async def test_what_is_no_string_goes_nowhere(running_hub: RunningHub, wrong: str) -> None:
+    """In a call, a notification, what is published, and a result. (Over HTTP a message may have line ends in it.)"""
+    provider, caller = await running_hub.pair()
+    value = f'"{LONG}{wrong}{LONG}"'.encode(errors="surrogateescape")
+    for call in (
+        CALL % ("1", "work", "[%s]"),
+        CALL % ("1", "rpc.publish", '["t",%s]'),
+        CALL % ("1", "rpc.notify", '["p","m",[%s]]'),
+        '{"jsonrpc":"2.0","method":"work","params":{"a":[%s]}}',
+    ):
+        answer = await running_hub.post(call.encode().replace(b"%s", value))
+        assert answer.json["error"]["code"] == PARSE, call
+    if wrong != "\n":
+        asked = await asked_of(provider, caller)
+        provider.send(b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (asked["id"], value))
+        assert await caller.code() == INTERNAL
+    await provider.silence()
+
+
+async def test_strings_of_every_kind(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    for text in ("ä" * 10_000, "\\" * 10_000, '"' * 9000 + LONG, "\x00" * 9000, "\x7f" * 9000, "😀" * 9000, LONG + "é"):
+        for written in (json.dumps(text), json.dumps(text, ensure_ascii=False)):
+            caller.send(CALL % ("1", "work", f"[{written},{{{json.dumps(text)}:1}}]"))
+            asked = await provider.receive()
+            assert asked["params"] == [text, {text: 1}]
+            provider.send(answered(asked, written))
+            assert await caller.result() == text
+
+
+@pytest.mark.parametrize("name", ["0", "7", "999"])
+async def test_ids_that_look_like_what_stands_for_long_strings(running_hub: RunningHub, name: str) -> None:
+    """What is long is cut out of a message, and put in again; nothing else is put there, and nothing breaks."""
+    provider, caller = await running_hub.pair()
+    call_id = f"\x00{name}"
+    there = (await asked_of(provider, caller, id=call_id, stream=9))["id"]
+    for method, member in (("$/item", "id"), ("$/progress", "token")):
+        provider.send(notification(method, **{member: there}, value=[LONG]))
+        assert await caller.receive() == notification(method, **{member: call_id}, value=[LONG])
+    provider.send(reply(there, LONG))
+    assert await caller.receive() == reply(call_id, LONG)
+
+
+# -- their order ------------------------------------------------------------------------------------------------------
+
+#: Short, long enough to be cut out of a message, and to be written without a copy; not all are ASCII.
+SIZES = (10, 20_000, 100, 100_000, 10, 300_000, 5)
+TEXTS = [f"{number} " + 'a"\\ö'[number % 4] * size for number, size in enumerate(SIZES)]
+REQUESTS = [request("work", text, id=number) for number, text in enumerate(TEXTS)]
+
+
+@pytest.mark.parametrize("is_stalled", [False, True])
+async def test_requests_and_replies_keep_their_order(open_hub: OpenHub, is_stalled: bool) -> None:
+    """Also where the provider does not read for a while."""
+    hub = await open_hub({"write_buffer": 65_536})
+    provider, caller = await hub.pair()
+    rounds = 12 if is_stalled else 1
+    if is_stalled:
+        provider.transport.pause_reading()
+    caller.send(*REQUESTS * rounds)
+    if is_stalled:
+        while (await hub.clients())["p"]["state"] != "stalled":
+            await asyncio.sleep(0)
+        provider.transport.resume_reading()
+    for text in TEXTS * rounds:
+        asked = await provider.receive()
+        assert asked["params"] == [text]
+        provider.answer(asked, text)
+    for number, text in enumerate(TEXTS * rounds):
+        assert await caller.receive() == reply(number % len(TEXTS), text)
+
+
+@pytest.mark.parametrize("between", ["rpc.ping", "rpc.nothing"])
+async def test_a_client_may_call_itself_while_it_is_answered(running_hub: RunningHub, between: str) -> None:
+    """What goes to it then has come from itself, in the same turn, before what the hub answers."""
+    client = await running_hub.peer("p", "work")
+    client.send(*(each for asked in REQUESTS for each in (request(between, id="own"), asked)))
+    heard = await client.receive_many(2 * len(REQUESTS))
+    calls = [each for each in heard if "method" in each]
+    assert [each["params"][0] for each in calls] == TEXTS
+    client.send(*(reply(each["id"], each["params"][0]) for each in calls))
+    assert [await client.result() for _ in calls] == TEXTS
+
+
+async def test_last_values_do_not_keep_the_messages_that_they_came_in(running_hub: RunningHub) -> None:
+    """Twenty short values, each published in a batch beside a long call."""
+    publisher = await running_hub.peer()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(20):
+            publish = request("rpc.publish", f"t.{number}", {"number": number, "text": "x" * 1000}, True)
+            publisher.send(batch(publish, request("no such method", "x" * MIB, id=2)))
+            assert {each["id"] for each in await publisher.receive()} == {1, 2}
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 2 * MIB
+    finally:
+        tracemalloc.stop()
+    publisher.call("rpc.subscribe", "t.*")
+    values = [each["params"]["value"] for each in await publisher.receive_many(21) if "method" in each]
+    assert sorted(value["number"] for value in values) == list(range(20))

@@ -1,0 +1,412 @@
+"""Providers that answer wrongly, streams that exceed their credit, floods, and those who do not read: others are served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rpcstream.testing import connections_of
+
+from ..kit import notification, reply, request, until
+from .conftest import (
+    BUSY,
+    CALL,
+    CANCELLED,
+    GONE,
+    INTERNAL,
+    INVALID,
+    PARAMS,
+    PARSE,
+    TOO_LARGE,
+    OpenHub,
+    RunningHub,
+    asked_of,
+    serves,
+)
+
+# -- wrong replies ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        '"error":null',
+        '"error":7',
+        '"error":{}',
+        '"error":{"code":1.5,"message":"x"}',
+        '"error":{"code":1,"message":["x"]}',
+        '"result":' + "[" * 150 + "]" * 150,
+        '"result":' + "[" * 100_000 + "]" * 100_000,
+        '"result":NaN',
+        '"result": ["' + "x" * 10_000 + '", NaN]',
+    ],
+    ids=["null", "number", "empty", "code", "message", "deep", "very deep", "NaN", "long NaN"],
+)
+async def test_the_caller_is_told(running_hub: RunningHub, members: str) -> None:
+    provider, caller = await running_hub.pair()
+    asked = await asked_of(provider, caller)
+    provider.send('{"jsonrpc":"2.0","id":' + f"{asked['id']},{members}}}")
+    assert await caller.code() in (INTERNAL, INVALID)
+    await serves(provider, caller)
+
+
+async def test_too_large(open_hub: OpenHub) -> None:
+    hub = await open_hub({"max_message_size": 100_000})
+    provider, caller = await hub.pair()
+    provider.answer(await asked_of(provider, caller), "x" * 200_000)
+    error = await caller.error()
+    assert (error["code"], error["data"]["limit"]) == (TOO_LARGE, 100_000)
+
+
+async def test_limits_still_fit_with_the_name_and_id_at_the_provider(open_hub: OpenHub) -> None:
+    hub = await open_hub({"max_message_size": 1000})
+    provider, caller = await hub.pair()
+    text = CALL % ("1", "work", '["%s"]')
+    caller.send(text % ("x" * (1000 - len(text) + 2)))
+    assert len((await provider.receive())["params"][0]) > 900
+
+
+async def test_what_is_no_reply_to_anything(running_hub: RunningHub) -> None:
+    """What it says is not a reply to anything: it is told, and its calls wait on."""
+    provider, caller = await running_hub.pair()
+    asked = await asked_of(provider, caller)
+    provider.send("what?", '{"jsonrpc":"2.0","result":1}', "[]", "[1]", {"id": asked["id"]})
+    provider.answer(asked, "well")
+    assert await caller.result() == "well"
+
+
+async def test_in_a_batch_with_others(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    first, second, third = [(await asked_of(provider, caller, id=n))["id"] for n in range(3)]
+    provider.send(
+        f'[{{"jsonrpc":"2.0","id":{third},"result":1.10}},{{"jsonrpc":"2.0","id":99,"result":0}},'
+        f'{{"jsonrpc":"2.0","id":{first}.0,"result":"float"}},{{"jsonrpc":"2.0","id":{first},"result":{2**70}}},'
+        f'{{"jsonrpc":"2.0","id":{first},"result":"again"}},{{"jsonrpc":"2.0","method":"rpc.ping","id":"p"}}]'
+    )
+    assert [await caller.receive_bytes() for _ in range(2)] == [
+        b'{"jsonrpc":"2.0","id":2,"result":1.10}',
+        b'{"jsonrpc":"2.0","id":0,"result":%d}' % 2**70,
+    ]
+    assert (await provider.receive())[0]["id"] == "p"
+    provider.send(reply(second, "well"))
+    assert await caller.result() == "well"
+
+
+async def test_many_in_one_batch_take_no_longer_than_by_themselves(running_hub: RunningHub) -> None:
+    """Each is looked for in the batch: that must not take a look at all of it each time."""
+    provider, caller = await running_hub.pair()
+    count = 1000
+    caller.send(*(request("work", id=n) for n in range(count)))
+    asked = await provider.receive_many(count)
+    filling = [f'{{"jsonrpc":"2.0","id":{n},"result":"{"x" * 200}"}}' for n in range(10**6, 10**6 + 3000)]
+    replies = [f'{{"jsonrpc":"2.0","id":{each["id"]},"result":{2**70}}}' for each in asked]
+    provider.send("[" + ",".join(filling + replies) + "]")
+    async with asyncio.timeout(10):
+        for n in range(count):
+            assert await caller.receive() == reply(n, 2**70)
+
+
+async def test_calls_of_another_provider_are_left_alone(running_hub: RunningHub) -> None:
+    """By forged replies, and by an error without an id, which ends the calls of this provider only."""
+    provider, caller = await running_hub.pair()
+    another = await running_hub.peer("q", "else")
+    asked = await asked_of(provider, caller)
+    another.send(*(reply(n, "forged") for n in range(asked["id"] + 5)))
+    another.send(
+        notification("$/progress", token=asked["id"], value=0), notification("$/item", id=asked["id"], value=0)
+    )
+    await another.silence()
+    await caller.silence()
+    caller.call("else", id=2)
+    elsewhere = await another.receive()
+    provider.send('{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}')
+    assert await caller.code() == PARSE
+    another.answer(elsewhere, "well")
+    assert await caller.receive() == reply(2, "well")
+
+
+async def test_cancelled_by_nobody(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    provider.fail(await asked_of(provider, caller), CANCELLED)
+    error = await caller.error()
+    assert (error["code"], error["data"]["client"], error["data"]["method"]) == (GONE, "p", "work")
+
+
+async def test_cancels_are_for_ones_own_calls(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    other = await running_hub.peer()
+    asked = await asked_of(provider, caller)
+    for peer in (other, provider):
+        for each in (1, asked["id"], str(asked["id"]), None, 1.0):
+            peer.cancel(each)
+        await peer.silence()
+    provider.answer(asked, "well")
+    assert await caller.result() == "well"
+
+
+async def test_a_provider_that_calls_itself(running_hub: RunningHub) -> None:
+    provider = await running_hub.peer("p", "work")
+    provider.answer(await asked_of(provider, provider), "myself")
+    assert await provider.receive() == reply(1, "myself")
+    await asked_of(provider, provider)
+    provider.close()
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+async def test_items_beyond_credit_end_the_call(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    asked = await asked_of(provider, caller, stream=2)
+    provider.send(*(notification("$/item", id=asked["id"], value=n) for n in range(5)))
+    assert [each["params"]["value"] for each in await caller.receive_many(2)] == [0, 1]
+    assert await caller.code() == INTERNAL
+    assert (await provider.receive())["method"] == "$/cancelRequest"
+    await caller.silence()
+
+
+async def test_items_without_a_stream_are_dropped(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    asked = await asked_of(provider, caller)
+    own = asked["id"]
+    for params in ({"id": own, "value": 1}, {"stream": "s1", "value": 1}, {"id": "x"}, {}, [], {"id": own}):
+        for peer in (provider, caller):
+            peer.send({"jsonrpc": "2.0", "method": "$/item", "params": params})
+    await caller.silence()
+    provider.answer(asked, "well")
+    assert await caller.result() == "well"
+
+
+async def test_two_callers_that_both_say_s1(running_hub: RunningHub) -> None:
+    """Each has its own stream, whose name at the provider nobody can guess: whoever could would be sent its items."""
+    provider, caller = await running_hub.pair()
+    other, stream = await running_hub.peer(), {"$type": "stream", "id": "s1"}
+    names = []
+    for peer in (caller, other):
+        names.append((await asked_of(provider, peer, stream))["params"][0]["id"])
+        provider.send(notification("$/credit", stream=names[-1], n=3))
+        assert (await peer.receive())["params"] == {"stream": "s1", "n": 3}
+    assert len({name.rpartition("-")[2] for name in names}) == 2
+    assert all(len(name) > 16 for name in names)
+    for n, peer in enumerate((caller, other)):
+        peer.send('{"jsonrpc":"2.0","method":"$/item","params":{"stream":"s1","value":' + f"{n}.10}}}}")
+        assert await provider.receive_bytes() == (
+            b'{"jsonrpc":"2.0","method":"$/item","params":{"stream":"%b","value":%d.10}}' % (names[n].encode(), n)
+        )
+    assert await caller.code("work", stream, id=2) == PARAMS
+
+
+@pytest.mark.parametrize("reference", ['{"$type":"stre\\u0061m","id":"s1"}', '{"$typ\\u0065":"stream","id":"s1"}'])
+async def test_a_reference_that_is_written_in_another_way(running_hub: RunningHub, reference: str) -> None:
+    provider, caller = await running_hub.pair()
+    caller.send(CALL % ("1", "work", f"[{reference}]"))
+    assert (await provider.receive())["params"][0]["id"] != "s1"
+
+
+@pytest.mark.parametrize(
+    ("value", "is_fine"),
+    [
+        ("5", True),
+        ("[" * 100 + "]" * 100, True),
+        ("[" * 150 + "]" * 150, False),
+        ("[" * 900 + "]" * 900, False),
+        ('{"$type":"bytes","data":"' + "A" * 40_000 + '\t"}', False),
+    ],
+    ids=["plain", "nested", "deep", "very deep", "no string"],
+)
+async def test_items_that_cannot_go_on(running_hub: RunningHub, value: str, is_fine: bool) -> None:
+    """Neither to the caller nor to the provider; params that stand there twice are those that come last."""
+    provider, caller = await running_hub.pair()
+    item = '{"jsonrpc":"2.0","method":"$/item","params":[1],"params":{"%s":%s,"value":%s}}'
+    asked = await asked_of(provider, caller, stream=2)
+    provider.send(item % ("id", asked["id"], value))
+    if is_fine:
+        assert "params" in await caller.receive()
+    else:
+        assert await caller.code() == INTERNAL
+        assert (await provider.receive())["method"] == "$/cancelRequest"
+    name = (await asked_of(provider, caller, {"$type": "stream", "id": "s"}, id=2))["params"][0]["id"]
+    provider.send(notification("$/credit", stream=name, n=2))
+    assert (await caller.receive())["params"] == {"stream": "s", "n": 2}
+    caller.send(item % ("stream", '"s"', value))
+    if is_fine:
+        assert (await provider.receive())["params"]["stream"] == name
+    else:
+        assert await caller.code() == PARAMS
+    await caller.silence()
+
+
+async def test_credit_is_never_ahead_of_its_call(running_hub: RunningHub) -> None:
+    """The provider does not read: the call waits, and what is said about it waits behind it."""
+    provider, caller = await running_hub.pair()
+    await running_hub.stalled("p", provider, caller)
+    caller.call("work", id="late", stream=0)
+    caller.send(*[notification("$/credit", id="late", n=2)] * 50)
+    await caller.silence()
+    provider.transport.resume_reading()
+    heard: list[Any] = []
+    while not heard or heard[-1].get("method") != "$/credit":
+        message = await provider.receive()
+        if message.get("stream") == 0 or message["method"] == "$/credit":
+            heard.append(message)
+    assert [each["method"] for each in heard] == ["work", "$/credit"]
+    assert heard[1]["params"]["id"] == heard[0]["id"]
+    window = running_hub.hub.limits.stream_window
+    assert window / 2 < heard[1]["params"]["n"] <= window
+
+
+# -- those who do not read --------------------------------------------------------------------------------------------
+
+MB = 1_000_000
+
+
+def unread(hub: RunningHub) -> int:
+    """Bytes that the hub holds for the connection that has left most unread."""
+    return max(each.unread_size for each in connections_of(hub.hub))
+
+
+async def test_progress_to_a_caller_that_does_not_read(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    asked = await asked_of(provider, caller)
+    caller.transport.pause_reading()
+    for n in range(400):
+        provider.send(notification("$/progress", token=asked["id"], value=f"{n:05}" + "x" * 100_000))
+    await provider.silence()
+    assert unread(running_hub) < 3 * MB
+    provider.answer(asked, "well")
+    caller.transport.resume_reading()
+    messages = [await caller.receive()]
+    while "method" in messages[-1]:
+        messages.append(await caller.receive())
+    assert messages[-1]["result"] == "well"
+    assert messages[-2]["params"]["value"].startswith("00399")
+
+
+async def test_items_for_a_caller_that_does_not_read(running_hub: RunningHub) -> None:
+    """It permits a million, and the provider would send them: no more than the caller takes, and a window."""
+    provider, caller = await running_hub.pair()
+    asked = await asked_of(provider, caller, id="all", stream=MB)
+    permitted, sent = asked["stream"], 0
+    assert permitted == running_hub.hub.limits.stream_window
+    caller.transport.pause_reading()
+    while permitted:
+        provider.send(*[notification("$/item", id=asked["id"], value="x" * 100_000)] * permitted)
+        sent, permitted = sent + permitted, 0
+        # What is permitted for these comes before the answer to what was asked behind them.
+        provider.call("rpc.ping")
+        while "method" in (heard := await provider.receive()):
+            permitted += heard["params"]["n"]
+    assert unread(running_hub) < 4 * MB
+    caller.transport.resume_reading()
+    assert (await provider.receive())["method"] == "$/credit"
+    provider.answer(asked, sent)
+    items = 0
+    while "method" in (heard := await caller.receive()):
+        items += 1
+    assert items == sent == heard["result"]
+
+
+async def test_a_provider_that_does_not_read(open_hub: OpenHub) -> None:
+    hub = await open_hub({"max_queue": 50, "max_calls": 200})
+    provider, caller = await hub.pair()
+    await hub.stalled("p", provider, caller)
+    caller.send(*(request("work", id=n) for n in range(100)))
+    refused = []
+    while (answer := await caller.ask(request("rpc.ping", id="end"))).get("id") != "end":
+        refused.append(answer["error"]["code"])
+    while answer.get("id") == "end" and caller.inbox:
+        await caller.receive()
+    assert set(refused) == {BUSY}
+    assert len(refused) >= 50
+    quick, other = await hub.peer("quick", "now"), await hub.peer()
+    other.call("now")
+    quick.answer(await quick.receive(), "served")
+    assert await other.result() == "served"
+
+
+async def test_messages_for_clients_that_do_not_read_have_a_bound_together(open_hub: OpenHub) -> None:
+    hub = await open_hub({"max_waiting_total": 300_000})
+    slow = [await hub.peer(f"slow-{number}") for number in range(3)]
+    caller, good = await hub.peer(), await hub.peer("good", "fine")
+    for peer in slow:
+        peer.transport.pause_reading()
+    refused = 0
+    while refused < 200:
+        for number in range(3):
+            answer = await caller.reply("rpc.notify", f"slow-{number}", "hear", ["x" * 50_000])
+            refused += "error" in answer
+    caller.call("fine")
+    good.answer(await good.receive(), 1)
+    assert await caller.result() == 1
+    for peer in slow:
+        peer.transport.resume_reading()
+    while any(each["state"] == "stalled" for each in (await hub.clients()).values()):
+        await asyncio.sleep(0)
+    assert await caller.result("rpc.notify", "slow-0", "hear", ["x" * 50_000]) is True
+
+
+async def test_a_subscriber_that_does_not_read(open_hub: OpenHub) -> None:
+    hub = await open_hub(event_queue=10)
+    slow, quick, caller = [await hub.peer() for _ in range(3)]
+    for peer in (slow, quick):
+        await peer.result("rpc.subscribe", "t")
+    slow.transport.pause_reading()
+    for n in range(300):
+        assert await caller.result("rpc.publish", "t", f"{n}" + "x" * 200_000) >= 1
+        assert (await quick.receive())["params"]["value"].startswith(f"{n}x")
+    assert hub.hub.stats()["events_dropped"] > 100
+    assert unread(hub) < 5 * MB
+
+
+# -- floods -----------------------------------------------------------------------------------------------------------
+
+
+async def test_of_registrations(open_hub: OpenHub) -> None:
+    hub = await open_hub({"max_offered": 100, "max_offered_size": 50_000})
+    provider, caller = await hub.pair()
+    flooder = await hub.peer()
+    many = [{"name": f"m{n}", "description": "d" * 100} for n in range(90)]
+    flooder.send(*(request("rpc.register", "f", many, id=n) for n in range(200)))  # again takes no more room
+    await serves(provider, caller)
+    for _ in range(200):
+        await flooder.result()
+    for params in (
+        {"methods": [f"n{n}" for n in range(10_000)]},
+        {"methods": [f"n{n}" for n in range(11)]},
+        {"methods": [{"name": "x", "description": "d" * 2 * MB}]},
+        {"methods": [], "components": {"X": {"description": "d" * 2 * MB}}},
+    ):
+        assert await flooder.code("rpc.register", params=params) == BUSY
+    assert hub.hub.stats()["methods_offered"] == 91
+    assert len(await flooder.result("rpc.unregister", [f"m{n}" for n in range(90)])) == 90
+
+
+async def test_of_clients_that_offer_much_together(open_hub: OpenHub) -> None:
+    hub = await open_hub({"max_offered_size": 5_000, "max_offered_total": 11_000})
+    peers = [await hub.peer() for _ in range(4)]
+    much = {"name": "own", "shared": True, "description": "d" * 4_000}
+    for peer in (*peers[:1] * 3, peers[1]):
+        await peer.offers(None, much)
+    assert await peers[2].code("rpc.register", params={"methods": [much]}) == BUSY
+    assert await peers[0].result("rpc.unregister", id=2) == ["own"]
+    await peers[2].offers(None, much)
+    peers[1].close()
+    await until(lambda: hub.hub.stats()["clients"] == 1)
+    await peers[3].offers(None, much)
+
+
+async def test_of_connections_that_register_and_leave(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    watcher = await running_hub.peer()
+    await watcher.result("rpc.subscribe", "rpc.hub.left")
+    for n in range(60):
+        peer = await running_hub.peer()
+        peer.call("rpc.register", f"n{n}", ["x"])
+        if n % 2:
+            await peer.receive()
+        peer.close()
+    await serves(provider, caller)
+    await until(lambda: running_hub.hub.stats()["methods_offered"] == 1)
+    assert {each["params"]["topic"] for each in await watcher.receive_many(30)} == {"rpc.hub.left"}

@@ -1,0 +1,370 @@
+"""Registering, publishing and notifying: what is wrong is refused, and no client gets what its rules do not allow."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import itertools
+import json
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from rpcstream import Rule
+from rpcstream.events.patterns import matches
+from rpcstream.hub import Hub
+from rpcstream.testing import FakeTimeLoop
+
+from ..kit import TRANSPORTS, request, until
+from ..kit.example_count import example_count
+from .conftest import (
+    BUSY,
+    CALL,
+    DENIED,
+    GONE,
+    INVALID,
+    PARAMS,
+    UNKNOWN,
+    HubPeer,
+    OpenHub,
+    RunningHub,
+    asked_of,
+    serves,
+)
+
+NO_METHODS = ["rpc.x", "rpc", "$/item", "", ".", "a.", ".a", "a..b", "a*", ">", "p.work", "x" * 300, "a\nb"]
+NO_METHODS += [7, None, {}, {"name": 1}, {"name": "x", "shared": 1}]
+NO_METHODS += [{"name": "x", "params": {"$type": "bytes", "data": "QUJD"}}]
+NO_REGISTRATIONS: list[Any] = [{"name": "p", "methods": ["fine", each]} for each in NO_METHODS]
+NO_REGISTRATIONS += [{"name": name} for name in ("", "rpc", "a.b", "x" * 129, "é", "a b", "a\n", "*", 1)]
+NO_REGISTRATIONS += [{"methods": "work"}, {"components": []}, {"components": {"X": 1}}, {"key": 1}, {"unknown": 1}]
+NO_REGISTRATIONS += [{"name": "p", "methods": ["keepAlive"]}]
+
+
+async def test_what_is_no_registration(running_hub: RunningHub) -> None:
+    peer = await running_hub.peer()
+    for params in NO_REGISTRATIONS:
+        assert await peer.code("rpc.register", params=params) == PARAMS, params
+    stats = running_hub.hub.stats()
+    assert (stats["clients"], stats["methods_offered"]) == (0, 0)
+
+
+async def test_a_name_and_its_key(running_hub: RunningHub) -> None:
+    first, second, caller = [await running_hub.peer() for _ in range(3)]
+    key = (await first.offers("p", "work"))["key"]
+    for wrong in (None, "", "x", key[:-1], "é"):
+        params = {"name": "p", "methods": ["work"], **({} if wrong is None else {"key": wrong})}
+        assert await second.code("rpc.register", params=params) == PARAMS
+    assert await second.code("rpc.register", "q", ["work"], {}, key) == PARAMS
+    assert await second.code("rpc.register", "p", ["rpc.x"], {}, key) == PARAMS
+    await first.silence()
+    await asked_of(first, caller)
+    assert (await second.offers("p", "work", key=key))["key"] == key
+    error = await caller.error()
+    assert (error["code"], error["data"]) == (GONE, {"method": "work", "client": "p"})
+    assert await first.receive() is None
+    await serves(second, caller)
+
+
+async def test_names_of_methods_that_others_have(running_hub: RunningHub) -> None:
+    shared = {"name": "many", "shared": True}
+    first, second = await running_hub.peer("p", "work", shared, "q.own"), await running_hub.peer()
+    for methods in (["work"], ["p.work"], ["many"], [{"name": "work", "shared": True}]):
+        assert await second.code("rpc.register", "s", ["fine", *methods]) == PARAMS
+    await second.offers("s", shared, "own")
+    assert await first.code("rpc.register", params={"methods": ["many"]}) == PARAMS
+    found = {each["name"]: each["clients"] for each in await first.result("rpc.methods")}
+    assert found == {"many": ["p", "s"], "own": ["s"], "work": ["p"], "p.q.own": ["p"]}
+
+
+@pytest.mark.parametrize("balance", ["least_in_flight", "round_robin"])
+async def test_clients_that_share_a_method_take_turns(open_hub: OpenHub, balance: str) -> None:
+    hub = await open_hub(balance=balance)
+    providers = [await hub.peer(name, {"name": "work", "shared": True}) for name in "abc"]
+    caller = await hub.peer()
+    for _ in range(2):
+        caller.send(*(request("work", id=number) for number in range(3)))
+        for provider in providers:
+            provider.answer(await provider.receive(), 1)
+        assert [each["result"] for each in await caller.receive_many(3)] == [1, 1, 1]
+
+
+async def test_where_it_cannot_be(running_hub: RunningHub) -> None:
+    peer = await running_hub.peer()
+    call = CALL % ("1", "rpc.register", '{"name":"p","methods":["work"]}')
+    peer.send(f"[{call}]")
+    assert (await peer.receive())[0]["error"]["code"] == INVALID
+    assert (await running_hub.post(call)).json["error"]["code"] == INVALID
+    assert running_hub.hub.stats()["clients"] == 0
+
+
+async def test_withdrawn_while_calls_run(running_hub: RunningHub) -> None:
+    provider, caller = await running_hub.pair()
+    asked = await asked_of(provider, caller)
+    assert await provider.result("rpc.unregister", ["work", "other", "work"]) == ["work"]
+    assert await caller.code("work") == UNKNOWN
+    assert await provider.result("rpc.unregister", id=2) == []
+    provider.answer(asked, "well")
+    assert await caller.result() == "well"
+
+
+class TestMethodsWithDots:
+    """A name with a dot stands for a client and its method, also while that client is not connected."""
+
+    async def test_it_never_stands_for_another_clients_method(self, running_hub: RunningHub) -> None:
+        evil = await running_hub.peer("evil", "gpu-1.vectorize", {"name": "gpu-2.vectorize", "shared": True})
+        caller = await running_hub.peer()
+        for name in ("gpu-1.vectorize", "gpu-2.vectorize"):  # neither has ever been there
+            assert await caller.code(name) == UNKNOWN
+        gpu = await running_hub.peer("gpu-1", "vectorize")
+        caller.call("gpu-1.vectorize")
+        assert (await gpu.receive())["method"] == "vectorize"
+        gpu.close()
+        assert await caller.code() == GONE
+        assert await caller.code("gpu-1.vectorize") == UNKNOWN  # it is away
+        await evil.silence()
+
+    async def test_it_is_called_behind_its_clients_name(self, running_hub: RunningHub) -> None:
+        roof, caller = await running_hub.peer("roof", "sensors.heat"), await running_hub.peer()
+        assert await caller.code("sensors.heat") == UNKNOWN
+        caller.call("roof.sensors.heat", 7)
+        asked = await roof.receive()
+        assert (asked["method"], asked["params"]) == ("sensors.heat", [7])
+        roof.answer(asked, 8)
+        assert await caller.result() == 8
+
+
+# -- publishing and notifying -----------------------------------------------------------------------------------------
+
+NO_NOTIFICATIONS = ['["p","rpc.ping",[]]', '["p","$/cancelRequest",{"id":1}]', '["nobody","m"]', '["p","m",7]', '["p"]']
+NO_NOTIFICATIONS += ['["p","m","[]"]', "[]", "null", '["p","m",[],1]', '{"client":"p"}', '[7,"m"]', '["p",null]']
+NO_NOTIFICATIONS += ['{"client":"p","method":"m","x":1}', '["a b","m"]', '["p","' + "m" * 300 + '"]']
+NO_EVENTS = ['["rpc.hub.left",1]', '["rpc.x",1]', '["a.*",1]', '[">",1]', '["",1]', "[7,1]", '["t"]', '["t",1,1]']
+NO_EVENTS += ['{"topic":"t"}', '{"value":1}', '{"topic":"t","value":1,"retain":null}', "null"]
+NO_EVENTS += ['{"topic":"t","value":1,"x":1}', '["' + "t" * 300 + '",1]']
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("rpc.notify", each) for each in NO_NOTIFICATIONS] + [("rpc.publish", each) for each in NO_EVENTS],
+)
+async def test_told_to_others_with_what_cannot_be(running_hub: RunningHub, method: str, params: str) -> None:
+    """As a call, in a batch, and as a notification."""
+    provider, caller = await running_hub.pair()
+    for topic in (">", "rpc.hub.>"):
+        await provider.result("rpc.subscribe", topic)
+    caller.send(CALL % ("1", method, params), f"[{CALL % ('1', method, params)}]")
+    assert await caller.code() == PARAMS
+    assert (await caller.receive())[0]["error"]["code"] == PARAMS
+    caller.send('{"jsonrpc":"2.0","method":"' + f'{method}","params":{params}}}')
+    await caller.silence()
+    await provider.silence()
+
+
+async def test_last_values_have_their_limit(open_hub: OpenHub) -> None:
+    hub = await open_hub({"max_retained": 3, "max_message_size": 50_000})
+    caller = await hub.peer()
+    for n in range(3):
+        assert await caller.result("rpc.publish", f"t{n}", n, True) == 0
+    assert await caller.code("rpc.publish", "t3", 3, True) == BUSY
+    assert await caller.result("rpc.publish", "t2", None, True) == 0
+    assert await caller.result("rpc.publish", "t3", {"x": [1.5]}, True) == 0
+    await caller.result("rpc.subscribe", "*")
+    heard = [each["params"] for each in await caller.receive_many(3)]
+    assert [(each["topic"], each["value"]) for each in heard] == [("t0", 0), ("t1", 1), ("t3", {"x": [1.5]})]
+
+
+# -- values of any kind in every parameter -----------------------------------------------------------------------------
+
+_PNG = io.BytesIO()
+Image.new("RGB", (2, 2)).save(_PNG, "png")
+
+RICH: list[Any] = [
+    {"$type": "ndarray", "dtype": "<f4", "shape": [2], "data": base64.b64encode(np.ones(2, "<f4")).decode()},
+    {"$type": "ndarray", "dtype": "<U1", "shape": [1], "data": "eAAAAA=="},
+    {"$type": "image", "format": "png", "data": base64.b64encode(_PNG.getvalue()).decode()},
+    {"$type": "bytes", "data": "QUJD"},
+    {"$type": "complex", "real": 1.0, "imag": "nan"},
+    {"$type": "stream", "id": "s1"},
+    *({"$type": "unknown"}, {"$type": 7}, 2**70, 1e300, True, None, "text", [], {}),
+]
+
+#: Methods of a hub, each with good parameters.
+OWN: dict[str, dict[str, Any]] = {
+    "rpc.register": {
+        "name": "p",
+        "methods": [{"name": "m", "shared": True, "description": "d", "params": [{"name": "x"}], "result": {}}],
+        "components": {"X": {"type": "object"}},
+        "key": "k",
+    },
+    "rpc.unregister": {"methods": ["m"]},
+    "rpc.publish": {"topic": "t", "value": 1, "retain": True},
+    "rpc.notify": {"client": "p", "method": "m", "params": [1]},
+    **dict.fromkeys(("rpc.subscribe", "rpc.unsubscribe"), {"topic": "t"}),
+    "rpc.authenticate": {"token": "ada"},
+    **dict.fromkeys(("rpc.clients", "rpc.methods", "rpc.discover", "rpc.stats", "rpc.ping", "keepAlive"), {}),
+    "get_server_stats": {},
+}
+
+
+def spoilt(value: Any) -> Any:
+    """The same with a rich value in the place of each part of it, one after the other; first in that of the whole."""
+    yield from RICH
+    if isinstance(value, dict):
+        yield from ({**value, name: other} for name in value for other in spoilt(value[name]))
+    elif isinstance(value, list):
+        for at, part in enumerate(value):
+            yield from ([*value[:at], other, *value[at + 1 :]] for other in spoilt(part))
+
+
+@pytest.mark.parametrize("method", OWN)
+async def test_values_of_any_kind_are_refused_with_an_error(
+    open_hub: OpenHub, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    everything = Rule("*", name="*", register=">", call=">", publish=">", subscribe=">")
+    hub = await open_hub(rules=[everything], authenticate=lambda credentials: credentials.token)
+    peer, refused = await hub.peer(token="ada"), 0
+    for params in itertools.chain(spoilt(OWN[method]), spoilt(list(OWN[method].values()))):
+        peer.send(json.dumps(request(method, id="x", params=params)), request("rpc.ping", id="end"))
+        while (answer := await peer.receive()).get("id") != "end":
+            if answer.get("id") == "x" and "error" in answer:
+                assert answer["error"]["code"] in {INVALID, PARAMS, UNKNOWN, -32005, DENIED}, (params, answer)
+                refused += 1
+    assert refused > len(RICH) / 2
+    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+# -- rules ------------------------------------------------------------------------------------------------------------
+
+CAMERA = Rule("camera", name="camera", register="camera.>")
+SENSORS = Rule("sensors", register="sensors.*")
+GPU = Rule("gpu", register=">", deny_register="gpu-9.erase")
+
+
+async def under(open_hub: OpenHub, *rules: Rule) -> RunningHub:
+    """A hub with these rules, where a user's token is its name."""
+    return await open_hub(rules=rules, authenticate=lambda credentials: credentials.token)
+
+
+@pytest.mark.parametrize(
+    ("user", "name", "method"),
+    [
+        ("camera", "camera", "vectorize"),
+        ("camera", "camera", "gpu-1.vectorize"),
+        ("camera", "camera", "front"),
+        ("camera", "camera", {"name": "vectorize", "shared": True}),
+        ("sensors", "sensors", "shutdown"),  # a name of its own choice allows nothing
+        ("gpu", "gpu-9", "erase"),  # denied by its long name
+    ],
+)
+async def test_the_name_that_is_offered_is_what_counts(open_hub: OpenHub, user: str, name: str, method: Any) -> None:
+    hub = await under(open_hub, CAMERA, SENSORS, GPU, Rule("ada", call=">"))
+    provider, ada = await hub.peer(token=user), await hub.peer(token="ada")
+    assert await provider.code("rpc.register", name, [method]) == DENIED
+    assert hub.hub.stats()["methods_offered"] == 0
+    assert await ada.code(method if isinstance(method, str) else method["name"]) == UNKNOWN
+    await provider.silence()
+
+
+async def test_a_name_that_a_rule_gives_is_for_that_rule(open_hub: OpenHub) -> None:
+    hub = await under(open_hub, CAMERA, Rule("*", call=">"), Rule("gpu", name="*", register=">"))
+    ada, camera, gpu = [await hub.peer(token=user) for user in ("ada", "camera", "gpu")]
+    assert await ada.code("rpc.register", "camera") == DENIED
+    assert (await ada.offers("notebook"))["name"] == "notebook"
+    assert (await camera.offers("camera"))["name"] == "camera"
+    camera.close()
+    await until(lambda: hub.hub.stats()["clients"] == 1)
+    assert (await gpu.offers("camera"))["name"] == "camera"  # which may have any, as its rule says
+
+
+async def test_a_rule_for_a_clients_method_is_not_one_for_a_method_with_a_dot(open_hub: OpenHub) -> None:
+    hub = await under(
+        open_hub, Rule("gpu", name="*", register=">"), Rule("ada", call="gpu-1.erase", deny_call="gpu-1.kill")
+    )
+    gpu, ada = await hub.peer(token="gpu"), await hub.peer(token="ada")
+    await gpu.offers("evil", "gpu-1.erase", "gpu-1.kill", "status")
+    for name in ("evil.gpu-1.erase", "evil.gpu-1.kill", "evil.status"):
+        assert await ada.code(name) == DENIED
+        assert await ada.code("rpc.notify", "evil", name.removeprefix("evil.")) == DENIED
+    await gpu.silence()
+
+
+METHODS = ["m", "n", "a.m", "b.m", "c.n", "a.b.m", "d.m"]
+patterns = st.lists(st.sampled_from([*METHODS, "*", ">", "a.*", "b.>", "*.m"]), max_size=2)
+rules = st.lists(
+    st.builds(
+        lambda who, name, register, deny: Rule(who, name=name, register=register, deny_register=deny),
+        st.sampled_from(["ada", "bob", "*"]),
+        st.sampled_from([None, "a", "b", ("a", "c"), "*"]),
+        patterns,
+        patterns,
+    ),
+    min_size=1,
+    max_size=3,
+)
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["a", "b", "c", None]),
+        st.lists(st.sampled_from(METHODS), max_size=3),
+        st.booleans(),
+        st.sampled_from(["register", "register", "register", "leave"]),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=example_count(200), deadline=None)
+@given(rules, steps)
+def test_no_client_gets_calls_for_what_its_rules_do_not_allow(all_rules: list[Rule], asked: list[Any]) -> None:
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(_hold(all_rules, asked))
+
+
+async def _hold(all_rules: list[Rule], asked: list[Any]) -> None:
+    hub, users = Hub(rules=all_rules, authenticate=lambda credentials: credentials.token), ("ada", "ada", "bob", "eve")
+    async with TRANSPORTS["memory"].serving(hub, None) as there:
+        peers = [await there.join(HubPeer) for _ in users]
+        for peer, user in zip(peers, users, strict=True):
+            await peer.result("rpc.authenticate", user)
+        named: dict[str, int] = {}
+        for number, name, methods, shared, what in asked:
+            if what == "leave":
+                await peers[number].reply("rpc.unregister", methods)
+                continue
+            described = [{"name": method, "shared": shared} for method in methods]
+            answer = await peers[number].reply("rpc.register", name, described)
+            if "result" in answer:
+                named[answer["result"]["name"]] = number
+        offered = {each["name"]: each["methods"] for each in await peers[0].result("rpc.clients") if each["name"]}
+        listed = {each["name"]: each["clients"] for each in await peers[0].result("rpc.methods")}
+        for name, methods in offered.items():
+            _check_name(all_rules, users[named[name]], name)
+            for method in methods:
+                _check_method(all_rules, users[named[name]], name, method)
+                assert name in listed[method if "." not in method else f"{name}.{method}"]
+        assert sum(map(len, listed.values())) == sum(map(len, offered.values()))
+        for peer in peers:
+            peer.close()
+
+
+def _check_name(all_rules: list[Rule], user: str, name: str) -> None:
+    given = [each for rule in all_rules for each in rule.name or () if each != "*"]
+    assert any(
+        name in rule.name or "*" in rule.name if rule.name is not None else name not in given
+        for rule in all_rules
+        if set(rule.who) & {user, "*"}
+    )
+
+
+def _check_method(all_rules: list[Rule], user: str, name: str, method: str) -> None:
+    mine = [rule for rule in all_rules if set(rule.who) & {user, "*"}]
+    assert any(matches(pattern, method) for rule in mine for pattern in rule.register)
+    denied = [pattern for rule in mine for pattern in rule.deny_register]
+    assert not any(matches(pattern, each) for pattern in denied for each in (method, f"{name}.{method}"))
