@@ -10,17 +10,14 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 import numpy as np
-import orjson
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
 from rpcstream import Client, Hub, Server, Shape
-from rpcstream.cli.output import TaggedCodec
-from rpcstream.stubs import stubs
 from rpcstream.testing import serve_in_thread
 
-from ..internals import document_of
+from .writing import LANGUAGES, written
 
 
 class Color(enum.Enum):
@@ -143,38 +140,33 @@ def make_server() -> Server:
 
 
 @pytest.fixture(scope="module")
-def server() -> Server:
-    return make_server()
-
-
-@pytest.fixture(scope="module")
-def written(server: Server) -> dict[str, str]:
-    document = orjson.loads(orjson.dumps(document_of(server).whole()))
-    return {language: " ".join(stubs(document, language).split()) for language in ("python", "typescript")}
+def of_server() -> dict[str, str]:
+    with serve_in_thread(make_server()) as address:
+        return {language: " ".join(written(None, language, uri=address).split()) for language in LANGUAGES}
 
 
 @pytest.mark.parametrize(("handler", "python", "typescript"), HANDLERS, ids=lambda each: getattr(each, "__name__", ""))
-def test_types(handler: Any, python: tuple[str, str], typescript: tuple[str, str], written: dict[str, str]) -> None:
+def test_types(handler: Any, python: tuple[str, str], typescript: tuple[str, str], of_server: dict[str, str]) -> None:
     name = handler.__name__
     title = "".join(word.capitalize() for word in name.split("_"))
-    text = written["python"]
+    text = of_server["python"]
     begin = text.index(f"class _{title}(Protocol[R]):")
     signature = text[begin : text.index(f"class _{title}Notification")].replace("( ", "(").replace("self, ", "")
     assert f"def __call__({python[0]}" in signature
     assert f" {name}: _{title}[{python[1]}]" in text
     assert f" {name}: _{title}[Coroutine[Any, Any, {python[1]}]]" in text
-    begin = written["typescript"].index(f'"{name}": {{')
-    entry = written["typescript"][begin:].replace("; }", " }")
+    begin = of_server["typescript"].index(f'"{name}": {{')
+    entry = of_server["typescript"][begin:].replace("; }", " }")
     assert entry.startswith(f'"{name}": {{ params: {typescript[0]}; args: ')
     assert f" result: {typescript[1]}; item: " in entry[: entry.index("item: ") + 6]
 
 
-def test_items_of_streams(written: dict[str, str]) -> None:
-    assert "generator: _Generator[Items[Tree]]" in written["python"]
-    assert "generator: _Generator[AsyncItems[Tree]]" in written["python"]
-    assert "result: Tree[]; item: Tree;" in written["typescript"]
-    assert "_Dates[Items" not in written["python"]
-    assert "_Dates[AsyncItems" not in written["python"]
+def test_items_of_streams(of_server: dict[str, str]) -> None:
+    assert "generator: _Generator[Items[Tree]]" in of_server["python"]
+    assert "generator: _Generator[AsyncItems[Tree]]" in of_server["python"]
+    assert "result: Tree[]; item: Tree;" in of_server["typescript"]
+    assert "_Dates[Items" not in of_server["python"]
+    assert "_Dates[AsyncItems" not in of_server["python"]
 
 
 def test_a_hub_has_the_types_of_its_providers() -> None:
@@ -182,7 +174,6 @@ def test_a_hub_has_the_types_of_its_providers() -> None:
         for handler, _, _ in HANDLERS:
             provider(handler)
         provider.offer()
-        with Client(address, codec=TaggedCodec()) as client:
-            text = stubs(client.discover(), "python")
+        text = written(None, "python", uri=address)
     assert "    arrays: _Arrays[NDArray[np.bool_]]\n" in text
     assert "    recursive: _Recursive[gpu_Tree | None]\n" in text
