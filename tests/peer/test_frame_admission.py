@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from rpcstream import Limits
-from rpcstream.codec.payloads import FrameLine
 from rpcstream.errors import MethodNotFound, RpcError, ServerBusy
-from rpcstream.peer import incoming
-from rpcstream.peer.incoming import CHECKED_MIN, LOOK_EVERY, FrameAdmission
-from rpcstream.peer.memory import PARTLY, SLOW_AFTER, WAIT_MAX, MessageMemory, Reception
+from rpcstream.peer.incoming import LOOK_EVERY, FrameAdmission
+from rpcstream.peer.memory import PARTLY, SLOW_AFTER, MessageMemory, Reception
 from rpcstream.peer.pending import BinaryOffer, PendingCalls
 from rpcstream.peer.state import ConversationState
 from rpcstream.wire.binary_frame import header
@@ -220,31 +216,6 @@ def test_one_that_waits_and_is_lost_holds_up_no_other(world: World, position: in
     world.check_nothing_left()
 
 
-def test_one_that_is_lost_within_a_frame_releases_its_memory(world: World) -> None:
-    first, second = world.connect(), world.connect()
-    first.announce_and_send(16 * MIB, 15 * MIB)
-    second.announce_and_send(16 * MIB, 2 * MIB)
-    assert second.framer.is_waiting
-    first.frames.give_up()
-    world.loop.settle()
-    assert not second.framer.is_waiting
-    second.framer.finish()
-    world.check_nothing_left()
-
-
-def test_one_whose_stream_ends_while_it_waits(world: World) -> None:
-    first, second, third = (world.connect() for _ in range(3))
-    first.announce_and_send(16 * MIB, 15 * MIB)
-    second.announce_and_send(16 * MIB, 2 * MIB)
-    third.announce_and_send(16 * MIB, MIB)
-    second.framer.finish()
-    first.framer.finish()
-    world.loop.settle()
-    assert not third.framer.is_waiting
-    third.framer.finish()
-    world.check_nothing_left()
-
-
 def test_the_largest_frame_is_taken_where_nothing_else_waits() -> None:
     """However small the memory of the server is: the connection has limits of its own."""
     world = World(half=MIB)
@@ -259,9 +230,6 @@ def test_the_largest_frame_is_taken_where_nothing_else_waits() -> None:
     one.send(b"x" * MIB)
     assert [type(each) for each in one.seen] == [BinaryFrame, BinaryFrame]
     world.check_nothing_left()
-
-
-# -- frames that come slowly ------------------------------------------------------------------------------------------
 
 
 def test_what_has_come_and_stops_costs_others_a_few_seconds(world: World) -> None:
@@ -283,24 +251,6 @@ def test_what_has_come_and_stops_costs_others_a_few_seconds(world: World) -> Non
     world.check_nothing_left()
 
 
-def test_its_memory_is_freed_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[weakref.ref[Any]] = []
-    take = FrameLine.take_memory
-
-    def watched(line: FrameLine) -> list[memoryview]:
-        views = take(line)
-        taken.extend(weakref.ref(attachment.memory) for attachment in line.attachments)
-        return views
-
-    monkeypatch.setattr(FrameLine, "take_memory", watched)
-    idle, honest = world.connect(), world.connect()
-    idle.announce_and_send(17 * MIB - 1000, 16 * MIB)
-    honest.announce_and_send(MIB, MIB // 2)
-    world.loop.pass_time(2 * (SLOW_AFTER + LOOK_EVERY))
-    gc.collect()
-    assert [each() is None for each in taken] == [True, False]
-
-
 def test_what_comes_fast_enough_keeps_its_memory(world: World) -> None:
     steady, honest = world.connect(), world.connect()
     steady.announce_and_send(16 * MIB, 15 * MIB)
@@ -312,47 +262,6 @@ def test_what_comes_fast_enough_keeps_its_memory(world: World) -> None:
     assert steady.refusal is None
     world.loop.settle()
     assert not honest.framer.is_waiting
-
-
-def test_what_comes_slowly_keeps_its_memory_while_no_other_needs_it(world: World) -> None:
-    slow = world.connect()
-    slow.announce_and_send(MIB, MIB // 2)
-    world.loop.pass_time(50)
-    slow.send(b"x" * (MIB // 2))
-    assert slow.refusal is None
-
-
-def test_bytes_that_are_received_into_its_memory_after_all(world: World) -> None:
-    """Some transports take the memory first, and receive into it later."""
-    idle, honest = world.connect(), world.connect()
-    idle.announce_and_send(17 * MIB - 1000, 16 * MIB)
-    target = idle.framer.target()
-    assert target is not None
-    honest.announce_and_send(MIB, MIB // 2)
-    world.loop.pass_time(2 * (SLOW_AFTER + LOOK_EVERY))
-    target[:100] = b"x" * 100
-    assert idle.framer.received(100) == []
-    assert idle.framer.target() is None
-    idle.send(b"x" * (MIB - 1100) + b"[1]\n")
-    assert idle.seen[1] == b"[1]"
-
-
-def test_none_waits_for_ever(world: World) -> None:
-    """Text that is being received takes memory as well: all of it may be taken by such."""
-    steady, waiting = world.connect(), world.connect()
-    steady.announce_and_send(17 * MIB - 1000, 16 * MIB)
-    waiting.announce_and_send(16 * MIB, MIB)
-    for _ in range(int(WAIT_MAX) + 2):
-        world.loop.pass_time(1.0)
-        steady.frames.since = world.loop.now  # it comes fast enough
-    assert not waiting.framer.is_waiting
-    waiting.send(b"x" * 15 * MIB)
-    assert isinstance(waiting.refusal, ServerBusy)
-    assert list(world.memory.receiving) == [steady.frames]
-    assert not world.memory.waiters
-
-
-# -- what is looked at before memory is taken -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -376,16 +285,6 @@ def test_no_memory_is_taken_for_what_is_refused_anyway(world: World, json: bytes
     world.check_nothing_left()
 
 
-def test_memory_is_taken_for_a_reply_that_is_waited_for(world: World) -> None:
-    one = world.connect()
-    one.state.pending.add(BinaryOffer(lambda: None))
-    one.announce(MIB, REPLY)
-    one.send(b"x" * (MIB // 2))
-    assert world.memory.waiting == MIB // 2
-    one.send(b"x" * (MIB // 2))
-    assert one.refusal is None
-
-
 def test_a_reply_to_a_call_that_is_made_while_it_comes_is_none(world: World) -> None:
     """Its payloads were skipped; whoever guesses the next id gains nothing."""
     one = world.connect()
@@ -393,33 +292,3 @@ def test_a_reply_to_a_call_that_is_made_while_it_comes_is_none(world: World) -> 
     one.state.pending.add(BinaryOffer(lambda: None))
     one.send(b"x" * 100)
     assert one.refusal is not None
-
-
-def test_a_request_is_looked_at_once_however_long_it_waits(world: World) -> None:
-    first, second = world.connect(), world.connect()
-    first.announce_and_send(17 * MIB - 1000, 16 * MIB)
-    second.announce_and_send(2 * CHECKED_MIN, CHECKED_MIN)
-    assert second.framer.is_waiting
-    world.loop.pass_time(2 * (SLOW_AFTER + LOOK_EVERY))
-    assert not second.framer.is_waiting
-    assert second.state.asked == 1
-
-
-# -- turns ------------------------------------------------------------------------------------------------------------
-
-
-def test_many_small_frames_do_not_keep_the_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(10**6))
-    monkeypatch.setattr(incoming, "perf_counter", lambda: next(clock) / 1000)  # each takes a millisecond
-    one = world.connect()
-    one.state.turn_time = 0.02
-    one.send((header(len(CALL), [1]) + CALL + b"x") * 100)
-    turns = [len(one.seen)]
-    while one.framer.is_waiting:
-        assert len(world.loop.soon) == 1
-        world.loop.soon.pop()()
-        turns.append(len(one.seen) - sum(turns))
-    assert sum(turns) == 100
-    assert max(turns) <= 21
-    assert len(turns) <= 6
-    world.check_nothing_left()

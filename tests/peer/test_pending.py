@@ -1,4 +1,4 @@
-"""Pending calls: an answer reaches its call, once."""
+"""Pending calls: an answer reaches its call, once; and which calls the other end has read when it leaves."""
 
 from __future__ import annotations
 
@@ -50,14 +50,6 @@ def test_an_id_of_another_kind_is_nobodys(forged: Any) -> None:
     assert pending.dropped == 1
 
 
-def test_a_result_without_an_id_is_dropped() -> None:
-    pending = PendingCalls()
-    waiter = Call()
-    pending.add(waiter)
-    pending.settle(reply(None), b"")
-    assert (waiter.got, pending.dropped) == ([], 1)
-
-
 def test_an_error_without_an_id_fails_all_that_wait() -> None:
     pending = PendingCalls()
     waiters = [Call(), Call()]
@@ -103,3 +95,54 @@ def test_all_fail_at_once_with_an_error_of_their_own() -> None:
     pending.fail_all(lambda method: ConnectionLost("gone", method=method, address="x:1"))
     assert [str(waiter.got[0]) for waiter in waiters] == ["gone (method 'a' at x:1)", "gone (method 'b' at x:1)"]
     assert len(pending) == 0
+
+
+def entered(*ids: Any) -> PendingCalls:
+    """Calls with these ids, in this order; None: with an id of the table's own."""
+    pending = PendingCalls()
+    for each in ids:
+        if each is None:
+            pending.add(Call())
+        else:
+            pending.add_as(each, Call(str(each)))
+    return pending
+
+
+@pytest.mark.parametrize(
+    ("ids", "last", "read"),
+    [
+        ([None] * 4, 2, [1, 2]),
+        ([None] * 4, 4, [1, 2, 3, 4]),
+        ([None] * 4, None, []),
+        ([None] * 4, 5, [1, 2, 3, 4]),
+        ([None] * 4, 0, [1, 2, 3, 4]),
+        ([None] * 4, "2", [1, 2, 3, 4]),
+        ([None] * 4, 2.0, [1, 2, 3, 4]),
+        ([None] * 4, True, [1, 2, 3, 4]),
+        (["a", None, "b"], "a", ["a"]),
+        ([5, 3, 9], 3, [5, 3]),
+        ([5, 3, 9], 4, [5, 3, 9]),
+        ([2**60, None], 2**60, [2**60]),
+        ([2**60, None], 3, [2**60, 1]),
+        ([], 3, []),
+    ],
+)
+def test_which_calls_were_read(ids: list[Any], last: Any, read: list[Any]) -> None:
+    pending = entered(*ids)
+    before = len(pending)
+    unread = pending.take_unread(last)
+    assert [call_id for call_id, _ in pending.items()] == read
+    assert len(unread) == before - len(read)
+
+
+def test_a_call_that_was_answered_is_known_by_its_id() -> None:
+    pending = entered(*[None] * 4)
+    pending.settle({"id": 2, "result": 1}, b"")
+    pending.take_unread(2)
+    assert [call_id for call_id, _ in pending.items()] == [1]
+
+
+def test_nothing_is_known_where_calls_are_not_sent_in_order() -> None:
+    pending = entered(*[None] * 4)
+    pending.set_out_of_order()
+    assert pending.take_unread(2) == []

@@ -24,12 +24,6 @@ def test_names_and_arguments_go_through() -> None:
     assert methods("any name at all", 1) == ("any name at all", (1,), {})
 
 
-def test_no_name_is_taken_by_the_proxy_itself() -> None:
-    for name in ("func", "args", "keywords", "call", "name", "count", "index"):
-        assert getattr(Methods(made).a, name)(1) == (f"a.{name}", (1,), {})
-        assert getattr(getattr(Methods(made).a, name), name)(1) == (f"a.{name}.{name}", (1,), {})
-
-
 def test_names_with_an_underscore_are_never_remote() -> None:
     client = Client()
     for thing in (Methods(made), Methods(made).vision, client, client.vision, AsyncClient(), client.batch()):
@@ -38,15 +32,6 @@ def test_names_with_an_underscore_are_never_remote() -> None:
                 getattr(thing, name)
     assert not inspect.isawaitable(client.vision)
     assert repr(copy.copy(client.vision)) == repr(client.vision)
-
-
-def test_texts_for_people() -> None:
-    client = Client("localhost:1")
-    assert repr(client) == "<Client of localhost:1>"
-    assert repr(client.vision.edges) == "<remote method 'vision.edges'>"
-    client.close()
-    assert repr(client) == "<Client of localhost:1, closed>"
-    assert repr(AsyncClient("[::1]:1")) == "<AsyncClient of [::1]:1>"
 
 
 def test_a_client_does_not_keep_names_without_end() -> None:

@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from rpcstream.wire.binary_frame import (
     HEADER_MAX,
-    BinaryFrameReader,
     FrameError,
-    body_size,
     header,
     parts_of_frame,
     read_header,
@@ -34,9 +32,6 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
     return [stream[begin:end] for begin, end in zip([0, *ends], [*ends, len(stream)], strict=True) if begin < end]
 
 
-# -- headers ----------------------------------------------------------------------------------------------------------
-
-
 @given(st.integers(1, 10**12 - 1), st.lists(st.integers(1, 10**12 - 1), min_size=1, max_size=256))
 @settings(max_examples=example_count(50))
 def test_a_header_is_read_as_it_was_written_and_aligns_the_first_payload(json_size: int, sizes: list[int]) -> None:
@@ -50,34 +45,10 @@ def test_a_header_is_read_as_it_was_written_and_aligns_the_first_payload(json_si
 @pytest.mark.parametrize(
     "line",
     [
-        b"@\n",
-        b"@3\n",
-        b"@3 \n",
-        b"@ 3 1\n",
-        b"@3  1\n",
-        b"@3\t1\n",
-        b"@-3 1\n",
-        b"@3 -1\n",
-        b"@+3 1\n",
-        b"@3 1_0\n",
-        b"@0 1\n",
-        b"@3 0\n",
-        b"@3 1 0\n",
-        b"@3 1.0\n",
-        b"@3 1e2\n",
-        b"@0x3 1\n",
-        b"@3 1        \n",
-        b"@3 1\r\n",
-        b"@3 1",
-        b"@3 1\n\n",
-        b"@1234567890123 1\n",
-        b"@3 1234567890123\n",
-        b"@3" + b" 1" * 257 + b"\n",
-        "@٣ 1\n".encode(),
-        b"@3 1\x00\n",
-        b"@@3 1\n",
-        b"@3 1@\n",
-        b"x@3 1\n",
+        *(b"@\n", b"@3\n", b"@3 \n", b"@ 3 1\n", b"@3  1\n", b"@3\t1\n", b"@-3 1\n", b"@3 -1\n", b"@+3 1\n"),
+        *(b"@3 1_0\n", b"@0 1\n", b"@3 0\n", b"@3 1 0\n", b"@3 1.0\n", b"@3 1e2\n", b"@0x3 1\n", b"@3 1        \n"),
+        *(b"@3 1\r\n", b"@3 1", b"@3 1\n\n", b"@1234567890123 1\n", b"@3 1234567890123\n", b"@3 1\x00\n"),
+        *(b"@@3 1\n", b"@3 1@\n", b"x@3 1\n", b"@3" + b" 1" * 257 + b"\n", "@٣ 1\n".encode(), b"@3" + b" 1" * 5000),
     ],
 )
 def test_a_malformed_header(line: bytes) -> None:
@@ -98,27 +69,6 @@ def test_a_header_in_every_form_that_is_permitted(line: bytes) -> None:
     assert read_header(line)[:2] == (3, (1,) * line.count(b"1"))
 
 
-def test_a_header_that_never_ends_is_refused_at_its_limit() -> None:
-    framer = LineFramer(max_size=10_000, intake=TakesAll())
-    sent = 0
-    for piece in (b"@3", *[b" 123456789012"] * 1000):
-        framer.feed(piece)
-        sent += len(piece)
-        if framer.ended:
-            break
-    assert HEADER_MAX < sent <= HEADER_MAX + len(piece)
-    assert framer.fault is not None
-
-
-def test_the_parts_of_a_frame_are_its_bytes() -> None:
-    payloads = [b"a" * 5, b"b" * 8, memoryview(b"c" * 3)]
-    message = AttachedMessage([b'{"x":[', b",", b",", b"]}"], list(payloads))
-    sent = b"".join(map(bytes, parts_of_frame(message)))
-    assert sent == frame_of(b'{"x":[{"$bin":0},{"$bin":1},{"$bin":2}]}', *map(bytes, payloads))
-    assert len(message) >= body_size(len(message.json), (5, 8, 3)) - 8
-    assert bytes(message) == b'{"x":["YWFhYWE=","YmJiYmJiYmI=","Y2Nj"]}'
-
-
 @given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=20))
 @settings(max_examples=example_count(50))
 def test_what_is_written_is_what_the_model_writes(payloads: list[bytes]) -> None:
@@ -127,9 +77,6 @@ def test_what_is_written_is_what_the_model_writes(payloads: list[bytes]) -> None
     sent = b"".join(map(bytes, parts_of_frame(message)))
     assert sent == frame_of(message.json[:-1], *payloads)
     assert read_slowly(sent, 10_000).seen == [(message.json, *payloads)]
-
-
-# -- where a frame ends -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("directly", [False, True])
@@ -177,20 +124,6 @@ def test_a_stream_gives_the_same_messages_wherever_it_is_cut(
     assert intake.memory == 0
 
 
-def test_blanks_in_front_of_a_frame_mean_nothing() -> None:
-    """An end sends some to find out whether the other one still listens."""
-    frame = frame_of(ONE, b"abc")
-    for pieces in ([b" ", frame], [b" " + frame], [b"[0]\n  " + frame], [b"[0]\n", b" ", b" ", frame]):
-        _, seen, _ = read_in_pieces(pieces, 1000)
-        assert seen[-1] == (ONE + b"\n", b"abc"), pieces
-
-
-def test_an_at_sign_within_a_line_is_no_frame() -> None:
-    for text in (b'{"a":"@3 1"}', b'"a @3 1"', b"x @3 1", b"[1] @3 1"):
-        _, seen, _ = read_in_pieces([text + b"\n"], 1000)
-        assert seen == [text]
-
-
 def test_frames_and_lines_by_turns_in_one_read() -> None:
     """As many as fit: none of them takes a frame of Python's stack, nor a copy of what follows."""
     count = 3000
@@ -223,11 +156,6 @@ def test_payloads_are_not_searched() -> None:
     assert Received.searched < 5_000
 
 
-def test_without_an_intake_a_line_that_begins_so_is_a_line() -> None:
-    framer = LineFramer(max_size=1000)
-    assert framer.feed(b"@3 1\n{}\n") == [b"@3 1", b"{}"]
-
-
 def test_a_stream_that_ends_within_a_frame() -> None:
     frame = frame_of(ONE, b"abc")
     for size in range(1, len(frame)):
@@ -237,9 +165,6 @@ def test_a_stream_that_ends_within_a_frame() -> None:
         assert framer.fault == "the stream ended within a binary frame"
         assert not framer.partial
         assert intake.memory == 0
-
-
-# -- what is refused --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 2, 1000])
@@ -296,9 +221,6 @@ def test_a_frame_of_exactly_the_limit_is_taken() -> None:
         assert type(message) is kind
 
 
-# -- memory -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", [1, 10, 10_000])
 def test_a_frame_that_waits_for_memory_goes_on_where_it_stopped(size: int) -> None:
     stream = frame_of(TWO, b"abc", b"def") + frame_of(ONE, b"ghi") + b"[1]\n"
@@ -318,22 +240,6 @@ def test_a_frame_that_waits_for_memory_goes_on_where_it_stopped(size: int) -> No
     assert not framer.is_waiting
     assert framer.go_on() == []
 
-
-def test_memory_for_payloads_is_asked_for_when_the_json_is_there_and_the_size_is_permitted() -> None:
-    intake = TakesAll()
-    reader = BinaryFrameReader(intake, 1000, None)
-    frame = frame_of(ONE, b"x" * 500)
-    for at in range(len(frame) - 501):
-        reader.feed(frame[at : at + 1])
-        assert intake.admitted == 0
-    reader.feed(frame[-501:-500])
-    assert (intake.admitted, intake.memory) == (1, 500)
-    target = reader.target()
-    assert target is not None
-    assert len(target) == 500
-
-
-# -- random bytes -----------------------------------------------------------------------------------------------------
 
 #: Changes to a stream, in so many tests of their own: a million in a thorough run.
 PARTS = 16
