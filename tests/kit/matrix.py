@@ -444,24 +444,44 @@ class Network:
     # What servers do meanwhile, which tests wait for before they go on.
 
     async def draining(self) -> None:
-        """Wait until the first server's session takes no more calls."""
-        await until(lambda: self.served[0].is_draining)
+        """Wait until a session takes no more calls."""
+        await until(lambda: any(session.is_draining for session in self.served))
 
     async def queued(self, count: int = 1) -> None:
-        """Wait until this many messages wait in line at the first server's session."""
-        await until(lambda: self.served[0].queue.count >= count)
+        """Wait until this many messages wait in line at a session."""
+        await until(lambda: any(session.queue.count >= count for session in self.served))
 
     async def full(self) -> None:
-        """Wait until as many messages as may wait in line at the first server's session."""
-        await until(lambda: self.served[0].queue.is_full)
+        """Wait until as many messages as may wait in line at a session."""
+        await until(lambda: any(session.queue.is_full for session in self.served))
+
+    async def paused(self) -> None:
+        """Wait until nothing more is read of a session."""
+        await until(lambda: any(session.is_paused for session in self.served))
 
     async def stalled(self) -> None:
-        """Wait until the peer of the first server's session leaves too much unread."""
-        await until(lambda: self.served[0].write_gate.stalled)
+        """Wait until a peer leaves too much unread."""
+        await until(lambda: any(session.write_gate.stalled for session in self.served))
 
     async def finished(self) -> None:
-        """Wait until the first server's session runs no handler."""
-        await until(lambda: not self.served[0].running.handlers)
+        """Wait until nothing runs for connections that are lost, or nothing at all where none is."""
+
+        def is_finished() -> bool:
+            served = self.served
+            lost = [session for session in served if session.channel is None]
+            return not any(session.running.handlers for session in lost or served)
+
+        await until(is_finished)
+
+    @property
+    def open_connections(self) -> int:
+        """The sessions of servers whose connection is open."""
+        return sum(session.channel is not None for session in self.served)
+
+    @property
+    def unread(self) -> int:
+        """Bytes that peers have left unread at servers' sessions, as far as the transport tells."""
+        return sum(getattr(session.channel, "unread_size", 0) for session in self.served)
 
     async def settled(self) -> None:
         """Wait until no session holds anything of a call or a stream."""
