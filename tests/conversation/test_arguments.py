@@ -27,6 +27,7 @@ from rpcstream import (
 from rpcstream.testing import FakeTimeLoop
 
 from ..kit import PATIENCE, LogLines, Network, RawPeer, notification, until
+from ..kit.matrix import cut_connections
 
 
 class Taking:
@@ -195,64 +196,37 @@ async def test_step_by_step(network: Network, taking: Taking) -> None:
 
 
 @pytest.mark.lasting
-async def test_several_in_one_call_and_in_many(network: Network) -> None:
+async def test_several_in_one_call_and_values_of_every_kind(network: Network) -> None:
     server = Server()
 
     @server
     async def zipped(left: AsyncIterator[int], right: AsyncIterator[int], ctx: Context, *, last: Any = None) -> Any:
-        pairs = []
-        async for each in left:
-            pairs.append(each * await anext(right))
-        return [sum(pairs), last]
+        return [sum([each * await anext(right) async for each in left]), last]
 
     @server(offload="thread")
     def zipped_in_thread(left: Iterator[int], right: Iterator[int], *, last: Any = None) -> Any:
         return [sum(one * other for one, other in zip(left, right, strict=True)), last]
 
-    async with network.client(server) as client:
-        expected = sum(n * n for n in range(50))
-        for method in ("zipped", "zipped_in_thread"):
-            arguments = {"left": Source(50).sync(), "right": Source(50).asynchronous(), "last": "x"}
-            assert await client.call(method, **arguments) == [expected, "x"]
-            assert await client.call(method, list(range(50)), iter(range(50))) == [expected, None]
-            calls = [client.call(method, iter(range(50)), Source(50).asynchronous()) for _ in range(5)]
-            assert await asyncio.gather(*calls) == [[expected, None]] * 5
-
-
-@pytest.mark.lasting
-async def test_rich_items(network: Network) -> None:
-    server = Server()
-
     @server
-    async def shapes(frames: AsyncIterator[NDArray[np.float32]]) -> list[Any]:
-        return [[list(frame.shape), float(frame.sum())] async for frame in frames]
-
-    @server
-    async def anything(values: AsyncIterator[Any]) -> list[Any]:
-        return [value async for value in values]
+    async def anything(values: AsyncIterator[Any] | None = None, *, more: AsyncIterator[NDArray[np.float32]]) -> Any:
+        return [values and [value async for value in values], [[*frame.shape, frame.sum()] async for frame in more]]
 
     @server(offload="thread")
     def largest(frames: Iterator[NDArray[np.uint8]]) -> int:
         return max(int(frame[-1]) for frame in frames)
 
     async with network.client(server) as client:
+        expected = sum(n * n for n in range(50))
+        for method in ("zipped", "zipped_in_thread"):
+            arguments = {"left": Source(50).sync(), "right": Source(50).asynchronous(), "last": "x"}
+            assert await client.call(method, **arguments) == [expected, "x"]
+            calls = [client.call(method, list(range(50)), Source(50).asynchronous()) for _ in range(5)]
+            assert await asyncio.gather(*calls) == [[expected, None]] * 5
         frames = [np.full((2, n), n, np.float32) for n in range(3)]
-        assert await client.shapes(iter(frames)) == [[[2, 0], 0], [[2, 1], 2], [[2, 2], 8]]
         values: list[Any] = [2**70, {"a": [-(2**64)]}, None, b"\x00", 1j, "ü"]
-        assert await client.anything(iter(values)) == values
+        assert await client.anything(iter(values), more=iter(frames)) == [values, [[2, 0, 0], [2, 1, 2], [2, 2, 8]]]
+        assert await client.anything(more=iter(frames[:1])) == [None, [[2, 0, 0]]]
         assert await client.largest(np.full(400_000, n, np.uint8) for n in range(20)) == 19
-
-
-@pytest.mark.lasting
-async def test_default_values_and_absent_streams(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def count(values: AsyncIterator[int] | None = None, *, more: AsyncIterator[int]) -> Any:
-        return [values is None, [each async for each in more]]
-
-    async with network.client(server) as client:
-        assert await client.count(more=iter([1, 2])) == [True, [1, 2]]
 
 
 async def test_discovery_says_so(network: Network, taking: Taking) -> None:
@@ -395,46 +369,48 @@ async def test_a_producer_that_fails(
         assert await client.plain("still there") == "still there"
 
 
+#: An item that cannot be sent, or that the server does not take; and what the caller gets.
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    (object(), EncodeError, "."),
+    ("x" * 2000, MessageTooLarge, "the client's limit is 1000"),
+    ("no number", InvalidParams, "expected an integer, got a string"),
+]
+
+
 @pytest.mark.lasting
-async def test_items_that_cannot_be_sent(network: Network, taking: Taking) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("wrong", "error", "reason"), WRONG)
+async def test_a_wrong_item_ends_the_call(
+    network: Network, taking: Taking, kind: str, wrong: Any, error: type[Exception], reason: str
+) -> None:
     async with network.client(taking.server, limits=Limits(max_message_size=1000)) as client:
-        with pytest.raises(EncodeError):
-            await client.call("async", iter([1, object()]))
-        with pytest.raises(MessageTooLarge, match="the client's limit is 1000"):
-            await client.call("async", iter([1, "x" * 2000]))
-        await until(lambda: len(taking.ends) == 2)
-        assert "whole" not in taking.ends
+        with pytest.raises(error, match=reason):
+            await client.call(kind, iter([1, wrong, 2]))
+        if error is InvalidParams:
+            with pytest.raises(InvalidParams, match=reason):
+                await client.call(kind, [1, wrong])
+            assert taking.seen == ["begun", 1], "of an array it is known before"
+        await until(lambda: taking.ends)
+        assert taking.ends[0] != "whole"
 
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_items_of_the_wrong_type(network: Network, taking: Taking, kind: str) -> None:
-    async with network.client(taking.server) as client:
-        source = Source()
-
-        def wrong() -> Iterator[Any]:
-            yield 1
-            yield "no number"
-            yield from source.sync()
-
-        with pytest.raises(InvalidParams, match="expected an integer, got a string") as caught:
-            await client.call(kind, wrong())
-        assert caught.value.data["parameter"] == "value"
-        assert taking.seen == ["begun", 1]
-        with pytest.raises(InvalidParams, match="expected an integer, got a string"):
-            await client.call(kind, [1, "no number"])
-        assert taking.seen == ["begun", 1], "of an array it is known before"
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("kind", KINDS)
-async def test_the_caller_gives_up(network: Network, taking: Taking, kind: str) -> None:
-    """Also while the producer is silent, and will be for ever."""
-    async with network.client(taking.server) as client:
+@pytest.mark.parametrize("how", ["the caller gives up", "the connection is lost"])
+async def test_a_call_that_ends_while_its_producer_is_silent(
+    network: Network, taking: Taking, kind: str, how: str
+) -> None:
+    async with network.serve(taking.server) as endpoint:
+        client = endpoint.client(retries=3)
         source = Source()
         call = client.submit(kind, source.silent())
         await until(lambda: taking.seen == ["begun", 0])
-        call.cancel()
+        if how == "the caller gives up":
+            call.cancel()
+        else:
+            cut_connections()
+            with pytest.raises(ConnectionLost):
+                await call  # not repeated: what was sent of the stream is gone
         await until(lambda: source.closed == 1 and taking.ends)
         assert taking.ends[0] != "whole"
         assert await client.plain("still there") == "still there"
@@ -449,22 +425,6 @@ async def test_the_callers_time_is_over(network: Network, taking: Taking, fake_t
         assert fake_time.time() == 5
         await until(lambda: source.closed == 1 and taking.ends)
         assert taking.ends == ["CancelledError"]
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("kind", KINDS)
-async def test_the_connection_is_lost(network: Network, taking: Taking, kind: str) -> None:
-    async with network.serve(taking.server) as endpoint:
-        client = endpoint.client(retries=3)
-        source = Source()
-        call = client.submit(kind, source.silent())
-        await until(lambda: taking.seen == ["begun", 0])
-        stream: Any = network.served[0].channel
-        stream.abort("the test says so")
-        with pytest.raises(ConnectionLost):
-            await call  # not repeated: what was sent of the stream is gone
-        await until(lambda: source.closed == 1 and taking.ends)
-        assert taking.ends[0] != "whole"
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
@@ -589,30 +549,6 @@ async def test_an_end_that_comes_with_the_call(network: Network, taking: Taking,
         assert message["result"] == 0
 
 
-async def test_odd_references(network: Network, taking: Taking) -> None:
-    odd: list[Any] = [
-        {"$type": "stream"},
-        {"$type": "stream", "id": 1},
-        {"$type": "stream", "id": None},
-        {"$type": "stream", "id": "s", "more": 1},
-        {"$type": "Stream", "id": "s"},
-        {"$type": "ndarray", "id": "s"},
-        {"id": "s"},
-        {},
-        "s",
-        1,
-        None,
-        True,
-    ]
-    async with network.raw(taking.server) as raw:
-        for each in odd:
-            for kind in KINDS:
-                assert await raw.code(kind, each) == -32602
-        assert taking.seen == []
-        # Where no stream is taken it is a value like any other.
-        assert await raw.result("plain", STREAM) == STREAM
-
-
 async def test_a_name_that_is_taken(network: Network, taking: Taking) -> None:
     async with network.raw(taking.server) as raw:
         raw.call("async", STREAM, id=1)
@@ -698,20 +634,6 @@ async def test_items_without_any_credit(network: Network, taking: Taking) -> Non
         assert await raw.code() == -32800
 
 
-async def test_words_about_streams_that_are_not_there(network: Network, taking: Taking) -> None:
-    async with network.raw(taking.server) as raw:
-        raw.call("async", STREAM)
-        await ready(raw)
-        for stream in ("t", "", None, 1, ["s"], {"s": 1}, "S", "s "):
-            raw.send(item(1, stream), end(stream), notification("$/credit", stream=stream, n=1))
-        for params in ({}, {"stream": "s2"}, [], ["s"], None, "s"):
-            raw.send(*({"jsonrpc": "2.0", "method": each, "params": params} for each in ("$/item", "$/end")))
-        raw.send(notification("$/item", id="s", value=1), notification("$/credit", stream="s", n=5))
-        await raw.silence()
-        raw.send(item(5), end())
-        assert await raw.result() == 5
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_items_that_are_none(network: Network, taking: Taking, kind: str) -> None:
     async with network.raw(taking.server) as raw:
@@ -730,20 +652,9 @@ async def test_items_within_a_batch(network: Network, taking: Taking) -> None:
         assert await raw.result() == 3
 
 
-async def test_a_thread_is_woken_by_the_cancel(network: Network, taking: Taking) -> None:
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_a_thread_is_woken_by_the_cancel(network: Network, is_busy: bool) -> None:
     """And does not take what came so far for the whole."""
-    async with network.raw(taking.server) as raw:
-        raw.call("thread", STREAM)
-        await ready(raw)
-        raw.send(item(1))
-        await until(lambda: taking.seen == ["begun", 1])
-        raw.cancel(1)
-        assert await raw.code() == -32800
-        await until(lambda: taking.ends)
-        assert taking.ends[0] in ("CancelledError", "CallCancelled")
-
-
-async def test_a_thread_that_is_busy_when_it_is_cancelled(network: Network) -> None:
     server = Server()
     go = threading.Event()
     seen: list[Any] = []
@@ -753,7 +664,7 @@ async def test_a_thread_that_is_busy_when_it_is_cancelled(network: Network) -> N
         try:
             for value in values:
                 seen.append(value)
-                assert go.wait(20)
+                assert not is_busy or go.wait(20)
         except BaseException as error:
             seen.append(type(error).__name__)
             raise
@@ -762,7 +673,7 @@ async def test_a_thread_that_is_busy_when_it_is_cancelled(network: Network) -> N
     async with network.raw(server) as raw:
         raw.call("store", STREAM)
         await ready(raw)
-        raw.send(item(1), item(2))
+        raw.send(item(1), *[item(2)] * is_busy)
         await until(lambda: seen == [1])
         raw.cancel(1)
         assert await raw.code() == -32800
@@ -774,23 +685,6 @@ async def test_a_thread_that_is_busy_when_it_is_cancelled(network: Network) -> N
 
 
 # -- a server that does not keep to the rules -----------------------------------------------------------------------
-
-
-async def test_a_server_that_never_permits_anything(network: Network) -> None:
-    async def script(raw: RawPeer) -> None:
-        asked = await raw.receive()
-        assert asked["params"] == [{"$type": "stream", "id": asked["params"][0]["id"]}]
-        for odd in ({"n": 5}, {"stream": "other", "n": 5}, {"stream": asked["params"][0]["id"], "n": -1}):
-            raw.send(notification("$/credit", **odd))
-        raw.answer(asked, "enough")
-        raw.answer(await raw.receive(), "fine")
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client()
-        source = Source()
-        assert await client.take(source.sync()) == "enough"
-        assert await client.next() == "fine"
-        assert source.made == 0
 
 
 async def test_a_server_that_answers_before_the_end(network: Network) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, CallCancelled, CallTimeout, ConnectionLost, Context, Limits, RpcError, Server
+from rpcstream import AsyncClient, CallTimeout, ConnectionLost, Context, Limits, RpcError, Server
 from rpcstream.testing import FakeTimeLoop, memory_client
 
 from ..kit import Network, RawPeer, StoppableServer, notification, request, until
@@ -74,21 +74,6 @@ async def waiting() -> Waiting:
 
 
 # -- whoever waits gives up -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.lasting
-async def test_cancelling_the_task_that_awaits(network: Network, waiting: Waiting) -> None:
-    async with network.client(waiting.server) as client:
-        task = asyncio.ensure_future(client.wait("it"))
-        other = client.submit.wait("other")
-        await until(lambda: waiting.begun == ["it", "other"])
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await until(lambda: waiting.cancelled == ["it"])
-        waiting.go.set()
-        assert await other == "other"
-        assert client.replies_dropped == 1, "the acknowledgement"
 
 
 async def test_cancelling_what_was_submitted(network: Network, waiting: Waiting) -> None:
@@ -215,94 +200,27 @@ async def test_a_cancel_that_comes_with_its_request(
             assert (await raw.reply(method, *params, id=2))["result"] in ("it", ["it"])
 
 
-async def test_cancels_that_mean_nothing(network: Network, waiting: Waiting) -> None:
-    odd: list[Any] = [
-        {},
-        {"id": None},
-        {"id": True},
-        {"id": 1.0},
-        {"id": "1"},
-        {"id": [1]},
-        {"id": {"id": 1}},
-        {"id": 2},
-        {"id": 1e30},
-        {"ID": 1},
-        [],
-        [1],
-        [{"id": 1}],
-        None,
-    ]
-    async with network.raw(waiting.server) as raw:
-        raw.call("wait", "it")
-        for params in odd:
-            raw.send({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": params})
-        raw.send({"jsonrpc": "2.0", "method": "$/cancelRequest"})
-        raw.send({"method": "$/cancelRequest", "params": {"id": 1}})
-        raw.send({"jsonrpc": "2.0", "method": "$/cancel", "params": {"id": 1}})
-        raw.send({"jsonrpc": "2.0", "method": "$/", "params": {"id": 1}})
-        await raw.silence()
-        assert waiting.cancelled == []
-        raw.send({"jsonrpc": "2.0", "id": 5, "method": "$/cancelRequest", "params": {"id": 1}})
-        assert await raw.code() == -32601
-        waiting.go.set()
-        assert await raw.result() == "it"
-
-
-async def test_ids_that_look_alike(network: Network, waiting: Waiting) -> None:
-    async with network.raw(waiting.server) as raw:
-        raw.send(request("wait", "zero", id=0), request("wait", "text", id="0"), request("wait", "null", id=None))
-        await until(lambda: len(waiting.begun) == 3)
-        for other in (False, 0.0, None, "", -0.0, [0]):
-            raw.cancel(other)
-        await raw.silence()
-        raw.cancel("0")
-        assert await raw.reply() == {"jsonrpc": "2.0", "id": "0", "error": {"code": -32800, "message": "Cancelled"}}
-        raw.cancel(0)
-        assert (await raw.reply())["id"] == 0
-        assert waiting.cancelled == ["text", "zero"]
-        waiting.go.set()
-        assert await raw.reply() == {"jsonrpc": "2.0", "id": None, "result": "null"}
-
-
-async def test_twice_late_and_early(network: Network, waiting: Waiting) -> None:
-    async with network.raw(waiting.server) as raw:
+async def test_twice_late_early_and_elsewhere(network: Network, waiting: Waiting) -> None:
+    async with network.serve(waiting.server) as endpoint:
+        raw, other = await endpoint.raw(), await endpoint.raw()
         raw.cancel(1)  # too early: there is no such call yet
         raw.call("wait", "it", id=1)
-        await until(lambda: waiting.begun)
+        other.call("wait", "other", id=1)
+        raw.send({"jsonrpc": "2.0", "method": "wait", "params": ["a notification"]})
+        await until(lambda: len(waiting.begun) == 3)
+        raw.cancel(None)
         await raw.silence()
         raw.send(*[notification("$/cancelRequest", id=1)] * 3)
         assert await raw.code() == -32800
         raw.send(*[notification("$/cancelRequest", id=1)] * 3)  # too late
         await raw.silence()
+        assert waiting.cancelled == ["it"]
         waiting.go.set()
         assert await raw.result("wait", "again", id=1) == "again"
         raw.cancel(1)
         await raw.silence()
-
-
-async def test_the_same_id_on_another_connection_is_another_call(network: Network, waiting: Waiting) -> None:
-    async with network.serve(waiting.server) as endpoint:
-        one, other = await endpoint.raw(), await endpoint.raw()
-        one.call("wait", "one")
-        other.call("wait", "other")
-        await until(lambda: len(waiting.begun) == 2)
-        one.cancel(1)
-        assert await one.code() == -32800
-        await other.silence()
-        waiting.go.set()
         assert await other.result() == "other"
-
-
-async def test_notifications_cannot_be_cancelled(network: Network, waiting: Waiting) -> None:
-    async with network.raw(waiting.server) as raw:
-        raw.send({"jsonrpc": "2.0", "method": "wait", "params": ["it"]})
-        await until(lambda: waiting.begun)
-        raw.cancel(None)
-        raw.send({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {}})
-        await raw.silence()
-        assert not waiting.cancelled
-        waiting.go.set()
-        await until(lambda: waiting.ended == ["it"])
+        await until(lambda: "a notification" in waiting.ended)
 
 
 # -- batches --------------------------------------------------------------------------------------------------------
@@ -321,19 +239,6 @@ async def test_a_cancel_within_the_batch_itself(network: Network, waiting: Waiti
         first, second = await raw.receive()
         assert first["result"] == "a"
         assert (second["id"], second["error"]["code"]) == (2, -32800)
-
-
-async def test_a_batch_of_cancels(network: Network, waiting: Waiting) -> None:
-    async with network.raw(waiting.server) as raw:
-        for call_id in (1, 2, 3):
-            raw.call("wait", call_id, id=call_id)
-        await until(lambda: len(waiting.begun) == 3)
-        raw.send([notification("$/cancelRequest", id=call_id) for call_id in (1, 3, 4)])
-        replies = await raw.receive_many(2)
-        assert {(each["id"], each["error"]["code"]) for each in replies} == {(1, -32800), (3, -32800)}
-        await raw.silence()
-        waiting.go.set()
-        assert await raw.result() == 2
 
 
 async def test_members_of_a_batch_are_cancelled_one_by_one(network: Network, waiting: Waiting) -> None:
@@ -362,39 +267,35 @@ async def test_members_that_wait_for_room_are_cancelled_as_well(network: Network
     async with network.raw(waiting.server) as raw:
         raw.send([request("wait", n, id=n) for n in range(4)])
         await until(lambda: waiting.begun == [0])
-        raw.cancel(2)
-        raw.cancel(1)
-        await until(
-            lambda: not [each for each in network.served[0].running.batch_members.values() if each["id"] in (1, 2)]
-        )
+        for call_id in (2, 1, 7, 0):
+            raw.cancel(call_id)
+        await until(lambda: waiting.begun == [0, 3])
         waiting.go.set()
-        replies = await raw.receive()
-        assert ["result" in each for each in replies] == [True, False, False, True]
-        assert waiting.begun == [0, 3]
+        assert ["result" in each for each in await raw.receive()] == [False, False, False, True]
 
 
 # -- overtaking -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_cancel_overtakes_a_request_that_waits_unread(network: Network) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+async def test_a_cancel_overtakes_a_request_that_waits_unread(network: Network, packed: bool) -> None:
     waiting = Waiting(limits=Limits(max_calls=3))
     async with network.raw(waiting.server) as raw:
         raw.send(*[request("wait", n, id=n) for n in range(3)])
         await until(lambda: len(waiting.begun) == 3)
-        raw.send(request("wait", "second", id="second"), request("wait", "third", id="third"))
-        await until(lambda: network.served[0].queue)
-        raw.cancel("second")
-        raw.cancel("unknown")
-        raw.cancel(0)
+        behind = [request("wait", name, id=name) for name in ("second", "third")]
+        raw.send(behind) if packed else raw.send(*behind)
+        await network.queued()
+        for call_id in ("second", "unknown", 0):
+            raw.cancel(call_id)
         assert (await raw.reply())["id"] == 0, "cancels get through at the cap"
         await until(lambda: "third" in waiting.begun)
-        assert await raw.reply() == {
-            "jsonrpc": "2.0",
-            "id": "second",
-            "error": {"code": -32800, "message": "Cancelled"},
-        }
+        if not packed:
+            assert await raw.code() == -32800
         waiting.go.set()
-        assert sorted([str(await raw.result()) for _ in range(3)]) == ["1", "2", "third"]
+        replies = await raw.receive_many(3)
+        found = [each for reply in replies for each in (reply if isinstance(reply, list) else [reply])]
+        assert sorted(str(each.get("result")) for each in found) == ["1", "2", *["None"] * packed, "third"]
         assert "second" not in waiting.begun
 
 
@@ -411,24 +312,6 @@ async def test_a_cancel_that_comes_with_a_request_that_has_to_wait(network: Netw
         assert await raw.result("wait", "again", id=2) == "again"
 
 
-async def test_a_cancel_overtakes_a_member_of_a_batch_that_waits_unread(network: Network) -> None:
-    waiting = Waiting(limits=Limits(max_calls=2))
-    async with network.raw(waiting.server) as raw:
-        raw.send(request("wait", 0, id=0), request("wait", 1, id=1))
-        await until(lambda: len(waiting.begun) == 2)
-        raw.send([request("wait", "second", id="second"), request("wait", "third", id="third")])
-        await until(lambda: network.served[0].queue)
-        raw.cancel("second")
-        raw.cancel(0)
-        assert (await raw.reply())["id"] == 0
-        await until(lambda: "third" in waiting.begun)
-        waiting.go.set()
-        assert await raw.result() == 1
-        second, third = await raw.receive()
-        assert (second["error"]["code"], third["result"]) == (-32800, "third")
-        assert waiting.begun == [0, 1, "third"]
-
-
 async def test_a_cancel_means_no_later_request_of_the_same_id(network: Network) -> None:
     waiting = Waiting(limits=Limits(max_calls=3))
     async with network.raw(waiting.server) as raw:
@@ -436,11 +319,11 @@ async def test_a_cancel_means_no_later_request_of_the_same_id(network: Network) 
         raw.send(*[request("wait", n, id=n) for n in range(3)])
         await until(lambda: len(waiting.begun) == 3)
         raw.call("wait", "waits", id="waits")
-        await until(lambda: network.served[0].queue)
+        await network.queued()
         raw.cancel("again")  # late: that call has its answer
         await until(lambda: network.served[0].queue.cancels)
         raw.call("wait", "again", id="again")
-        await until(lambda: network.served[0].queue.count == 2)
+        await network.queued(2)
         waiting.go.set()
         assert sorted([str(await raw.result()) for _ in range(5)]) == ["0", "1", "2", "again", "waits"]
 
@@ -450,39 +333,20 @@ async def test_a_cancel_means_no_later_request_of_the_same_id(network: Network) 
 
 async def test_a_call_that_waits_for_a_thread_is_never_run(network: Network) -> None:
     waiting = Waiting(threads=1)
-    async with network.raw(waiting.server) as raw:
+    async with network.serve(waiting.server) as endpoint:
+        raw, lost = await endpoint.raw(), await endpoint.raw()
         raw.call("wait_in_thread", "first", id=1)
         await until(lambda: waiting.begun == ["first"])
-        raw.call("wait_in_thread", "second", id=2)
-        raw.call("wait_in_thread", "third", id=3)
+        raw.send(request("wait_in_thread", "second", id=2), request("wait_in_thread", "third", id=3))
+        lost.send(*[request("wait_in_thread", f"lost {n}", id=n) for n in range(3)])
+        await lost.silence()
         raw.cancel(2)
         assert (await raw.reply())["id"] == 2
+        await network.lose(lost)
+        await network.finished()
         waiting.thread_go.set()
         assert [await raw.result(), await raw.result()] == ["first", "third"]
         assert waiting.begun == ["first", "third"]
-
-
-async def test_a_thread_learns_it_from_its_context(network: Network, waiting: Waiting) -> None:
-    caught: list[BaseException] = []
-
-    @waiting.server(offload="thread")
-    def work(ctx: Context) -> None:
-        waiting.begun.append("work")
-        while not ctx.cancelled:
-            waiting.thread_go.wait(0.001)
-        try:
-            ctx.check()
-        except CallCancelled as error:
-            caught.append(error)
-        ctx.progress("nobody is told of it")
-
-    async with network.raw(waiting.server) as raw:
-        raw.call("work")
-        await until(lambda: waiting.begun)
-        raw.cancel(1)
-        assert await raw.code() == -32800
-        await until(lambda: caught)
-        await raw.silence()
 
 
 async def test_a_thread_that_waits_for_the_peer_is_woken(network: Network) -> None:
@@ -540,7 +404,8 @@ async def test_a_thread_that_waits_for_the_peer_after_the_cancel(network: Networ
 # -- what a handler does with it ------------------------------------------------------------------------------------
 
 
-async def test_finally_runs_whole_and_no_second_cancel_disturbs_it(network: Network) -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_finally_runs_whole_and_no_second_cancel_disturbs_it(network: Network, is_lost: bool) -> None:
     server = Server()
     steps: list[str] = []
     go = asyncio.Event()
@@ -554,7 +419,7 @@ async def test_finally_runs_whole_and_no_second_cancel_disturbs_it(network: Netw
             steps.append("cleaning up")
             await go.wait()
             await asyncio.sleep(0)
-            steps.append(await ctx.peer.tidy_up())
+            steps.append("clean" if is_lost else await ctx.peer.tidy_up())
 
     async with network.raw(server) as raw:
         raw.call("work")
@@ -564,38 +429,16 @@ async def test_finally_runs_whole_and_no_second_cancel_disturbs_it(network: Netw
         raw.cancel(1)
         raw.cancel(1)
         await raw.silence()
+        if is_lost:
+            await network.lose(raw)
         go.set()
-        asked = await raw.receive()
-        assert asked["method"] == "tidy_up"
-        raw.cancel(1)
-        await raw.silence()
-        raw.answer(asked, "tidy")
-        assert await raw.code() == -32800
-        assert steps == ["begun", "cleaning up", "tidy"]
-
-
-async def test_finally_runs_whole_when_the_connection_is_lost(network: Network) -> None:
-    server = Server()
-    steps: list[str] = []
-    go = asyncio.Event()
-
-    @server
-    async def work() -> None:
-        steps.append("begun")
-        try:
-            await asyncio.Event().wait()
-        finally:
-            steps.append("cleaning up")
-            await go.wait()
-            steps.append("clean")
-
-    async with network.raw(server) as raw:
-        raw.call("work")
-        await until(lambda: steps)
-        raw.cancel(1)
-        await until(lambda: len(steps) == 2)
-        await network.lose(raw)
-        go.set()
+        if not is_lost:
+            asked = await raw.receive()
+            assert asked["method"] == "tidy_up"
+            raw.cancel(1)
+            await raw.silence()
+            raw.answer(asked, "clean")
+            assert await raw.code() == -32800
         await until(lambda: steps == ["begun", "cleaning up", "clean"])
 
 
@@ -603,44 +446,30 @@ async def test_a_handler_may_make_something_of_it(network: Network) -> None:
     server = Server()
     begun: list[str] = []
 
-    async def swallow() -> str:
-        begun.append("swallow")
+    @server
+    async def ends(how: str) -> str:
+        begun.append(how)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            return "as far as I came"
-        raise AssertionError
+            if how == "refuses":
+                raise RpcError(5, "not now", "half done") from None
+        return "as far as I came"
 
-    async def refuse() -> str:
-        begun.append("refuse")
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise RpcError(5, "not now", "half done") from None
-        raise AssertionError
+    @server
+    async def cancels_itself() -> None:
+        raise asyncio.CancelledError
 
-    server.add(swallow)
-    server.add(refuse)
     async with network.raw(server) as raw:
-        raw.send(request("swallow", id=1), request("refuse", id=2))
+        raw.send(request("ends", "returns", id=1), request("ends", "refuses", id=2))
         await until(lambda: len(begun) == 2)
         raw.cancel(1)
         assert await raw.reply() == {"jsonrpc": "2.0", "id": 1, "result": "as far as I came"}
         raw.cancel(2)
         error = {"code": 5, "message": "not now", "data": "half done"}
         assert await raw.reply() == {"jsonrpc": "2.0", "id": 2, "error": error}
-
-
-async def test_a_handler_that_cancels_itself(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def odd() -> None:
-        raise asyncio.CancelledError
-
-    async with network.raw(server) as raw:
-        assert await raw.code("odd") == -32800
-        raw.send([request("odd", id=1), request("rpc.ping", id=2)])
+        assert await raw.code("cancels_itself") == -32800
+        raw.send([request("cancels_itself", id=1), request("rpc.ping", id=2)])
         assert [each.get("result") for each in await raw.receive()] == [None, "pong"]
 
 
@@ -670,98 +499,48 @@ async def test_it_goes_on_to_the_calls_back(network: Network, kind: str) -> None
 
 
 @pytest.mark.lasting
-async def test_it_goes_down_twenty_levels(network: Network) -> None:
+async def test_it_goes_down_twenty_levels_and_to_other_servers(network: Network, waiting: Waiting) -> None:
     server = Server()
     cancelled: list[int] = []
-    deepest: list[int] = []
+    async with memory_client(waiting.server) as behind, network.client(server) as client:
+        for end in (server, client):
 
-    def add_to(end: Any) -> None:
-        @end
-        async def down(n: int, ctx: Context) -> None:
-            deepest.append(n)
-            try:
-                await (ctx.peer.down(n - 1) if n else asyncio.Event().wait())
-            except asyncio.CancelledError:
-                cancelled.append(n)
-                raise
+            @end
+            async def down(n: int, ctx: Context) -> None:
+                try:
+                    await (ctx.peer.down(n - 1) if n else behind.wait("behind"))
+                except asyncio.CancelledError:
+                    cancelled.append(n)
+                    raise
 
-    add_to(server)
-    async with network.client(server) as client:
-        add_to(client)
         task = client.submit.down(20)
-        await until(lambda: deepest[-1:] == [0])
+        await until(lambda: waiting.begun == ["behind"])
         task.cancel()
-        await until(lambda: sorted(cancelled) == list(range(21)))
-
-
-async def test_it_goes_on_to_calls_of_other_servers(network: Network, waiting: Waiting) -> None:
-    front = Server()
-    async with memory_client(waiting.server) as behind:
-
-        @front
-        async def ask() -> Any:
-            return await behind.wait("behind")
-
-        async with network.client(front) as client:
-            task = client.submit.ask()
-            await until(lambda: waiting.begun == ["behind"])
-            task.cancel()
-            await until(lambda: waiting.cancelled == ["behind"])
+        await until(lambda: sorted(cancelled) == list(range(21)) and waiting.cancelled == ["behind"])
 
 
 # -- lost connections -----------------------------------------------------------------------------------------------
 
 
 async def test_a_lost_connection_cancels_what_ran_for_it(network: Network, waiting: Waiting) -> None:
+    """But for what is detached, and notifications."""
     async with network.serve(waiting.server) as endpoint:
         lost, other = await endpoint.raw(), await endpoint.raw()
         other.call("wait", "other")
-        for n, method in enumerate(["wait", "wait_in_order", "items", "wait_in_thread", "consume"]):
+        kinds = ["wait", "wait_in_order", "items", "wait_in_thread", "consume"]
+        for n, method in enumerate(kinds):
             lost.call(method, *[[]] * (method == "consume"), method, id=n)
-        await until(lambda: len(waiting.begun) == 6)
+        told = {"jsonrpc": "2.0", "method": "wait", "params": ["told"]}
+        lost.send([request("wait", "member", id=7), request("wait_detached", "detached", id=8), told])
+        await until(lambda: len(waiting.begun) == 9)
         await network.lose(lost)
-        await until(lambda: not network.served[0].running.handlers)
-        waiting.thread_go.set()
         await until(lambda: len(waiting.cancelled) == 5)
+        waiting.thread_go.set()
+        await until(lambda: sorted(waiting.cancelled) == sorted([*kinds, "member"]))
         await other.silence()
         waiting.go.set()
         assert await other.result() == "other"
-
-
-async def test_a_lost_connection_cancels_the_members_of_batches(network: Network, waiting: Waiting) -> None:
-    async with network.raw(waiting.server) as raw:
-        batch = [request("wait", "a", id=1), request("wait_detached", "b", id=2), request("wait", "c", id=3)]
-        del batch[2]["id"]
-        raw.send(batch)
-        await until(lambda: len(waiting.begun) == 3)
-        await network.lose(raw)
-        await until(lambda: waiting.cancelled == ["a"])
-        waiting.go.set()
-        await until(lambda: sorted(waiting.ended) == ["b", "c"])
-
-
-async def test_what_goes_on_without_its_caller(network: Network, waiting: Waiting) -> None:
-    async with network.raw(waiting.server) as raw:
-        raw.send(request("wait_detached", "detached"), {"jsonrpc": "2.0", "method": "wait", "params": ["notified"]})
-        await until(lambda: len(waiting.begun) == 2)
-        await network.lose(raw)
-        waiting.go.set()
-        await until(lambda: sorted(waiting.ended) == ["detached", "notified"])
-        assert not waiting.cancelled
-
-
-async def test_what_waited_for_a_thread_is_not_run_for_a_lost_connection(network: Network) -> None:
-    waiting = Waiting(threads=1)
-    async with network.serve(waiting.server) as endpoint:
-        raw = await endpoint.raw()
-        raw.send(*[request("wait_in_thread", n, id=n) for n in range(5)])
-        await until(lambda: waiting.begun == [0])
-        await network.lose(raw)
-        await until(lambda: not network.served[0].running.handlers)
-        waiting.thread_go.set()
-        other = await endpoint.raw()
-        assert await other.result("wait_in_thread", "other") == "other"
-        assert waiting.begun == [0, "other"]
+        await until(lambda: {"detached", "told"} <= set(waiting.ended))
 
 
 async def test_what_waited_unread_is_not_begun_for_a_lost_connection(network: Network) -> None:
@@ -776,64 +555,31 @@ async def test_what_waited_unread_is_not_begun_for_a_lost_connection(network: Ne
 
 
 @pytest.mark.half_close
-async def test_a_peer_that_half_closed_and_vanished_is_found(network: Network, waiting: Waiting) -> None:
+@pytest.mark.parametrize("vanishes", [False, True])
+async def test_a_peer_that_half_closed_and_listens_or_has_vanished(
+    network: Network, waiting: Waiting, vanishes: bool
+) -> None:
     """It said its last word properly, so nothing tells that it has gone since; a blank that is written now and then
     does."""
     async with network.raw(waiting.server) as raw:
         raw.call("wait", "it")
         raw.end()
-        await until(lambda: waiting.begun and network.served[0].is_draining)
+        await until(lambda: waiting.begun)
+        await network.draining()
         stream: Any = network.served[0].channel
-        raw.close()
-
-        def found() -> bool:
-            stream.probe()
-            return waiting.cancelled == ["it"]
-
-        await until(found)
-        await until(lambda: network.served[0].channel is None)
-
-
-@pytest.mark.half_close
-async def test_a_peer_that_half_closed_and_listens_has_its_answer(network: Network, waiting: Waiting) -> None:
-    async with network.raw(waiting.server) as raw:
-        raw.call("wait", "it")
-        raw.end()
-        await until(lambda: waiting.begun and network.served[0].is_draining)
-        stream: Any = network.served[0].channel
-        for _ in range(10):
-            stream.probe()
-            await asyncio.sleep(0)
-        waiting.go.set()
-        assert await raw.result() == "it"
-        assert await raw.receive() is None
+        if vanishes:
+            await network.lose(raw)
+            await until(lambda: waiting.cancelled == ["it"])
+        else:
+            for _ in range(10):
+                stream.probe()
+                await asyncio.sleep(0)
+            waiting.go.set()
+            assert await raw.result() == "it"
+            assert await raw.receive() is None
 
 
 # -- a server that stops --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.one_peer
-@pytest.mark.lasting
-async def test_drain_waits_for_calls_back(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def ask(ctx: Context) -> Any:
-        return [await ctx.peer.one(), await ctx.peer.two()]
-
-    async with StoppableServer(network, server) as stopping:
-        raw = await stopping.endpoint.raw()
-        raw.call("ask")
-        asked = await raw.receive()
-        stopping.stop()
-        await until(lambda: network.served[0].is_draining)
-        raw.call("ask", id=2)  # not taken any more
-        raw.answer(asked, 1)
-        asked = await raw.receive()
-        assert asked["method"] == "two"
-        raw.answer(asked, 2)
-        assert await raw.reply() == {"jsonrpc": "2.0", "id": 1, "result": [1, 2]}
-        assert await raw.receive() is None
 
 
 @pytest.mark.lasting
@@ -849,7 +595,7 @@ async def test_cancels_are_heeded_while_draining(network: Network) -> None:
         raw.call("ask")
         asked = await raw.receive()
         stopping.stop()
-        await until(lambda: network.served[0].is_draining)
+        await network.draining()
         raw.cancel(1)
         messages = await raw.receive_many(2)
         (told,) = [each for each in messages if "method" in each]

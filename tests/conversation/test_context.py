@@ -18,14 +18,12 @@ from rpcstream import (
     Context,
     InternalError,
     InvalidParams,
-    MethodNotFound,
     RegistrationError,
     RpcError,
     Server,
 )
-from rpcstream.peer.remote import BlockingPeer
 
-from ..kit import LogLines, Network, RawPeer, peer_keeping_server, until
+from ..kit import LogLines, Network, peer_keeping_server, until
 
 # -- where the context is found -------------------------------------------------------------------------------------
 
@@ -130,19 +128,16 @@ def server_of_forms() -> Server:
     return server
 
 
-async def test_it_is_found_by_its_annotation(network: Network, server_of_forms: Server) -> None:
+async def test_it_is_found_by_its_annotation_and_no_part_of_the_signature(
+    network: Network, server_of_forms: Server
+) -> None:
     async with network.client(server_of_forms) as client:
+        described = {each["name"]: each for each in (await client.call("rpc.discover"))["methods"]}
         for name in FORMS:
             if name != "partial_by_name":  # whose other parameters are then by name only, for Python as well
                 assert await client.call(name, 7) == [name, 7]
             if name not in ("with_rest", "by_position_only"):
                 assert await client.call(name, value=7) == [name, 7]
-
-
-async def test_it_is_no_part_of_the_remote_signature(network: Network, server_of_forms: Server) -> None:
-    async with network.client(server_of_forms) as client:
-        described = {each["name"]: each for each in (await client.call("rpc.discover"))["methods"]}
-        for name in FORMS:
             names = {each["name"] for each in described[name]["params"]}
             assert names <= {"value", "values", "other", "factor"}
             assert names & {"value", "values"}
@@ -152,10 +147,6 @@ async def test_it_is_no_part_of_the_remote_signature(network: Network, server_of
             with pytest.raises(InvalidParams) as caught:
                 await client.call(name, "seven" if name != "partial_by_name" else 1)
             assert caught.value.data["parameter"] in ("value", "values")
-
-
-async def test_missing_and_too_many_arguments_are_counted_without_it(network: Network, server_of_forms: Server) -> None:
-    async with network.client(server_of_forms) as client:
         for name in ("first", "last", "by_keyword", "bound", "callable_object", "sync", "thread"):
             with pytest.raises(InvalidParams, match="missing 'value'"):
                 await client.call(name)
@@ -255,7 +246,6 @@ def asking_server(**options: Any) -> Server:
 
     @server(offload="thread")
     def ask_in_thread(question: str, ctx: Context) -> str:
-        assert isinstance(ctx.peer, BlockingPeer)
         return f"the peer says {ctx.peer.confirm(question)}"
 
     @server(ordered=True)
@@ -271,36 +261,29 @@ ASKING = ["ask", "ask_in_thread", "ask_in_order"]
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", ASKING)
 async def test_a_handler_calls_back(network: Network, method: str) -> None:
-    async with network.client(asking_server()) as client:
+    server = asking_server()
+    server.add(lambda a, b: a + b, name="add")
+    async with network.client(server) as client:
 
         @client
-        async def confirm(question: str) -> str:
-            return f"yes, {question}"
+        async def confirm(question: str, ctx: Context) -> str:
+            return f"{question} is {await ctx.peer.add(1, 2)}"
 
-        assert await client.call(method, "now") == "the peer says yes, now"
+        assert await client.call(method, "it") == "the peer says it is 3"
         answers = await asyncio.gather(*(client.call(method, str(n)) for n in range(50)))
-        assert answers == [f"the peer says yes, {n}" for n in range(50)]
+        assert answers == [f"the peer says {n} is 3" for n in range(50)]
+        async with client.batch() as batch:
+            calls = [batch.call(each, each) for each in ASKING]
+        assert [each.result() for each in calls] == [f"the peer says {each} is 3" for each in ASKING]
 
 
 @pytest.mark.parametrize("method", ASKING)
 async def test_the_call_back_on_the_wire(network: Network, method: str) -> None:
-    async with network.raw(asking_server()) as raw:
-        raw.call(method, "now", id="mine")
-        asked = await raw.receive()
-        assert asked["method"] == "confirm"
-        assert asked["params"] in (["now"], {"question": "now"})
-        assert asked["id"] != "mine"
-        await raw.silence()
-        raw.answer(asked, "yes")
-        assert await raw.receive() == {"jsonrpc": "2.0", "id": "mine", "result": "the peer says yes"}
-
-
-@pytest.mark.parametrize("method", ASKING)
-async def test_the_same_ids_both_ways_do_not_meet(network: Network, method: str) -> None:
     """The peer uses the very id that our call back has, for calls of its own and as an answer to nothing."""
     async with network.raw(asking_server()) as raw:
         raw.call(method, "one", id=1)
         asked = await raw.receive()
+        assert (asked["method"], asked["params"]) in (("confirm", ["one"]), ("confirm", {"question": "one"}))
         if method != "ask_in_order":
             raw.call(method, "two", id=asked["id"] + 1)
             other = await raw.receive()
@@ -317,34 +300,19 @@ async def test_the_same_ids_both_ways_do_not_meet(network: Network, method: str)
 
 
 @pytest.mark.lasting
-async def test_a_member_of_a_batch_calls_back(network: Network) -> None:
-    async with network.client(asking_server()) as client:
-
-        @client(offload="thread")
-        def confirm(question: str) -> str:
-            return question.upper()
-
-        async with client.batch() as batch:
-            answers = [batch.call(method, method) for method in ASKING]
-        assert [each.result() for each in answers] == [f"the peer says {method.upper()}" for method in ASKING]
-
-
-@pytest.mark.lasting
 async def test_twenty_levels_deep(network: Network) -> None:
     server = Server(threads=12)
-
-    def add_to(end: Any) -> None:
-        @end
-        async def down(n: int, ctx: Context) -> list[int]:
-            return [n, *(await ctx.peer.down(n - 1))] if n else [0]
 
     @server(offload="thread")
     def down_in_thread(n: int, ctx: Context) -> list[int]:
         return [n, *ctx.peer.down_in_thread(n - 1)] if n else [0]
 
-    add_to(server)
     async with network.client(server) as client:
-        add_to(client)
+        for end in (server, client):
+
+            @end
+            async def down(n: int, ctx: Context) -> list[int]:
+                return [n, *(await ctx.peer.down(n - 1))] if n else [0]
 
         @client(name="down_in_thread")
         async def answer(n: int, ctx: Context) -> list[int]:
@@ -352,23 +320,6 @@ async def test_twenty_levels_deep(network: Network) -> None:
 
         assert await client.down(20) == list(range(20, -1, -1))
         assert await client.down_in_thread(20) == list(range(20, -1, -1))
-
-
-@pytest.mark.lasting
-async def test_what_a_client_offers_may_call_the_server(network: Network) -> None:
-    server = asking_server()
-
-    @server
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    async with network.client(server) as client:
-
-        @client
-        async def confirm(question: str, ctx: Context) -> str:
-            return f"{question} is {await ctx.peer.add(1, 2)}"
-
-        assert await client.ask("it") == "the peer says it is 3"
 
 
 @pytest.mark.lasting
@@ -392,99 +343,45 @@ async def test_rich_values_both_ways(network: Network) -> None:
 
 
 @pytest.mark.lasting
-@pytest.mark.parametrize("kind", ["async", "thread", "inline"])
-async def test_notifications_to_the_peer(network: Network, kind: str) -> None:
+@pytest.mark.parametrize("offload", [None, "thread"])
+async def test_notifications_streams_and_progress_of_the_peer(network: Network, offload: Any) -> None:
     server = Server()
+    seen: list[Any] = []
 
-    @server(name="async")
-    async def in_loop(ctx: Context) -> str:
+    async def use(ctx: Context) -> None:
         ctx.peer.notify.note("one")
         ctx.peer.notify("note", text="two")
-        return "done"
+        stream = ctx.peer.stream.count(100)
+        assert sum([item async for item in stream]) == 4950
+        assert stream.result == "end"
+        async with ctx.peer.stream.count(10**9) as stream:
+            assert [await anext(stream) for _ in "123"] == [0, 1, 2]
+        assert await ctx.peer.total(iter(range(100)), on_progress=seen.append) == 4950
 
-    @server(name="inline")
-    def inline(ctx: Context) -> str:
+    def use_in_thread(ctx: Context) -> None:
         ctx.peer.notify.note("one")
         ctx.peer.notify("note", text="two")
-        return "done"
+        stream = ctx.peer.stream.count(100)
+        assert sum(stream) == 4950
+        assert stream.result == "end"
+        with ctx.peer.stream.count(10**9) as stream:
+            assert [next(stream) for _ in "123"] == [0, 1, 2]
+        assert ctx.peer.total(iter(range(100)), on_progress=seen.append) == 4950
 
-    server.add(inline, name="thread", offload="thread")
-    noted: list[str] = []
+    server.add(use_in_thread if offload else use, name="use", offload=offload)
     async with network.client(server) as client:
 
         @client
         def note(text: str) -> None:
-            noted.append(text)
-
-        assert await client.call(kind) == "done"
-        await until(lambda: noted == ["one", "two"])
-
-
-@pytest.mark.lasting
-async def test_streams_of_the_peer(network: Network) -> None:
-    server = Server()
-    closed: list[str] = []
-
-    @server
-    async def summed(n: int, ctx: Context) -> int:
-        stream = ctx.peer.stream.count(n)
-        total = sum([item async for item in stream])
-        assert stream.result == "end"
-        return total
-
-    @server(offload="thread")
-    def summed_in_thread(n: int, ctx: Context) -> int:
-        stream = ctx.peer.stream.count(n)
-        total = sum(stream)
-        assert stream.result == "end"
-        return total
-
-    @server
-    async def until_three(ctx: Context) -> int:
-        async with ctx.peer.stream.count(10**9) as stream:
-            async for item in stream:
-                if item == 3:
-                    break
-        return item
-
-    @server(offload="thread")
-    def until_three_in_thread(ctx: Context) -> int:
-        with ctx.peer.stream.count(10**9) as stream:
-            return next(item for item in stream if item == 3)
-
-    async with network.client(server) as client:
+            seen.append(text)
 
         @client
         def count(n: int) -> Iterator[int]:
             try:
                 yield from range(n)
             finally:
-                closed.append("closed")
+                seen.append("closed")
             return "end"
-
-        for method in ("summed", "summed_in_thread"):
-            assert await client.call(method, 100) == 4950
-        for method in ("until_three", "until_three_in_thread"):
-            assert await client.call(method) == 3
-        await until(lambda: closed == ["closed"] * 4)
-
-
-@pytest.mark.lasting
-async def test_streams_to_the_peer_and_progress_of_it(network: Network) -> None:
-    server = Server()
-    seen: list[Any] = []
-
-    @server
-    async def feed(n: int, ctx: Context) -> int:
-        total: int = await ctx.peer.total(iter(range(n)), on_progress=seen.append)
-        return total
-
-    @server(offload="thread")
-    def feed_from_thread(n: int, ctx: Context) -> int:
-        total: int = ctx.peer.total(iter(range(n)), on_progress=seen.append)
-        return total
-
-    async with network.client(server) as client:
 
         @client
         async def total(values: AsyncIterator[int], ctx: Context) -> int:
@@ -492,9 +389,9 @@ async def test_streams_to_the_peer_and_progress_of_it(network: Network) -> None:
             ctx.progress(found)
             return found
 
-        assert await client.feed(100) == 4950
-        assert await client.feed_from_thread(100) == 4950
-        assert seen == [4950, 4950]
+        assert await client.use() is None
+        await until(lambda: len(seen) == 5)
+        assert (seen[:2], seen.count("closed"), seen.count(4950)) == (["one", "two"], 2, 1)
 
 
 # -- what may go wrong ----------------------------------------------------------------------------------------------
@@ -504,6 +401,9 @@ async def test_streams_to_the_peer_and_progress_of_it(network: Network) -> None:
 @pytest.mark.parametrize("method", ASKING)
 async def test_an_error_of_the_peer_is_not_the_handlers_answer(network: Network, errors: LogLines, method: str) -> None:
     async with network.client(asking_server()) as client:
+        with pytest.raises(InternalError):
+            await client.call(method, "now")
+        errors.expect("Method not found")
 
         @client
         def confirm(question: str) -> str:
@@ -517,64 +417,35 @@ async def test_an_error_of_the_peer_is_not_the_handlers_answer(network: Network,
 
 
 @pytest.mark.lasting
-async def test_an_error_of_the_peer_as_the_handler_sees_it(network: Network) -> None:
+@pytest.mark.parametrize("offload", [None, "thread"])
+async def test_an_error_of_the_peer_as_the_handler_sees_it(network: Network, offload: Any) -> None:
     server = Server()
 
-    @server
+    def seen(error: RpcError) -> list[Any]:
+        return [type(error).__name__, error.code, error.message, error.data, error.method]
+
     async def ask(ctx: Context) -> list[Any]:
-        try:
+        with pytest.raises(RpcError) as caught:
             await ctx.peer.confirm()
-        except RpcError as error:
-            assert error.address == ctx.peer.address
-            return [type(error).__name__, error.code, error.message, error.data, error.method]
-        raise AssertionError
+        assert caught.value.address == ctx.peer.address
+        return seen(caught.value)
 
-    @server(offload="thread")
     def ask_in_thread(ctx: Context) -> list[Any]:
-        try:
+        with pytest.raises(RpcError) as caught:
             ctx.peer.confirm()
-        except RpcError as error:
-            return [type(error).__name__, error.code, error.message, error.data, error.method]
-        raise AssertionError
+        return seen(caught.value)
 
+    server.add(ask_in_thread if offload else ask, name="ask", offload=offload)
     async with network.client(server) as client:
+        client(lambda: None, name="other")
+        name, code, *_ = await client.ask()
+        assert (name, code) == ("MethodNotFound", -32601)
 
         @client
         def confirm() -> str:
             raise RpcError(77, "not today", {"why": [1]})
 
-        for method in ("ask", "ask_in_thread"):
-            assert await client.call(method) == ["RpcError", 77, "not today", {"why": [1]}, "confirm"]
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("method", ASKING)
-async def test_a_peer_that_offers_nothing(network: Network, errors: LogLines, method: str) -> None:
-    async with network.client(asking_server()) as client:
-        with pytest.raises(InternalError):
-            await client.call(method, "now")
-        assert await client.call("rpc.ping") == "pong"
-    errors.expect(r"Method not found")
-
-
-@pytest.mark.lasting
-async def test_an_end_that_offers_something_else(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def ask(ctx: Context) -> str:
-        try:
-            await ctx.peer.confirm()
-        except MethodNotFound as error:
-            return str(error.data["method"])
-        raise AssertionError
-
-    async with network.client(server) as client:
-
-        @client
-        def other() -> None: ...
-
-        assert await client.ask() == "confirm"
+        assert await client.ask() == ["RpcError", 77, "not today", {"why": [1]}, "confirm"]
 
 
 async def test_a_connection_that_is_lost_meanwhile(network: Network) -> None:
@@ -664,7 +535,7 @@ async def test_the_peer_may_be_kept_beyond_the_call(network: Network) -> None:
         assert await asyncio.to_thread(blocking.confirm, "later still") == "yes, later still"
         assert peer.is_connected
         await client.close()
-        await until(lambda: network.served[0].channel is None)
+        await until(lambda: not network.open_connections)
         assert not peer.is_connected
         with pytest.raises(ConnectionLost, match="'confirm'"):
             peer.notify.confirm("too late")
@@ -694,13 +565,10 @@ async def test_a_call_back_after_the_peers_last_word(network: Network) -> None:
     async with network.raw(server) as raw:
         raw.call("ask")
         raw.end()
-        await until(lambda: network.served[0].is_draining)
+        await network.draining()
         go.set()
         await until(lambda: len(seen) == 2)
-        messages = [await raw.receive()]
-        while messages[-1] is not None:
-            messages.append(await raw.receive())
-        assert messages[-2] == {"jsonrpc": "2.0", "id": 1, "result": "done"}
+        assert (await raw.rest())[-1] == {"jsonrpc": "2.0", "id": 1, "result": "done"}
 
 
 @pytest.mark.fake_time
@@ -720,18 +588,6 @@ async def test_a_call_back_has_a_timeout_of_its_own(network: Network) -> None:
         gave_up = await raw.receive()
         assert (gave_up["method"], gave_up["params"]) == ("$/cancelRequest", {"id": asked["id"]})
         assert await raw.result() == "no answer"
-
-
-async def test_attributes_that_are_no_methods(network: Network) -> None:
-    server, kept = peer_keeping_server()
-
-    async with network.raw(server) as raw:
-        assert await raw.result("hello") is None
-        assert await raw.result("hello_in_thread") is None
-        for peer in kept:
-            with pytest.raises(AttributeError, match="_private"):
-                _ = peer._private  # noqa: SLF001 that is no method
-            assert repr(peer) == f"<peer at {peer.address}>"
 
 
 @pytest.mark.lasting
@@ -756,18 +612,3 @@ async def test_threads_call_back_while_the_loop_is_used(network: Network) -> Non
         assert results == [[n * n, (n + 1) ** 2, (n + 2) ** 2] for n in range(20)]
     assert len(names) <= 4
     assert "MainThread" not in names
-
-
-async def test_a_raw_peer_that_answers_with_nonsense(network: Network, errors: LogLines) -> None:
-    async with network.raw(asking_server()) as raw:
-        assert isinstance(raw, RawPeer)
-        raw.call("ask", "now")
-        asked = await raw.receive()
-        raw.send({"jsonrpc": "2.0", "id": asked["id"], "error": "no object"})
-        assert await raw.code() == -32603
-        raw.call("ask", "now")
-        asked = await raw.receive()
-        raw.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"$type": "ndarray", "dtype": "<f4"}})
-        assert await raw.code() == -32603
-        await raw.silence()
-    errors.expect("method 'ask' failed", times=2)

@@ -551,9 +551,8 @@ async def test_offered_methods_are_there_on_every_connection(network: Network) -
         async def double(n: int) -> int:
             return 2 * n
 
-        for connection in range(1, 4):
+        for _ in range(3):
             assert await client.ask("double", 3) == 6
-            assert len(network.served) == connection
             cut_connections()
             await until(lambda: not server.stats()["connections"])
 
