@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +11,8 @@ import orjson
 import pytest
 
 from rpcstream import Server
-from tests.kit.http import Answer, RawHttpConnection, post
+
+from ..kit.http import Answer, RawHttpConnection, post
 
 STATELESS = "2026-07-28"
 
@@ -55,7 +56,8 @@ def request(method: str, *, meta: Any = None, call_id: Any = 1, **params: Any) -
     return {"jsonrpc": "2.0", "id": call_id, "method": method, "params": {**params, "_meta": {**META, **(meta or {})}}}
 
 
-Connect = Callable[..., Awaitable[Agent]]
+#: `async with serve(server) as agent`, and the agent of a server with this function as its only tool.
+Serve = Callable[..., Any]
 
 
 @pytest.fixture
@@ -73,3 +75,15 @@ async def serve() -> AsyncIterator[Callable[[Server], Any]]:
                 writer.close()
 
     return served
+
+
+@pytest.fixture
+def with_tool(serve: Serve) -> Serve:
+    """`async with with_tool(function) as agent`: the function is the only tool, with the name "tool"."""
+
+    def with_tool(function: Any, *, codec: Any = None, **options: Any) -> Any:
+        server = Server(mcp=True, codec=codec)
+        server.add(function, name="tool", **options)
+        return serve(server)
+
+    return with_tool

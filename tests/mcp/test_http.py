@@ -8,7 +8,6 @@ import io
 import json
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import rpcstream
 from rpcstream import CallCancelled, CallNext, Context, Hub, Limits, MethodCall, RpcError, Server
-from tests.kit.asgi import Driver
-from tests.kit.http import post
-from tests.kit.waiting import until
 
-from .conftest import META, STATELESS, Agent, request
-
-Serve = Callable[..., Any]
+from ..kit import until
+from ..kit.asgi import Driver
+from ..kit.http import post
+from .conftest import META, STATELESS, Agent, Serve, request
 
 VERSION = f"MCP-Protocol-Version: {STATELESS}"
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
@@ -99,24 +96,52 @@ async def test_what_is_no_tool_or_no_method_is_an_error_of_the_protocol(serve: S
             assert (answer.status, answer.json["error"]["code"]) == (404, -32601)
 
 
-async def test_wrong_headers_are_400(serve: Serve) -> None:
+HEADERS = {"MCP-Protocol-Version": STATELESS, "Mcp-Method": "tools/call", "Mcp-Name": "add"}
+SUPPORTED = [STATELESS, "2025-11-25", "2025-06-18"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "name", "code"),
+    [
+        ({}, "add", None),
+        *(({header: None}, "add", -32020) for header in HEADERS),
+        ({"MCP-Protocol-Version": "2025-11-25"}, "add", -32020),
+        *(({"Mcp-Method": each}, "add", -32020) for each in ("tools/list", "Tools/call")),
+        *(({"Mcp-Name": each}, "add", -32020) for each in ("sub", "add, add", "=?base64?YWRk=?=", "=?base64?/w==?=")),
+        # A header may be encoded.
+        ({"Mcp-Name": "=?base64?YWRk?="}, "add", None),
+        ({"Mcp-Name": "=?BASE64?YWRk?="}, "add", -32020),
+        ({"Mcp-Name": "=?base64?SGVsbG8sIOS4lueVjA==?="}, "Hello, 世界", -32602),
+        ({"Mcp-Name": "=?base64?IHBhZGRlZCA=?="}, " padded ", -32602),
+        ({"Mcp-Name": "=?base64?PT9iYXNlNjQ/bGl0ZXJhbD89?="}, "=?base64?literal?=", -32602),
+    ],
+)
+async def test_headers_say_what_the_message_says(serve: Serve, headers: Any, name: str, code: int | None) -> None:
+    lines = [f"{header}: {text}" for header, text in {**HEADERS, **headers}.items() if text is not None]
     async with serve(make_server()) as agent:
-        call = request("tools/call", name="add", arguments={"a": 1})
-        for lines, code in [
-            ((), -32020),
-            ((VERSION,), -32020),
-            ((VERSION, "Mcp-Method: tools/call"), -32020),
-            ((VERSION, "Mcp-Method: tools/call", "Mcp-Name: fail"), -32020),
-            (("MCP-Protocol-Version: 2025-11-25", "Mcp-Method: tools/call", "Mcp-Name: add"), -32020),
-        ]:
-            answer = await agent.post(call, *lines)
-            assert (answer.status, answer.json["error"]["code"], answer.json["id"]) == (400, code, 1)
-        answer = await agent.post({**call, "params": {"name": "add"}}, VERSION)
-        assert (answer.status, answer.json["error"]["code"]) == (400, -32602)
-        answer = await agent.post({**call, "params": {}}, "MCP-Protocol-Version: 1900-01-01")
+        answer = await agent.post(request("tools/call", name=name, arguments={"a": 1}), *lines)
+        assert (answer.status, answer.json.get("error", {}).get("code")) == (400 if code else 200, code)
+        assert answer.json["id"] == 1
+
+
+@pytest.mark.parametrize("key", META)
+@pytest.mark.parametrize("value", [None, 7, []])
+async def test_a_request_without_its_meta_is_refused(serve: Serve, key: str, value: Any) -> None:
+    meta = {name: other for name, other in {**META, key: value}.items() if other is not None}
+    message = {**request("tools/call"), "params": {"name": "add", "_meta": meta}}
+    async with serve(make_server()) as agent:
+        answer = await agent.post(message, *(f"{header}: {text}" for header, text in HEADERS.items()))
+        assert (answer.status, answer.json["error"]["code"] in (-32602, -32020)) == (400, True)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+async def test_a_version_that_is_not_spoken_is_told_which_are(serve: Serve, is_old: bool) -> None:
+    meta = {"io.modelcontextprotocol/protocolVersion": "1900-01-01"}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "ping"} if is_old else request("tools/list", meta=meta)
+    async with serve(make_server()) as agent:
+        answer = await agent.post(message, "MCP-Protocol-Version: 1900-01-01", "Mcp-Method: tools/list")
         assert (answer.status, answer.json["error"]["code"]) == (400, -32022)
-        encoded = await agent.post(call, VERSION, "Mcp-Method: tools/call", "Mcp-Name: =?base64?YWRk?=")
-        assert encoded.status == 200
+        assert answer.json["error"]["data"] == {"supported": SUPPORTED, "requested": "1900-01-01"}
 
 
 @pytest.mark.parametrize(
@@ -396,7 +421,10 @@ async def test_limits_hold(serve: Serve) -> None:
         result = await agent.call("blow", size=60_000)  # as text and as structured content: twice
         assert result["isError"]
         assert "limit is 65536 bytes" in result["content"][0]["text"]
-        assert (await agent.post(b"x" * 65537)).status == 413
+        too_large = await agent.post(b"x" * 65537)
+        assert too_large.status == 413
+        # MCP has meanings of its own for the codes from -32099 to -32000.
+        assert b"-320" not in too_large.body
 
 
 async def test_calls_and_messages_go_over_one_connection_by_turns(serve: Serve) -> None:

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rpcstream import Credentials, Limits, Server
-from rpcstream.auth.authenticator import Authenticator
 from rpcstream.cli.serve import main
-from rpcstream.mcp.stdio import StdioStream
-from rpcstream.observe.counters import Counters
-from rpcstream.server.agents import identify_starter
-from rpcstream.transports.memory import join
-from rpcstream.transports.stream import LineStream
+
+from .conftest import META
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import asyncio, os
-from rpcstream import Context, Server
+from rpcstream import Context, Limits, Server
 
 print("while it is imported")
-server = Server(authenticate=lambda credentials: {"t": "me"}.get(credentials.token))
+async def find(credentials):
+    return {"t": "me"}.get(credentials.token)
+
+limits = Limits(idle_timeout=0.1, max_message_size=200_000, max_json_size=100_000)
+server = Server(authenticate=find, limits=limits)
 
 @server
 async def add(a: int, b: int, ctx: Context) -> str:
     print("in a handler")
     os.system("echo in another program")
     input_is_empty = os.read(0, 1) == b""
-    ctx.progress("half")
-    await asyncio.sleep(0.01)
+    for value in ("half", 0.7, [2, 3], 0.1, {"done": 3, "total": 4, "message": "nearly"}, {"x": 1}):
+        ctx.progress(value)
+        await asyncio.sleep(0.01)
     return f"{a + b} {ctx.identity} {input_is_empty}"
 
 @server
@@ -46,37 +48,43 @@ async def hold(ctx: Context) -> None:
 """
 
 
-def talk(folder: Path, *lines: Any, token: str | None = "t") -> tuple[list[Any], str, int]:
-    """Send these lines; gives what comes on standard output, as JSON, and on standard error, and the exit status."""
-    file = folder / "app.py"
-    file.write_text(PROGRAM)
-    text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
-    environment = {name: value for name, value in os.environ.items() if name != "RPCSTREAM_TOKEN"}
-    if token is not None:
-        environment["RPCSTREAM_TOKEN"] = token
-    command = [sys.executable, "-m", "rpcstream.cli.serve", "--mcp", str(file)]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, env=environment)
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr, done.returncode
+class Host:
+    """A program that has started `rpcstream-server --mcp`, and speaks with it."""
+
+    def __init__(self, folder: Path, *target: str, token: str | None = "t") -> None:
+        (folder / "app.py").write_text(PROGRAM)
+        environment = {name: value for name, value in os.environ.items() if name != "RPCSTREAM_TOKEN"}
+        if token is not None:
+            environment["RPCSTREAM_TOKEN"] = token
+        command = [sys.executable, "-m", "rpcstream.cli.serve", "--mcp", *(target or ["app.py"])]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            command, cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment
+        )
+
+    def talk(self, *lines: Any) -> tuple[list[Any], str, int]:
+        """Send these lines, and end; gives what comes as JSON, what comes on standard error, and the status."""
+        text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
+        out, err = self.process.communicate(text, timeout=60)
+        return [json.loads(line) for line in out.splitlines()], err, self.process.returncode
 
 
 def request(call_id: int, method: str, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": call_id, "method": method, "params": params}
 
 
+def cancelled(call_id: int) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": call_id}}
+
+
 def test_messages_and_nothing_else_come_on_standard_output(tmp_path: Path) -> None:
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": {},
-        "progressToken": "p",
-    }
-    said, logged, status = talk(
-        tmp_path,
+    said, logged, status = Host(tmp_path).talk(
         request(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={}),
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
         request(2, "tools/call", name="hold"),
-        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}},
-        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}},
-        request(3, "tools/call", name="add", arguments={"a": 1, "b": 2}, _meta=meta),
+        cancelled(2),
+        cancelled(99),
+        request(3, "tools/call", name="add", arguments={"a": 1, "b": 2}, _meta={**META, "progressToken": "p"}),
         "no JSON",
         [],
         request(4, "ping"),
@@ -89,60 +97,51 @@ def test_messages_and_nothing_else_come_on_standard_output(tmp_path: Path) -> No
     assert by_id[4]["result"] == {}
     assert 2 not in by_id  # a call that was cancelled is not answered
     assert [message["error"]["code"] for message in said if "error" in message] == [-32700, -32600]
-    [progress] = [message for message in said if "method" in message]
-    assert progress["params"] == {"progressToken": "p", "progress": 1, "message": "half"}
+    # What is no number counts one further, and what is not further is left out.
+    assert [message["params"] for message in said if "method" in message] == [
+        {"progressToken": "p", "progress": 1, "message": "half"},
+        {"progressToken": "p", "progress": 2, "total": 3},
+        {"progressToken": "p", "progress": 3, "total": 4, "message": "nearly"},
+        {"progressToken": "p", "progress": 4, "message": '{"x": 1}'},
+    ]
     for text in ("while it is imported", "in a handler", "in another program"):
         assert text in logged
 
 
 @pytest.mark.parametrize(("token", "reason"), [(None, "is not set"), ("wrong", "is not accepted")])
-async def test_a_server_with_authentication_asks_for_a_token(
-    monkeypatch: pytest.MonkeyPatch, token: str | None, reason: str
-) -> None:
-    async def look_up(credentials: Credentials) -> str | None:
-        return {"t": "me"}.get(credentials.token or "")
-
-    authenticator = Authenticator(authenticate=look_up, timeout=None, counters=Counters())
-    monkeypatch.setenv("RPCSTREAM_TOKEN", "t")
-    assert await identify_starter(authenticator) == "me"
-    monkeypatch.delenv("RPCSTREAM_TOKEN")
-    if token is not None:
-        monkeypatch.setenv("RPCSTREAM_TOKEN", token)
-    with pytest.raises(PermissionError, match=f"the token in RPCSTREAM_TOKEN {reason}"):
-        await identify_starter(authenticator)
+def test_a_server_with_authentication_asks_for_a_token(tmp_path: Path, token: str | None, reason: str) -> None:
+    said, logged, status = Host(tmp_path, token=token).talk(request(1, "ping"))
+    assert (said, status) == ([], 1)
+    assert f"the token in RPCSTREAM_TOKEN {reason}" in logged
 
 
-def test_an_empty_line_and_what_begins_as_a_frame_end_nothing(tmp_path: Path) -> None:
-    said, _, status = talk(
-        tmp_path, request(1, "ping"), "", " \t", "@10 10", request(2, "ping"), "@1 1 ", "", request(3, "ping")
-    )
-    assert status == 0
-    assert [message.get("id") for message in said] == [1, None, 2, None, 3]
-    assert [message["error"]["code"] for message in said if "error" in message] == [-32700, -32700]
-
-
-@pytest.mark.parametrize("text", ["\u00e9" * 5_000_000, "x" * 70_000_000], ids=["max_json_size", "max_message_size"])
-def test_a_message_that_is_too_large_is_answered_with_its_id(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["\u00e9" * 60_000, "x" * 300_000], ids=["max_json_size", "max_message_size"])
+def test_odd_and_large_lines_are_answered_and_end_nothing(tmp_path: Path, text: str) -> None:
     large = json.dumps({"jsonrpc": "2.0", "id": "large", "method": "ping", "params": [text]}, ensure_ascii=False)
-    said, _, status = talk(tmp_path, large, request(2, "ping"))
+    lines = (request(1, "ping"), "", " \t", "@10 10", request(2, "ping"), "@1 1 ", large, request(3, "ping"))
+    said, _, status = Host(tmp_path).talk(*lines)
     assert status == 0
-    assert [message["id"] for message in said] == ["large", 2]
-    assert said[0]["error"]["code"] == -31001
+    assert [message.get("id") for message in said] == [1, None, 2, None, "large", 3]
+    assert [message["error"]["code"] for message in said if "error" in message] == [-32700, -32700, -31001]
 
 
-async def test_a_host_that_leaves_it_alone_for_days_finds_it_there() -> None:
-    server = Server(limits=Limits(idle_timeout=1.0))
-    async with server.in_memory() as accept:
-        line, other = accept(), accept()
-        assert isinstance(line, LineStream)
-        assert isinstance(other, LineStream)
-        stream = StdioStream(other.session, on_end=lambda: None, limits=server.limits)  # type: ignore[arg-type]
-        days = asyncio.get_running_loop().time() + 1e6
-        for each in (line, stream):
-            join(each, asyncio.Protocol())
-        assert stream.check(days) is None
-        assert "idle_timeout" in str(line.check(days))
-        stream.abort("the end of the test")
+def test_a_host_that_leaves_it_alone_finds_it_there(tmp_path: Path) -> None:
+    """Longer than `idle_timeout`."""
+    host = Host(tmp_path)
+    assert host.process.stdin is not None
+    assert host.process.stdout is not None
+    host.process.stdin.write(json.dumps(request(1, "ping")) + "\n")
+    host.process.stdin.flush()
+    assert json.loads(host.process.stdout.readline())["result"] == {}
+    time.sleep(1)
+    said, _, status = host.talk(request(2, "ping"))
+    assert (status, [message["id"] for message in said]) == (0, [2])
+
+
+def test_the_methods_of_every_server_of_functions_are_no_tools(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text("def control_pump(speed):\n    return speed\n")
+    said, _, status = Host(tmp_path, "-f", "functions").talk(request(1, "tools/list", _meta=META))
+    assert (status, [tool["name"] for tool in said[0]["result"]["tools"]]) == (0, ["control_pump"])
 
 
 @pytest.mark.parametrize("option", ["--hub", "--port=1", "--host=x", "--unix=x", "--workers=2", "--path=/x"])

@@ -1,10 +1,11 @@
-"""Which tools there are, what their schemas say, and how the arguments of agents become those of methods."""
+"""Which tools there are, what their schemas say, what arguments agents give, and what they see of results."""
 
 from __future__ import annotations
 
 import base64
 import datetime
-import types
+import io
+import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -15,262 +16,310 @@ import PIL.Image
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import Server, Shape
-from rpcstream.cli.load import functions_server
-from rpcstream.errors import InvalidParams
-from rpcstream.mcp.tools import MAX_DESCRIPTION, PAGE_TOOLS, Tool, Tools
+from rpcstream import Codec, ImageOptions, RpcError, Server, Shape
 
-from ..internals import document_of, registry_of
+from .conftest import Serve
+
+Picture = PIL.Image.Image
 
 
 @dataclass
 class Node:
     name: str
-    picture: PIL.Image.Image | None = None
+    picture: Picture | None = None
     children: list[Node] = field(default_factory=list)
 
 
-def tools_of(server: Server) -> Tools:
-    return Tools(registry_of(server), document_of(server).whole)
+class Pair:
+    """A type that is registered with a codec."""
+
+    parts = (2, 1)
 
 
-def tool_of(function: Any, **options: Any) -> Tool:
-    server = Server()
-    server.add(function, name="tool", **options)
-    found = tools_of(server).by_name("tool")
-    assert found is not None
-    return found
+def png(width: int = 1) -> str:
+    file = io.BytesIO()
+    PIL.Image.new("L", (width, 1)).save(file, "png")
+    return base64.b64encode(file.getvalue()).decode()
 
 
-def definition(function: Any) -> dict[str, Any]:
-    parsed: dict[str, Any] = orjson.loads(tool_of(function).definition)
-    return parsed
+def image(width: int = 1) -> dict[str, str]:
+    return {"type": "image", "data": png(width), "mimeType": "image/png"}
 
 
-def test_a_tool_has_the_docstring_and_the_schemas_of_its_function() -> None:
-    def weather(city: str, days: int = 3, *, at: datetime.date | None = None) -> dict[str, float]:
-        """The weather.
+# -- definitions ----------------------------------------------------------------------------------------------------
 
-        Of a city.
-        """
-        return {}
 
-    assert definition(weather) == {
+def weather(city: str, days: int = 3, *, at: datetime.date | None = None) -> dict[str, float]:
+    """The weather.
+
+    Of a city.
+    """
+    return {city: float(days)}
+
+
+async def test_a_tool_has_the_docstring_and_the_schemas_of_its_function(with_tool: Serve) -> None:
+    async with with_tool(weather) as agent:
+        [tool] = await agent.tools()
+    properties = tool["inputSchema"].pop("properties")
+    assert tool == {
         "name": "tool",
         "description": "The weather.\n\nOf a city.",
         "inputSchema": {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "type": "object",
-            "properties": definition(weather)["inputSchema"]["properties"],
             "additionalProperties": False,
             "required": ["city"],
         },
         "outputSchema": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
     }
-    assert definition(weather)["inputSchema"]["properties"]["days"] == {"type": "integer", "default": 3}
+    assert properties["days"] == {"type": "integer", "default": 3}
 
 
-def test_where_structured_content_must_be_an_object_other_results_are_in_one() -> None:
-    def count() -> list[Node]:
-        return []
-
-    def one() -> int:
+@pytest.mark.parametrize(
+    ("hint", "options", "schema"),
+    [
+        (int, {}, {"type": "integer"}),
+        (Iterator[int], {}, {"type": "array", "items": {"type": "integer"}}),
+        # Where a result is not known or not checked, or there are pictures in it, it has no schema.
+        *((hint, {}, None) for hint in (Any, object, list, dict, dict[str, Any], NDArray[np.float32], bytes | None)),
+        (list[Node], {}, None),
+        (int, {"check_result": False}, None),
+    ],
+)
+async def test_the_schema_of_a_result(with_tool: Serve, hint: Any, options: Any, schema: Any) -> None:
+    def once() -> Any:
         return 1
 
-    def known() -> dict[str, int]:
-        return {}
+    def several() -> Any:
+        yield 1
 
-    parsed = orjson.loads(tool_of(one).definition_with_handshake)
-    assert parsed["outputSchema"] == {
-        "type": "object",
-        "properties": {"result": {"type": "integer"}},
-        "required": ["result"],
-    }
-    assert tool_of(one).is_wrapped
-    assert not tool_of(known).is_wrapped
-    assert not tool_of(count).has_output_schema  # there are pictures in it
-
-
-@pytest.mark.parametrize("hint", [Any, object, list, dict, dict[str, Any], NDArray[np.float32], bytes | None])
-def test_a_result_of_which_not_all_is_known_has_no_schema(hint: Any) -> None:
-    def tool() -> Any: ...
-
-    tool.__annotations__["return"] = hint
-    assert not tool_of(tool).has_output_schema
-    assert "outputSchema" not in definition(tool)
+    function = several if hint == Iterator[int] else once
+    function.__annotations__["return"] = hint
+    async with with_tool(function, **options) as agent:
+        [tool] = await agent.tools()
+        assert tool.get("outputSchema") == schema
+        if hint is int and schema:
+            # Where structured content must be an object, other results are in one.
+            old = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+            [tool] = (await agent.post(old, "MCP-Protocol-Version: 2025-11-25")).json["result"]["tools"]
+            members = {"properties": {"result": {"type": "integer"}}, "required": ["result"]}
+            assert tool["outputSchema"] == {"type": "object", **members}
 
 
-def test_a_result_that_is_not_checked_has_no_schema() -> None:
-    def tool() -> int:
-        return 1
+async def test_classes_and_arrays_among_the_definitions(with_tool: Serve) -> None:
+    def draw(node: Node, v: Annotated[NDArray[np.float32], Shape(None, 3)]) -> None: ...
 
-    assert tool_of(tool).has_output_schema
-    assert not tool_of(tool, check_result=False).has_output_schema
-
-
-def test_classes_stand_among_the_definitions_of_their_tool() -> None:
-    def draw(node: Node) -> None: ...
-
-    schema = definition(draw)["inputSchema"]
+    async with with_tool(draw) as agent:
+        [tool] = await agent.tools()
+    schema = tool["inputSchema"]
     assert schema["properties"]["node"] == {"$ref": "#/$defs/Node"}
-    node = schema["$defs"]["Node"]
-    assert node["properties"]["children"]["items"] == {"$ref": "#/$defs/Node"}
+    assert schema["$defs"]["Node"]["properties"]["children"]["items"] == {"$ref": "#/$defs/Node"}
+    described = schema["$defs"]["NdArray_f4_Nx3"]["anyOf"][0]["description"]
+    assert described.endswith("dtype <f4; shape (any, 3)")
     assert b"$type" not in orjson.dumps(schema)
     assert b"x-image" not in orjson.dumps(schema)
 
 
-def test_an_image_is_given_as_content_or_as_base64() -> None:
-    def show(picture: PIL.Image.Image, others: list[Node], **more: PIL.Image.Image) -> None: ...
-
-    tool = tool_of(show)
-    content = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
-    given = {"picture": content, "others": [{"name": "x", "picture": content}], "third": content}
-    assert tool.params(given) == {"picture": "AAAA", "others": [{"name": "x", "picture": "AAAA"}], "third": "AAAA"}
-    assert tool.params({"picture": "data:image/png;base64,AAAA"}) == {"picture": "data:image/png;base64,AAAA"}
-    # What is no picture stays as it is, whatever it looks like.
-    deeper = {"picture": "", "others": [{"name": content, "children": [{"name": "y", "picture": content}]}]}
-    params: Any = tool.params(deeper)
-    assert params["others"][0]["name"] == content
-    assert params["others"][0]["children"][0]["picture"] == "AAAA"
+async def test_names_fit_and_no_two_are_the_same(serve: Serve) -> None:
+    server = Server(mcp=True)
+    given = ("a.b", "a b", "a_b", "a/b", "größe", "x" * 300, "x" * 301)
+    for name in given:
+        server.add(lambda name=name: name, name=name, check_result=False)
+    async with serve(server) as agent:
+        names = [tool["name"] for tool in await agent.tools()]
+        assert names == sorted(names)
+        assert {"a.b", "a_b", "a_b_2", "a_b_3", "gr__e", "x" * 128, f"{'x' * 126}_2"} == set(names)
+        assert {(await agent.call(name))["content"][0]["text"] for name in names} == set(given)
 
 
-def array_in(tagged: dict[str, Any]) -> Any:
-    data = np.frombuffer(base64.b64decode(tagged["data"]), tagged["dtype"])
-    return data.reshape(tagged["shape"])
-
-
-def test_nested_lists_are_an_array_in_the_wanted_dtype() -> None:
-    def norm(v: NDArray[np.float32], w: np.ndarray, u: NDArray[np.uint8] | None = None) -> float:
-        return 0.0
-
-    params: Any = tool_of(norm).params({"v": [[1, 2], [3, 4]], "w": [1, 2], "u": [255]})
-    assert array_in(params["v"]).dtype == np.float32
-    np.testing.assert_array_equal(array_in(params["v"]), [[1, 2], [3, 4]])
-    assert array_in(params["w"]).dtype == np.int64
-    assert array_in(params["u"]).dtype == np.uint8
-    blob = {"type": "resource", "resource": {"uri": "x://y", "blob": "AAAA"}}
-    assert tool_of(norm).params({"v": blob, "w": "BBBB"}) == {"v": "AAAA", "w": "BBBB"}
-
-
-@pytest.mark.parametrize("lists", [[[1], [1, 2]], ["a"], [[{}]], [10**30]])
-def test_lists_that_are_no_array_are_refused(lists: Any) -> None:
-    def norm(v: np.ndarray) -> float:
-        return 0.0
-
-    with pytest.raises(ValueError, match="v: the lists are no array"):
-        tool_of(norm).params({"v": lists})
-
-
-def test_the_form_of_an_array_is_told_in_words() -> None:
-    def norm(v: Annotated[NDArray[np.float32], Shape(None, 3)]) -> float:
-        return 0.0
-
-    described = definition(norm)["inputSchema"]["$defs"]["NdArray_f4_Nx3"]["anyOf"][0]["description"]
-    assert described.endswith("dtype <f4; shape (any, 3)")
-
-
-def test_a_stream_and_a_list_of_arrays_are_given_as_lists() -> None:
-    async def each(frames: AsyncIterator[NDArray[np.uint8]]) -> AsyncIterator[int]:
-        async for frame in frames:
-            yield frame.size
-
-    params: Any = tool_of(each).params({"frames": [[[1, 2]], [[3, 4]]]})
-    assert [frame["shape"] for frame in params["frames"]] == [[1, 2], [1, 2]]
-
-
-def test_further_positional_arguments_are_a_list() -> None:
-    def total(unit: str, *numbers: float) -> float:
-        return 0.0
-
-    tool = tool_of(total)
-    assert definition(total)["inputSchema"]["properties"]["numbers"]["type"] == "array"
-    assert tool.params({"unit": "m", "numbers": [1, 2]}) == ["m", 1, 2]
-    assert tool.params({"unit": "m", "numbers": []}) == {"unit": "m"}
-    with pytest.raises(ValueError, match="unit must be given"):
-        tool.params({"numbers": [1]})
-    with pytest.raises(ValueError, match="numbers does not go with"):
-        tool.params({"unit": "m", "numbers": [1], "by": 2})
-    with pytest.raises(ValueError, match="numbers must be an array"):
-        tool.params({"unit": "m", "numbers": 1})
-
-
-def test_names_fit_and_no_two_are_the_same() -> None:
-    server = Server()
-    for name in ("a.b", "a b", "a_b", "a/b", "größe", "x" * 300, "x" * 301):
-        server.add(lambda: 1, name=name)
-    names = [orjson.loads(tool)["name"] for tool in tools_of(server).page(None, None, is_stateless=True)[0]]
-    assert names == sorted(names)
-    assert {"a.b", "a_b", "a_b_2", "a_b_3", "gr__e", "x" * 128, f"{'x' * 126}_2"} == set(names)
-    tools = tools_of(server)
-    assert {tool.method.name for name in names if (tool := tools.by_name(name))} == set(server.methods) - {
-        name for name in server.methods if name.startswith("rpc.")
-    }
-
-
-def test_thousands_of_tools_and_long_descriptions_come_in_pages() -> None:
-    server = Server()
+async def test_thousands_of_tools_and_long_descriptions_come_in_pages(serve: Serve) -> None:
+    server = Server(mcp=True)
 
     def work(a: int) -> int:
         return a
 
     work.__doc__ = "x" * 20_000
-    for number in range(2 * PAGE_TOOLS):
+    for number in range(1000):
         server.add(work, name=f"work{number:04}")
-    tools = tools_of(server)
     seen: list[str] = []
-    cursor: str | None = None
-    pages = 0
-    while True:
-        page, cursor = tools.page(cursor, None, is_stateless=True)
-        assert sum(map(len, page)) < 1_000_000
-        seen += [orjson.loads(tool)["name"] for tool in page]
-        assert len(orjson.loads(page[0])["description"]) == MAX_DESCRIPTION
-        pages += 1
-        if cursor is None:
-            break
-    assert seen == [f"work{number:04}" for number in range(2 * PAGE_TOOLS)]
-    assert pages > 1
+    more: dict[str, Any] = {}
+    async with serve(server) as agent:
+        while True:
+            answer = await agent.ask("tools/list", **more)
+            assert len(answer.body) < 1_100_000
+            page = answer.json["result"]
+            seen += [tool["name"] for tool in page["tools"]]
+            assert len(page["tools"][0]["description"]) < 20_000
+            if "nextCursor" not in page:
+                break
+            more = {"cursor": page["nextCursor"]}
+        assert (seen, bool(more)) == ([f"work{number:04}" for number in range(1000)], True)
+        for cursor in ("%", "/w==", "x" * 100_000, "é", 7):
+            answer = await agent.ask("tools/list", cursor=cursor)
+            assert (answer.status, answer.json["error"]["code"]) == (400, -32602)
 
 
-@pytest.mark.parametrize("cursor", ["%", "/w==", "x" * 100_000, "é"])
-def test_a_cursor_that_was_not_given_is_refused(cursor: str) -> None:
-    with pytest.raises(InvalidParams, match="the cursor is none of this server"):
-        tools_of(Server()).page(cursor, None, is_stateless=True)
-
-
-def test_a_method_may_be_left_out_added_later_and_replaced() -> None:
-    server = Server()
+async def test_methods_that_are_no_tools_and_what_is_said_of_others(serve: Serve) -> None:
+    server = Server(mcp=True, description="About pictures.")
     server.add(lambda: 1, name="a", mcp=False)
-    tools = tools_of(server)
-    assert tools.page(None, None, is_stateless=True) == ([], None)
-    server.add(lambda: 1, name="a", replace=True)
     server.add(lambda: 1, name="b", idempotent=True)
-    assert tools.by_name("a") is not None
-    assert orjson.loads(tools.page(None, None, is_stateless=True)[0][1])["annotations"] == {"idempotentHint": True}
-
-
-def test_what_is_deprecated_says_so_and_why() -> None:
-    server = Server(description="About pictures.")
     server.add(lambda: 1, name="old", deprecated="use new")
-    tools = tools_of(server)
-    [shown] = tools.page(None, None, is_stateless=True)[0]
-    assert orjson.loads(shown)["description"] == "Deprecated: use new."
-    assert tools.instructions == "About pictures."
+    async with serve(server) as agent:
+        b, old = await agent.tools()
+        assert (b["annotations"], old["description"]) == ({"idempotentHint": True}, "Deprecated: use new.")
+        assert (await agent.ask("server/discover")).json["result"]["instructions"] == "About pictures."
+        server.add(lambda: 1, name="a", replace=True)
+        assert [tool["name"] for tool in await agent.tools()] == ["a", "b", "old"]
 
 
-def test_the_methods_of_every_server_of_functions_are_no_tools() -> None:
-    module = types.ModuleType("functions")
-    module.control_pump = lambda speed: speed  # type: ignore[attr-defined]
-    module.__all__ = ["control_pump"]  # type: ignore[attr-defined]
-    server = functions_server(module, pattern="control_*")
-    assert {"ping", "print", "stop"} < server.methods.keys()
-    assert [orjson.loads(tool)["name"] for tool in tools_of(server).page(None, None, is_stateless=True)[0]] == [
-        "control_pump"
-    ]
+# -- arguments ------------------------------------------------------------------------------------------------------
 
 
-def test_a_generator_is_a_tool_that_gives_all_items() -> None:
-    def count(n: int) -> Iterator[int]:
-        yield from range(n)
+async def test_an_image_is_given_as_content_or_as_base64(with_tool: Serve) -> None:
+    def show(picture: Picture, others: list[Node] = [], **more: Picture) -> list[Any]:  # noqa: B006
+        found = [node.picture or node.children[0].picture for node in others]
+        return [each.size[0] for each in (picture, *found, *more.values())]
 
-    assert definition(count)["outputSchema"] == {"type": "array", "items": {"type": "integer"}}
+    deep = {"name": "x", "children": [{"name": "y", "picture": image(4)}]}
+    async with with_tool(show) as agent:
+        for given, widths in [
+            ({"picture": image(2), "others": [{"name": "x", "picture": image(3)}], "third": image(4)}, [2, 3, 4]),
+            ({"picture": f"data:image/png;base64,{png(5)}"}, [5]),
+            ({"picture": png(6), "others": [deep]}, [6, 4]),
+        ]:
+            assert (await agent.call("tool", **given))["structuredContent"] == widths
+        # What is no picture stays as it is, whatever it looks like.
+        assert (await agent.call("tool", picture=png(), others=[{**deep, "name": image()}]))["isError"]
+
+
+async def test_nested_lists_are_an_array_in_the_wanted_dtype(with_tool: Serve) -> None:
+    def kinds(v: NDArray[np.float32], w: np.ndarray, u: NDArray[np.uint8] | None = None) -> list[Any]:
+        return [[each.dtype.str, each.tolist()] for each in (v, w, u) if each is not None]
+
+    async with with_tool(kinds) as agent:
+        result = await agent.call("tool", v=[[1, 2], [3, 4]], w=[1, 2], u=[255])
+        assert result["structuredContent"] == [["<f4", [[1.0, 2.0], [3.0, 4.0]]], ["<i8", [1, 2]], ["|u1", [255]]]
+        for lists in ([[1], [1, 2]], ["a"], [[{}]], [10**30]):
+            params = {"name": "tool", "arguments": {"v": [1], "w": lists}}
+            call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+            result = (await agent.post(json.dumps(call).encode())).json["result"]
+            assert "w: the lists are no array" in result["content"][0]["text"]
+
+
+async def test_a_stream_of_arrays_is_given_as_lists(with_tool: Serve) -> None:
+    async def each(frames: AsyncIterator[NDArray[np.uint8]]) -> AsyncIterator[list[int]]:
+        async for frame in frames:
+            yield list(frame.shape)
+
+    async with with_tool(each) as agent:
+        assert (await agent.call("tool", frames=[[[1, 2]], [[3, 4]]]))["structuredContent"] == [[1, 2], [1, 2]]
+
+
+async def test_further_positional_arguments_are_a_list(with_tool: Serve) -> None:
+    def total(unit: str, *numbers: float, by: int = 1) -> list[Any]:
+        return [unit, *numbers]
+
+    async with with_tool(total) as agent:
+        [tool] = await agent.tools()
+        assert tool["inputSchema"]["properties"]["numbers"]["type"] == "array"
+        for given, found in [
+            ({"unit": "m", "numbers": [1, 2]}, ["m", 1, 2]),
+            ({"unit": "m", "numbers": []}, ["m"]),
+            ({"numbers": [1]}, "unit must be given"),
+            ({"unit": "m", "numbers": 1}, "numbers must be an array"),
+        ]:
+            result = await agent.call("tool", **given)
+            assert found in (result.get("structuredContent"), None) or found in result["content"][0]["text"]
+
+
+# -- results --------------------------------------------------------------------------------------------------------
+
+
+def file_in(block: Any) -> io.BytesIO:
+    return io.BytesIO(base64.b64decode(block["resource"]["blob"]))
+
+
+@pytest.mark.parametrize("name", [None, "raw", "qoi", "jpeg", "webp"])
+async def test_an_image_is_an_image_in_a_format_that_agents_read(with_tool: Serve, name: Any) -> None:
+    picture = PIL.Image.new("RGB", (3, 2), (10, 20, 30))
+    codec = Codec(images=ImageOptions(format=name)) if name else None
+    async with with_tool(lambda: picture, codec=codec) as agent:
+        [block] = (await agent.call("tool"))["content"]
+    assert (block["type"], block["mimeType"]) == ("image", f"image/{name if name in ('jpeg', 'webp') else 'png'}")
+    opened = PIL.Image.open(io.BytesIO(base64.b64decode(block["data"])))
+    assert opened.size == (3, 2)
+    assert name in ("jpeg", "webp") or opened.tobytes() == picture.tobytes()
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([[1.5, np.nan], [np.inf, -2]], np.float32),
+        *(np.zeros((0, 3)), np.array(7), np.array(["2020-01-01"], "M8[D]"), np.array([1j]), np.ones(3, bool)),
+    ],
+)
+async def test_an_array_is_described_and_attached(with_tool: Serve, array: Any) -> None:
+    async with with_tool(lambda: array) as agent:
+        text, resource = (await agent.call("tool"))["content"]
+    assert resource["resource"]["mimeType"] == "application/x-npy"
+    assert resource["resource"]["uri"] == "rpcstream://result/1.npy"
+    np.testing.assert_array_equal(np.load(file_in(resource)), array)
+    if array.shape == (2, 2):
+        described = "array 1: float32, shape (2, 2), least -2.0, greatest 1.5, mean -0.25, 2 not finite"
+        assert text["text"].startswith(described)
+
+
+async def test_parts_of_a_result_are_named_in_its_text(with_tool: Serve) -> None:
+    value = {"name": "x", "pictures": [PIL.Image.new("L", (1, 1))], "v": np.arange(2), "raw": b"abc"}
+    async with with_tool(lambda: value) as agent:
+        text, image, array, npy, size, raw = (await agent.call("tool"))["content"]
+    assert text["text"] == '{"name": "x", "pictures": ["[image 1]"], "v": "[array 2]", "raw": "[bytes 3]"}'
+    assert (image["type"], npy["type"], raw["type"]) == ("image", "resource", "resource")
+    assert array["text"].startswith("array 2: int64, shape (2,)")
+    assert (size["text"], file_in(raw).read()) == ("bytes 3: 3 bytes", b"abc")
+    codec = Codec()
+    codec.register(Pair, "pair", encode=lambda pair: {"parts": np.array(pair.parts)}, decode=lambda parts: Pair())
+    async with with_tool(lambda: Pair(), codec=codec) as agent:
+        text, _, resource = (await agent.call("tool"))["content"]
+    assert text["text"] == '{"$type": "pair", "parts": "[array 1]"}'
+    np.testing.assert_array_equal(np.load(file_in(resource)), [2, 1])
+    async with with_tool(lambda: np.zeros(4 * 1024 * 1024 + 1, np.uint8)) as agent:
+        [block] = (await agent.call("tool"))["content"]
+    assert block["text"].endswith("(not attached: it is larger than 4194304 bytes)")
+
+
+TEXT = '{"$type":"float","value":"nan"}'
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "structured"),
+    [
+        ("a\nb", "a\nb", "a\nb"),
+        (12345678901234567890123, "12345678901234567890123", 12345678901234567890123),
+        ({"result": 1}, '{"result": 1}', {"result": 1}),
+        ([float("nan"), {"a": float("-inf")}, TEXT], None, [None, {"a": None}, TEXT]),
+    ],
+)
+async def test_a_plain_result(with_tool: Serve, value: Any, text: str | None, structured: Any) -> None:
+    hints: dict[type, Any] = {str: str, int: int, dict: dict[str, int], list: list[float | dict[str, float] | str]}
+
+    def tool() -> Any:
+        return value
+
+    tool.__annotations__["return"] = hints[type(value)]
+    async with with_tool(tool) as agent:
+        result = await agent.call("tool")
+    assert text is None or result["content"][0]["text"].replace('":1', '": 1') == text
+    assert result["structuredContent"] == (structured if type(value) is not int else float(structured))
+
+
+async def test_an_error_says_what_an_agent_can_mend(with_tool: Serve) -> None:
+    def fail(message: str, data: dict[str, Any]) -> None:
+        raise RpcError(1, message, data)
+
+    async with with_tool(fail) as agent:
+        data = {"reason": "it is not in the list", "nearest": ["Ulm"]}
+        result = await agent.call("tool", message="No such city", data=data)
+        assert result["content"][0]["text"] == 'No such city: it is not in the list\n{"nearest": ["Ulm"]}'
+        result = await agent.call("tool", message="x", data={"x": "y" * 100_000})
+        assert len(result["content"][0]["text"]) < 5000
