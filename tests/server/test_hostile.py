@@ -4,76 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import itertools
 import logging
+import socket
 import struct
+import threading
+import time
 import zlib
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
-from numpy.typing import NDArray
-from PIL import Image
 
-from rpcstream import Limits, Server
+from rpcstream import AsyncClient, Client, Limits
+from rpcstream.testing import connections_of, serve_in_thread
 
-from ..internals import open_connections
+from ..kit import RawPeer, UsualServer, batch, raw_peers, request, until
 
-LIMITS = Limits(
-    max_message_size=100_000,
-    max_batch=10,
-    max_calls=8,
-    write_buffer=64 * 1024,
-    max_connections=20,
-    max_image_pixels=10_000,
-)
+LIMITS = Limits(max_message_size=100_000, max_batch=10, max_calls=8, write_buffer=64 * 1024, max_image_pixels=10_000)
 
 
-def make_server(limits: Limits = LIMITS) -> Server:
-    server = Server(limits=limits, drain_timeout=0.5)
-
-    @server
-    def echo(value: Any) -> Any:
-        return value
-
-    @server
-    def shape(array: NDArray[np.float32]) -> list[int]:
-        return list(array.shape)
-
-    @server
-    def size(image: Image.Image) -> list[int]:
-        return list(image.size)
-
-    @server
-    async def wait(seconds: float) -> float:
-        await asyncio.sleep(seconds)
-        return seconds
-
-    @server
-    def blob(size: int) -> str:
-        return "x" * size
-
+def make_server(limits: Limits = LIMITS, **options: Any) -> UsualServer:
+    server = UsualServer(limits=limits, drain_timeout=0.5, **options)
+    server.add(lambda size: "x" * size, name="blob")
     return server
 
 
-@pytest.fixture
-async def address() -> AsyncIterator[str]:
-    async with make_server().listening(port=0) as address:
-        yield address
+async def assert_served(raw: RawPeer) -> None:
+    assert await raw.result("echo", "still here", id="last") == "still here"
 
 
-async def assert_served(raw: Any) -> None:
-    reply = await raw.call("echo", ["still here"], "last")
-    assert reply == {"jsonrpc": "2.0", "id": "last", "result": "still here"}
+def call(params: bytes, method: bytes = b"echo", **members: bytes) -> bytes:
+    more = b"".join(b',"%b":%b' % (name.encode(), value) for name, value in members.items())
+    return b'{"jsonrpc":"2.0","method":"%b","params":%b,"id":1%b}' % (method, params, more)
 
 
 @pytest.mark.parametrize(
     ("line", "code"),
     [
         (b"\xff\xfe\x00", -32700),
-        (b'{"jsonrpc":"2.0","method":"echo","params":["\xff"],"id":1}', -32700),
-        (b'{"jsonrpc":"2.0","method":"echo","params":["\\ud800"],"id":1}', -32700),
+        (call(b'["\xff"]'), -32700),
+        (call(b'["\\ud800"]'), -32700),
         (b"nonsense", -32700),
         (b"NaN", -32700),
         (b'{"a":1,}', -32700),
@@ -81,8 +54,8 @@ async def assert_served(raw: Any) -> None:
         (b"[" * 5000 + b"]" * 5000, -32700),
         (b'{"a":' * 3000, -32700),
         (b"[" * 300 + b"]" * 300, -32600),
-        (b'{"jsonrpc":"2.0","method":"echo","params":[%s%s],"id":1}' % (b"[" * 200, b"]" * 200), -32600),
-        (b'{"jsonrpc":"2.0","method":"echo","params":[%s1%s],"id":1}' % (b'{"":' * 200, b"}" * 200), -32600),
+        (call(b"[" * 201 + b"]" * 201), -32600),
+        (call(b"[" + b'{"":' * 200 + b"1" + b"}" * 200 + b"]"), -32600),
         (b"1", -32600),
         (b'"x"', -32600),
         (b"null", -32600),
@@ -90,129 +63,104 @@ async def assert_served(raw: Any) -> None:
         (b'{"jsonrpc":"1.0","method":"echo","id":1}', -32600),
         (b'{"method":"echo","id":1}', -32600),
         (b'{"jsonrpc":"2.0","method":["echo"],"id":1}', -32600),
-        (b'{"jsonrpc":"2.0","method":{},"id":1}', -32600),
-        (b'{"jsonrpc":"2.0","method":"echo","params":5,"id":1}', -32600),
-        (b'{"jsonrpc":"2.0","method":"echo","params":[1],"id":{}}', -32600),
-        (b'{"jsonrpc":"2.0","method":"echo","params":[1],"id":true}', -32600),
-        (b'{"jsonrpc":"2.0","method":"echo","params":[1],"id":[1]}', -32600),
-        (b'{"jsonrpc":"2.0","method":"wait","params":[1],"timeout":"x","id":1}', -32600),
-        (b'{"jsonrpc":"2.0","method":"wait","params":[1],"timeout":-1,"id":1}', -32600),
-        (b'{"jsonrpc":"2.0","method":"rpc.nothing","id":1}', -32601),
-        (b'{"jsonrpc":"2.0","method":"__class__","id":1}', -32601),
-        (b'{"jsonrpc":"2.0","method":"","id":1}', -32601),
+        (b'{"jsonrpc":"2.0","method":%s%s,"id":1}' % (b"[" * 1000, b"]" * 1000), -32600),
+        (call(b"5"), -32600),
+        *[(b'{"jsonrpc":"2.0","method":"echo","params":[1],"id":%b}' % each, -32600) for each in (b"{}", b"true")],
+        (call(b"[1,0]", b"echo_after", timeout=b'"x"'), -32600),
+        (call(b"[1,0]", b"echo_after", timeout=b"-1"), -32600),
+        *[(call(b"[]", each), -32601) for each in (b"rpc.nothing", b"__class__", b"")],
         (b"[]", -32600),
-        (b'{"jsonrpc":"2.0","method":"echo","params":[' + b"1" * 200_000 + b'],"id":1}', -32001),
+        (call(b"[" + b"1" * 200_000 + b"]"), -32001),
         (b"x" * 100_001, -32001),
+        (call(b"[200000]", b"blob"), -32001),
     ],
 )
-async def test_a_bad_line_gets_its_error_and_the_connection_lives(
-    address: str, connect: Any, line: bytes, code: int
-) -> None:
-    raw = await connect(address)
-    reply = await raw.ask(line)
-    assert reply["error"]["code"] == code
-    assert reply["error"]["message"]
-    assert reply["jsonrpc"] == "2.0"
-    await assert_served(raw)
+async def test_a_bad_line_gets_its_error_and_the_connection_lives(line: bytes, code: int) -> None:
+    async with raw_peers(make_server(slow_call=1e-9)) as connect:
+        raw = await connect()
+        reply = await raw.ask(line)
+        assert (reply["jsonrpc"], reply["error"]["code"]) == ("2.0", code)
+        assert reply["error"]["message"]
+        await assert_served(raw)
 
 
-_CALL = b'{"jsonrpc":"2.0","method":"echo","params":[1]'
+def member(id: bytes = b"") -> bytes:
+    return b'{"jsonrpc":"2.0","method":"echo","params":[1]%b}' % (b',"id":' + id if id else b"")
 
 
 @pytest.mark.parametrize(
-    ("members", "call_id"),
+    ("line", "id", "code"),
     [
-        ([_CALL + b',"id":"a"}', _CALL + b',"id":"b"}'] * 6, "a"),
-        ([_CALL + b"}", b"1", _CALL + b',"id":[]}', _CALL + b',"id":7}'] * 3, 7),
-        ([_CALL + b"}"] * 11, None),
-        ([b"1"] * 11, None),
+        (batch(*[member(b'"a"'), member(b'"b"')] * 6), b'"a"', -32004),
+        (batch(*[member(), b"1", member(b"[]"), member(b"7")] * 3), b"7", -32004),
+        (batch(*[member(b"1.50")] * 11), b"1.50", -32004),
+        (batch(*[member()] * 11), b"null", -32004),
+        (batch(*[b"1"] * 11), b"null", -32004),
+        (batch(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[' + b"1" * 200_000 + b"]}"), b"1", -32001),
+        (batch(call(b"[" * 300 + b"]" * 300)), b"1", -32600),
     ],
 )
-async def test_a_batch_that_is_too_large_gets_an_array_with_one_error(
-    address: str, connect: Any, members: list[bytes], call_id: Any
+async def test_what_refuses_a_whole_batch_is_an_array_with_the_id_of_the_first_call(
+    line: bytes, id: bytes, code: int
 ) -> None:
-    """With the id of the first call: clients look for their calls in an array by id."""
-    raw = await connect(address)
-    (reply,) = await raw.ask(b"[" + b",".join(members) + b"]")
-    assert (reply["id"], reply["error"]["code"]) == (call_id, -32004)
-    assert reply["error"]["data"] == {"size": len(members), "limit": 10}
-    await assert_served(raw)
-
-
-async def test_the_id_of_a_batch_that_is_too_large_is_exact(address: str, connect: Any) -> None:
-    raw = await connect(address)
-    await raw.send(b"[" + b",".join([_CALL + b',"id":1.50}'] * 11) + b"]\n")
-    assert b'"id":1.50,' in await raw.reader.readline()
+    """Clients look for their calls in an array by id."""
+    async with raw_peers(make_server()) as connect:
+        raw = await connect()
+        raw.send(line)
+        text = await raw.receive_bytes()
+        assert text is not None
+        assert b'"id":%b,' % id in text
+        (reply,) = orjson.loads(text)
+        assert reply["error"]["code"] == code
+        await assert_served(raw)
 
 
 @pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        (b'[{"jsonrpc":"2.0","id":"a","method":"echo","params":[' + b"1" * 200_000 + b"]}]", -32001),
-        (b'[{"jsonrpc":"2.0","id":"a","method":"echo","params":[' + b"[" * 300 + b"]" * 300 + b"]}]", -32600),
-    ],
+    "id", ["1", '"1"', "null", "1.0", "1.50", "1e2", str(2**64), str(-(2**70)), "0.12345678901234567"]
 )
-async def test_other_refusals_of_a_whole_batch_are_arrays_too(
-    address: str, connect: Any, line: bytes, code: int
-) -> None:
-    raw = await connect(address)
-    (reply,) = await raw.ask(line)
-    assert (reply["id"], reply["error"]["code"]) == ("a", code)
-    await assert_served(raw)
+async def test_ids_come_back_exactly(id: str) -> None:
+    async with raw_peers(make_server()) as connect:
+        raw = await connect()
+        for method, params in (("echo", "[1]"), ("echo_after", "[1,0]"), ("nothing", "[]")):
+            line = f'{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}'
+            for sent in (line, f"[{line}]"):
+                raw.send(sent)
+                assert b'"id":%b,' % id.encode() in (await raw.receive_bytes() or b"")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["1", '"1"', "null", "1.0", "1.50", "1e2", str(2**64), str(-(2**70)), "0.1234567890123456789"],
-)
-async def test_ids_come_back_exactly(address: str, connect: Any, text: str) -> None:
-    raw = await connect(address)
-    expected = text.encode()
-    for method, params in (("echo", "[1]"), ("wait", "[0]"), ("nothing", "[]")):
-        await raw.send(f'{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{text}}}\n')
-        assert b'"id":' + expected + b"," in await raw.reader.readline()
-    await raw.send(f'[{{"jsonrpc":"2.0","method":"echo","params":[1],"id":{text}}}]\n')
-    assert b'"id":' + expected + b"," in await raw.reader.readline()
+async def test_the_error_for_a_long_message_names_limit_and_size_and_comes_before_its_end() -> None:
+    async with raw_peers(make_server()) as connect:
+        raw = await connect()
+        raw.write(b'{"jsonrpc":"2.0","id":7,"method":"echo","params":["' + b"x" * 500_000)
+        reply = await raw.receive()
+        assert reply["id"] == 7
+        assert reply["error"]["data"]["limit"] == 100_000
+        assert 100_000 < reply["error"]["data"]["size"] <= 600_000
+        raw.write(b'"]}\n')
+        await assert_served(raw)
 
 
-async def test_the_error_for_a_long_message_names_limit_and_size_and_the_call(address: str, connect: Any) -> None:
-    raw = await connect(address)
-    line = b'{"jsonrpc":"2.0","id":7,"method":"echo","params":["' + b"x" * 150_000 + b'"]}'
-    reply = await raw.ask(line)
-    assert reply["id"] == 7
-    assert reply["error"]["data"]["limit"] == 100_000
-    assert 100_000 < reply["error"]["data"]["size"] <= len(line)
-    assert "100000" in reply["error"]["message"]
-    await assert_served(raw)
+async def test_the_replies_of_a_batch_are_dropped_once_they_are_too_large() -> None:
+    """Each call is told so, since an error without an id fails what else waits at a client."""
+    async with raw_peers(make_server(Limits(max_message_size=100_000))) as connect:
+        raw = await connect()
+        calls = [request("blob", 50_000, id=n) for n in range(100)]
+        replies = await raw.ask([*calls, 5, {"method": 7}, request("blob", 1, id=[1])])
+        assert [reply["id"] for reply in replies] == [*range(100), None, None, None]
+        assert {reply["error"]["code"] for reply in replies} == {-32001}
+        assert replies[0]["error"]["data"]["size"] > 5_000_000
+        # So many errors would be too long as well.
+        (reply,) = await raw.ask([request("blob", 50_000, id=f"{n}{'x' * 500}") for n in range(180)])
+        assert (reply["id"], reply["error"]["code"]) == (None, -32001)
 
 
-async def test_an_endless_line_is_answered_before_it_ends(address: str, connect: Any) -> None:
-    raw = await connect(address)
-    for _ in range(50):
-        await raw.send(b"x" * 10_000)
-    assert (await raw.reply())["error"]["code"] == -32001
-    await raw.send(b"\n")
-    await assert_served(raw)
-
-
-async def test_a_reply_over_the_limit_is_an_error(address: str, connect: Any) -> None:
-    raw = await connect(address)
-    reply = await raw.call("blob", [200_000])
-    assert reply["error"]["code"] == -32001
-    assert reply["error"]["data"]["side"] == "server"
-    batch = [{"jsonrpc": "2.0", "method": "blob", "params": [60_000], "id": n} for n in range(3)]
-    replies = await raw.ask(orjson.dumps(batch))
-    assert [(reply["id"], reply["error"]["code"]) for reply in replies] == [(n, -32001) for n in range(3)]
-    await assert_served(raw)
-
-
-async def test_a_value_as_deep_as_allowed_comes_back(address: str, connect: Any) -> None:
-    raw = await connect(address)
-    value: Any = 1
-    for _ in range(126):
-        value = [value]
-    assert (await raw.call("echo", [value]))["result"] == value
-    assert (await raw.call("echo", [[value]]))["error"]["code"] == -32600
+async def test_a_value_as_deep_as_allowed_comes_back() -> None:
+    async with raw_peers(make_server()) as connect:
+        raw, value = await connect(), 1
+        for _ in range(126):
+            value = [value]  # type: ignore[assignment]
+        assert await raw.result("echo", value) == value
+        assert await raw.code("echo", [value]) == -32600
 
 
 def bomb(width: int, height: int) -> str:
@@ -227,167 +175,228 @@ def bomb(width: int, height: int) -> str:
     return base64.b64encode(png).decode()
 
 
-def tagged(dtype: Any, shape: Any, data: bytes | str) -> dict[str, Any]:
+def array(dtype: Any, shape: Any, data: bytes | str) -> dict[str, Any]:
     text = data if isinstance(data, str) else base64.b64encode(data).decode()
     return {"$type": "ndarray", "dtype": dtype, "shape": shape, "data": text}
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        tagged("<f4", [3], b"\0" * 8),
-        tagged("<f4", [-1], b"\0" * 8),
-        tagged("<f4", [2.0], b"\0" * 8),
-        tagged("<f4", [True, 2], b"\0" * 8),
-        tagged("<f4", [2**62, 2**62], b""),
-        tagged("<f4", [1] * 33, b"\0" * 4),
-        tagged("<f4", "2", b"\0" * 8),
-        tagged("|O", [1], b"\0" * 8),
-        tagged("<U2", [1], b"\xff" * 8),
-        tagged("10000000f8", [0], b""),
-        tagged("<V4", [2], b"\0" * 8),
-        tagged([["a", "<f4"]], [2], b"\0" * 8),
-        tagged("<f4", [2], "AAAAAAAAAAA"),
-        tagged("<f4", [2], "AAAA AAAAAAA="),
-        tagged("<f4", [2], "AAAAAAAAAAB="),
-        {"$type": "ndarray"},
-        {"$type": "image", "format": "png", "data": ""},
-        {"$type": "nothing"},
-        {"$type": 5},
-        "k05VTVBZAQB2AA==",
-        {},
-        [],
-        5,
-        None,
-    ],
-)
-async def test_a_lying_array(address: str, connect: Any, array: Any) -> None:
-    raw = await connect(address)
-    reply = await raw.call("shape", [array])
-    assert reply["error"]["code"] == -32602
-    assert reply["error"]["data"]["parameter"] == "array"
-    await assert_served(raw)
+def image(format: str, data: str, **more: Any) -> dict[str, Any]:
+    return {"$type": "image", "format": format, "data": data, **more}
 
 
 @pytest.mark.parametrize(
-    "image",
+    ("method", "value"),
     [
-        bomb(12_000, 12_000),
-        {"$type": "image", "format": "png", "data": bomb(101, 100)},
-        {"$type": "image", "format": "png", "data": bomb(10, 10)[:60]},
-        {"$type": "image", "format": "eps", "data": base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0").decode()},
-        {"$type": "image", "format": "raw", "mode": "RGB", "size": [100_000, 100_000], "data": ""},
-        {"$type": "image", "format": "raw", "mode": "RGB", "size": [2, 2], "data": "AAAA"},
-        {"$type": "image", "format": "raw", "mode": "X", "size": [1, 1], "data": "AAAA"},
-        base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n").decode(),
-        base64.b64encode(b"GIF89a").decode(),
-        "",
-        7,
+        *[
+            ("array", each)
+            for each in (
+                array("<f4", [3], b"\0" * 8),
+                array("<f4", [-1], b"\0" * 8),
+                array("<f4", [2.0], b"\0" * 8),
+                array("<f4", [True, 2], b"\0" * 8),
+                array("<f4", [2**62, 2**62], b""),
+                array("<f4", [1] * 33, b"\0" * 4),
+                array("<f4", "2", b"\0" * 8),
+                array("|O", [1], b"\0" * 8),
+                array("<U2", [1], b"\xff" * 8),
+                array("10000000f8", [0], b""),
+                array("<V4", [2], b"\0" * 8),
+                array([["a", "<f4"]], [2], b"\0" * 8),
+                array("<f4", [2], "AAAAAAAAAAA"),
+                array("<f4", [2], "AAAA AAAAAAA="),
+                array("<f4", [2], "AAAAAAAAAAB="),
+                {"$type": "ndarray"},
+                image("png", ""),
+                {"$type": "nothing"},
+                {"$type": 5},
+                "k05VTVBZAQB2AA==",
+                *({}, [], 5, None),
+            )
+        ],
+        *[
+            ("image", each)
+            for each in (
+                bomb(12_000, 12_000),
+                image("png", bomb(101, 100)),
+                image("png", bomb(10, 10)[:60]),
+                image("eps", base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0").decode()),
+                image("raw", "", mode="RGB", size=[100_000, 100_000]),
+                image("raw", "AAAA", mode="RGB", size=[2, 2]),
+                image("raw", "AAAA", mode="X", size=[1, 1]),
+                base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n").decode(),
+                base64.b64encode(b"GIF89a").decode(),
+                *("", 7),
+            )
+        ],
     ],
 )
-async def test_an_image_that_is_a_bomb_or_none(address: str, connect: Any, image: Any) -> None:
-    raw = await connect(address)
-    reply = await raw.call("size", [image])
-    assert reply["error"]["code"] == -32602
-    assert reply["error"]["data"]["parameter"] == "image"
-    await assert_served(raw)
+async def test_a_lying_array_or_image(method: str, value: Any) -> None:
+    async with raw_peers(make_server()) as connect:
+        raw = await connect()
+        error = (await raw.reply(method, value))["error"]
+        assert (error["code"], error["data"]["parameter"]) == (-32602, method)
+        await assert_served(raw)
+
+
+# -- long messages, whose payloads are not parsed ----------------------------------------------------------------------
+
+DATA = base64.b64encode(bytes(range(256)) * 400)
+
+
+def tagged(data: bytes, kind: bytes = b"bytes", more: bytes = b"") -> bytes:
+    return b'{"$type":"%b"%b,"data":"%b"}' % (kind, more, data)
+
+
+BROKEN = {
+    "alphabet": DATA + b"?",
+    "padding": DATA[:-1],
+    "end": DATA[:-4] + b"//==",
+    "control": DATA[:1000] + b"\x01\x02\x03\x04" + DATA[1000:],
+    "utf-8": DATA[:1000] + b"\xff\xff\xff\xff" + DATA[1000:],
+    "escape": DATA[:1000] + rb"\u00e4" + DATA[1000:],
+    "blank": DATA[:1000] + b"    " + DATA[1000:],
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("method", [b"echo", b"array"])
+async def test_a_broken_payload_is_an_error_and_the_connection_lives(method: bytes, data: bytes) -> None:
+    async with raw_peers(make_server(Limits())) as connect:
+        raw = await connect()
+        for value in (tagged(data), tagged(data, b"ndarray", b',"dtype":"|u1","shape":[102400]')):
+            reply = await raw.ask(call(b"[%b]" % value, method))
+            assert reply["error"]["code"] == -32602, reply
+            assert len(orjson.dumps(reply)) < 1000
+        await assert_served(raw)
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 60])
+async def test_payloads_in_pieces_and_what_only_looks_like_one(pieces: int) -> None:
+    server = make_server(Limits())
+
+    @server
+    def texts(value: dict[str, str]) -> int:
+        return sum(map(len, value.values()))
+
+    async with raw_peers(server) as connect:
+        raw = await connect()
+        one = call(b"[%b]" % tagged(DATA), b"size")
+        lines = [call(b'[{"a":"b"}]', b"texts"), one, call(b"[%b]" % tagged(DATA), b"texts"), call(b"[1]", b"size")]
+        lines += [b"[%b]" % b",".join(lines), call(b"[%b]" % tagged(b"\xff" * 100_000), b"texts")]
+        stream = b"\n".join(lines) + b"\n"
+        step = len(stream) // pieces + 1
+        for start in range(0, len(stream), step):
+            raw.write(stream[start : start + step])
+            await asyncio.sleep(0)
+        expected = [1, 102_400, len("bytes") + len(DATA)]
+        assert [await raw.result() for _ in range(3)] == expected
+        assert await raw.code() == -32602
+        assert [each.get("result") for each in await raw.receive()] == [*expected, None]
+        assert await raw.code() == -32700
+
+
+async def test_many_long_ones_at_once_both_ways_and_integers_beside_them() -> None:
+    async with make_server(Limits()).listening(port=0) as address, AsyncClient(address) as client:
+        arrays = [np.full(size, size % 251, np.uint8) for size in (1, 5000, 70_000, 300_000, 2_000_000)] * 4
+        futures = [client.submit.echo([2**70 + number, array]) for number, array in enumerate(arrays)]
+        for number, (future, array) in enumerate(zip(futures, arrays, strict=True)):
+            got, back = await future
+            assert got == 2**70 + number
+            np.testing.assert_array_equal(back, array)
 
 
 # -- time and memory ------------------------------------------------------------------------------------------------
 
 
-async def test_half_a_message_and_silence_is_closed(connect: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_half_a_message_and_silence_or_drops_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     server = make_server(Limits(message_timeout=0.3))
-    async with server.listening(port=0) as address:
-        raw, other = await connect(address), await connect(address)
-        await raw.send(b'{"jsonrpc":"2.0",')
-        assert "end each message with a line end" in (await raw.reply())["error"]["data"]["reason"]
-        assert await raw.reply() is None
+    async with raw_peers(server) as connect:
+        raw, slow, other = await connect(), await connect(), await connect()
+        raw.write(b'{"jsonrpc":"2.0",')
+        while not slow.is_over:
+            slow.write(b"1")
+            await asyncio.sleep(0.02)
+        assert "end each message with a line end" in (await raw.receive())["error"]["data"]["reason"]
+        assert await raw.rest() == []
         await assert_served(other)
     assert "message_timeout" in caplog.text
-    assert server.counters.closed_for_limits == 1
+    assert server.counters.closed_for_limits == 2
 
 
-async def test_a_message_that_comes_drop_by_drop_is_closed(connect: Any) -> None:
-    async with make_server(Limits(message_timeout=0.3)).listening(port=0) as address:
-        raw = await connect(address)
-        try:
-            async with asyncio.timeout(20):
-                while not raw.reader.at_eof():
-                    await raw.send(b"1")
-                    await asyncio.sleep(0.02)
-        except (ConnectionError, RuntimeError):  # uvloop raises the latter when its transport is closed already
-            pass
+async def test_a_message_that_we_do_not_read_is_not_overdue() -> None:
+    async with raw_peers(make_server(Limits(max_calls=2, message_timeout=0.2))) as connect:
+        raw = await connect()
+        line = call(b"[0,0.5]", b"echo_after") + b"\n"
+        raw.write(line * 2 + line[:20])
+        await asyncio.sleep(0.05)
+        raw.write(line[20:])
+        assert [await raw.result() for _ in range(3)] == [0] * 3
 
 
-async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
-    connect: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with make_server(Limits(idle_timeout=0.3)).listening(port=0) as address:
-        idle, busy = await connect(address), await connect(address)
-        asked = asyncio.ensure_future(busy.call("wait", [0.6]))
-        assert await idle.reply() is None
-        assert (await asked)["result"] == 0.6
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
+    async with raw_peers(make_server(Limits(idle_timeout=0.3))) as connect:
+        idle, busy = await connect(), await connect()
+        busy.call("echo_after", "done", 0.6)
+        assert await idle.rest() == []
+        assert await busy.result() == "done"
     assert "idle_timeout" in caplog.text
 
 
-async def test_a_peer_that_never_reads_does_not_grow_the_memory_and_is_closed(
-    connect: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_peer_that_never_reads_does_not_grow_the_memory_and_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     """It asks for 400 MB in one go; the server holds what the limit allows, and serves others meanwhile."""
-    limits = Limits(max_message_size=2_000_000, write_buffer=1_000_000, write_timeout=0.5)
-    server = make_server(limits)
-    async with server.listening(port=0) as address:
-        greedy, other = await connect(address), await connect(address)
-        greedy.writer.transport.pause_reading()
-        line = orjson.dumps({"jsonrpc": "2.0", "method": "blob", "params": [1_000_000], "id": 1}) + b"\n"
-        await greedy.send(line * 400)
-        await assert_served(other)
-        while not (stuck := [s for s in running_streams(server) if s.unread_size > 0]):
-            await asyncio.sleep(0)
-        (stream,) = stuck
-        while stream.is_open:
-            assert stream.unread_size < 5_000_000
+    server = make_server(Limits(max_message_size=2_000_000, write_buffer=1_000_000, write_timeout=0.5))
+    async with raw_peers(server) as connect:
+        greedy, other = await connect(), await connect()
+        greedy.transport.pause_reading()
+        greedy.send(*[request("blob", 1_000_000)] * 400)
+        await until(lambda: any(each.unread_size for each in connections_of(server)))
+        (stuck,) = [each for each in connections_of(server) if each.unread_size]
+        while stuck.is_open:
+            assert stuck.unread_size < 5_000_000
             await asyncio.sleep(0.05)
             await assert_served(other)
     assert "write_timeout" in caplog.text
 
 
-async def test_a_peer_that_sends_and_never_reads_is_not_read_either(connect: Any) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_peer_that_never_reads_is_closed(ends: bool) -> None:
+    """One that ends, and one that lets replies of async handlers pile up."""
+    limits: dict[str, Any] = {"write_buffer": 100_000, "max_message_size": 2_000_000, "max_calls": 200}
+    server = make_server(Limits(**({"write_buffer": 64_000_000, "write_timeout": 0.3} if ends else limits)))
+
+    @server
+    async def later() -> str:
+        await server.call_wait()
+        return "x" * 1_000_000
+
+    async with raw_peers(server) as connect:
+        greedy, other = await connect(), await connect()
+        greedy.transport.pause_reading()
+        greedy.send(*([request("blob", 30_000_000), b""] if ends else [request("later")] * 150))
+        await until(lambda: ends or len(server.begun) == 150)
+        server.release()
+        await until(lambda: server.counters.closed_for_limits)
+        await assert_served(other)
+
+
+async def test_a_peer_that_sends_and_never_reads_is_not_read_either() -> None:
     """Its requests stay in the network, not in the server."""
     server = make_server(Limits(write_buffer=100_000, write_timeout=None))
-    async with server.listening(port=0) as address:
-        greedy, other = await connect(address), await connect(address)
-        greedy.writer.transport.pause_reading()
-        line = orjson.dumps({"jsonrpc": "2.0", "method": "echo", "params": ["x" * 50_000], "id": 1}) + b"\n"
-        sending = asyncio.ensure_future(greedy.send(line * 2000))
-        done, _ = await asyncio.wait({sending}, timeout=0.5)
-        assert not done, "100 MB were taken from a peer that reads nothing"
-        await assert_served(other)
-        for stream in running_streams(server):
-            assert stream.unread_size < 1_000_000
-            assert stream.session.queue.size < 1_000_000
-        greedy.writer.transport.resume_reading()
-        await sending
-        for _ in range(2000):
-            assert len((await greedy.reply())["result"]) == 50_000
+    async with raw_peers(server) as connect:
+        greedy, other = await connect(), await connect()
+        greedy.transport.pause_reading()
+        greedy.send(*[request("echo", "x" * 50_000)] * 1000)
+        await until(lambda: any(each.unread_size for each in connections_of(server)))
+        for _ in range(10):
+            await assert_served(other)
+        assert greedy.transport.get_write_buffer_size() > 10_000_000, "50 MB were taken from a peer that reads nothing"
+        assert all(each.unread_size < 1_000_000 for each in connections_of(server))
+        greedy.transport.resume_reading()
+        assert {len(await greedy.result()) for _ in range(1000)} == {50_000}
 
 
-async def test_a_peer_that_ends_and_never_reads_is_closed(connect: Any) -> None:
-    limits = Limits(write_buffer=64_000_000, write_timeout=0.5)
-    server = make_server(limits)
-    async with server.listening(port=0) as address:
-        greedy = await connect(address)
-        greedy.writer.transport.pause_reading()
-        await greedy.send('{"jsonrpc":"2.0","method":"blob","params":[30000000],"id":1}\n\n')
-        while not server.counters.closed_for_limits:
-            await asyncio.sleep(0.01)
-        while server.counters.connections:
-            await asyncio.sleep(0)
-
-
-async def test_calls_in_flight_are_capped(connect: Any) -> None:
-    server = Server(limits=Limits(max_calls=5))
+async def test_calls_in_flight_are_capped() -> None:
+    server = make_server(Limits(max_calls=5))
     running = most = 0
 
     @server
@@ -399,73 +408,84 @@ async def test_calls_in_flight_are_capped(connect: Any) -> None:
         running -= 1
         return number
 
-    async with server.listening(port=0) as address:
-        raw = await connect(address)
-        lines = [orjson.dumps({"jsonrpc": "2.0", "method": "work", "params": [n], "id": n}) for n in range(200)]
-        await raw.send(b"\n".join(lines) + b"\n")
-        got = [(await raw.reply())["result"] for _ in range(200)]
-        assert sorted(got) == list(range(200))
-        batch = b"[" + b",".join(lines) + b"]"
-        assert len(await raw.ask(batch)) == 200
+    async with raw_peers(server) as connect:
+        raw = await connect()
+        calls = [request("work", n, id=n) for n in range(200)]
+        raw.send(*calls)
+        assert {await raw.result() for _ in calls} == set(range(200))
+        assert len(await raw.ask(calls)) == 200
     assert most == 5
 
 
-async def test_connections_over_the_cap_are_told_and_closed(connect: Any) -> None:
+async def test_connections_over_the_cap_are_told_and_closed() -> None:
     server = make_server(Limits(max_connections=2))
-    async with server.listening(port=0) as address:
-        first, second = await connect(address), await connect(address)
+    async with raw_peers(server) as connect:
+        first, second = await connect(), await connect()
         await assert_served(first)
         await assert_served(second)
-        third = await connect(address)
-        assert (await third.reply())["error"]["code"] == -32002
-        assert await third.reply() is None
+        third = await connect()
+        assert [each["error"]["code"] for each in await third.rest()] == [-32002]
         await assert_served(first)
-        await first.close()
-        while True:
-            fourth = await connect(address)
-            reply = await fourth.call("echo", [1])
-            if "result" in reply:
-                break
-    assert server.counters.connections_refused >= 1
+        first.close()
+        await until(lambda: server.counters.connections == 1)
+        await assert_served(await connect())
+    assert server.counters.connections_refused == 1
 
 
-async def test_others_are_served_while_one_keeps_asking(connect: Any) -> None:
-    """One connection with thousands of requests at once does not make the others wait until they are all answered."""
-    server = Server()
-    answered = 0
+async def test_others_have_their_turn_while_one_keeps_asking() -> None:
+    """Neither thousands of requests at once, nor calls that finish meanwhile, make others wait for all of them."""
+    server, answered = make_server(Limits()), 0
 
-    @server
+    @server(name="work")
     def work() -> None:
         nonlocal answered
         answered += 1
-        sum(range(20_000))
+        end = time.perf_counter() + 0.005
+        while time.perf_counter() < end:
+            pass
 
-    @server
-    def count() -> int:
-        return answered
+    server.add(lambda: answered, name="answered")
+    async with raw_peers(server) as connect:
+        greedy, other = await connect(), await connect()
+        greedy.send(*[request("echo_after", 1, 0.05)] * 50, *[request("work")] * 150)
+        counts: list[int] = []
+        while not counts or counts[-1] < 150:
+            counts.append(await other.result("answered"))
+        assert max(after - before for before, after in itertools.pairwise(counts)) < 80
 
-    async with server.listening(port=0) as address:
-        greedy, other = await connect(address), await connect(address)
-        await greedy.send(b'{"jsonrpc":"2.0","method":"work","id":1}\n' * 3000)
-        assert (await other.call("count"))["result"] < 3000
 
-
-async def test_a_slow_inline_handler_is_named(connect: Any, caplog: pytest.LogCaptureFixture) -> None:
-    server = Server(slow_call=0.01)
-
-    @server
-    def sleepy() -> None:
-        import time
-
-        time.sleep(0.05)
-
+async def test_a_slow_inline_handler_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    server = make_server(slow_call=0.01)
+    server.add(lambda: time.sleep(0.05), name="sleepy")
     with caplog.at_level(logging.WARNING, "rpcstream.server"):
-        async with server.listening(port=0) as address:
-            raw = await connect(address)
-            await raw.call("sleepy")
+        async with raw_peers(server) as connect:
+            await (await connect()).result("sleepy")
     assert "'sleepy' kept the event loop for 0.0" in caplog.text
     assert "offload='thread'" in caplog.text
 
 
-def running_streams(server: Server) -> list[Any]:
-    return open_connections(server)
+@pytest.mark.parametrize("is_told", [False, True])
+def test_what_was_answered_arrives_though_more_was_sent(is_told: bool) -> None:
+    """The server stops (or was told that nothing follows) while requests and replies are still on their way."""
+    server = make_server(Limits(max_calls=10))
+    with serve_in_thread(server) as address, socket.socket() as peer, Client(address) as other:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, _, port = address.rpartition(":")
+        peer.connect((host, int(port)))
+        line = orjson.dumps(request("note", "x" * 1000)) + b"\n"
+        peer.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(100):
+                peer.send(line * 100)
+        peer.settimeout(20)
+        if is_told:
+            threading.Thread(target=lambda: peer.sendall(b"\n" * 2), daemon=True).start()
+        else:
+            server.add(server.stop, name="stop")
+            other.notify("stop")
+        received = b""
+        # Requests that were still on their way may be reset; what was answered has arrived before that.
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
+            while data := peer.recv(1 << 20):
+                received += data
+    assert received.count(b'"result"') == len(server.noted)
