@@ -3,112 +3,78 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectionLost, Context, MethodNotFound, Server
+from rpcstream import AsyncClient, Client, ConnectionLost, Context
 from rpcstream.testing import drop_connections, serve_in_thread
 
-from ..kit import authority, server_tls
-from ..kit.scripted import Script, ScriptedConnection
-from .conftest import MakeClient
-from .test_go_away import Connections, answer_all, go_away
-
-Scripted = Callable[[Script], str]
+from ..kit import UsualServer, authority, reply, request, server_tls
+from .conftest import Connections, MakeClient, Scripted, Traced, answering, refusal
+from .test_go_away import go_away
 
 ARRAY = np.arange(2000, dtype=np.float64)
 
 
-class Traced:
-    """What a client has sent and received, for `trace=`."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, bytes]] = []
-
-    def __call__(self, direction: str, message: bytes) -> None:
-        self.messages.append((direction, bytes(message)))
-
-    def frames(self, direction: str) -> int:
-        return sum(way == direction and message[:1] == b"@" for way, message in self.messages)
-
-    @property
-    def hellos(self) -> int:
-        return sum(b'"rpc.hello"' in message and way == "send" for way, message in self.messages)
-
-
-# -- servers that know no frames -------------------------------------------------------------------------------------
-
-
 class OldServer:
-    """A script that echoes the one argument of each call as text, and treats `rpc.hello` as it was told.
+    """A script that echoes the one argument of each call as text, and answers `rpc.hello` so; None: not at all.
 
     Attributes:
         methods: of the messages that came, in order.
     """
 
-    def __init__(self, on_hello: Callable[[ScriptedConnection, Any], object]) -> None:
+    def __init__(self, on_hello: Callable[[Any], Any] = refusal) -> None:
         self._on_hello = on_hello
         self.methods: list[str] = []
 
-    def __call__(self, connection: ScriptedConnection) -> None:
-        while (message := connection.read()) is not None:
+    def __call__(self, line: Any) -> None:
+        while (message := line.read()) is not None:
             self.methods.append(message["method"])
-            if message["method"] == "rpc.hello":
-                self._on_hello(connection, message)
-            elif "id" in message:
-                connection.answer(message, message["params"][0])
+            if message["method"] != "rpc.hello":
+                if "id" in message:
+                    line.answer(message, message["params"][0])
+            elif (answer := self._on_hello(message["id"])) is not None:
+                line.say(answer)
 
 
-def refuse(code: int) -> Callable[[ScriptedConnection, Any], object]:
-    error = {"code": code, "message": "Method not found"}
-    return lambda connection, hello: connection.say({"jsonrpc": "2.0", "id": hello["id"], "error": error})
-
-
-ANSWERS: dict[str, Callable[[ScriptedConnection, Any], object]] = {
-    "-32601": refuse(-32601),
-    "another error": refuse(-32000),
-    "no answer": lambda connection, hello: None,
-    "null": lambda connection, hello: connection.answer(hello, None),
-    "switched off": lambda connection, hello: connection.answer(hello, {"binary": 0}),
-    "a later version": lambda connection, hello: connection.answer(hello, {"binary": 2}),
-    "something else": lambda connection, hello: connection.answer(hello, ["binary", 1]),
+ANSWERS: dict[str, Callable[[Any], Any]] = {
+    "-32601": refusal,
+    "another error": lambda id: refusal(id, -32000),
+    "no answer": lambda id: None,
+    "null": lambda id: reply(id, None),
+    "switched off": lambda id: reply(id, {"binary": 0}),
+    "a later version": lambda id: reply(id, {"binary": 2}),
+    "something else": lambda id: reply(id, ["binary", 1]),
 }
 
 
 @pytest.mark.parametrize("on_hello", ANSWERS.values(), ids=ANSWERS)
 def test_text_is_sent_for_good_to_a_server_that_takes_no_frames(
-    scripted: Scripted, make_client: MakeClient, on_hello: Callable[[ScriptedConnection, Any], object]
+    scripted: Scripted, make_client: MakeClient, on_hello: Callable[[Any], Any]
 ) -> None:
     server, traced = OldServer(on_hello), Traced()
-    client = make_client(scripted(server), trace=traced)
+    address = scripted(server)
+    client = make_client(address, trace=traced)
     for _ in range(3):
         assert (client.call("echo", ARRAY) == ARRAY).all()
-    assert server.methods == ["rpc.hello", "echo", "echo", "echo"]
     assert (traced.frames("send"), client.replies_dropped) == (0, 0)
-
-
-def test_a_server_is_asked_on_each_connection(scripted: Scripted, make_client: MakeClient) -> None:
-    server = OldServer(refuse(-32601))
-    address = scripted(server)
-    for _ in range(2):
-        client = make_client(address)
-        assert (client.call("echo", ARRAY) == ARRAY).all()
-    assert server.methods == ["rpc.hello", "echo"] * 2
+    make_client(address).call("echo", ARRAY)  # it is asked on each connection
+    assert server.methods == ["rpc.hello", "echo", "echo", "echo", "rpc.hello", "echo"]
 
 
 def test_frames_are_sent_once_the_answer_has_come(scripted: Scripted, make_client: MakeClient) -> None:
     lines: list[bytes | None] = []
 
-    def serve(connection: ScriptedConnection) -> None:
-        hello, call = connection.read(), connection.read()
-        connection.answer(call, 1)
-        call = connection.read()  # still text, since the answer has not come
-        connection.answer(hello, {"binary": 1, "more": {}})
-        connection.answer(call, 2)
-        lines.append(connection.read_line())
+    def serve(line: Any) -> None:
+        hello, call = line.read(), line.read()
+        line.answer(call, 1)
+        call = line.read()  # still text, since the answer has not come
+        line.answer(hello, {"binary": 1, "more": {}})
+        line.answer(call, 2)
+        lines.append(line.read_line())
 
     client = make_client(scripted(serve))
     assert [client.call("first", ARRAY), client.call("second", ARRAY)] == [1, 2]
@@ -122,7 +88,7 @@ def test_frames_are_sent_once_the_answer_has_come(scripted: Scripted, make_clien
 def test_a_connection_without_large_payloads_says_nothing_of_frames(
     scripted: Scripted, make_client: MakeClient
 ) -> None:
-    server = OldServer(refuse(-32601))
+    server = OldServer()
     client = make_client(scripted(server))
     small = np.arange(100)
     for value in (1, "x" * 100_000, small, [{"data": "y" * 10_000}]):
@@ -135,70 +101,93 @@ def test_a_connection_without_large_payloads_says_nothing_of_frames(
 def test_a_server_that_closes_at_an_unknown_method_is_called_with_frames_switched_off(
     scripted: Scripted, make_client: MakeClient
 ) -> None:
-    def strict(connection: ScriptedConnection) -> None:
-        while (message := connection.read()) is not None and message["method"] != "rpc.hello":
-            connection.answer(message, message["params"][0])
+    def strict(line: Any) -> None:
+        while (message := line.read()) is not None and message["method"] != "rpc.hello":
+            line.answer(message, message["params"][0])
 
     address = scripted(strict)
     with pytest.raises(ConnectionLost):
         make_client(address).call("echo", ARRAY)
-    client = make_client(address, binary=False)
-    assert (client.call("echo", ARRAY) == ARRAY).all()
+    assert (make_client(address, binary=False).call("echo", ARRAY) == ARRAY).all()
 
 
-def test_a_call_that_a_leaving_server_has_not_read_is_made_again(scripted: Scripted, make_client: MakeClient) -> None:
+@pytest.mark.parametrize("was_read", [False, True])
+def test_a_call_behind_a_hello_that_a_leaving_server_has_read(
+    scripted: Scripted, make_client: MakeClient, was_read: bool
+) -> None:
     """The `rpc.hello` ahead of it has a greater id, since the call had its own already."""
 
-    def leave(connection: ScriptedConnection) -> None:
-        hello = connection.read()
-        connection.answer(hello, {"binary": 0})
-        connection.say(go_away(hello["id"]))
+    def leave(line: Any) -> None:
+        hello = line.read()
+        last = line.read() if was_read else hello
+        line.answer(hello, {"binary": 0})
+        line.say(go_away(last["id"]))
 
-    connections = Connections(leave, answer_all)
+    connections = Connections(leave, answering("again"))
     client = make_client(scripted(connections))
-    assert client.call("echo", ARRAY) == "again"
-    assert connections.count == 2
-
-
-def test_a_call_that_a_leaving_server_has_read_is_not_made_again(scripted: Scripted, make_client: MakeClient) -> None:
-    def leave(connection: ScriptedConnection) -> None:
-        hello, call = connection.read(), connection.read()
-        connection.answer(hello, {"binary": 0})
-        connection.say(go_away(call["id"]))
-
-    connections = Connections(leave, answer_all)
-    with pytest.raises(ConnectionLost) as caught:
-        make_client(scripted(connections)).call("echo", ARRAY)
-    assert caught.value.executed is None
-    assert connections.count == 1
+    if was_read:
+        with pytest.raises(ConnectionLost) as caught:
+            client.call("echo", ARRAY)
+        assert caught.value.executed is None
+    else:
+        assert client.call("echo", ARRAY) == "again"
+    assert connections.count == 2 - was_read
 
 
 # -- everything that a client does, with a server that takes them ---------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def noted() -> list[Any]:
-    return []
+def test_all_kinds_of_calls(served: str, server: UsualServer, make_client: MakeClient) -> None:
+    traced = Traced()
+    client = make_client(served, trace=traced)
+    client.call("echo", ARRAY)
+    client.call("note", None)
+    before = traced.frames("send")
+    client.notify("note", ARRAY)
+    assert client.call("add", 1, 2) == 3
+    assert (server.noted[-1] == ARRAY).all()
+    assert traced.frames("send") == before + 1
+    got = client(request("echo", id="mine", params={"value": {"a": [ARRAY, ARRAY]}}))
+    assert (np.array(got["result"]["a"]) == ARRAY).all()
+    outcomes = client.together(*[("echo", ARRAY + number) for number in range(5)])
+    assert [outcome[0] for outcome in outcomes] == [0, 1, 2, 3, 4]
+    assert traced.frames("receive") >= 6
+    assert traced.asked("rpc.hello") <= 2  # calls at the same time may take another connection
+    frames = traced.frames("send"), traced.frames("receive")
+    first, second = client.batch(("echo", ARRAY), ("echo", [ARRAY, ARRAY + 1]))  # a batch is one text
+    assert (first.result() == ARRAY).all()
+    assert (second.result()[1] == ARRAY + 1).all()
+    assert (traced.frames("send"), traced.frames("receive")) == frames
 
 
-@pytest.fixture(scope="module")
-def address(noted: list[Any]) -> Iterator[str]:
-    with serve_in_thread(make_server(noted)) as where:
-        yield where
+def test_frames_switched_off_are_neither_sent_nor_asked_for(served: str, make_client: MakeClient) -> None:
+    traced = Traced()
+    client = make_client(served, trace=traced, binary=False)
+    for _ in range(2):
+        assert (client.call("echo", ARRAY) == ARRAY).all()
+    assert (traced.asked("rpc.hello"), traced.frames("send"), traced.frames("receive")) == (0, 0, 0)
 
 
-def make_server(noted: list[Any], **options: Any) -> Server:
-    server = Server(drain_timeout=0.2, **options)
-    server.add(lambda value: value, name="echo")
-    server.add(lambda value: noted.append(value), name="note")
-    server.add(lambda: len(noted), name="noted")
+def test_a_call_that_is_made_again_has_its_arrays(make_client: MakeClient) -> None:
+    server = UsualServer()
 
     @server
     def flaky(value: np.ndarray) -> np.ndarray:
-        if len(noted) % 2:
+        if not server.noted:
             drop_connections(server)
-        noted.append(value)
+        server.noted.append(value)
         return value
+
+    with serve_in_thread(server) as address:
+        client = make_client(address, retries=2, retry="all")
+        client.call("echo", ARRAY)
+        assert (client.call("flaky", ARRAY) == ARRAY).all()
+    assert [(each == ARRAY).all() for each in server.noted] == [True, True]
+
+
+def test_the_loop_thread_of_a_sync_client_sends_frames() -> None:
+    traced, got = Traced(), []
+    server = UsualServer()
 
     @server
     async def double(parts: AsyncIterator[np.ndarray]) -> AsyncIterator[np.ndarray]:
@@ -206,71 +195,19 @@ def make_server(noted: list[Any], **options: Any) -> Server:
             yield 2 * part
 
     @server
-    async def ask(value: np.ndarray, ctx: Context) -> Any:
+    async def ask_with(value: np.ndarray, ctx: Context) -> Any:
         ctx.progress(value)
         return await ctx.peer.call("answer", value)
 
-    return server
-
-
-def test_all_kinds_of_calls(address: str, noted: list[Any], make_client: MakeClient) -> None:
-    traced = Traced()
-    client = make_client(address, trace=traced)
-    client.call("echo", ARRAY)
-    client.call("note", None)
-    noted.clear()
-    before = traced.frames("send")
-    client.notify("note", ARRAY)
-    assert client.call("noted") == 1
-    assert (noted[0] == ARRAY).all()
-    assert traced.frames("send") == before + 1
-    request = {"jsonrpc": "2.0", "id": "mine", "method": "echo", "params": {"value": {"a": [ARRAY, ARRAY]}}}
-    reply = client(request)
-    assert (np.array(reply["result"]["a"]) == ARRAY).all()
-    outcomes = client.together(*[("echo", ARRAY + number) for number in range(5)])
-    assert [outcome[0] for outcome in outcomes] == [0, 1, 2, 3, 4]
-    assert traced.frames("receive") >= 7
-    assert traced.hellos <= 2  # calls at the same time may take another connection
-
-
-def test_a_batch_is_one_text(address: str, make_client: MakeClient) -> None:
-    traced = Traced()
-    client = make_client(address, trace=traced)
-    client.call("echo", ARRAY)
-    client.call("echo", ARRAY)
-    before = traced.frames("send"), traced.frames("receive")
-    results = client.batch(("echo", ARRAY), ("echo", 5), ("echo", [ARRAY, ARRAY + 1]))
-    assert (results[0].result() == ARRAY).all()
-    assert results[1].result() == 5
-    assert (results[2].result()[1] == ARRAY + 1).all()
-    assert (traced.frames("send"), traced.frames("receive")) == before
-
-
-def test_a_call_that_is_made_again_has_its_arrays(address: str, noted: list[Any], make_client: MakeClient) -> None:
-    client = make_client(address, retries=2, retry="all")
-    client.call("echo", ARRAY)
-    noted[:] = [None]
-    assert (client.call("flaky", ARRAY) == ARRAY).all()
-    assert len(noted) >= 2
-    assert all((each == ARRAY).all() for each in noted[1:])
-
-
-def test_the_loop_thread_of_a_sync_client_sends_frames(address: str) -> None:
-    traced = Traced()
-    got: list[Any] = []
-    with Client(address, trace=traced) as client:
-
-        @client
-        def answer(value: Any) -> Any:
-            return value + 1
-
-        assert (client.call("ask", ARRAY, on_progress=got.append) == ARRAY + 1).all()
-        assert (client.call("ask", ARRAY, on_progress=got.append) == ARRAY + 1).all()
+    with serve_in_thread(server) as address, Client(address, trace=traced) as client:
+        client(lambda value: value + 1, name="answer")
+        for _ in range(2):
+            assert (client.call("ask_with", ARRAY, on_progress=got.append) == ARRAY + 1).all()
         assert (client.submit("echo", ARRAY).result() == ARRAY).all()
         items = list(client.stream.double(iter([ARRAY, ARRAY + 1])))
     assert (items[1] == 2 * (ARRAY + 1)).all()
     assert [(each == ARRAY).all() for each in got] == [True, True]
-    assert traced.hellos == 1
+    assert traced.asked("rpc.hello") == 1
     # Sent: the answer to the first call back, the second call and its answer, a call, two items.
     assert traced.frames("send") >= 6
     assert traced.frames("receive") >= 7
@@ -278,48 +215,29 @@ def test_the_loop_thread_of_a_sync_client_sends_frames(address: str) -> None:
 
 def test_a_sync_client_sends_frames_over_tls() -> None:
     traced = Traced()
-    ca = authority()
     with (
-        serve_in_thread(make_server([], tls=server_tls())) as where,
-        Client(f"tls://{where.removeprefix('tls://')}", trace=traced, ca=ca) as client,
+        serve_in_thread(UsualServer(tls=server_tls())) as where,
+        Client(f"tls://{where.removeprefix('tls://')}", trace=traced, ca=authority()) as client,
     ):
         for _ in range(3):
             assert (client.call("echo", ARRAY) == ARRAY).all()
     assert (traced.frames("send"), traced.frames("receive")) == (2, 3)
 
 
-async def test_a_client_that_connects_again_asks_again() -> None:
-    traced = Traced()
-    server = make_server([])
-    async with server.listening(port=0) as address, AsyncClient(address, trace=traced, reconnect=True) as client:
+async def test_a_client_that_connects_again_asks_again_and_keepalive_goes_on() -> None:
+    traced, server = Traced(), UsualServer()
+    async with (
+        server.listening(port=0) as address,
+        AsyncClient(address, trace=traced, reconnect=True, keepalive=0.1) as client,
+    ):
         for _ in range(2):
             assert (await client.call("echo", ARRAY) == ARRAY).all()
+        while not traced.asked("rpc.ping"):
+            await asyncio.sleep(0.01)
         drop_connections(server)
         while client.state == "connected":
             await asyncio.sleep(0)
         for _ in range(2):
             assert (await client.call("echo", ARRAY, wait_for=20) == ARRAY).all()
-    assert traced.hellos == 2
+    assert traced.asked("rpc.hello") == 2
     assert (traced.frames("send"), traced.frames("receive")) == (2, 4)
-
-
-async def test_keepalive_goes_on_beside_frames() -> None:
-    traced = Traced()
-    server = make_server([])
-    async with server.listening(port=0) as address, AsyncClient(address, trace=traced, keepalive=0.05) as client:
-        for _ in range(2):
-            assert (await client.call("echo", ARRAY) == ARRAY).all()
-        while not any(b'"rpc.ping"' in message for _, message in traced.messages):
-            await asyncio.sleep(0.01)
-        assert (await client.call("echo", ARRAY) == ARRAY).all()
-    assert traced.hellos == 1
-
-
-def test_frames_switched_off_are_neither_sent_nor_asked_for(address: str, make_client: MakeClient) -> None:
-    traced = Traced()
-    client = make_client(address, trace=traced, binary=False)
-    for _ in range(2):
-        assert (client.call("echo", ARRAY) == ARRAY).all()
-    assert (traced.hellos, traced.frames("send"), traced.frames("receive")) == (0, 0, 0)
-    with pytest.raises(MethodNotFound):
-        client.call("no such method", ARRAY)

@@ -14,10 +14,9 @@ import pytest
 
 from rpcstream import AsyncClient, Client, InternalError
 
-from ..internals import blocking_connections, free_connections, slots_of, threads_in_line
+from ..kit import reply, until
 from ..kit.example_count import IS_THOROUGH
-
-Scripted = Callable[[Callable[[Any], None]], str]
+from .conftest import Scripted
 
 #: More rounds for whoever doubts.
 ROUNDS = int(os.environ.get("RPCSTREAM_CHAOS_ROUNDS", "1"))
@@ -29,19 +28,19 @@ def misbehave(seed: int) -> Callable[[Any], None]:
     """A script that answers in any order, late, twice, in pieces and to no call, and closes connections."""
     choose = random.Random(seed)
 
-    def answers(request: Any) -> bytes:
-        if isinstance(request, list):
-            kept = [one for one in request if choose.random() < 0.9]
+    def answers(call: Any) -> bytes:
+        if isinstance(call, list):
+            kept = [one for one in call if choose.random() < 0.9]
             return b"[" + b",".join(map(answer, kept)) + b"]\n" if kept else b""
-        return answer(request) + b"\n" if "id" in request else b""
+        return answer(call) + b"\n" if "id" in call else b""
 
-    def answer(request: dict[str, Any]) -> bytes:
-        return orjson.dumps({"jsonrpc": "2.0", "id": request["id"], "result": request["params"][0]})
+    def answer(call: dict[str, Any]) -> bytes:
+        return orjson.dumps(reply(call["id"], call["params"][0]))
 
     def script(line: Any) -> None:
         held: list[bytes] = []
-        while (request := line.read()) is not None:
-            held.append(answers(request))
+        while (call := line.read()) is not None:
+            held.append(answers(call))
             luck = choose.random()
             if luck < 0.7:
                 choose.shuffle(held)
@@ -62,25 +61,26 @@ def misbehave(seed: int) -> Callable[[Any], None]:
     return script
 
 
+def tokens(worker: int, seed: int, count: int) -> Any:
+    """What a worker has echoed, which no other has, each with its own chance of what is done."""
+    choose = random.Random(f"{seed} {worker}")
+    for number in range(count):
+        yield f"{worker} {number}" + "x" * choose.choice((0, 10, 100_000)), choose
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(ROUNDS))
 def test_threads_in_chaos(scripted: Scripted, seed: int) -> None:
-    address = scripted(misbehave(seed))
-
     def work(thread: int) -> int:
-        choose = random.Random(f"{seed} {thread}")
         right = 0
-        for number in range(120 if IS_THOROUGH else 40):
-            token = f"{thread} {number}" + "x" * choose.choice((0, 10, 100_000))
+        for token, choose in tokens(thread, seed, 120 if IS_THOROUGH else 40):
             try:
                 match choose.randrange(6):
                     case 0 | 1:
                         assert client.echo(token, timeout=0.1) == token
-                    case 2:
-                        assert client.submit.echo(token, timeout=0.1).result(20) == token
-                    case 3:
+                    case 2 | 3:
                         future = client.submit.echo(token, timeout=0.1)
-                        if choose.random() < 0.5:
+                        if choose.random() < 0.25:
                             future.cancel()
                         assert future.result(20) == token
                     case 4:
@@ -94,24 +94,16 @@ def test_threads_in_chaos(scripted: Scripted, seed: int) -> None:
             right += 1
         return right
 
+    address = scripted(misbehave(seed))
     with Client(address, pool=2, retries=1, retry="all") as client, ThreadPoolExecutor(6) as executor:
-        done = list(executor.map(work, range(6)))
-        assert min(done) > 0
-        connections = blocking_connections(client)
-        assert not any(connection.pending for connection in connections)
-        assert len(connections) == len(free_connections(client)) <= 2
-        assert not threads_in_line(client)
+        assert min(executor.map(work, range(6))) > 0
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 async def test_tasks_in_chaos(scripted: Scripted, seed: int) -> None:
-    address = scripted(misbehave(seed))
-
     async def work(worker: int) -> int:
-        choose = random.Random(f"{seed} {worker}")
         right = 0
-        for number in range(60):
-            token = f"{worker} {number}" + "x" * choose.choice((0, 10, 100_000))
+        for token, choose in tokens(worker, seed, 60):
             try:
                 match choose.randrange(4):
                     case 0:
@@ -133,8 +125,6 @@ async def test_tasks_in_chaos(scripted: Scripted, seed: int) -> None:
             right += 1
         return right
 
-    async with AsyncClient(address, pool=2, retries=1, retry="all") as client:
-        done = await asyncio.gather(*(work(worker) for worker in range(20)))
-        assert min(done) > 0
-        assert all(place.load == 0 for place in slots_of(client))
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    async with AsyncClient(scripted(misbehave(seed)), pool=2, retries=1, retry="all") as client:
+        assert min(await asyncio.gather(*(work(worker) for worker in range(20)))) > 0
+    await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})

@@ -19,18 +19,12 @@ from rpcstream import (
     InvalidParams,
     Limits,
     MessageTooLarge,
-    RpcError,
-    Server,
 )
 from rpcstream.testing import serve_in_thread
 
-from ..internals import client_connections
-from ..kit import until
+from ..kit import UsualServer, frame, until
 from ..kit.scripted_http import CountedConnections, Request, ScriptedHttpConnection, answered, reply
-from ..transports.raw_frames import array_at, binary_frame
-
-MakeClient = Callable[..., Any]
-Scripted = Callable[[Any], str]
+from .conftest import MakeClient, Scripted, Traced
 
 FRAME = "application/x-rpcstream"
 READS_FRAMES = f"Accept-Post: application/json, {FRAME}\r\n"
@@ -38,100 +32,59 @@ LIMITS = Limits(max_message_size=20_000)
 VALUES = np.arange(5000, dtype=np.uint8)
 
 
-class Messages:
-    """What a client has sent and received: "@" for a frame, "{" for text."""
-
-    def __init__(self) -> None:
-        self.sent = self.received = ""
-
-    def __call__(self, way: str, message: bytes) -> None:
-        first = message[:1].decode()
-        if way == "send":
-            self.sent += first
-        else:
-            self.received += first
-
-
-def make_server(**options: Any) -> Server:
-    server = Server(drain_timeout=0.2, **options)
-
-    @server
-    def double(values: np.ndarray) -> np.ndarray:
-        return values * 2
-
-    @server
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    @server
-    async def report(values: np.ndarray, ctx: Context) -> np.ndarray:
-        ctx.progress(values)
-        return values
-
-    @server
-    async def parts(values: np.ndarray) -> Any:
-        yield values
-        yield values
-
-    return server
+def kinds(traced: Traced, direction: str) -> str:
+    """ "@" for each frame, "{" for each text."""
+    return "".join(chr(message[0]) for way, message in traced.messages if way == direction)
 
 
 @pytest.mark.parametrize("client_reads", [True, False])
 @pytest.mark.parametrize("server_reads", [True, False])
 def test_frames_where_both_ends_want_them(make_client: MakeClient, client_reads: bool, server_reads: bool) -> None:
-    """Any answer of the server tells that it reads frames."""
-    messages = Messages()
-    with serve_in_thread(make_server(binary=server_reads)) as address:
-        client = make_client(f"http://{address}", binary=client_reads, trace=messages, timeout=20)
-        assert client.call("add", 1, 2) == 3
+    """The first array goes as text: any answer of the server tells that it reads frames."""
+    traced = Traced()
+    with serve_in_thread(UsualServer(binary=server_reads)) as address:
+        client = make_client(f"http://{address}", binary=client_reads, trace=traced, timeout=20)
         for _ in range(3):
-            assert np.array_equal(client.call("double", VALUES), VALUES * 2)
-    expected = "{@@@" if client_reads and server_reads else "{{{{"
-    assert (messages.sent, messages.received) == (expected, expected)
+            assert np.array_equal(client.call("array", VALUES), VALUES * 2)
+    expected = ("{@@", "@@@") if client_reads and server_reads else ("{{{", "{{{")
+    assert (kinds(traced, "send"), kinds(traced, "receive")) == expected
 
 
-def test_the_first_array_goes_as_text(make_client: MakeClient) -> None:
-    messages = Messages()
-    with serve_in_thread(make_server()) as address:
-        client = make_client(f"http://{address}", trace=messages, timeout=20)
-        for _ in range(3):
-            assert np.array_equal(client.call("double", VALUES), VALUES * 2)
-    assert (messages.sent, messages.received) == ("{@@", "@@@")
-
-
-def test_streams_progress_and_batches() -> None:
+async def test_streams_progress_and_batches() -> None:
     """A request may be a frame whose answer is text; a batch never is."""
+    traced = Traced()
+    server = UsualServer()
 
-    async def run(address: str, messages: Messages) -> None:
-        async with AsyncClient(f"http://{address}", trace=messages, timeout=20) as client:
-            assert await client.call("add", 1, 2) == 3
+    @server
+    async def parts(values: np.ndarray, ctx: Context) -> Any:
+        ctx.progress(values)
+        yield values
+        yield values
+
+    with serve_in_thread(server) as address:
+        async with AsyncClient(f"http://{address}", trace=traced, timeout=20) as client:
+            assert await client.add(1, 2) == 3
             got: list[Any] = []
-            assert np.array_equal(await client.call("report", VALUES, on_progress=got.append), VALUES)
-            assert [np.array_equal(each, VALUES) for each in got] == [True]
+            assert len(await client.call("parts", VALUES, on_progress=got.append)) == 2
             items = [item async for item in client.stream("parts", VALUES)]
-            assert [np.array_equal(item, VALUES) for item in items] == [True, True]
+            assert [np.array_equal(each, VALUES) for each in (*got, *items)] == [True] * 3
             async with client.batch() as batch:
-                doubled = batch.call("double", VALUES)
+                doubled = batch.call("array", VALUES)
             assert np.array_equal(doubled.result(), VALUES * 2)
             with pytest.raises(InvalidParams):
-                await client.call("add", VALUES, 1)
-
-    messages = Messages()
-    with serve_in_thread(make_server()) as address:
-        asyncio.run(run(address, messages))
-    assert messages.sent == "{@@[@"
-    assert "@" not in messages.received[1:]
+                await client.add(VALUES, 1)
+    assert kinds(traced, "send") == "{@@[@"
+    assert "@" not in kinds(traced, "receive")[1:]
 
 
 def test_the_limit_is_that_of_the_message(make_client: MakeClient) -> None:
-    with serve_in_thread(make_server()) as address:
+    with serve_in_thread(UsualServer()) as address:
         client = make_client(f"http://{address}", limits=LIMITS, timeout=20)
-        for _ in range(2):
+        for size in (14_000, 19_000):  # as text, then as a frame
             with pytest.raises(MessageTooLarge):
-                client.call("double", np.zeros(20_000, np.uint8))
-            values = np.zeros(19_000, np.uint8)
-            assert np.array_equal(client.call("add", 1, 2), 3)
-            assert np.array_equal(client.call("double", values), values)
+                client.call("array", np.zeros(20_000, np.uint8))
+            assert client.call("add", 1, 2) == 3
+            assert len(client.call("array", np.zeros(size, np.uint8))) == size
 
 
 # -- servers of others ----------------------------------------------------------------------------------------------
@@ -158,111 +111,72 @@ class Recorder:
 
 
 def call_id(request: Request) -> Any:
-    return request.id if request.message else orjson.loads(request.body.partition(b"\n")[2].partition(b"\n")[0])["id"]
+    return request.id if request.message else orjson.loads(request.body.splitlines()[1])["id"]
 
 
 def test_a_server_that_knows_no_frames(scripted: Scripted, make_client: MakeClient) -> None:
-    """It sees nothing but a word in the header Accept."""
-    script = Recorder(lambda request, _: answered(reply(request.id, 7)))
-    client = make_client(f"http://{scripted(CountedConnections(script))}")
-    assert [client.call("size", VALUES) for _ in range(3)] == [7, 7, 7]
-    assert script.kinds == ["application/json"] * 3
-    assert {request.headers["accept"] for request in script.requests} == {f"application/json, {FRAME}"}
+    """It sees nothing but a word in the header Accept; not even that of a client without frames."""
+    for binary in (True, False):
+        script = Recorder(lambda request, _: answered(reply(request.id, 7)))
+        client = make_client(f"http://{scripted(CountedConnections(script))}", binary=binary)
+        assert [client.call("size", VALUES) for _ in range(3)] == [7, 7, 7]
+        assert script.kinds == ["application/json"] * 3
+        accepted = {request.headers["accept"] for request in script.requests}
+        assert accepted == {f"application/json, {FRAME}" if binary else "application/json"}
 
 
-def test_a_server_that_knows_no_frames_any_more(scripted: Scripted, make_client: MakeClient) -> None:
-    """It answers a frame with 415: the call is made again as text, and all later ones are text, whatever it says."""
-
-    def answer(request: Request, number: int) -> bytes:
-        if request.message is None:
-            return answered(b"what is that?", "415 Unsupported Media Type", "text/plain")
-        return answered(reply(request.id, number), more=READS_FRAMES)
-
-    script = Recorder(answer)
-    client = make_client(f"http://{scripted(CountedConnections(script))}", timeout=20)
-    assert client.call("size", 1) == 1
-    values = VALUES.copy()
-    assert client.call("size", values) == 3
-    assert client.call("size", values) == 4
-    assert script.kinds == ["application/json", FRAME, "application/json", "application/json"]
-    assert script.requests[2].message["params"] == script.requests[3].message["params"]
-    assert script.requests[2].message["id"] == call_id(script.requests[1])
-
-
-@pytest.mark.parametrize("is_notification", [True, False])
-def test_what_is_sent_again_is_what_was_sent(scripted: Scripted, is_notification: bool) -> None:
-    """Although the caller has changed the array meanwhile."""
+@pytest.mark.parametrize("is_notification", [False, True])
+async def test_a_server_that_knows_no_frames_any_more(scripted: Scripted, is_notification: bool) -> None:
+    """It answers a frame with 415: what was sent is sent again as text, although the caller has changed the array
+    meanwhile, and all that is later is text, whatever the server says."""
     go_on = threading.Event()
 
     def answer(request: Request, number: int) -> bytes:
         if request.message is None:
             assert go_on.wait(20)
-            return answered(b"", "415 Unsupported Media Type")
+            return answered(b"what is that?", "415 Unsupported Media Type", "text/plain")
         return answered(reply(request.message.get("id"), number), more=READS_FRAMES)
 
     script = Recorder(answer)
-
-    async def run(address: str) -> None:
-        async with AsyncClient(f"http://{address}", timeout=20) as client:
-            await client.call("size", 1)
-            values = np.zeros(5000, np.uint8)
-            begun = client.notify("size", values) if is_notification else client.call("size", values)
-            task = asyncio.ensure_future(begun)
-            await until(lambda: len(script.requests) == 2)
-            values.fill(1)
-            go_on.set()
-            await task
-            await until(lambda: len(script.requests) == 3)
-
-    asyncio.run(run(scripted(CountedConnections(script))))
-    assert script.kinds == ["application/json", FRAME, "application/json"]
+    async with AsyncClient(f"http://{scripted(CountedConnections(script))}", timeout=20) as client:
+        await client.call("size", 1)
+        values = np.zeros(5000, np.uint8)
+        begun: Any = client.notify("size", values) if is_notification else client.call("size", values)
+        task = asyncio.ensure_future(begun)
+        await until(lambda: len(script.requests) == 2)
+        values.fill(1)
+        go_on.set()
+        assert await task == (None if is_notification else 3)
+        await until(lambda: len(script.requests) == 3)
+        assert await client.call("size", values) == 4
+    assert script.kinds == ["application/json", FRAME, "application/json", "application/json"]
     again = script.requests[2].message
+    assert is_notification or again["id"] == call_id(script.requests[1])
     assert ("id" in again) is not is_notification
     assert set(again["params"][0]["data"]) == {"A", "="}
 
 
-def test_415_to_text_is_an_error(scripted: Scripted, make_client: MakeClient) -> None:
-    script = Recorder(lambda request, _: answered(b"no", "415 Unsupported Media Type", "text/plain"))
-    client = make_client(f"http://{scripted(CountedConnections(script))}", retries=0)
-    with pytest.raises((RpcError, ConnectionError), match="415"):
-        client.call("size", VALUES)
-    assert len(script.requests) == 1
-
-
 # -- answers that are frames ----------------------------------------------------------------------------------------
-
-
-def frame_answer(request: Request, *payloads: bytes, more: bytes = b"", **members: Any) -> bytes:
-    message = {"jsonrpc": "2.0", "id": call_id(request), **members}
-    return answered(binary_frame(message, *payloads) + more, kind=FRAME)
-
-
-def one_array(size: int = 5000) -> dict[str, Any]:
-    return {"result": array_at(0, size)}
-
 
 GOOD = b"\1" * 5000
 
+
+def array_answer(asked: Request, *, size: int = 5000, data: bytes = GOOD, more: bytes = b"", **members: Any) -> bytes:
+    """The reply to a call, as a frame; other members take the place of the result."""
+    tagged = {"$type": "ndarray", "dtype": "|u1", "shape": [size], "data": {"$bin": 0}}
+    message = {"jsonrpc": "2.0", "id": call_id(asked), **(members or {"result": tagged})}
+    return answered(frame(message, data) + more, kind=FRAME)
+
+
 BROKEN: dict[str, tuple[Callable[[Request], bytes], type[Exception]]] = {
-    "bytes behind it": (lambda asked: frame_answer(asked, GOOD, more=b"x", **one_array()), ConnectionLost),
+    "bytes behind it": (lambda asked: array_answer(asked, more=b"x"), ConnectionLost),
     "no header": (lambda asked: answered(reply(asked.id, 1), kind=FRAME), ConnectionLost),
-    "it ends early": (
-        lambda asked: answered(binary_frame({"jsonrpc": "2.0", "id": asked.id}, GOOD)[:-1], kind=FRAME),
-        ConnectionLost,
-    ),
-    "a payload that stands nowhere": (lambda asked: frame_answer(asked, GOOD, result=1), InternalError),
-    "another call": (
-        lambda asked: answered(binary_frame({"jsonrpc": "2.0", "id": 99, **one_array()}, GOOD), kind=FRAME),
-        InternalError,
-    ),
-    "no reply": (
-        lambda asked: answered(
-            binary_frame({"jsonrpc": "2.0", "method": "x", "params": [one_array()]}, GOOD), kind=FRAME
-        ),
-        ConnectionLost,
-    ),
-    "another size": (lambda asked: frame_answer(asked, GOOD, **one_array(7)), InternalError),
-    "over the limit": (lambda asked: frame_answer(asked, bytes(30_000), **one_array(30_000)), MessageTooLarge),
+    "it ends early": (lambda asked: answered(frame(b"{}", GOOD)[:-1], kind=FRAME), ConnectionLost),
+    "a payload that stands nowhere": (lambda asked: array_answer(asked, result=1), InternalError),
+    "another call": (lambda asked: array_answer(asked, id=99, result={"$bin": 0}), InternalError),
+    "no reply": (lambda asked: array_answer(asked, id=None, method="x", params=[{"$bin": 0}]), ConnectionLost),
+    "another size": (lambda asked: array_answer(asked, size=7), InternalError),
+    "over the limit": (lambda asked: array_answer(asked, size=30_000, data=bytes(30_000)), MessageTooLarge),
     "a header over the limit": (lambda asked: answered(b"@10 300000\n", kind=FRAME), ConnectionLost),
 }
 
@@ -271,9 +185,7 @@ BROKEN: dict[str, tuple[Callable[[Request], bytes], type[Exception]]] = {
 def test_an_answer_that_cannot_be_read(scripted: Scripted, make_client: MakeClient, what: str) -> None:
     """The call fails; the next one is answered."""
     broken, error = BROKEN[what]
-    script = Recorder(
-        lambda request, number: broken(request) if number == 1 else frame_answer(request, GOOD, **one_array())
-    )
+    script = Recorder(lambda request, number: broken(request) if number == 1 else array_answer(request))
     client = make_client(f"http://{scripted(CountedConnections(script))}", retries=0, timeout=20, limits=LIMITS)
     with pytest.raises(error):
         client.call("size")
@@ -282,11 +194,10 @@ def test_an_answer_that_cannot_be_read(scripted: Scripted, make_client: MakeClie
 
 def test_an_answer_in_any_pieces(scripted: Scripted, make_client: MakeClient) -> None:
     def script(http: ScriptedHttpConnection, number: int) -> None:
-        while (request := http.read()) is not None:
-            frame = binary_frame({"jsonrpc": "2.0", "id": request.id, **one_array()}, GOOD)
-            pieces = [frame[:1], frame[1:20], frame[20:300], frame[300:]]
+        while (asked := http.read()) is not None:
+            body = array_answer(asked).partition(b"\r\n\r\n")[2]
             http.say(f"HTTP/1.1 200 OK\r\nContent-Type: {FRAME}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
-            for piece in (*pieces, b""):
+            for piece in (body[:1], body[1:20], body[20:300], body[300:], b""):
                 http.say(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     client = make_client(f"http://{scripted(CountedConnections(script))}", timeout=20)
@@ -295,46 +206,38 @@ def test_an_answer_in_any_pieces(scripted: Scripted, make_client: MakeClient) ->
 
 
 def test_a_client_without_frames_takes_none(scripted: Scripted, make_client: MakeClient) -> None:
-    script = Recorder(lambda request, _: frame_answer(request, GOOD, **one_array()))
+    script = Recorder(lambda request, _: array_answer(request))
     client = make_client(f"http://{scripted(CountedConnections(script))}", binary=False, retries=0)
     with pytest.raises(ConnectionLost, match="not JSON"):
         client.call("size")
-    assert script.requests[0].headers["accept"] == "application/json"
 
 
-def waiting_bytes(client: AsyncClient) -> int:
-    """Bytes of the payloads that are being received."""
-    return sum(connection.session.memory.waiting for connection in client_connections(client))
-
-
-def frames_that_wait(client: AsyncClient) -> int:
-    return sum(len(connection.session.memory.waiters) for connection in client_connections(client))
-
-
-def test_answers_wait_for_memory(scripted: Scripted) -> None:
+async def test_answers_wait_for_memory(scripted: Scripted) -> None:
     """What the answers of a client take together is bounded: one waits until another is complete, in part or whole."""
     size, go_on = 800_000, threading.Event()
+    said: list[str] = []
 
     def script(http: ScriptedHttpConnection, number: int) -> None:
-        while (request := http.read()) is not None:
-            data = frame_answer(request, bytes(size), **one_array(size))
-            if request.message["method"] == "first":
+        while (asked := http.read()) is not None:
+            data = array_answer(asked, size=size, data=bytes(size))
+            if asked.message["method"] == "first":
                 http.say(data[:600_000])
+                said.append("first")
                 assert go_on.wait(20)
                 http.say(data[600_000:])
             else:
-                http.say(data)
+                http.say(data[:300])
+                said.append("other")
+                http.say(data[300:])
 
-    async def run(address: str) -> None:
-        limits = Limits(max_message_size=1_200_000, max_held_total=1_400_000)
-        async with AsyncClient(f"http://{address}", limits=limits, timeout=20) as client:
-            first = asyncio.ensure_future(client.call("first"))
-            await until(lambda: waiting_bytes(client) > 500_000)
-            others = [asyncio.ensure_future(client.call("other")) for _ in range(3)]
-            await until(lambda: frames_that_wait(client) == 3)
-            assert not any(each.done() for each in (first, *others))
-            go_on.set()
-            for result in await asyncio.gather(first, *others):
-                assert len(result) == size
-
-    asyncio.run(run(scripted(CountedConnections(script))))
+    limits = Limits(max_message_size=1_200_000, max_held_total=1_400_000)
+    async with AsyncClient(f"http://{scripted(CountedConnections(script))}", limits=limits, timeout=20) as client:
+        first = asyncio.ensure_future(client.call("first"))
+        await until(lambda: said)
+        await asyncio.sleep(0.05)
+        others = [asyncio.ensure_future(client.call("other")) for _ in range(3)]
+        await until(lambda: len(said) == 4)
+        await asyncio.sleep(0.05)
+        assert not any(each.done() for each in (first, *others))
+        go_on.set()
+        assert [len(result) for result in await asyncio.gather(first, *others)] == [size] * 4

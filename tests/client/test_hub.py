@@ -1,14 +1,13 @@
-"""The async client at a hub: its name, its methods, and both again after a lost connection."""
+"""Both clients at a hub: their names, their methods, and both again after a lost connection."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypedDict
 
 import numpy as np
-import orjson
 import pytest
 from numpy.typing import NDArray
 
@@ -16,26 +15,26 @@ from rpcstream import (
     AsyncClient,
     Backoff,
     CallTimeout,
+    Client,
     ConnectFailed,
     ConnectionLost,
     EncodeError,
+    Hub,
     InternalError,
     InvalidParams,
     MethodNotFound,
     ProviderGone,
     Server,
 )
-from rpcstream.peer.remote import Peer
-from rpcstream.testing import serve_in_thread
-from rpcstream.transports.memory import join
+from rpcstream.testing import connections_of, drop_connections, serve_in_thread
 
-from ..internals import client_connections, connection_at_hub
-from ..kit import until
-from .fake_hub import FakeHub
-
-Scripted = Callable[[Callable[[Any], None]], str]
+from ..kit import reply, until
+from .conftest import MakeClient, Scripted, Traced, answering, in_child, refusal
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
+LASTING: Any = {"reconnect": AT_ONCE, "retries": 20, "retry": "all"}
+
+Face = Callable[..., Any]
 
 
 class Reading(TypedDict):
@@ -43,18 +42,23 @@ class Reading(TypedDict):
 
 
 @pytest.fixture
-async def hub() -> FakeHub:
-    return FakeHub()
+async def hub() -> Hub:
+    return Hub(drain_timeout=0.2)
 
 
 @pytest.fixture
-async def address(hub: FakeHub) -> AsyncIterator[str]:
-    async with hub.server.listening(port=0) as address:
+async def address(hub: Hub) -> AsyncIterator[str]:
+    async with hub.listening(port=0) as address:
         yield address
 
 
-def offer_add(client: AsyncClient) -> None:
-    @client
+@pytest.fixture
+async def caller(address: str) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(address, wait_for=20, retries=20, retry="all") as caller:
+        yield caller
+
+
+def offers(client: Any, name: str = "add", **options: Any) -> None:
     def add(a: int, b: int = 2) -> int:
         """Adds.
 
@@ -62,144 +66,71 @@ def offer_add(client: AsyncClient) -> None:
         """
         return a + b
 
-
-# -- the name ----------------------------------------------------------------------------------------------------------
-
-
-async def test_the_name_is_registered_before_any_call(hub: FakeHub, address: str) -> None:
-    sent: list[bytes] = []
-    trace = lambda direction, message: sent.append(message) if direction == "send" else None  # noqa: E731
-    async with AsyncClient(address, name="gpu-1", trace=trace) as client:
-        assert client.registered_name == "gpu-1"
-        assert hub.said == [], "nothing is connected before it is needed"
-        assert await asyncio.gather(*(client.who() for _ in range(3))) == ["gpu-1"] * 3
-    assert hub.registrations == [{"name": "gpu-1"}]
-    assert b'"rpc.register"' in sent[0]
+    client(name=name, **options)(add)
 
 
-async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind_it(address: str) -> None:
-    sent: list[bytes] = []
-    trace = lambda direction, message: sent.append(message) if direction == "send" else None  # noqa: E731
-    async with AsyncClient(address, name="gpu-1", trace=trace, reconnect=AT_ONCE, token="secret") as client:
-
-        @client.on_connect
-        async def hello(server: Peer) -> None:
-            await server.call("rpc.ping")
-
-        @client.on_connect
-        async def again(server: Peer) -> None:
-            await server.call("rpc.stats")
-
-        async with client.subscribe("a"):
-            sent.clear()
-            client_connections(client)[0].abort("cut")
-            await client.who()
-            words = ("rpc.authenticate", "rpc.ping", "rpc.stats", "rpc.register", "rpc.subscribe", "who")
-            assert [next(word for word in words if word.encode() in line) for line in sent] == list(words)
+async def is_taken(address: str, name: str) -> bool:
+    """Whether a client of this name is registered."""
+    async with AsyncClient(address, name=name) as other:
+        try:
+            await other.call("rpc.ping")
+        except ConnectFailed:
+            return True
+        return False
 
 
-async def test_one_connection_of_the_pool_has_the_name(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, name="gpu-1", pool=3, reconnect=AT_ONCE) as client:
-        await until(lambda: len(client_connections(client)) == 3)
-        assert hub.registrations == [{"name": "gpu-1"}]
-        hub.cut()
-        await until(lambda: len(hub.said) == 2 and len(client_connections(client)) == 3)
-    assert hub.registrations == [{"name": "gpu-1"}, {"name": "gpu-1", "key": "key of gpu-1"}]
+# -- names and offers --------------------------------------------------------------------------------------------------
 
 
-async def test_a_name_that_is_taken_is_no_connection(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, name="gpu-1") as first, AsyncClient(address, name="gpu-1") as second:
-        await first.who()
-        with pytest.raises(ConnectFailed, match=r"could not be registered as 'gpu-1': .*gpu-1 is taken.*'who'"):
-            await second.who()
-        with pytest.raises(ConnectFailed, match="gpu-1 is taken"):
-            await second.offer()
-        assert await first.who() == "gpu-1"
-        await first.close()
-        hub.forget()
-        assert await second.who() == "gpu-1"
+async def test_offering_withdrawing_and_telling_others(address: str, face: Face, caller: AsyncClient) -> None:
+    told: list[Any] = []
+    async with face(address, name="gpu-1") as gpu:
+        assert gpu.registered_name == "gpu-1"
+        offers(gpu)
+        offers(gpu, "vision.one", shared=True)
+        gpu(told.append, name="reload")
+        assert await gpu.offer() == ["add", "reload", "vision.one"]
+        assert await caller.add(1, 5) == await caller.call("gpu-1.add", a=1, b=5) == 6
+        assert await gpu.call("gpu-1.vision.one", 2) == 4, "its own, by way of the hub"
+        assert await caller.notify_client("gpu-1", "reload", "model") is True
+        await until(lambda: told == ["model"])
+        with pytest.raises(InvalidParams, match="no client has the name 'gpu-2'"):
+            await gpu.notify_client("gpu-2", "reload")
+        assert await gpu.publish("sensors.a", np.arange(3), retain=True) == 0
+        async with caller.subscribe("sensors.*") as sensors:
+            np.testing.assert_array_equal(await anext(sensors), np.arange(3))
+            assert await gpu.publish("sensors.b", 1.5, timeout=5.0) == 1
+            assert await anext(sensors) == 1.5
+        assert await gpu.withdraw("vision.one", "unknown") == ["vision.one"]
+        assert sorted(await gpu.withdraw()) == ["add", "reload"]
+        with pytest.raises(MethodNotFound):
+            await caller.call("add", 1, wait_for=None)
+        assert not await is_taken(address, "gpu-1")
+    async with face(address) as nobody:
+        assert nobody.registered_name is None
+        assert await nobody.withdraw("add") == [], "nothing was offered"
+        assert await nobody.offer() == []
+        assert nobody.registered_name is not None
 
 
-async def test_with_reconnect_a_name_that_is_taken_is_told_at_once(
-    hub: FakeHub, address: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Once, however often it is tried again; and the client has it as soon as it is free."""
-    hub.refused.add("gpu-1")
-    async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
-        with pytest.raises(ConnectFailed, match="gpu-1 is taken"):
-            await client.who()
-        tried = len(hub.said)
-        await until(lambda: len(hub.said) > tried + 3)
-        warnings = [record.getMessage() for record in caplog.records if record.name == "rpcstream.client"]
-        assert [("gpu-1 is taken" in text, "attempt is made in" in text) for text in warnings] == [(True, True)]
-        hub.refused.clear()
-        await until(lambda: client.state == "connected")
-        assert await client.who() == "gpu-1"
-
-
-async def test_a_server_that_is_no_hub() -> None:
-    async with Server().listening(port=0) as address:
-        async with AsyncClient(address, name="gpu-1") as named:
-            with pytest.raises(ConnectFailed, match="is no hub"):
-                await named.call("rpc.ping")
-        async with AsyncClient(address) as client:
-            offer_add(client)
-            with pytest.raises(MethodNotFound, match=r"is no hub.*'rpc.register' at 127"):
-                await client.offer()
-            with pytest.raises(MethodNotFound):
-                await client.publish("a", 1)
-            assert await client.call("rpc.ping") == "pong"
-
-
-async def test_a_hub_that_does_not_answer(hub: FakeHub, address: str) -> None:
-    hub.silent = True
-    async with AsyncClient(address, name="gpu-1", registration_timeout=0.05) as named:
-        with pytest.raises(ConnectFailed, match=r"did not answer the registration within 0.05 s"):
-            await named.who()
-    async with AsyncClient(address, registration_timeout=0.05) as client:
-        with pytest.raises(CallTimeout, match=r"rpc\.register"):
-            await client.offer()
-        assert await client.who() is None
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [True, [], "ok", {}, {"name": 1, "key": "k", "methods": []}, {"name": "a", "key": "very secret", "methods": [1]}],
-)
-async def test_answers_that_are_none(hub: FakeHub, address: str, answer: Any) -> None:
-    hub.answer = answer
-    async with AsyncClient(address) as client:
-        with pytest.raises(InternalError, match=r"reply to rpc.register cannot be read.*at 127") as caught:
-            await client.offer()
-        assert "very secret" not in str(caught.value)
-        assert client.registered_name is None
-
-
-@pytest.mark.parametrize("name", ["", "a.b", "a b", "ä", "x" * 129, "rpc", "a\n", 7])
-def test_names_that_cannot_be(name: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match="the name of a client"):
-        AsyncClient(name=name)
-
-
-@pytest.mark.parametrize("options", [{"name": "gpu-1"}, {"keepalive": 1.0}])
-def test_http_has_no_connection_that_lasts(options: Any) -> None:
-    with pytest.raises(RuntimeError, match="needs a connection that lasts, and HTTP has none"):
-        AsyncClient("http://127.0.0.1:1/", **options)
-
-
-async def test_http_offers_nothing() -> None:
-    async with AsyncClient("http://127.0.0.1:1/") as client:
-        for attempt in (client.offer, client.wait_closed):
-            with pytest.raises(RuntimeError, match="HTTP has none"):
+async def test_what_cannot_be_told(address: str, face: Face) -> None:
+    async with face(address) as client:
+        for attempt in (
+            lambda: client.publish("a", iter([1])),
+            lambda: client.publish("a", object()),
+            lambda: client.notify_client("a", "b", (x for x in [1])),
+        ):
+            with pytest.raises(EncodeError):
                 await attempt()
+        with pytest.raises(TypeError, match="a topic is a str"):
+            await client.publish(1, 1)
+        with pytest.raises(TypeError, match="positional and named"):
+            await client.notify_client("a", "b", 1, c=2)
 
 
-# -- offering ----------------------------------------------------------------------------------------------------------
-
-
-async def test_what_is_offered_is_described(hub: FakeHub, address: str) -> None:
+async def test_what_is_offered_is_described(address: str, caller: AsyncClient) -> None:
     async with AsyncClient(address, name="gpu-1") as client:
-        offer_add(client)
+        offers(client)
 
         @client(name="vision.edges", shared=True, idempotent=True)
         async def edges(image: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -209,374 +140,389 @@ async def test_what_is_offered_is_described(hub: FakeHub, address: str) -> None:
         def measure(reading: Reading) -> Reading:
             return reading
 
-        assert await client.offer() == ["add", "measure", "vision.edges"]
-        params = hub.said[-1][1]
-        add, measured, described = params["methods"]
-        assert add["name"] == "add"
+        @client
+        async def count(n: int) -> AsyncIterator[int]:
+            for number in range(n):
+                yield number
+
+        await client.offer()
+        methods = {each["name"]: each for each in (await caller.discover())["methods"]}
+        add, described = methods["add"], methods["gpu-1.vision.edges"]
         assert (add["summary"], add["description"]) == ("Adds.", "Two numbers.")
         assert [parameter["name"] for parameter in add["params"]] == ["a", "b"]
-        assert not {"shared", "x-idempotent"} & set(add)
-        assert (described["shared"], described["x-idempotent"]) == (True, True)
-        assert list(params["components"]) == ["NdArray_f4", "Reading"]
-        assert "Reading" in str(measured)
-        assert add["errors"] == [], "those of the framework are known to the hub"
-        assert await client.ask("gpu-1", "add", [1, 5]) == 6
-        assert await client.ask("gpu-1", "add", [1]) == 3
+        assert (described["x-idempotent"], "x-idempotent" in add) == (True, False)
+        assert "Reading" in str(methods["measure"])
+        image = np.arange(6, dtype=np.float32).reshape(2, 3)
+        np.testing.assert_array_equal(await caller.call("gpu-1.vision.edges", image), -image)
+        assert [item async for item in caller.stream.count(3)] == [0, 1, 2]
+        assert [item async for item in caller.stream.count(0)] == []
+        assert [item async for item in caller.stream_request("gpu-1.add", [3])] == [5]
 
 
-async def test_what_is_marked_later_is_offered_by_another_offer(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address) as client:
-        offer_add(client)
-        assert await client.offer() == ["add"]
-        assert client.registered_name == "client-1", "the hub made one"
-        client(lambda: 1, name="one")
-        assert hub.registrations == [{"methods": ["add"]}]
-        assert await client.offer(shared=True) == ["add", "one"]
-        assert hub.registrations[1:] == [{"name": "client-1", "key": "key of client-1", "methods": ["add", "one"]}]
-        assert all(method["shared"] for method in hub.said[-1][1]["methods"])
-        await client.offer()
-        assert all(method["shared"] for method in hub.said[-1][1]["methods"]), "once shared, it stays so"
+async def test_what_is_marked_later_is_offered_by_another_offer(address: str, face: Face, caller: AsyncClient) -> None:
+    async with face(address) as client:
+        offers(client)
+        assert await client.offer(shared=True) == ["add"]
+        name = client.registered_name
+        assert await caller.call(f"{name}.add", 1) == 3, "the hub made a name"
+        offers(client, "one")
+        with pytest.raises(MethodNotFound):
+            await caller.call("one", 1, wait_for=None)
+        assert await client.offer() == ["add", "one"]
+        assert client.registered_name == name
+        async with AsyncClient(address) as other:
+            offers(other)
+            assert await other.offer(shared=True) == ["add"], "once shared, it stays so"
+            offers(other, "one")
+            with pytest.raises(InvalidParams, match="one"):
+                await other.offer()
 
 
-async def test_a_client_may_have_a_name_alone(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, name="gpu-1") as client:
-        assert await client.offer() == []
-        assert await client.who() == "gpu-1"
-    async with AsyncClient(address) as nobody:
-        assert await nobody.offer() == []
-        assert nobody.registered_name is not None
+async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind_it(hub: Hub, address: str) -> None:
+    traced = Traced()
+    async with AsyncClient(address, name="gpu-1", trace=traced, token="secret", **LASTING) as client:
+        client.on_connect(lambda server: server.call("rpc.stats"))
+        async with client.subscribe("a"):
+            traced.messages.clear()
+            drop_connections(hub)
+            assert await client.call("rpc.ping", wait_for=20) == "pong"
+            words = ("rpc.authenticate", "rpc.stats", "rpc.register", "rpc.subscribe", "rpc.ping")
+            said = [next(word for word in words if word.encode() in line) for line in traced.sent]
+            assert said[-5:] == list(words)  # a ping before them went to the connection that was lost
 
 
-async def test_an_offer_that_is_refused_changes_nothing(hub: FakeHub, address: str) -> None:
-    hub.refused.add("add")
-    async with AsyncClient(address, name="gpu-1") as client:
-        offer_add(client)
-        with pytest.raises(InvalidParams, match="add is taken") as caught:
+async def test_a_name_or_a_method_that_is_taken(address: str, face: Face) -> None:
+    async with AsyncClient(address, name="gpu-1") as first, face(address, name="gpu-1") as second:
+        offers(first)
+        await first.offer()
+        for attempt in (lambda: second.call("rpc.ping"), second.offer):
+            with pytest.raises(ConnectFailed, match=r"could not be registered as 'gpu-1': .*'gpu-1' is taken"):
+                await attempt()
+        async with face(address) as third:
+            offers(third)
+            with pytest.raises(InvalidParams, match="'add' is offered by 'gpu-1', and not shared by both"):
+                await third.offer()
+            assert await third.add(1) == 3, "the refused offer changes nothing"
+            await first.close()
+            assert await third.offer() == ["add"]
+        assert await second.call("rpc.ping") == "pong"
+
+
+async def test_with_reconnect_a_name_that_is_taken_is_told_at_once(
+    address: str, face: Face, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, however often it is tried again; and the client has it as soon as it is free."""
+    traced = Traced()
+    async with AsyncClient(address, name="gpu-1") as first:
+        await first.call("rpc.ping")
+        async with face(address, name="gpu-1", reconnect=AT_ONCE, trace=traced) as client:
+            with pytest.raises(ConnectFailed, match="'gpu-1' is taken"):
+                await client.call("rpc.ping")
+            await until(lambda: traced.asked("rpc.register") > 3)
+            warnings = [record.getMessage() for record in caplog.records if record.name == "rpcstream.client"]
+            assert [("'gpu-1' is taken" in text, "attempt is made in" in text) for text in warnings] == [(True, True)]
+            await first.close()
+            await until(lambda: client.state == "connected")
+
+
+# -- servers that are no hub, or answer wrongly ------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_no_hub(face: Face) -> None:
+    async with Server().listening(port=0) as address:
+        async with face(address, name="gpu-1") as named:
+            with pytest.raises(ConnectFailed, match="is no hub"):
+                await named.call("rpc.ping")
+        async with face(address) as client:
+            with pytest.raises(MethodNotFound, match=r"is no hub.*'rpc.register' at 127"):
+                await client.offer()
+            with pytest.raises(MethodNotFound):
+                await client.publish("a", 1)
+            assert await client.call("rpc.ping") == "pong"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [True, [], "ok", {}, {"name": 1, "key": "k", "methods": []}, {"name": "a", "key": "very secret", "methods": [1]}],
+)
+async def test_answers_that_are_none(scripted: Scripted, face: Face, answer: Any) -> None:
+    async with face(scripted(answering(answer))) as client:
+        with pytest.raises(InternalError, match=r"reply to rpc.register cannot be read.*at 127") as caught:
             await client.offer()
-        assert caught.value.data == {"parameter": "methods", "reason": "taken"}
-        assert await client.who() == "gpu-1"
-        client_connections(client)[0].abort("cut")
-        assert await client.who() == "gpu-1"
-        assert "methods" not in hub.registrations[-1]
-        hub.refused.clear()
-        assert await client.offer() == ["add"]
+        assert "very secret" not in str(caught.value)
+        assert client.registered_name is None
 
 
-async def test_withdrawing(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
-        assert await client.withdraw("add") == [], "nothing was offered"
-        for name in "abc":
-            client(lambda: 1, name=name)
-        await client.offer()
-        assert await client.withdraw("b", "unknown") == ["b"]
-        hub.cut()
-        await until(lambda: len(hub.sessions) == 2)
-        await client.who()
-        assert hub.registrations[-1]["methods"] == ["a", "c"]
-        assert sorted(await client.withdraw()) == ["a", "c"]
-        assert await client.who() is None
-        hub.cut()
-        await until(lambda: not client_connections(client))
-        assert await client.who() is None, "not even the name is registered again"
-        assert await client.offer() == ["a", "b", "c"]
-        assert await client.who() == "gpu-1"
-    assert hub.withdrawn == [["b", "unknown"], None]
+async def test_a_hub_that_does_not_answer(scripted: Scripted, face: Face) -> None:
+    address = scripted(lambda line: [*iter(line.read, None)])
+    async with face(address, name="gpu-1", registration_timeout=0.05) as named:
+        with pytest.raises(ConnectFailed, match=r"did not answer the registration within 0.05 s"):
+            await named.call("work")
+    async with face(address, registration_timeout=0.05) as client:
+        with pytest.raises(CallTimeout, match=r"rpc\.register"):
+            await client.offer()
+
+
+async def test_offers_whose_connection_is_lost(scripted: Scripted, face: Face) -> None:
+    heard: list[Any] = []
+
+    def script(line: Any) -> None:
+        while (call := line.read()) is not None:
+            heard.append(call["params"])
+            if len(heard) <= 3:
+                return
+            line.answer(call, {"name": "gpu-1", "key": "k", "methods": []})
+
+    address = scripted(script)
+    async with face(address, registration_timeout=None) as client:
+        with pytest.raises(ConnectionLost, match=r"rpc\.register"):
+            await client.offer()
+    async with face(address, reconnect=AT_ONCE) as client:
+        assert await client.offer() == []
+    assert len(heard) == 4
+    silent = scripted(lambda line: line.read() and line.read())
+    async with AsyncClient(silent, registration_timeout=None) as other:  # one waits for the answer, others for a turn
+        await other.notify.tell()
+        outcomes = await asyncio.gather(*(other.offer() for _ in range(3)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
 
 
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
-async def test_again_when_the_connection_was_lost(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
-        offer_add(client)
+@pytest.mark.parametrize("name", ["gpu-1", None])
+async def test_again_when_the_connection_was_lost(
+    hub: Hub, address: str, face: Face, caller: AsyncClient, name: str | None
+) -> None:
+    async with face(address, name=name, **LASTING) as client:
+        for each in ("add", "one", "two"):
+            offers(client, each)
         await client.offer()
-        for times in range(2, 5):
-            hub.cut()
-            await until(lambda times=times: len(hub.sessions) == times)  # type: ignore[misc]
-            assert await client.ask("gpu-1", "add", [times, 1]) == times + 1
-        assert hub.registrations[-1] == {"name": "gpu-1", "key": "key of gpu-1", "methods": ["add"]}
+        await client.withdraw("one")
+        before = client.registered_name
+        for _ in range(3):
+            drop_connections(hub)
+            assert await caller.call(f"{before}.add", 1) == await caller.two(1) == 3
+        with pytest.raises(MethodNotFound):
+            await caller.call("one", 1, wait_for=None)
+        assert client.registered_name == before
+        await client.withdraw()
+        drop_connections(hub)
+        await client.call("rpc.ping", wait_for=20)
+        assert not await is_taken(address, f"{before}"), "not even the name is registered again"
 
 
-async def test_without_reconnect_the_next_call_registers_again(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address) as client:
-        offer_add(client)
+async def test_without_reconnect_the_next_call_registers_again(hub: Hub, address: str, face: Face) -> None:
+    async with face(address, name="gpu-1") as client:
+        offers(client)
         await client.offer()
-        hub.cut()
+        drop_connections(hub)
         await until(lambda: client.state == "idle")
-        assert len(hub.said) == 1
-        assert await client.who() == "client-1"
-        assert await client.ask("client-1", "add", [1, 1]) == 2
+        assert not await is_taken(address, "gpu-1")
+        assert await client.call("gpu-1.add", 1) == 3
 
 
-async def test_another_connection_of_the_pool_takes_over(hub: FakeHub, address: str) -> None:
+async def test_one_connection_of_the_pool_has_the_name_and_another_takes_over(hub: Hub, address: str) -> None:
     """Without `reconnect` nothing else would register it again."""
-    async with AsyncClient(address, name="gpu-1", pool=2) as client:
-        offer_add(client)
-        await client.offer()
-        await asyncio.gather(*(client.ask("gpu-1", "add", [1, 1]) for _ in range(4)))
-        assert len(client_connections(client)) == 2
-        hub.cut()
-        await until(lambda: len(hub.sessions) == 2)
-        assert hub.registrations[-1] == {"name": "gpu-1", "key": "key of gpu-1", "methods": ["add"]}
+    traced = Traced()
+    async with AsyncClient(address, name="gpu-1", pool=2, trace=traced) as client:
+        offers(client)
+        assert await asyncio.gather(*(client.offer() for _ in range(5))) == [["add"]] * 5
+        await asyncio.gather(*(client.call("gpu-1.add", 1) for _ in range(4)))
+        first, _ = connections_of(hub)
+        asked = traced.asked("rpc.register")
         waiting = asyncio.create_task(client.wait_closed())
-        await asyncio.sleep(0)
+        first.drop()
+        await until(lambda: traced.asked("rpc.register") == asked + 1)
+        assert await client.call("gpu-1.add", 1, wait_for=20) == 3
         assert not waiting.done()
-        await until(lambda: connection_at_hub(client))
-        assert await client.ask("gpu-1", "add", [1, 1]) == 2
         waiting.cancel()
 
 
+@pytest.mark.parametrize("taken", ["method", "name", "name of the hub"])
 async def test_what_others_have_meanwhile_is_left_out(
-    hub: FakeHub, address: str, caplog: pytest.LogCaptureFixture
+    face: Face, taken: str, free_address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.ERROR, "rpcstream.client")
-    async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
-        offer_add(client)
-        client(lambda: 1, name="one")
-        await client.offer()
-        hub.forget()
-        hub.refused.add("add")
-        hub.cut()
-        await until(lambda: len(hub.sessions) == 2)
-        assert await client.who() == "gpu-1"
-        assert list(hub.offered[hub.sessions[-1]]) == ["one"]
-        assert [record.message for record in caplog.records] == [
-            f"'add' is no longer offered at {address}: [-32602] add is taken: "
-            f"{{'parameter': 'methods'}} (method 'rpc.register' at {address})"
-        ]
-        with pytest.raises(InvalidParams):
+    """A hub that was started anew, and clients that came first."""
+    port = int(free_address.rpartition(":")[2])
+    async with face(free_address, name=None if "hub" in taken else "gpu-1", reconnect=AT_ONCE) as client:
+        async with Hub(drain_timeout=0.2).listening(port=port):
+            offers(client)
+            offers(client, "one")
             await client.offer()
-        hub.refused.clear()
-        assert await client.offer() == ["add", "one"]
+            name = client.registered_name
+        # The other one is there before the new hub listens where the client looks for it.
+        async with (
+            Hub(drain_timeout=0.2).listening(port=0) as beside,
+            AsyncClient(beside, name="other" if taken == "method" else name) as other,
+        ):
+            offers(other, "add" if taken == "method" else "other")
+            await other.offer()
+            forward = await asyncio.start_server(_forwarding(beside), "127.0.0.1", port)
+            await until(lambda: client.state == "connected")
+            if taken == "name":
+                assert await client.call("rpc.ping") == "pong"
+                assert "'gpu-1' is no longer registered" in caplog.text
+            else:
+                assert await client.one(1) == 3
+                assert client.registered_name is not None
+                assert (client.registered_name == name) is (taken == "method")
+                assert ("'add' is no longer offered at" in caplog.text) is (taken == "method")
+            forward.close()
 
 
-async def test_without_its_name_a_client_goes_on(hub: FakeHub, address: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
-        offer_add(client)
+def _forwarding(address: str) -> Callable[..., Any]:
+    """Carries the bytes of a connection to another address and back."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = address.rpartition(":")
+        there = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(pump(reader, there[1]), pump(there[0], writer), return_exceptions=True)
+
+    return forward
+
+
+async def test_a_name_is_taken_over_from_a_connection_that_the_hub_still_has(hub: Hub, address: str) -> None:
+    """The hub stands still for a client, which gives the connection up; with its key it has its name again."""
+    async with AsyncClient(address, name="gpu-1", keepalive=0.1, reconnect=AT_ONCE) as client:
+        offers(client)
         await client.offer()
-        hub.forget()
-        hub.refused.add("gpu-1")
-        hub.cut()
-        await until(lambda: len(hub.sessions) == 2)
-        assert await client.who() is None
-        assert client.state == "connected"
-        assert "'gpu-1' is no longer registered" in caplog.text
-        hub.refused.clear()
-        hub.cut()
-        await until(lambda: len(hub.sessions) == 3)
-        assert await client.who() == "gpu-1", "the next connection tries again"
-
-
-async def test_a_name_that_the_hub_made_may_be_another_one_then(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, reconnect=AT_ONCE) as client:
-        offer_add(client)
-        await client.offer()
-        hub.forget()
-        hub.refused.add("client-1")
-        hub.cut()
-        await until(lambda: len(hub.sessions) == 2)
-        name = await client.who()
-        assert name == client.registered_name != "client-1"
-        assert await client.ask(name, "add", [1, 1]) == 2
-
-
-async def test_an_offer_waits_for_the_connection(hub: FakeHub, scripted: Scripted) -> None:
-    """The connection is lost before the answer comes, and again."""
-    heard: list[Any] = []
-
-    def script(line: Any) -> None:
-        while (request := line.read()) is not None:
-            heard.append(request["params"])
-            if len(heard) <= 3:
-                return
-            line.answer(request, {"name": "gpu-1", "key": "k", "methods": []})
-
-    address = scripted(script)
-    async with AsyncClient(address) as client:
-        with pytest.raises(ConnectionLost, match=r"rpc\.register"):
-            await client.offer()
-    async with AsyncClient(address, reconnect=AT_ONCE) as client:
-        assert await client.offer() == []
-    assert len(heard) == 4
-
-
-async def test_an_answer_with_which_the_connection_ends_is_none() -> None:
-    class Leaving(asyncio.Protocol):
-        def connection_made(self, transport: Any) -> None:
-            self.transport = transport
-
-        def data_received(self, data: bytes) -> None:
-            reply = {"jsonrpc": "2.0", "id": 1, "result": {"name": "a", "key": "k", "methods": []}}
-            self.transport.write(orjson.dumps(reply) + b"\n")
-            self.transport.close()
-
-    async def connect(make: Callable[[], Any]) -> Any:
-        join(protocol := make(), Leaving())
-        return protocol
-
-    async with AsyncClient("memory", connect=connect) as client:
-        with pytest.raises(ConnectionLost, match="the peer closed the connection"):
-            await client.offer()
-
-
-async def test_offers_that_are_lost_together(scripted: Scripted) -> None:
-    """One waits for the answer, the others for their turn."""
-    async with AsyncClient(scripted(lambda line: line.read() and line.read()), registration_timeout=None) as client:
-        await client.notify.tell()
-        outcomes = await asyncio.gather(*(client.offer() for _ in range(3)), return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
-
-
-async def test_offers_at_the_same_time(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, name="gpu-1", pool=3) as client:
-        offer_add(client)
-        assert await asyncio.gather(*(client.offer() for _ in range(10))) == [["add"]] * 10
-        assert len(hub.sessions) == 1, "no offer takes the name from another"
-
-
-async def test_offers_on_a_busy_pool_stay_on_one_connection(hub: FakeHub, address: str) -> None:
-    """The second one is to be sent where there is less to do, while the first has no answer."""
-    async with AsyncClient(address, pool=2) as client:
-        await client.who()
-        await asyncio.gather(client.who(), client.who())
-        assert len(client_connections(client)) == 2
-        await asyncio.gather(client.offer(), client.offer())
-        assert len(hub.said) == 2
-        assert len(hub.sessions) == 1
-
-
-def test_a_connection_that_was_lost_unseen() -> None:
-    """While the event loop did not run."""
-    hub = FakeHub()
-    with serve_in_thread(hub.server) as address, asyncio.Runner() as runner:
-        client = AsyncClient(address, name="gpu-1")
-        runner.run(client.offer())
-        (link,) = client_connections(client)
-        assert link.poll is not None
-        hub.sessions[0].loop.call_soon_threadsafe(hub.cut)
-        assert link.poll(20_000)
-        assert link.is_open
-        assert runner.run(client.offer()) == []
-        assert len(hub.sessions) == 2
-        runner.run(client.close())
+        (first,) = connections_of(hub)
+        first.pause_reading()
+        await until(lambda: len(connections_of(hub)) == 1 and not first.is_open)
+        assert await client.call("gpu-1.add", 1, wait_for=20) == 3
 
 
 def test_in_another_event_loop_it_is_registered_anew() -> None:
     """One loop after the other; the hub lives in a thread."""
-    hub = FakeHub()
-    with serve_in_thread(hub.server) as address, asyncio.Runner() as first, asyncio.Runner() as second:
+    with serve_in_thread(Hub()) as address, asyncio.Runner() as first, asyncio.Runner() as second:
         client = AsyncClient(address, name="gpu-1")
-
-        async def use() -> Any:
-            return await client.offer(), await client.who()
-
         for runner in (first, second):
-            assert runner.run(use()) == ([], "gpu-1")
-        assert hub.registrations[2] == {"name": "gpu-1", "key": "key of gpu-1"}
+            assert runner.run(client.offer()) == []
+            assert runner.run(client.call("rpc.ping")) == "pong"
         for runner in (first, second):
             runner.run(client.close())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_does_not_take_the_name() -> None:
+    with serve_in_thread(Hub()) as address, Client(address, name="gpu-1") as client:
+        offers(client)
+        client.offer(shared=True)
+
+        def work() -> None:
+            assert client.call("rpc.ping") == "pong"
+            assert client.registered_name is None
+            assert client.offer(shared=True) == ["add"]
+            assert client.registered_name not in (None, "gpu-1")
+            client.close()
+
+        assert in_child(work) == 0
+        assert client.call("gpu-1.add", 1) == 3
 
 
 # -- waiting -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_program_that_only_offers_waits(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address) as client:
-        with pytest.raises(ConnectionLost, match="there is no connection"):
-            await client.wait_closed()
+@pytest.mark.parametrize("reconnect", [False, True])
+async def test_a_program_that_only_offers_waits(hub: Hub, address: str, face: Face, reconnect: bool) -> None:
+    """For the end of its connection, or with `reconnect` for that of the client."""
+    async with face(address, name="gpu-1", **(LASTING if reconnect else {})) as client:
+        if not reconnect:
+            with pytest.raises(ConnectionLost, match="there is no connection"):
+                await client.wait_closed()
         await client.offer()
-        waiting = [asyncio.create_task(client.wait_closed()) for _ in range(2)]
-        await client.who()
-        assert not any(task.done() for task in waiting)
-        hub.cut()
-        for task in waiting:
-            with pytest.raises(ConnectionLost, match="the peer closed it"):
-                await task
-        await client.offer()
-        waiting = [asyncio.create_task(client.wait_closed())]
-        await client.who()
-    await waiting[0]
+        waiting = [asyncio.ensure_future(client.wait_closed()) for _ in range(2)]
+        await client.call("rpc.ping")
+        drop_connections(hub)
+        if not reconnect:
+            for each in waiting:
+                with pytest.raises(ConnectionLost, match="the peer closed it"):
+                    await each
+            await client.offer()
+            waiting = [asyncio.ensure_future(client.wait_closed())]
+        await client.call("rpc.ping", wait_for=20)
+        assert not any(each.done() for each in waiting)
+    for each in waiting:
+        await each
     await client.wait_closed()
-
-
-async def test_with_reconnect_only_close_ends_the_wait(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, name="gpu-1", reconnect=AT_ONCE) as client:
-        waiting = asyncio.create_task(client.wait_closed())
-        await client.who()
-        hub.cut()
-        await until(lambda: len(hub.sessions) == 2)
-        await client.who()
-        assert not waiting.done()
-    await waiting
-
-
-# -- telling others ----------------------------------------------------------------------------------------------------
-
-
-async def test_publishing_and_notifying(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, name="gpu-1") as client:
-        assert await client.publish("sensors.a", [1.5, None]) == 3
-        assert await client.publish("sensors.a", np.arange(3), retain=True) == 3
-        assert await client.notify_client("gpu-1", "reload", "model", 2)
-        assert await client.notify_client("gpu-1", "reload", name="model", timeout=3)
-        assert await client.notify_client("gpu-1", "stop")
-        with pytest.raises(InvalidParams, match="no client has the name gpu-2"):
-            await client.notify_client("gpu-2", "reload")
-    assert hub.told[0] == {"topic": "sensors.a", "value": [1.5, None], "retain": False}
-    assert hub.told[1]["retain"] is True
-    np.testing.assert_array_equal(hub.told[1]["value"], [0, 1, 2])
-    assert [told["params"] for told in hub.told[2:]] == [["model", 2], {"name": "model", "timeout": 3}, None]
-
-
-async def test_what_cannot_be_told(address: str) -> None:
-    async with AsyncClient(address) as client:
-        with pytest.raises(EncodeError, match="cannot be an iterator"):
-            await client.publish("a", iter([1]))
-        with pytest.raises(EncodeError, match="cannot be an iterator"):
-            await client.notify_client("a", "b", (x for x in [1]))
-        with pytest.raises(EncodeError):
-            await client.publish("a", object())
-        with pytest.raises(TypeError, match="a topic is a str"):
-            await client.publish(1, 1)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="positional and named"):
-            await client.notify_client("a", "b", 1, c=2)
 
 
 # -- a provider that is gone -------------------------------------------------------------------------------------------
 
 
-async def test_a_provider_that_is_gone_is_like_a_connection_that_was_lost(hub: FakeHub, address: str) -> None:
-    hub.losses = 2
-    async with AsyncClient(address) as unasked:
-        with pytest.raises(ProviderGone, match="'work'"):
-            await unasked.work()
-        assert hub.losses == 1
-    hub.losses = 2
-    async with AsyncClient(address, retries=2, retry="all") as client:
-        assert await client.buy() == "done"
-        hub.losses = 3
-        with pytest.raises(ProviderGone):
-            await client.buy()
-        hub.losses = 1
-        reply = await client({"jsonrpc": "2.0", "id": 1, "method": "buy"})
-        assert reply["error"]["code"] == -32007, "an error reply is returned"
-        hub.losses = 1
-        async with client.batch() as batch:
-            first, second = batch.work(), batch.work()
-        with pytest.raises(ProviderGone):
-            first.result()
-        assert second.result() == "done"
+@pytest.mark.parametrize(
+    ("options", "method", "losses", "comes"),
+    [
+        ({}, "work", 1, False),
+        ({"retries": 2, "retry": "all"}, "buy", 2, True),
+        ({"retries": 2, "retry": "all"}, "buy", 3, False),
+        ({"retries": 2}, "work", 2, True),
+        ({"retries": 2}, "buy", 1, False),
+        ({"retries": 2, "keepalive": 100.0}, "work", 2, True),
+        ({"retries": 2, "keepalive": 100.0}, "buy", 1, False),
+    ],
+)
+def test_a_provider_that_is_gone_is_like_a_connection_that_was_lost(
+    scripted: Scripted, make_client: MakeClient, options: Any, method: str, losses: int, comes: bool
+) -> None:
+    """Only idempotent methods go to another provider, unless that is asked for; an error reply is returned."""
+    left = [losses]
+
+    def script(line: Any) -> None:
+        while (call := line.read()) is not None:
+            if call["method"] == "rpc.discover":
+                line.answer(call, {"methods": [{"name": "work", "x-idempotent": True}, {"name": "buy"}]})
+            elif left[0]:
+                left[0] -= 1
+                line.say(refusal(call["id"], -32007, "gone", data={"method": method}))
+            else:
+                line.say(reply(call["id"], "done"))
+
+    client = make_client(scripted(script), **options)
+    if comes:
+        assert client.call(method) == "done"
+    else:
+        with pytest.raises(ProviderGone, match=f"'{method}'"):
+            client.call(method)
+    left[0] = 1
+    assert client({"jsonrpc": "2.0", "id": 77, "method": method})["error"]["code"] == -32007
 
 
-async def test_only_idempotent_methods_go_to_another_provider(hub: FakeHub, address: str) -> None:
-    async with AsyncClient(address, retries=2) as client:
-        hub.losses = 2
-        assert await client.work() == "done"
-        hub.losses = 1
-        with pytest.raises(ProviderGone, match="'buy'"):
-            await client.buy()
-        assert hub.worked == ["work", "work", "work", "buy"]
-        hub.server.add(hub.work, replace=True)
-        hub.losses = 1
-        with pytest.raises(ProviderGone):
-            await client.work()
+async def test_a_call_goes_to_another_provider(hub: Hub, address: str, face: Face) -> None:
+    begun: asyncio.Queue[Any] = asyncio.Queue()
+    go = asyncio.Event()
+
+    async def offer_work(client: AsyncClient) -> None:
+        @client(shared=True, idempotent=True)
+        async def work() -> str:
+            begun.put_nowait(client)
+            await go.wait()
+            return "done"
+
+        await client.offer()
+
+    async with AsyncClient(address) as first, AsyncClient(address) as second:
+        await offer_work(first)
+        await offer_work(second)
+        connections = dict(zip((first, second), connections_of(hub), strict=True))
+        async with face(address, retries=1, retry="idempotent") as careful, AsyncClient(address) as unasked:
+            call = asyncio.create_task(careful.work())
+            busy = await begun.get()
+            connections[busy].drop()
+            last = await begun.get()
+            assert last is not busy
+            go.set()
+            assert await call == "done"
+            go.clear()
+            lost = asyncio.create_task(unasked.work())
+            assert await begun.get() is last
+            connections[last].drop()
+            with pytest.raises(ProviderGone):
+                await lost

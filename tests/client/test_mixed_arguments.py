@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -12,170 +10,152 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectFailed, Context, InvalidParams, RpcError, Server
-from rpcstream.hub import Hub
+from rpcstream import AsyncClient, Client, ConnectFailed, Context, Hub, InvalidParams, RpcError
 from rpcstream.testing import memory_client, serve_in_thread
 
-noted: queue.SimpleQueue[Any] = queue.SimpleQueue()
+from ..kit import UsualServer, until, until_in_thread
+from .conftest import MakeClient, Scripted, Traced, refusal
 
 
-def make_server() -> Server:
-    server = Server()
+class Server(UsualServer):
+    """With methods of several parameters; `segment` has other names in a later one."""
 
-    @server
-    def segment(image: str, size: int = 1, *, parts: int = 2) -> list[Any]:
-        return [image, size, parts]
+    def __init__(self, *, is_later: bool = False) -> None:
+        super().__init__()
 
-    @server
-    def must(first: str, second: int = 5, *, third: int) -> list[Any]:
-        return [first, second, third]
+        def segment(image: str, size: int = 1, *, parts: int = 2) -> list[Any]:
+            return [image, size, parts]
 
-    @server
-    def total(*numbers: int, start: int = 0) -> int:
-        return start + sum(numbers)
+        def segment_later(picture: str, size: int = 7, *, parts: int = 2) -> list[Any]:
+            return [picture, size, parts]
 
-    @server
-    def note(what: str, how: str = "?") -> None:
-        noted.put([what, how])
+        @self
+        def must(first: str, second: int = 5, *, third: int) -> list[Any]:
+            return [first, second, third]
 
-    @server
-    def power(base: int, /, exponent: int = 2) -> int:
-        return base**exponent
+        @self
+        def numbers(*values: int, start: int = 0) -> int:
+            return start + sum(values)
 
-    @server
-    def items(n: int, step: int = 1) -> Iterator[int]:
-        yield from range(0, n * step, step)
+        @self
+        def tell(what: str, how: str = "?") -> None:
+            self.noted.append([what, how])
 
-    @server
-    async def sums(values: AsyncIterator[int], start: int = 0) -> int:
-        return start + sum([value async for value in values])
+        @self
+        def power(base: int, /, exponent: int = 2) -> int:
+            return base**exponent
 
-    return server
+        @self
+        def items(n: int, step: int = 1) -> Iterator[int]:
+            yield from range(0, n * step, step)
+
+        @self
+        async def sums(values: AsyncIterator[int], start: int = 0) -> int:
+            return start + sum([value async for value in values])
+
+        self.add(segment_later if is_later else segment, name="segment")
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[str]:
-    with serve_in_thread(make_server()) as address:
-        yield address
-
-
-class Asked:
-    """A `trace` that counts how often a client asks for the methods."""
-
-    count = 0
-
-    def __call__(self, direction: str, message: bytes) -> None:
-        self.count += direction == "send" and b"rpc.discover" in message
+def server() -> UsualServer:
+    return Server()
 
 
 @pytest.mark.parametrize("scheme", ["", "http://", "ws://"])
-def test_calls_of_the_sync_client(served: str, scheme: str) -> None:
-    with Client(scheme + served, trace=(asked := Asked())) as client:
+def test_calls_of_the_sync_client(served: str, server: UsualServer, scheme: str) -> None:
+    with Client(scheme + served, trace=(traced := Traced())) as client:
         assert client.segment("x", parts=4) == ["x", 1, 4]
         assert client.segment("x", 3, parts=4) == ["x", 3, 4]
         assert client.must("a", third=1) == ["a", 5, 1]
         assert client.power(3, exponent=3) == 27
         assert client.call("segment", "y", parts=1, timeout=5) == ["y", 1, 1]
         assert client.submit.segment("z", size=2).result() == ["z", 2, 2]
-        client.notify.note("a", how="well")
-        assert noted.get(timeout=10) == ["a", "well"]
+        client.notify.tell("a", how=scheme)
         with client.batch() as batch:
             first, second = batch.segment("b", parts=9), batch.segment("c")
-            batch.notify.note("b", how="too")
+            batch.notify.tell("b", how=scheme)
         assert (first.result(), second.result()) == (["b", 1, 9], ["c", 1, 2])
-        assert noted.get(timeout=10) == ["b", "too"]
         with client.batch() as batch:
-            batch.notify.note("c", how="alone")
-        assert noted.get(timeout=10) == ["c", "alone"]
-        assert asked.count == 1
+            batch.notify.tell("c", how=scheme)
+        until_in_thread(lambda: all([name, scheme] in server.noted for name in "abc"))
+        assert traced.asked("rpc.discover") == 1
         assert list(client.stream.items(3, step=2)) == [0, 2, 4]
         if scheme != "http://":
             assert client.sums(iter([1, 2]), start=3) == 6
 
 
 @pytest.mark.parametrize("scheme", ["", "http://", "ws://"])
-async def test_calls_of_the_async_client(served: str, scheme: str) -> None:
-    async with AsyncClient(scheme + served, trace=(asked := Asked())) as client:
+async def test_calls_of_the_async_client(served: str, server: UsualServer, scheme: str) -> None:
+    async with AsyncClient(scheme + served, trace=(traced := Traced())) as client:
         assert await client.segment("x", parts=4) == ["x", 1, 4]
         assert await client.submit.segment("z", size=2) == ["z", 2, 2]
-        await client.notify.note("a", how="well")
-        assert await asyncio.to_thread(noted.get, timeout=10) == ["a", "well"]
+        await client.notify.tell("async", how=scheme)
         async with client.batch() as batch:
             first, second = batch.segment("b", parts=9), batch.segment("c")
         assert (first.result(), second.result()) == (["b", 1, 9], ["c", 1, 2])
-        assert [item async for item in client.stream.items(3, step=2)] == [0, 2, 4]
+        await until(lambda: ["async", scheme] in server.noted)
+        for _ in range(2):
+            assert [item async for item in client.stream.items(3, step=2)] == [0, 2, 4]
+            assert [item async for item in client.stream.segment("x")] == [["x", 1, 2]]
         if scheme != "http://":
             assert await client.sums(iter([1, 2]), start=3) == 6
-        assert asked.count == 1
+        assert traced.asked("rpc.discover") <= 2  # for the names, and for what streams
 
 
-async def test_whether_a_method_streams_is_asked_once(served: str) -> None:
-    async with AsyncClient(served, trace=(asked := Asked())) as client:
-        for _ in range(3):
-            assert [item async for item in client.stream.items(0)] == []
-            assert [item async for item in client.stream.segment("x")] == [["x", 1, 2]]
-    assert asked.count == 1
-
-
-def test_what_cannot_be_said_is_written_out(served: str) -> None:
-    with Client(served) as client:
-        with pytest.raises(TypeError, match=r"'image' was given twice.*: segment\(image=…, size=…, parts=…\)$"):
-            client.segment("x", image="y")
-        with pytest.raises(TypeError, match=r"2 of the 3 arguments by position.*segment\(image=…, size=…, pa"):
-            client.segment("x", 1, 2, parts=4)
-        with pytest.raises(TypeError, match=r"0 of the 2 arguments by position.*total\(start=…\)"):
-            client.total(1, 2, start=4)
-        with pytest.raises(TypeError, match=r"did not say how its parameters are named.*nothing\(<name>=…, b=…\)"):
-            client.nothing(1, b=2)
-        with pytest.raises(InvalidParams, match="wrong"):
-            client.segment("x", wrong=4)
-
-
-def test_a_server_that_does_not_tell_its_methods(scripted: Any, make_client: Any) -> None:
-    def script(line: Any) -> None:
-        while (request := line.read()) is not None:
-            assert request["method"] == "rpc.discover"
-            line.say({"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": "not here"}})
-
-    client = make_client(scripted(script))
-    with pytest.raises(TypeError, match=r"rpc.discover was refused \(not here\);.*: segment\(<name>=…, parts=…\)$"):
-        client.call("segment", "x", parts=4)
-
-
-def test_methods_by_position_only(scripted: Any) -> None:
-    def script(line: Any) -> None:
-        while (request := line.read()) is not None:
-            params = [{"name": "a"}, {"name": "b"}]
-            line.answer(request, {"methods": [{"name": "add", "paramStructure": "by-position", "params": params}]})
-
-    with Client(scripted(script)) as client, pytest.raises(TypeError, match=r"by position only.*: add\(a, b\)$"):
-        client.add(1, b=2)
+def test_what_cannot_be_said_is_written_out(make_client: MakeClient, served: str) -> None:
+    client = make_client(served)
+    for method, given, named, said in (
+        ("segment", ("x",), {"image": "y"}, r"'image' was given twice.*: segment\(image=…, size=…, parts=…\)$"),
+        ("segment", ("x", 1, 2), {"parts": 4}, r"2 of the 3 arguments by position.*segment\(image=…, size=…, pa"),
+        ("numbers", (1, 2), {"start": 4}, r"0 of the 2 arguments by position.*numbers\(start=…\)"),
+        ("nothing", (1,), {"b": 2}, r"did not say how its parameters are named.*nothing\(<name>=…, b=…\)"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            client.call(method, *given, **named)
+    with pytest.raises(InvalidParams, match="wrong"):
+        client.call("segment", "x", wrong=4)
 
 
 @pytest.mark.parametrize(
-    "params", [[{"$ref": "#/x"}, {"name": "b"}, {"name": "c"}], [{"name": 1}, {"name": "c"}], None]
+    ("method", "said"),
+    [
+        (None, r"rpc.discover was refused \(Method not found\);.*: add\(<name>=…, c=…\)$"),
+        (
+            {"paramStructure": "by-position", "params": [{"name": "a"}, {"name": "c"}]},
+            r"by position only.*add\(a, c\)$",
+        ),
+        ({"params": [{"$ref": "#/x"}, {"name": "b"}, {"name": "c"}]}, "0 of the 1 arguments by position"),
+        ({"params": [{"name": 1}, {"name": "c"}]}, "0 of the 1 arguments by position"),
+        ({"params": None}, "0 of the 1 arguments by position"),
+    ],
 )
-def test_parameters_that_cannot_be_read_give_no_names(scripted: Any, params: Any) -> None:
+def test_servers_that_do_not_tell_the_names(
+    scripted: Scripted, make_client: MakeClient, method: Any, said: str
+) -> None:
     def script(line: Any) -> None:
-        while (request := line.read()) is not None:
-            line.answer(request, {"methods": [{"name": "add", "params": params}]})
+        while (call := line.read()) is not None:
+            assert call["method"] == "rpc.discover"
+            if method is None:
+                line.say(refusal(call["id"]))
+            else:
+                line.answer(call, {"methods": [{"name": "add", **method}]})
 
-    with Client(scripted(script)) as client, pytest.raises(TypeError, match="0 of the 1 arguments by position"):
-        client.add(1, c=2)
+    with pytest.raises(TypeError, match=said):
+        make_client(scripted(script)).call("add", 1, c=2)
 
 
-def listen(address: str, server: Server) -> AbstractContextManager[str]:
+def listen(address: str, server: UsualServer) -> AbstractContextManager[str]:
     return serve_in_thread(server, port=int(address.rpartition(":")[2]))
 
 
 @contextmanager
-def started_later(address: str, server: Server) -> Iterator[None]:
+def started_later(address: str) -> Iterator[None]:
     """A server that is started a moment after the block has begun."""
     over = threading.Event()
 
     def start() -> None:
-        time.sleep(0.2)
-        with listen(address, server):
+        time.sleep(0.1)
+        with listen(address, Server()):
             over.wait()
 
     thread = threading.Thread(target=start)
@@ -187,91 +167,57 @@ def started_later(address: str, server: Server) -> Iterator[None]:
         thread.join()
 
 
-def test_the_time_to_wait_for_a_server_counts_for_the_names_too(free_address: str) -> None:
-    with started_later(free_address, make_server()), Client(free_address) as client:
-        assert client.segment("x", parts=4, wait_for=20) == ["x", 1, 4]
-
-
-async def test_the_async_client_waits_for_a_server_too(free_address: str) -> None:
-    with started_later(free_address, make_server()):
-        async with AsyncClient(free_address) as client:
-            calls = client.segment("x", parts=4, wait_for=20), client.must("a", third=1, wait_for=20)
-            assert await asyncio.gather(*calls) == [["x", 1, 4], ["a", 5, 1]]
-
-
-async def test_a_batch_waits_for_a_server_too(free_address: str) -> None:
-    async with AsyncClient(free_address) as client:
-        with started_later(free_address, make_server()):
-            async with client.batch(wait_for=20) as batch:
-                call = batch.segment("b", parts=9)
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_the_time_to_wait_for_a_server_counts_for_the_names_too(
+    make_client: MakeClient, free_address: str, is_batch: bool
+) -> None:
+    client = make_client(free_address)
+    with pytest.raises(ConnectFailed, match="'segment'"):
+        client.call("segment", "x", parts=4)
+    with started_later(free_address):
+        if is_batch:
+            face = client.client
+            batch = face.batch(wait_for=20)
+            call = batch.segment("b", parts=9)
+            if isinstance(face, Client):
+                batch.__exit__(None, None, None)
+            else:
+                client.runner.run(batch.__aexit__(None, None, None))
             assert call.result() == ["b", 1, 9]
+        else:
+            assert client.call("segment", "x", parts=4, wait_for=20) == ["x", 1, 4]
 
 
-def renamed() -> Server:
-    server = Server()
-
-    @server
-    def segment(picture: str, size: int = 7, *, parts: int = 2) -> list[Any]:
-        return [picture, size, parts]
-
-    return server
-
-
-def test_the_names_are_asked_for_anew_of_another_server(free_address: str) -> None:
-    with Client(free_address, wait_for=20) as client:
-        with listen(free_address, make_server()):
-            assert client.segment("x", parts=4) == ["x", 1, 4]
-        with listen(free_address, renamed()):
-            client.call("rpc.ping")  # the connection is found to be lost
-            assert client.segment("x", parts=4) == ["x", 7, 4]
+def test_the_names_are_asked_for_anew_of_another_server(make_client: MakeClient, free_address: str) -> None:
+    client = make_client(free_address, wait_for=20)
+    with listen(free_address, Server()):
+        assert client.call("segment", "x", parts=4) == ["x", 1, 4]
+    with listen(free_address, Server(is_later=True)):
+        client.call("rpc.ping")  # the connection is found to be lost
+        assert client.call("segment", "x", parts=4) == ["x", 7, 4]
 
 
-async def test_the_async_client_asks_another_server_anew(free_address: str) -> None:
-    async with AsyncClient(free_address, wait_for=20) as client:
-        with listen(free_address, make_server()):
-            assert await client.segment("x", parts=4) == ["x", 1, 4]
-        with listen(free_address, renamed()):
-            assert await client.segment("x", parts=4) == ["x", 7, 4]
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_asking_for_the_names_takes_of_the_time_for_the_call(scripted: Any, kind: str) -> None:
+def test_asking_for_the_names_takes_of_the_time_for_the_call(scripted: Scripted, make_client: MakeClient) -> None:
     left: list[float] = []
 
     def script(line: Any) -> None:
-        while (request := line.read()) is not None:
-            left.append(request.get("timeout", 9))
-            if request["method"] == "rpc.discover":
+        while (call := line.read()) is not None:
+            left.append(call.get("timeout", 9))
+            if call["method"] == "rpc.discover":
                 time.sleep(0.3)
-                line.answer(request, {"methods": [{"name": "add", "params": [{"name": "a"}, {"name": "b"}]}]})
+                line.answer(call, {"methods": [{"name": "add", "params": [{"name": "a"}, {"name": "b"}]}]})
             else:
-                line.answer(request, request["params"])
+                line.answer(call, call["params"])
 
-    async def call() -> Any:
-        async with AsyncClient(scripted(script)) as client:
-            return await client.add(1, b=2, timeout=30)
-
-    if kind == "sync":
-        with Client(scripted(script)) as client:
-            assert client.add(1, b=2, timeout=30) == {"a": 1, "b": 2}
-    else:
-        assert asyncio.run(call()) == {"a": 1, "b": 2}
+    assert make_client(scripted(script)).call("add", 1, b=2, timeout=30) == {"a": 1, "b": 2}
     assert left[1] < 29.8
 
 
-async def test_no_connection_is_the_error_of_the_call(free_address: str) -> None:
-    with Client(free_address) as client, pytest.raises(ConnectFailed, match="'segment'"):
-        client.segment("x", parts=4)
-    async with AsyncClient(free_address) as other:
-        with pytest.raises(ConnectFailed, match="'segment'"):
-            await other.segment("x", parts=4)
-
-
 async def test_a_handler_calls_its_caller_so() -> None:
-    server = Server()
+    server = UsualServer()
 
     @server
-    async def ask(ctx: Context) -> list[Any]:
+    async def ask_so(ctx: Context) -> list[Any]:
         items = [item async for item in ctx.peer.stream.count(2, start=5)]
         ctx.peer.notify.confirm("told", default=True)
         return [await ctx.peer.confirm("sure?", default=True), await ctx.peer.confirm("so?", default=False), items]
@@ -281,33 +227,25 @@ async def test_a_handler_calls_its_caller_so() -> None:
         return ctx.peer.confirm("sure?", default=True)
 
     async with memory_client(server) as client:
-
-        @client
-        def confirm(text: str, default: bool) -> list[Any]:
-            return [text, default]
+        with pytest.raises(RpcError):  # it offers nothing
+            await client.ask_so()
+    async with memory_client(server) as client:
+        client(lambda text, default: [text, default], name="confirm")
 
         @client
         def count(n: int, start: int = 0) -> Iterator[int]:
             yield from range(start, start + n)
 
-        assert await client.ask() == [["sure?", True], ["so?", False], [5, 6]]
+        assert await client.ask_so() == [["sure?", True], ["so?", False], [5, 6]]
         assert await client.ask_in_thread() == ["sure?", True]
-
-    async with memory_client(server) as client:
-        with pytest.raises(RpcError):  # it offers nothing
-            await client.ask()
 
 
 def test_a_method_that_a_hub_gets_later() -> None:
     with serve_in_thread(Hub()) as address, Client(address) as provider, Client(address) as client:
-
-        @provider
-        def segment(image: str, parts: int) -> list[Any]:
-            return [image, parts]
-
+        provider(lambda image, parts: [image, parts], name="segment")
         with pytest.raises(TypeError, match="did not say"):
             client.segment("x", parts=4)
-        later = threading.Timer(0.2, provider.offer)
+        later = threading.Timer(0.1, provider.offer)
         later.start()
         assert client.segment("x", parts=4, wait_for=20) == ["x", 4]
         later.join()

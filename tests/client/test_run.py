@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectionLost, Limits, MethodNotFound, ProviderGone, Server
-from rpcstream.hub import Hub
+from rpcstream import AsyncClient, Client, ConnectionLost, Hub, Limits, MethodNotFound, ProviderGone, Server
 from rpcstream.testing import serve_in_thread
 
-from ..internals import serving_client
 from ..kit import until, until_in_thread
 
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -42,18 +40,26 @@ async def provider(address: str, name: str, work: Any, **options: Any) -> AsyncC
     return client
 
 
-async def test_what_has_begun_is_finished_and_no_more_is_begun() -> None:
+def kill(number: int = signal.SIGTERM) -> None:
+    """Send a signal to this process, which `run` handles by now."""
+    assert callable(signal.getsignal(number))
+    os.kill(os.getpid(), number)
+
+
+@needs_signals
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_what_has_begun_is_finished_and_no_more_is_begun(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
     async with Hub().listening(port=0) as address, AsyncClient(address) as caller:
         work, other = Work(), Work()
-        first = await provider(address, "first", work)
-        serving = serving_client(first)
-        running = asyncio.ensure_future(serving.serve())
+        first = await provider(address, "first", work, reconnect=True)
+        running = asyncio.ensure_future(first.run())
         begun = asyncio.ensure_future(caller.call("first.work", 1))
         await until(lambda: work.begun)
         second = await provider(address, "second", other)
-        serving.stop()
-        await until(lambda: first.registered_name is None or not serving.is_serving or first.state == "idle")
-        later = [asyncio.ensure_future(caller.call("work", number)) for number in range(2, 6)]
+        kill(number)
+        await until(lambda: first.registered_name is None or first.state == "idle")
+        later = [asyncio.ensure_future(caller.call("work", each)) for each in range(2, 6)]
         await until(lambda: other.begun == 4)
         with pytest.raises(MethodNotFound):
             await caller.call("first.work", 6)
@@ -63,97 +69,36 @@ async def test_what_has_begun_is_finished_and_no_more_is_begun() -> None:
         assert await begun == 1
         await running
         assert await asyncio.gather(*later) == [2, 3, 4, 5]
-        assert work.begun == 1
-        await first.close()
+        assert (work.begun, first.state) == (1, "closed")
         await second.close()
+    assert signal.getsignal(number) is before
 
 
-async def test_what_is_not_finished_in_time_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """Calls that wait in line go to another provider; the one that has begun ends with its connection."""
+@needs_signals
+@pytest.mark.parametrize("how", ["run", "close"])
+async def test_what_waits_in_line_goes_to_another_provider(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """What has begun, and is not finished in time, ends with the connection, and is named."""
     async with Hub().listening(port=0) as address, AsyncClient(address) as caller:
         work, other = Work(), Work()
         first = await provider(address, "first", work, limits=Limits(max_calls=1))
-        serving = serving_client(first, 0.05)
-        running = asyncio.ensure_future(serving.serve())
+        running = asyncio.ensure_future(first.run(drain_timeout=0.05)) if how == "run" else None
         calls = [asyncio.ensure_future(caller.call("work", number)) for number in range(3)]
         await until(lambda: work.begun)
         second = await provider(address, "second", other)
         other.go_on.set()
         caplog.set_level(logging.WARNING, "rpcstream.client")
-        serving.stop()
-        await running
+        if running is not None:
+            kill()
+            await running
         await first.close()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(outcomes[0], ProviderGone)
         assert outcomes[0].executed is None
         assert outcomes[1:] == [1, 2]
         assert (work.begun, other.begun) == (1, 2)
-        assert "calls had not finished in time; methods at work: 'work'" in caplog.text
+        said = "calls had not finished in time; methods at work: 'work'"
+        assert (said in caplog.text) is (how == "run")
         await second.close()
-
-
-@needs_signals
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_it(number: signal.Signals) -> None:
-    before = signal.getsignal(number)
-    async with Hub().listening(port=0) as address, AsyncClient(address) as caller:
-        work = Work()
-        client = await provider(address, "first", work, reconnect=True)
-        running = asyncio.ensure_future(client.run())
-        begun = asyncio.ensure_future(caller.call("work", 1))
-        await until(lambda: work.begun)
-        os.kill(os.getpid(), number)
-        work.go_on.set()
-        assert await begun == 1
-        await running
-        assert client.state == "closed"
-        with pytest.raises(MethodNotFound):
-            await caller.call("work", 2)
-    assert signal.getsignal(number) is before
-
-
-def kill_once_handled() -> None:
-    """Send SIGTERM to this process, once `run` handles it."""
-    until_in_thread(lambda: callable(signal.getsignal(signal.SIGTERM)))
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-@needs_signals
-def test_a_signal_ends_the_sync_one() -> None:
-    """It is the main thread that waits; functions run in others."""
-    begun, go_on = threading.Event(), threading.Event()
-    results: list[Any] = []
-
-    def work(number: int) -> int:
-        begun.set()
-        assert go_on.wait(20)
-        return number
-
-    with serve_in_thread(Hub()) as address:
-        client = Client(address, reconnect=True)
-        client(work)
-        client.offer()
-
-        def call() -> None:
-            with Client(address) as caller:
-                results.append(caller.call("work", 1))
-
-        def stop() -> None:
-            assert begun.wait(20)
-            kill_once_handled()
-            with Client(address) as caller:
-                until_in_thread(lambda: "work" not in [each["name"] for each in caller.call("rpc.methods")])
-            go_on.set()
-
-        threads = [threading.Thread(target=each) for each in (call, stop)]
-        for thread in threads:
-            thread.start()
-        client.run()
-        for thread in threads:
-            thread.join()
-        assert (results, client.state) == ([1], "closed")
-        with pytest.raises(RuntimeError, match="closed client"):
-            client.run()
 
 
 @needs_signals
@@ -170,47 +115,66 @@ async def test_a_second_signal_ends_the_async_one_at_once() -> None:
         running = asyncio.ensure_future(run())
         begun = asyncio.ensure_future(caller.call("work", 1))
         await until(lambda: work.begun)
-        os.kill(os.getpid(), signal.SIGTERM)
+        kill()
         await until(lambda: client.state == "idle")
-        os.kill(os.getpid(), signal.SIGTERM)
+        kill()
         with pytest.raises(ProviderGone):
             await begun
         await running
 
 
 @needs_signals
-def test_a_second_signal_ends_it_at_once() -> None:
+@pytest.mark.parametrize("signals", [1, 2])
+def test_signals_end_the_sync_one(signals: int) -> None:
+    """It is the main thread that waits; functions run in others. A second signal ends it at once."""
     begun, go_on = threading.Event(), threading.Event()
+    results: list[Any] = []
 
-    def work() -> None:
+    def work(number: int) -> int:
         begun.set()
-        go_on.wait(20)
+        assert go_on.wait(20)
+        return number
 
     with serve_in_thread(Hub()) as address:
         client = Client(address)
         client(work)
         client.offer()
 
-        def stop() -> None:
+        def call() -> None:
             with Client(address) as caller:
-                caller.notify.work()
-                assert begun.wait(20)
-                kill_once_handled()
-                until_in_thread(lambda: not caller.call("rpc.methods"))
-                os.kill(os.getpid(), signal.SIGTERM)
+                try:
+                    results.append(caller.call("work", 1))
+                except ProviderGone:
+                    results.append("gone")
 
-        thread = threading.Thread(target=stop)
-        thread.start()
-        with pytest.raises(SystemExit) as caught:
-            client.run(drain_timeout=1000)
-        assert caught.value.code == 128 + signal.SIGTERM
+        def stop() -> None:
+            assert begun.wait(20)
+            until_in_thread(lambda: callable(signal.getsignal(signal.SIGTERM)))
+            kill()
+            with Client(address) as caller:
+                until_in_thread(lambda: not caller.call("rpc.methods"))
+            kill() if signals == 2 else go_on.set()
+
+        threads = [threading.Thread(target=each) for each in (call, stop)]
+        for thread in threads:
+            thread.start()
+        if signals == 1:
+            client.run()
+        else:
+            with pytest.raises(SystemExit) as caught:
+                client.run(drain_timeout=1000)
+            assert caught.value.code == 128 + signal.SIGTERM
         go_on.set()
-        thread.join()
+        for thread in threads:
+            thread.join()
+        assert results == ([1] if signals == 1 else ["gone"])
+        client.close()
+        with pytest.raises(RuntimeError, match="closed client"):
+            client.run()
 
 
 async def test_it_ends_when_the_client_is_closed_or_its_connection_is_lost() -> None:
-    server = Server()
-    async with server.listening(port=0) as address:
+    async with Server().listening(port=0) as address:
         async with AsyncClient(address) as client:
             await client.call("rpc.ping")
             running = asyncio.ensure_future(client.run())
@@ -223,30 +187,7 @@ async def test_it_ends_when_the_client_is_closed_or_its_connection_is_lost() -> 
         await asyncio.sleep(0)
     with pytest.raises(ConnectionLost):
         await losing
-
-
-async def test_wrong_use() -> None:
-    client = AsyncClient("http://127.0.0.1:1")
-    with pytest.raises(RuntimeError, match="run"):
-        await client.run()
     with pytest.raises(ValueError, match="drain_timeout"):
         await AsyncClient("127.0.0.1:1").run(drain_timeout=-1)
     with pytest.raises(ConnectionLost, match="no connection"):
         await AsyncClient("127.0.0.1:1").run()
-
-
-async def test_a_provider_that_is_closed_has_others_do_what_it_has_not_begun() -> None:
-    async with Hub().listening(port=0) as address, AsyncClient(address) as caller:
-        work, other = Work(), Work()
-        first = await provider(address, "first", work, limits=Limits(max_calls=1))
-        calls = [asyncio.ensure_future(caller.call("work", number)) for number in range(3)]
-        await until(lambda: work.begun)
-        second = await provider(address, "second", other)
-        other.go_on.set()
-        await first.close()
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        assert isinstance(outcomes[0], ProviderGone)
-        assert outcomes[0].executed is None
-        assert outcomes[1:] == [1, 2]
-        assert (work.begun, other.begun) == (1, 2)
-        await second.close()

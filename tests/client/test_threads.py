@@ -1,0 +1,370 @@
+"""One sync client used by many threads: its pool of connections, and its futures."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound
+
+from ..kit import until_in_thread
+from .conftest import Connections, Scripted, answering, echoing
+
+
+@pytest.fixture
+def client(served: str) -> Iterator[Client]:
+    with Client(served) as client:
+        yield client
+
+
+def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
+    with ThreadPoolExecutor(count) as executor:
+        return list(executor.map(work, range(count)))
+
+
+class Holding:
+    """A script that answers calls of "hold" only when it is told to, and counts its connections.
+
+    Attributes:
+        asked: the first argument, or the method, of each call that came.
+    """
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.asked: list[Any] = []
+        self.go = threading.Event()
+
+    def __call__(self, line: Any) -> None:
+        self.connections += 1
+        while (call := line.read()) is not None:
+            self.asked.append(*call.get("params") or [call["method"]])
+            if call["method"] == "hold":
+                assert self.go.wait(20)
+            line.answer(call, self.connections)
+
+    def holds(self, count: int) -> None:
+        until_in_thread(lambda: self.asked.count("hold") == count)
+
+
+# -- threads -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", [None, 3])
+def test_every_thread_gets_its_own_answers(served: str, pool: int | None) -> None:
+    def work(thread: int) -> None:
+        waiting: list[tuple[int, Future[Any]]] = []
+        for number in range(200):
+            value = thread * 1000 + number
+            if number % 4 == 3:
+                waiting.append((value, client.submit.echo_after(value, 0.001 * (number % 3))))
+            elif number % 4 == 2:
+                assert client.echo_after(value, 0.0005) == value
+            else:
+                assert client.add(value, 1) == value + 1
+            if number % 50 == 49:
+                for expected, future in waiting:
+                    assert future.result() == expected
+                waiting.clear()
+
+    with Client(served, **({} if pool is None else {"pool": pool})) as client:
+        in_threads(8, work)
+        assert client.replies_dropped == 0
+
+
+def test_threads_that_start_together_have_a_connection_each(scripted: Scripted) -> None:
+    connections = Connections(echoing)
+    together = threading.Barrier(8)
+    with Client(scripted(connections)) as client:
+
+        def work(thread: int) -> Any:
+            together.wait()
+            return client.echo(thread)
+
+        assert in_threads(8, work) == list(range(8))
+        assert in_threads(20, client.echo) == list(range(20))
+        made = connections.count
+        assert 1 <= made <= 8
+        assert [client.echo(number) for number in range(20)] == list(range(20))
+    assert connections.count == made
+
+
+def test_the_time_out_of_one_thread_is_its_own(scripted: Scripted) -> None:
+    timed_out = threading.Event()
+
+    def script(line: Any) -> None:
+        while (call := line.read()) is not None:
+            if call["method"] == "answered":
+                assert timed_out.wait(20)
+                line.answer(call, "here")
+
+    with Client(scripted(script)) as client, ThreadPoolExecutor(1) as executor:
+        answered = executor.submit(client.answered, timeout=20)
+        with pytest.raises(CallTimeout):
+            client.silence(timeout=0.05)
+        timed_out.set()
+        assert answered.result(20) == "here"
+
+
+def test_losing_the_connection_wakes_every_thread(scripted: Scripted) -> None:
+    all_asked = threading.Barrier(8)
+
+    def script(line: Any) -> None:
+        line.read()
+        all_asked.wait(20)
+
+    with Client(scripted(script), timeout=None) as client:
+
+        def work(thread: int) -> str | None:
+            with pytest.raises(ConnectionLost) as caught:
+                client.call(f"method{thread}")
+            return caught.value.method
+
+        assert in_threads(8, work) == [f"method{thread}" for thread in range(8)]
+
+
+# -- the pool ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["threads", "futures"])
+def test_a_connection_is_opened_only_when_all_others_are_busy(scripted: Scripted, kind: str) -> None:
+    script = Holding()
+    with Client(scripted(script), pool=3) as client, ThreadPoolExecutor(3) as executor:
+        quick = client.quick if kind == "threads" else lambda: client.submit.quick().result()
+        assert [quick() for _ in range(5)] == [1] * 5
+        holding = []
+        for count in range(1, 4):
+            holding.append(executor.submit(client.hold) if kind == "threads" else client.submit.hold())
+            script.holds(count)
+        assert script.connections == 3
+        script.go.set()
+        assert [future.result() for future in holding] == [3, 3, 3]
+        assert quick() == 3
+
+
+def test_futures_share_one_connection_unless_a_pool_is_asked_for(scripted: Scripted) -> None:
+    script = Holding()
+    script.go.set()
+    with Client(scripted(script)) as client:
+        assert [future.result() for future in [client.submit.hold() for _ in range(20)]] == [1] * 20
+
+
+def test_a_thread_waits_while_all_connections_are_in_use(scripted: Scripted) -> None:
+    script = Holding()
+    with Client(scripted(script), pool=2) as client, ThreadPoolExecutor(6) as executor:
+        holding = [executor.submit(client.hold) for _ in range(2)]
+        script.holds(2)
+        for attempt, timeout in ((client.quick, 0.05), (client.notify.quick, 0.05), (client.quick, -1)):
+            with pytest.raises(CallTimeout, match=r"all 2 \(pool=2\) were in use \(method 'quick' at 127"):
+                attempt(timeout=timeout)
+        waiting = [executor.submit(client.quick) for _ in range(4)]
+        script.go.set()
+        assert [future.result(20) for future in holding + waiting] == [2] * 6
+        assert script.connections == 2
+
+
+def test_threads_have_connections_in_the_order_in_which_they_came(scripted: Scripted) -> None:
+    script = Holding()
+    with Client(scripted(script), pool=1) as client, ThreadPoolExecutor(6) as executor:
+        waiting = [executor.submit(client.hold)]
+        script.holds(1)
+        for number in range(5):
+            waiting.append(executor.submit(client.ask, number))
+            threading.Event().wait(0.05)  # by now it waits in line, most probably
+        script.go.set()
+        for future in waiting:
+            future.result(20)
+    assert script.asked == ["hold", *range(5)]
+
+
+def test_who_waits_gets_room_for_a_new_connection_when_one_is_lost(scripted: Scripted) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def lost(line: Any) -> None:
+        line.read()
+        begun.set()
+        assert go.wait(20)
+
+    with Client(scripted(Connections(lost, answering("here"))), pool=1) as client, ThreadPoolExecutor(2) as executor:
+        first = executor.submit(client.first)
+        assert begun.wait(20)
+        waiting = executor.submit(client.second)
+        with pytest.raises(CallTimeout, match="were in use"):
+            client.third(timeout=0.05)
+        go.set()
+        assert isinstance(first.exception(20), ConnectionLost)
+        assert waiting.result(20) == "here"
+
+
+def test_who_waits_for_a_connection_ends_with_the_client(scripted: Scripted) -> None:
+    script = Holding()
+    client = Client(scripted(script), pool=1)
+    with ThreadPoolExecutor(2) as executor:
+        holding = executor.submit(client.hold)
+        script.holds(1)
+        waiting = executor.submit(client.quick)
+        with pytest.raises(CallTimeout, match="were in use"):
+            client.third(timeout=0.05)
+        client.close()
+        for future in (holding, waiting):
+            with pytest.raises(ConnectionLost, match="the client was closed"):
+                future.result(20)
+    script.go.set()
+
+
+def test_a_thread_does_not_wait_for_itself(served: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Client(served, pool=1) as client:
+        assert client.progress(1, on_progress=lambda value: client.rpc.ping()) == 1
+        assert client.rpc.ping() == "pong"
+    assert "'rpc.ping' was called in on_progress, while all 1 connections are in use" in caplog.text
+
+
+# -- futures -------------------------------------------------------------------------------------------------------
+
+
+def test_futures_of_many_calls(client: Client) -> None:
+    futures = [client.submit.add(number, 1) for number in range(2000)]
+    assert [future.result() for future in futures] == list(range(1, 2001))
+    later = {client.submit.echo_after(number, 0.001 * number): number for number in range(10)}
+    for future in concurrent.futures.as_completed(later, timeout=20):
+        assert future.result() == later[future]
+
+    async def awaited() -> Any:
+        return await asyncio.gather(*(asyncio.wrap_future(client.submit.add(number, 1)) for number in range(10)))
+
+    assert asyncio.run(awaited()) == list(range(1, 11))
+
+
+def test_plain_calls_go_on_while_futures_wait(client: Client) -> None:
+    waiting = client.submit.wait()
+    assert [client.add(number, 1) for number in range(100)] == list(range(1, 101))
+    assert client.submit.add(1, 1).result() == 2
+    assert not waiting.done()
+    assert waiting.cancel()
+
+
+def test_errors_come_with_the_future(client: Client, free_address: str) -> None:
+    assert isinstance(client.submit.nothing().exception(), MethodNotFound)
+    with pytest.raises(TypeError, match="does not fit returns="):
+        client.submit("echo", "x", returns=int).result()
+    assert isinstance(client.submit.echo(threading).exception(), EncodeError)
+    with pytest.raises(TypeError, match="positional and named"):  # arguments that are none are refused at once
+        client.submit.add(1, a=2)
+    assert client.submit.add(1, 2).result() == 3
+    with Client(free_address) as nobody:
+        assert isinstance(nobody.submit.add(1, 2).exception(), ConnectFailed)
+
+
+def test_time_outs_of_futures(scripted: Scripted) -> None:
+    def script(line: Any) -> None:
+        while (call := line.read()) is not None:
+            if call["method"] == "echo":
+                line.answer(call, call["params"][0])
+
+    with Client(scripted(script)) as client:
+        assert client.submit.echo(0).result() == 0  # connecting takes time
+        slow = client.submit.silence(timeout=None)
+        for future in [client.submit.silence(timeout=0.01 * number) for number in range(1, 5)]:
+            with pytest.raises(CallTimeout, match=r"no answer in time \(method 'silence'"):
+                future.result()
+        assert client.submit.echo(1).result() == 1
+        # A deadline that comes after others but is earlier is kept too.
+        assert isinstance(client.submit.silence(timeout=0.01).exception(), CallTimeout)
+        assert not slow.done()
+        assert slow.cancel()
+
+
+def test_cancelled_futures(scripted: Scripted) -> None:
+    asked, answer_now = threading.Event(), threading.Event()
+
+    def script(line: Any) -> None:
+        first = line.read()
+        asked.set()
+        assert answer_now.wait(20)
+        line.answer(first, "late")
+        echoing(line)
+
+    with Client(scripted(script)) as client:
+        future = client.submit.first()
+        assert asked.wait(20)
+        told: list[Any] = []
+        future.add_done_callback(told.append)
+        for _ in range(2):
+            assert future.cancel()
+        assert future.cancelled()
+        assert concurrent.futures.wait([future], 20).done == {future}
+        until_in_thread(lambda: told == [future])
+        answer_now.set()
+        second = client.submit.second("second")
+        assert second.result(20) == "second"
+        assert not second.cancel()
+        assert client.replies_dropped == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"keepalive": 60.0}], ids=["blocking", "loop"])
+def test_callbacks_may_call_and_wait(served: str, options: Any) -> None:
+    results: list[Any] = []
+    with Client(served, **options) as client:
+
+        def callback(future: Future[Any]) -> None:
+            results.append(future.result())
+            results.append(client.add(10, 1))
+            results.append(client.submit.add(20, 1).result(20))
+            with client.batch() as batch:
+                call = batch.add(30, 1)
+            results.append(call.result())
+            client.submit.add(40, 1).add_done_callback(lambda last: results.append(last.result()))
+
+        client.submit.add(0, 1).add_done_callback(callback)
+        until_in_thread(lambda: results == [1, 11, 21, 31, 41])
+
+
+def test_callbacks_run_in_order_in_one_thread_whatever_they_raise(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    threads: list[threading.Thread] = []
+    numbers: list[int] = []
+
+    def callback(future: Future[Any]) -> None:
+        threads.append(threading.current_thread())
+        numbers.append(future.result())
+        raise ValueError("a mistake in a callback")
+
+    futures = [client.submit.add(number, 0) for number in range(20)]
+    for future in futures:
+        future.result()
+        future.add_done_callback(callback)
+    until_in_thread(lambda: numbers == list(range(20)))
+    assert len({*threads, threading.current_thread()}) == 2
+    assert client.add(1, 2) == 3
+    assert "a mistake in a callback" in caplog.text
+
+
+def test_threads_are_there_as_long_as_they_are_needed(served: str) -> None:
+    """None for plain calls; those of futures end with the client, which nothing keeps alive then."""
+    before = set(threading.enumerate())
+    client = Client(served)
+    assert client.add(1, 2) == 3
+    assert not set(threading.enumerate()) - before
+    future = client.submit.echo_after(1, 0.0)
+    future.add_done_callback(lambda future: None)
+    assert future.result(10) == 1
+    waiting = client.submit.wait()
+    mine = set(threading.enumerate()) - before
+    assert len(mine) == 2
+    client.close()
+    assert isinstance(waiting.exception(10), ConnectionLost)
+    for thread in mine:
+        thread.join(4)
+    assert not any(thread.is_alive() for thread in mine)
+    gone = weakref.ref(client)
+    del client, future, waiting
+    gc.collect()
+    assert gone() is None
