@@ -5,145 +5,81 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import trustme
 
-from rpcstream import (
-    AsyncClient,
-    CallTimeout,
-    Client,
-    ConnectFailed,
-    Context,
-    DeadlineExceeded,
-    InvalidParams,
-    MethodNotFound,
-    NotAuthenticated,
-    RpcError,
-    Server,
-)
+from rpcstream import AsyncClient, Client, ConnectFailed, InvalidParams, MethodNotFound, NotAuthenticated, RpcError
 from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
-from rpcstream.tls import TLS
 
-from ..internals import settings_of
-from ..kit import until_in_thread
+from ..kit import UsualServer, authority, request, server_tls, until, until_in_thread
 from ..kit.scripted_http import CountedConnections, ScriptedHttpConnection, answered
+from .conftest import MakeClient, Scripted, Traced
 
 KINDS = ["tcp", "tls", "unix", "http", "https", "http+unix", "ws", "wss"]
-LASTING = [kind for kind in KINDS if not kind.startswith("http")]
-TOKEN = "open sesame".replace(" ", "-")
-
-MakeClient = Callable[..., Any]
+#: The same fault has the same exit status, however the server is reached; and the scheme that does not fit there.
+MIXED_UP = {"tcp": "tls", "tls": "tcp", "http": "https", "https": "http", "ws": "wss", "wss": "ws"}
+TOKEN = "open-sesame"
 
 
 class Place:
     """Where a server is, and how a client comes there."""
 
-    def __init__(self, kind: str, address: str, ca: Path) -> None:
+    def __init__(self, kind: str, address: str, server: UsualServer | None = None) -> None:
         self.kind = kind
+        self.server: Any = server
         self.uri = f"{kind}://{address.removeprefix('unix://')}"
-        self.options: dict[str, Any] = {"ca": ca} if kind in ("tls", "https", "wss") else {}
+        self.options: dict[str, Any] = {"ca": authority()} if kind in ("tls", "https", "wss") else {}
 
-
-def make_server(**options: Any) -> Server:
-    server = Server(drain_timeout=0.2, **options)
-    gone: list[str] = []
-
-    @server
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    @server
-    def double(values: np.ndarray) -> np.ndarray:
-        return values * 2
-
-    @server
-    def fail(code: int) -> None:
-        raise RpcError(code, "as wanted", {"x": 1})
-
-    @server
-    async def never(name: str = "") -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            gone.append(name)
-
-    @server
-    def ended() -> list[str]:
-        return gone
-
-    @server
-    def note(value: Any) -> None:
-        gone.append(value)
-
-    @server
-    async def count(upto: int, text: str = "") -> AsyncIterator[Any]:
-        for n in range(upto):
-            yield [n, text] if text else n
-
-    @server
-    async def work(ctx: Context) -> str:
-        for n in range(3):
-            ctx.progress(n)
-            await asyncio.sleep(0.01)
-        return "done"
-
-    @server
-    def tick(n: int) -> int:
-        return server.publish("ticks", n)
-
-    @server
-    async def ask(ctx: Context) -> Any:
-        return await ctx.peer.confirm("really?")
-
-    @server
-    async def total(values: AsyncIterator[int]) -> int:
-        return sum([value async for value in values])
-
-    return server
+    def command(self, *arguments: str, trusts: bool = True) -> int:
+        """The exit status of the command line."""
+        ca = ["--ca", str(self.options["ca"])] if self.options and trusts else []
+        return main(["--uri", self.uri, *ca, *arguments])
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Place]]:
-    """`place = start(kind, **options of the server)`; servers end with the module."""
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., dict[str, Place]]]:
+    """`places = start(**options of the servers)`: one for each kind; they end with the module."""
     folder = tmp_path_factory.mktemp("transports")
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
     with ExitStack() as stack:
 
-        def one(kind: str, **options: Any) -> Place:
-            if kind in ("tls", "https", "wss"):
-                options["tls"] = TLS(certificate=folder / "server.pem")
-            number = len(list(folder.iterdir()))
-            unix = folder / f"{number}.sock" if kind.endswith("unix") else None
-            return Place(
-                kind, stack.enter_context(serve_in_thread(make_server(**options), unix=unix)), folder / "ca.pem"
-            )
+        def all_kinds(**options: Any) -> dict[str, Place]:
+            places = {}
+            for kind in KINDS:
+                tls = server_tls() if kind in ("tls", "https", "wss") else None
+                server = UsualServer(drain_timeout=0.2, tls=tls, **options)
+                unix = folder / f"{kind} {len(options)}" if kind.endswith("unix") else None
+                address = stack.enter_context(serve_in_thread(server, unix=unix))
+                places[kind] = Place(kind, address.removeprefix("tls://"), server)
+            return places
 
-        yield one
-
-
-@pytest.fixture(scope="module")
-def places(start: Callable[..., Place]) -> dict[str, Place]:
-    return {kind: start(kind) for kind in KINDS}
+        yield all_kinds
 
 
 @pytest.fixture(scope="module")
-def guarded(start: Callable[..., Place]) -> dict[str, Place]:
-    """The same server, with a token."""
-    return {kind: start(kind, token=TOKEN) for kind in KINDS}
+def places(start: Callable[..., dict[str, Place]]) -> dict[str, Place]:
+    return start()
+
+
+@pytest.fixture(scope="module")
+def guarded_places(start: Callable[..., dict[str, Place]]) -> dict[str, Place]:
+    return start(token=TOKEN)
 
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, places: dict[str, Place]) -> Place:
     return places[request.param]
+
+
+@pytest.fixture
+def guarded(place: Place, guarded_places: dict[str, Place]) -> Place:
+    """The same with a token."""
+    return guarded_places[place.kind]
 
 
 @pytest.fixture
@@ -155,186 +91,74 @@ def client(place: Place, make_client: MakeClient) -> Any:
 
 
 def test_calls(client: Any) -> None:
-    assert client.call("add", 2, 3) == 5
-    assert client.call("add", a=2, b=3) == 5
+    assert client.call("add", 2, 3) == client.call("add", a=2, b=3) == 5
     with pytest.raises(MethodNotFound):
         client.call("nothing")
     with pytest.raises(InvalidParams):
         client.call("add", 1, "x")
-    with pytest.raises(RpcError, match="as wanted") as caught:
+    with pytest.raises(RpcError, match="as asked") as caught:
         client.call("fail", 77)
     assert caught.value.code == 77
-    assert client({"jsonrpc": "2.0", "id": "own", "method": "add", "params": [1, 1]})["result"] == 2
+    assert client(request("add", 1, 1, id="own"))["result"] == 2
+    assert client.together(*[("add", n, n) for n in range(100)]) == [2 * n for n in range(100)]
+    good, bad = client.batch(("add", 1, 2), ("fail", 5))
+    assert (good.result(), bad.error.code) == (3, 5)
+    assert client.call("count", 5) == client.call("count", 5, on_progress=print) == [0, 1, 2, 3, 4]
+    said: list[Any] = []
+    assert client.call("progress", 3, on_progress=said.append) == 3
+    assert said[-1:] == [2]
 
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_arrays(place: Place, make_client: MakeClient, binary: bool) -> None:
     """As binary frames in both directions, once each end knows of the other; as base64 where that is off."""
-    seen: list[tuple[str, bytes]] = []
-    options = {**place.options, "binary": binary, "trace": lambda way, message: seen.append((way, message[:1]))}
-    client = make_client(place.uri, **options)
+    client = make_client(place.uri, binary=binary, trace=(traced := Traced()), **place.options)
     values = np.arange(300_000, dtype=np.float32)
     for _ in range(3):
-        assert np.array_equal(client.call("double", values), values * 2)
-    frames = [way for way, first in seen if first == b"@"]
-    assert set(frames) == ({"send", "receive"} if binary else set())
+        assert np.array_equal(client.call("array", values), values * 2)
+    frames = [way for way, message in traced.messages if message[:1] == b"@"]
     assert frames[-2:] == (["send", "receive"] if binary else [])
 
 
-def test_many_at_once_and_in_a_batch(client: Any) -> None:
-    assert client.together(*[("add", n, n) for n in range(100)]) == [2 * n for n in range(100)]
-    good, bad = client.batch(("add", 1, 2), ("fail", 5))
-    assert good.result() == 3
-    assert bad.error.code == 5
-
-
-def test_notifications(client: Any, place: Place) -> None:
+def test_notifications_and_calls_that_are_given_up(client: Any, place: Place) -> None:
+    """The server is told how long the caller waits, or else that it waits no longer."""
     name = f"{place.kind} {id(client)}"
     client.notify("note", name)
-    until_in_thread(lambda: name in client.call("ended"))
+    until_in_thread(lambda: name in place.server.noted)
+    with pytest.raises(TimeoutError):
+        client.call("wait", name, timeout=0.2)
+    until_in_thread(lambda: (name, "CancelledError") in place.server.ended)
 
 
-def test_time_is_over(client: Any, place: Place) -> None:
-    """The server is told how long the caller waits, or else that it waits no longer."""
-    name = f"late {place.kind} {id(client)}"
-    assert client.call("ended") is not None  # so that the time is not spent on connecting
-    with pytest.raises((CallTimeout, DeadlineExceeded)):
-        client.call("never", name, timeout=0.2)
-    until_in_thread(lambda: name in client.call("ended"))
-
-
-def test_progress(client: Any) -> None:
-    said: list[Any] = []
-    assert client.call("work", on_progress=said.append) == "done"
-    assert said
-    assert said == sorted(set(said))
-
-
-def test_items_as_one_array(client: Any) -> None:
-    assert client.call("count", 5) == [0, 1, 2, 3, 4]
-    assert client.call("count", 5, on_progress=print) == [0, 1, 2, 3, 4]
-
-
-async def test_streams(place: Place) -> None:
-    text = "x" * 5000
+async def test_streams_and_cancelled_calls(place: Place) -> None:
     async with AsyncClient(place.uri, **place.options) as client:
         assert [n async for n in client.stream.count(1000)] == list(range(1000))
-        # One reader is slow: the others go on.
-        slow = client.stream.count(2000, text)
-        assert await anext(slow) == [0, text]
+        slow = client.stream.count(3000)  # one reader is slow: the others go on
+        assert await anext(slow) == 0
         assert [n async for n in client.stream.count(100)] == list(range(100))
-        assert [n async for n, _ in slow] == list(range(1, 2000))
+        assert [n async for n in slow] == list(range(1, 3000))
         async with client.stream.count(10**9) as left:
             assert [await anext(left) for _ in range(3)] == [0, 1, 2]
-        assert await client.add(1, 2) == 3
-
-
-async def test_a_call_that_is_cancelled(place: Place) -> None:
-    name = f"cancelled {place.kind}"
-    async with AsyncClient(place.uri, **place.options) as client:
-        await client.add(1, 2)
-        waiting = client.submit.never(name)
-        await asyncio.sleep(0.02)
+        waiting = client.submit.wait("cancelled")
+        await until(lambda: "cancelled" in place.server.begun)
         waiting.cancel()
-        for _ in range(1000):
-            if name in await client.ended():
-                break
-            await asyncio.sleep(0.01)
-        else:
-            pytest.fail("the handler was not cancelled")
+        await until(lambda: ("cancelled", "CancelledError") in place.server.ended)
 
 
-def test_closing_fails_what_waits(place: Place) -> None:
-    from rpcstream import ConnectionLost
-
-    client = Client(place.uri, **place.options)
-    future = client.submit("never")
-    assert client.submit("add", 1, 2).result(20) == 3
-    client.close()
-    assert isinstance(future.exception(20), ConnectionLost)
-    with pytest.raises(RuntimeError, match="closed client"):
-        client.add(1, 2)
-
-
-def test_the_command_line(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--uri", place.uri, *(["--ca", str(place.options["ca"])] if place.options else [])]
-    assert main([*where, "add", "a=2", "b=3"]) == 0
-    assert main([*where, "--stream", "count", "upto=3"]) == 0
-    assert main([*where, "nothing"]) == 1
-    found = capsys.readouterr()
-    assert found.out.split() == ["5", "0", "1", "2"]
-    assert "Method not found" in found.err
-
-
-# -- what lasts -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("http")])
 def test_a_conversation(places: dict[str, Place], kind: str) -> None:
     place = places[kind]
-    with Client(place.uri, **place.options) as client:
-
-        @client
-        def confirm(question: str) -> str:
-            return f"{question} yes"
-
-        assert client.ask() == "really? yes"
+    with Client(place.uri, **place.options) as client, client.subscribe("ticks") as ticks:
+        client(lambda question: f"{question} yes", name="confirm")
+        assert client.ask("confirm", "really?") == "really? yes"
         assert client.total(iter(range(50))) == sum(range(50))
-
-
-@pytest.mark.parametrize("kind", LASTING)
-async def test_events(places: dict[str, Place], kind: str) -> None:
-    place = places[kind]
-    async with AsyncClient(place.uri, **place.options) as client, client.subscribe("ticks") as ticks:
         for n in range(20):
-            await client.tick(n)
-        assert [await anext(ticks) for _ in range(20)] == list(range(20))
+            place.server.publish("ticks", n)
+        assert [next(ticks) for _ in range(20)] == list(range(20))
 
 
-# -- who may call ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_token(guarded: dict[str, Place], make_client: MakeClient, kind: str) -> None:
-    place = guarded[kind]
-    client = make_client(place.uri, token=TOKEN, **place.options)
-    assert client.call("add", 2, 3) == 5
-    assert client.together(*[("add", n, n) for n in range(20)]) == [2 * n for n in range(20)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("token", ["wr0ng-secret", None])
-def test_a_wrong_token_or_none(
-    guarded: dict[str, Place], make_client: MakeClient, kind: str, token: str | None
-) -> None:
-    place = guarded[kind]
-    client = make_client(place.uri, token=token, **place.options)
-    with pytest.raises(NotAuthenticated, match="method 'add' at ") as caught:
-        client.call("add", 2, 3)
-    assert "wr0ng" not in f"{caught.value!r} {caught.value} {client.client!r} {settings_of(client.client)!r}"
-
-
-def test_a_token_that_nobody_asked_for(places: dict[str, Place], make_client: MakeClient) -> None:
-    for place in places.values():
-        assert make_client(place.uri, token=TOKEN, **place.options).call("add", 1, 1) == 2
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_token_is_not_traced(guarded: dict[str, Place], make_client: MakeClient, kind: str) -> None:
-    traced: list[bytes] = []
-    place = guarded[kind]
-    client = make_client(place.uri, token=TOKEN, trace=lambda _, message: traced.append(message), **place.options)
-    assert client.call("add", 1, 1) == 2
-    assert traced
-    assert TOKEN.encode() not in b"".join(traced)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_bytes_that_come_are_told_before_they_are_handled(
-    places: dict[str, Place], make_client: MakeClient, kind: str
-) -> None:
+def test_bytes_that_come_are_told_before_they_are_handled(place: Place, make_client: MakeClient) -> None:
     told: list[str] = []
-    place = places[kind]
     client = make_client(
         place.uri,
         on_receive=lambda size: told.append("some" if size > 0 else "none"),
@@ -342,90 +166,81 @@ def test_bytes_that_come_are_told_before_they_are_handled(
         **place.options,
     )
     assert client.call("add", 1, 1) == 2
-    answer = told[told.index("send") + 1 :]
-    assert answer[0] == "some"
+    assert told[told.index("send") + 1] == "some"
     assert "none" not in told
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_command_line_and_the_token(
-    guarded: dict[str, Place], kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+# -- who may call ---------------------------------------------------------------------------------------------------
+
+
+def test_a_token(place: Place, guarded: Place, make_client: MakeClient) -> None:
+    traced = Traced()
+    client = make_client(guarded.uri, token=TOKEN, trace=traced, **guarded.options)
+    assert client.call("add", 2, 3) == 5
+    assert client.together(*[("add", n, n) for n in range(20)]) == [2 * n for n in range(20)]
+    assert TOKEN.encode() not in b"".join(message for _, message in traced.messages)
+    assert make_client(place.uri, token=TOKEN, **place.options).call("add", 1, 1) == 2  # nobody asked for it
+    for token in ("wr0ng-secret", None):
+        other = make_client(guarded.uri, token=token, **guarded.options)
+        with pytest.raises(NotAuthenticated, match="method 'add' at ") as caught:
+            other.call("add", 2, 3)
+        assert "wr0ng" not in f"{caught.value!r} {caught.value} {other.client!r}"
+
+
+def test_the_command_line(
+    place: Place, guarded: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    place = guarded[kind]
-    call = ["--uri", place.uri, *(["--ca", str(place.options["ca"])] if place.options else []), "add", "a=2", "b=3"]
     monkeypatch.delenv("RPCSTREAM_TOKEN", raising=False)
-    assert main(call) == 1
-    assert main([*call, "--token", TOKEN]) == 0
+    where = tmp_path / "none.sock" if place.kind.endswith("unix") else "127.0.0.1:1"
+    nowhere = Place(place.kind, f"{where}")
+    for there, arguments, status in (
+        (place, ["add", "a=2", "b=3"], 0),
+        (place, ["--stream", "count", "n=3"], 0),
+        (place, ["--notify", "add", "a=1", "b=2"], 0),
+        (place, ["nothing"], 1),
+        (place, ["add", "a=1"], 1),
+        (place, ["fail", "code=77"], 1),
+        (place, ["--timeout", "0.05", "wait"], 4),
+        (guarded, ["add", "a=1", "b=2"], 1),
+        (guarded, ["--token", "wr0ng", "add", "a=1", "b=2"], 1),
+        (guarded, ["--token", "wr0ng", "--stream", "count", "n=2"], 1),
+        (guarded, ["--token", "wr0ng", "--list"], 1),
+        (guarded, ["--token", TOKEN, "add", "a=1", "b=6"], 0),
+        (nowhere, ["add"], 3),
+        (nowhere, ["--notify", "add"], 3),
+        (nowhere, ["--stream", "count"], 3),
+    ):
+        assert there.command(*arguments) == status, arguments
     monkeypatch.setenv("RPCSTREAM_TOKEN", TOKEN)
-    assert main([*call, "-v"]) == 0
-    assert main([*call, "--token", "wr0ng-secret"]) == 1
+    assert guarded.command("add", "a=1", "b=7", "-v") == 0
     found = capsys.readouterr()
-    assert found.out.split() == ["5", "5"]
+    assert found.out.split() == ["5", "0", "1", "2", "7", "8"]
     assert TOKEN not in found.err
     assert "wr0ng" not in found.err
 
 
-@pytest.mark.parametrize("kind", KINDS)
-class TestExitStatus:
-    """The same fault has the same exit status, however the server is reached."""
+def test_the_command_line_without_a_connection(place: Place, places: dict[str, Place], tmp_path: Path) -> None:
+    if place.options:
+        assert place.command("add", trusts=False) == 3
+    if place.kind in MIXED_UP:
+        assert Place(place.kind, places[MIXED_UP[place.kind]].uri.partition("://")[2]).command("add") == 3
+    # A server that takes the connection, and then closes it.
+    is_unix = place.kind.endswith("unix")
+    listening = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
+    listening.bind(str(tmp_path / "s") if is_unix else ("127.0.0.1", 0))
+    listening.listen()
 
-    @staticmethod
-    def status(place: Place, *arguments: str, trusts: bool = True) -> int:
-        ca = ["--ca", str(place.options["ca"])] if place.options and trusts else []
-        return main(["--uri", place.uri, *ca, *arguments])
+    def accept() -> None:
+        connection, _ = listening.accept()
+        connection.recv(4096)
+        connection.close()
 
-    def test_a_result_and_errors(
-        self, places: dict[str, Place], guarded: dict[str, Place], kind: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("RPCSTREAM_TOKEN", raising=False)
-        assert self.status(places[kind], "add", "a=1", "b=2") == 0
-        assert self.status(places[kind], "--notify", "add", "a=1", "b=2") == 0
-        assert self.status(places[kind], "no-such-method") == 1
-        assert self.status(places[kind], "add", "a=1") == 1
-        assert self.status(places[kind], "fail", "code=77") == 1
-        assert self.status(guarded[kind], "add", "a=1", "b=2") == 1
-        assert self.status(guarded[kind], "--token", "wrong", "add", "a=1", "b=2") == 1
-        assert self.status(guarded[kind], "--token", "wrong", "--stream", "count", "upto=2") == 1
-        assert self.status(guarded[kind], "--token", "wrong", "--list") == 1
-        assert self.status(places[kind], "--timeout", "0.05", "never") == 4
-
-    def test_no_connection(self, places: dict[str, Place], kind: str, tmp_path: Path) -> None:
-        where = tmp_path / "none.sock" if kind.endswith("unix") else "127.0.0.1:1"
-        nowhere = Place(kind, f"{where}", places[kind].options.get("ca", tmp_path))
-        assert self.status(nowhere, "add") == 3
-        assert self.status(nowhere, "--notify", "add") == 3
-        assert self.status(nowhere, "--stream", "count") == 3
-        if places[kind].options:
-            assert self.status(places[kind], "add", trusts=False) == 3
-        mixed_up = {"tcp": "tls", "tls": "tcp", "http": "https", "https": "http", "ws": "wss", "wss": "ws"}.get(kind)
-        if mixed_up is not None:
-            there = Place(kind, places[mixed_up].uri.partition("://")[2], places["tls"].options["ca"])
-            assert self.status(there, "add") == 3
-
-    def test_a_lost_connection(self, places: dict[str, Place], kind: str, tmp_path: Path) -> None:
-        """A server that takes the connection, and then closes it."""
-        is_unix = kind.endswith("unix")
-        listening = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
-        listening.bind(str(tmp_path / "s") if is_unix else ("127.0.0.1", 0))
-        listening.listen()
-
-        def accept() -> None:
-            connection, _ = listening.accept()
-            connection.recv(4096)
-            connection.close()
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        where = f"{tmp_path / 's'}" if is_unix else f"127.0.0.1:{listening.getsockname()[1]}"
-        assert self.status(Place(kind, where, places[kind].options.get("ca", tmp_path)), "add") == 3
-        thread.join()
-        listening.close()
-
-
-def test_the_command_line_and_wrong_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["--uri", "https://127.0.0.1:1", "--ca", str(tmp_path / "none.pem"), "add"]) == 2
-    assert main(["--uri", "127.0.0.1:1", "--ca", "x.pem", "add"]) == 2
-    assert capsys.readouterr().err.count("\n") == 2
+    thread = threading.Thread(target=accept)
+    thread.start()
+    where = f"{tmp_path / 's'}" if is_unix else f"127.0.0.1:{listening.getsockname()[1]}"
+    assert Place(place.kind, where).command("add") == 3
+    thread.join()
+    listening.close()
 
 
 # -- the handshake of a WebSocket -----------------------------------------------------------------------------------
@@ -446,9 +261,7 @@ def test_the_command_line_and_wrong_files(capsys: pytest.CaptureFixture[str], tm
         (b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 100_000, "longer than 65536 bytes"),
     ],
 )
-def test_a_handshake_that_fails(
-    scripted: Callable[..., str], make_client: MakeClient, answer: bytes, said: str
-) -> None:
+def test_a_handshake_that_fails(scripted: Scripted, make_client: MakeClient, answer: bytes, said: str) -> None:
     def script(line: Any) -> None:
         while (data := line.socket.recv(4096)) and not data.endswith(b"\r\n\r\n"):
             pass
@@ -462,7 +275,7 @@ def test_a_handshake_that_fails(
     assert str(caught.value).count(address) == 1
 
 
-def test_a_handshake_without_an_answer(scripted: Callable[..., str], make_client: MakeClient) -> None:
+def test_a_handshake_without_an_answer(scripted: Scripted, make_client: MakeClient) -> None:
     ended = threading.Event()
 
     def script(http: ScriptedHttpConnection, number: int) -> None:
@@ -476,32 +289,20 @@ def test_a_handshake_without_an_answer(scripted: Callable[..., str], make_client
     assert ended.wait(20)
 
 
-def which_answers(address: str) -> int:
-    """The number of the server that a new client of these reaches."""
-    with Client(address) as client:
-        return client.call("which", returns=int)
-
-
-async def test_the_first_of_several_servers_that_can_be_reached() -> None:
-    """Of the line stream: by both clients, in the order of the address, also when they connect again."""
-    servers = [Server(drain_timeout=1), Server(drain_timeout=1)]
+async def test_the_first_of_several_servers_that_can_be_reached(free_address: str, face: Callable[..., Any]) -> None:
+    """Of the line stream: in the order of the address, also when they connect again."""
+    servers = [UsualServer(drain_timeout=1), UsualServer(drain_timeout=1)]
     for number, server in enumerate(servers):
         server.add(lambda number=number: number, name="which")
-    with socket.socket() as free:  # where nothing listens
-        free.bind(("127.0.0.1", 0))
-        nowhere = f"127.0.0.1:{free.getsockname()[1]}"
-        second = await servers[1].start(port=0)
-        first = await servers[0].start(port=0)
-        address = f"{nowhere},{first},{second}"
-        assert await asyncio.to_thread(which_answers, address) == 0
-        async with AsyncClient(address, reconnect=True) as lasting:
-            assert await lasting.call("which") == 0
-            await servers[0].close()
-            assert await lasting.call("which", wait_for=20) == 1
-        assert await asyncio.to_thread(which_answers, address) == 1
+    second, first = await servers[1].start(port=0), await servers[0].start(port=0)
+    address = f"{free_address},{first},{second}"
+    async with face(address, reconnect=True) as lasting:
+        assert await lasting.which() == 0
+        await servers[0].close()
+        assert await lasting.which(wait_for=20) == 1
+    async with face(address) as alone:
+        assert await alone.which() == 1
         await servers[1].close()
+        await asyncio.sleep(0)
         with pytest.raises(ConnectFailed, match="no server listens"):
-            await asyncio.to_thread(which_answers, address)
-        async with AsyncClient(address) as alone:
-            with pytest.raises(ConnectFailed, match="no server listens"):
-                await alone.call("which")
+            await alone.which()

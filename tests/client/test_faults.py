@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import pytest
 import trustme
 
-from rpcstream import Server
+from rpcstream import TLS
 from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
-from rpcstream.tls import TLS
 
+from ..kit import UsualServer
 from ..kit.scripted import ScriptedServer
-
-MakeClient = Callable[..., Any]
+from .conftest import MakeClient
 
 
 class Places(NamedTuple):
@@ -36,13 +35,13 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     files = make_files(folder)
     here = TLS(certificate=files["here"])
     servers = {
-        "plain": make_server(),
-        "tls": make_server(tls=here),
-        "guarded": make_server(token="right"),
-        "mutual": make_server(tls=TLS(certificate=files["here"], client_ca=files["ca"])),
-        "expired": make_server(tls=TLS(certificate=files["expired"])),
-        "elsewhere": make_server(tls=TLS(certificate=files["elsewhere"])),
-        "self": make_server(tls=TLS(certificate=files["self"])),
+        "plain": UsualServer(drain_timeout=0.1),
+        "tls": UsualServer(drain_timeout=0.1, tls=here),
+        "guarded": UsualServer(drain_timeout=0.1, token="right"),
+        "mutual": UsualServer(drain_timeout=0.1, tls=TLS(certificate=files["here"], client_ca=files["ca"])),
+        "expired": UsualServer(drain_timeout=0.1, tls=TLS(certificate=files["expired"])),
+        "elsewhere": UsualServer(drain_timeout=0.1, tls=TLS(certificate=files["elsewhere"])),
+        "self": UsualServer(drain_timeout=0.1, tls=TLS(certificate=files["self"])),
     }
     with contextlib.ExitStack() as stack:
         running = {name: stack.enter_context(serve_in_thread(server)) for name, server in servers.items()}
@@ -73,16 +72,6 @@ def make_files(folder: Path) -> dict[str, str]:
     return {path.name: str(path) for path in folder.iterdir()} | {"none": str(folder / "none")}
 
 
-def make_server(**options: Any) -> Server:
-    server = Server(drain_timeout=0.1, **options)
-
-    @server
-    def echo(value: Any) -> Any:
-        return value
-
-    return server
-
-
 def foreign_tls(certificate: str) -> Callable[[Any], None]:
     """A script of a TLS server that answers text with an alert, as most do."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -95,59 +84,59 @@ def foreign_tls(certificate: str) -> Callable[[Any], None]:
     return script
 
 
+#: Each scheme without TLS, and the one with it.
+SCHEMES = (("tcp", "tls"), ("http", "https"), ("ws", "wss"))
+CA = {"ca": "ca"}
+NOT_TRUSTED = "not to be trusted: "
+NOBODY = r" .is it running, and {address} right?.: "
+
 #: What is given, and what is said. `{ca}` and the like stand for the option: `ca=` in Python, `--ca` in a shell.
 MIX_UPS = [
+    *[
+        (f"{clear}://{name}", {}, f", before any answer; if the server expects TLS, begin {{address}} with {secret}://")
+        for clear, secret in SCHEMES
+        for name in ("foreign", "closing")
+    ],
+    *[
+        (
+            f"{secret}://plain",
+            CA,
+            f"could not connect: .*; if the server is without TLS, begin {{address}} with {clear}://",
+        )
+        for clear, secret in SCHEMES
+    ],
     ("tcp://tls", {}, "the server expects TLS; begin {address} with tls://"),
     ("http://tls", {}, "400 Bad Request: this port expects TLS: .*; begin {address} with https://"),
     ("ws://tls", {}, "400 Bad Request: this port expects TLS: .*; begin {address} with wss://"),
-    ("tcp://foreign", {}, ", before any answer; if the server expects TLS, begin {address} with tls://"),
-    ("http://foreign", {}, ", before any answer; if the server expects TLS, begin {address} with https://"),
-    ("ws://foreign", {}, ", before any answer; if the server expects TLS, begin {address} with wss://"),
-    ("tcp://closing", {}, ", before any answer; if the server expects TLS, begin {address} with tls://"),
-    ("http://closing", {}, ", before any answer; if the server expects TLS, begin {address} with https://"),
-    ("ws://closing", {}, ", before any answer; if the server expects TLS, begin {address} with wss://"),
-    ("tls://plain", {"ca": "ca"}, "could not connect: .*; if the server is without TLS, begin {address} with tcp://"),
-    (
-        "https://plain",
-        {"ca": "ca"},
-        "could not connect: .*; if the server is without TLS, begin {address} with http://",
-    ),
-    ("wss://plain", {"ca": "ca"}, "could not connect: .*; if the server is without TLS, begin {address} with ws://"),
     ("tcp://guarded", {}, "Not authenticated.*; give {token}"),
     ("http://guarded", {}, "401 Unauthorized: not authenticated: .*Bearer TOKEN; give {token}"),
     ("ws://guarded", {}, "Not authenticated.*; give {token}"),
-    ("tcp://guarded", {"token": "wrong"}, "not accepted.*; is this the right {token}?"),
-    (
-        "http://guarded",
-        {"token": "wrong"},
-        "401 Unauthorized: not authenticated: the token is not accepted; is this the right {token}?",
-    ),
-    (
-        "ws://guarded",
-        {"token": "wrong"},
-        "401 Unauthorized: not authenticated: the token is not accepted; is this the right {token}?",
-    ),
-    ("tls://mutual", {"ca": "ca"}, "asks for a certificate, and was shown none .{certificate}."),
-    ("wss://mutual", {"ca": "ca"}, "asks for a certificate, and was shown none .{certificate}."),
-    ("tls://self", {}, "not to be trusted: .*; if you trust it, give the file of its authority with {ca}"),
-    ("https://self", {"ca": "ca"}, "not to be trusted: .*; if you trust it, give the file of its authority with {ca}"),
-    ("tls://elsewhere", {"ca": "ca"}, "not to be trusted: .*mismatch.*; give {address} a name that stands in the cert"),
-    ("wss://elsewhere", {"ca": "ca"}, "not to be trusted: .*mismatch.*; give {address} a name that stands in the cert"),
-    ("tls://expired", {"ca": "ca"}, "not to be trusted: certificate has expired; the server needs a new one"),
-    ("https://expired", {"ca": "ca"}, "not to be trusted: certificate has expired; the server needs a new one"),
-    ("tcp://nothing", {}, "no server listens at this port .is it running, and {address} right?.: Connection refused"),
-    ("http://nothing", {}, "no server listens at this port .is it running, and {address} right?.: Connection refused"),
-    ("wss://nothing", {"ca": "ca"}, "no server listens at this port .is it running, and {address} right?.: Conn"),
-    (
-        "unix:///no/such/socket",
-        {},
-        "no server listens at this path .is it running, and {address} right?.: No such file",
-    ),
-    (
-        "http+unix:///no/such/socket",
-        {},
-        "no server listens at this path .is it running, and {address} right?.: No such",
-    ),
+    *[
+        (f"{scheme}://guarded", {"token": "wrong"}, "not accepted.*; is this the right {token}?")
+        for scheme, _ in SCHEMES
+    ],
+    *[
+        (f"{scheme}://mutual", CA, "asks for a certificate, and was shown none .{certificate}.")
+        for scheme in ("tls", "wss")
+    ],
+    *[
+        (f"{scheme}://self", {}, NOT_TRUSTED + ".*; if you trust it, give the file of its authority with {ca}")
+        for scheme in ("tls", "https", "wss")
+    ],
+    ("tls://self", CA, NOT_TRUSTED + ".*; if you trust it, give the file of its authority with {ca}"),
+    *[
+        (f"{scheme}://elsewhere", CA, NOT_TRUSTED + ".*mismatch.*; give {address} a name that stands in the cert")
+        for scheme in ("tls", "https", "wss")
+    ],
+    *[
+        (f"{scheme}://expired", CA, NOT_TRUSTED + "certificate has expired; the server needs a new one")
+        for scheme in ("tls", "https", "wss")
+    ],
+    ("tcp://nothing", {}, f"no server listens at this port{NOBODY}Connection refused"),
+    ("http://nothing", {}, f"no server listens at this port{NOBODY}Connection refused"),
+    ("wss://nothing", CA, f"no server listens at this port{NOBODY}Connection refused"),
+    ("unix:///no/such/socket", {}, f"no server listens at this path{NOBODY}No such file"),
+    ("http+unix:///no/such/socket", {}, f"no server listens at this path{NOBODY}No such file"),
     ("no-such-host.invalid", {}, "no host has this name .is {address} right?.: "),
 ]
 
