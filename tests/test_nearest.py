@@ -19,7 +19,7 @@ from .kit import RawPeer
         ("time_out", ["timeout", "title"], "did you mean 'timeout'?"),
         ("vec", ["vectorize", "sum"], "did you mean 'vectorize'?"),
         ("sum", ["math.sum", "other"], "did you mean 'math.sum'?"),
-        ("addd", ["add", "adds"], "did you mean 'add' or 'adds'?"),
+        ("ad", ["add", "and"], "did you mean 'add' or 'and'?"),
         ("name500x", [f"name{number}" for number in range(1000)], "'name500'"),
         ("zzz", ["text", "size"], ""),
         ("y" * 1_000_000, ["y" * 1000], ""),

@@ -137,12 +137,6 @@ def test_shapes_in_hints(hint: Any, text: str | None, fits: Any, misfits: Any) -
             asked.decode(sent(np.zeros(shape, "f4")))
 
 
-@pytest.mark.parametrize("value", [None, True, 1, 1.5, [1.0], {}, {"$type": "image"}, {"$type": 5}, "", "AAAA", b"x"])
-def test_other_values_are_no_arrays(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        rich(NDArray[np.float32]).decode(value)
-
-
 @pytest.mark.parametrize(
     ("hint", "value", "expected"),
     [

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rpcstream.codec import arrow_stream
 from rpcstream.codec.arrow_stream import check_stream
 
 
@@ -21,15 +20,6 @@ def stream_of(*tables: Any, **options: Any) -> bytearray:
 
 
 WORDS = pa.table({"a": pa.array(["x", "y", "x"]).dictionary_encode(), "b": [[1], None, []]})
-
-
-def test_the_columns_are_found_with_those_inside_of_them() -> None:
-    kind = pa.struct([pa.field("x", "int8", metadata={"m": "1"})])
-    table = WORDS.replace_schema_metadata({"k": "v"}).append_column("s", pa.array([{"x": 1}] * 3, kind))
-    columns = check_stream(stream_of(table))
-    assert [column.path for column in columns] == [("a",), ("b",), ("b", "item"), ("s",), ("s", "x")]
-    assert columns[4].metadata == {b"m": b"1"}
-    assert columns[4].name == "'s.x'"
 
 
 class OfALibrary(pa.ExtensionType):
@@ -99,9 +89,6 @@ def test_what_is_just_allowed() -> None:
     check_stream(stream_of(pa.table({"b": [True] * 3_000_000})))
     check_stream(stream_of(WORDS)[:-8])  # its end need not be marked
     check_stream(stream_of(pa.table({"u": pa.array([b"0" * 16], pa.uuid())})))
-
-
-# -- flatbuffers by hand: what no library writes ----------------------------------------------------------------------
 
 
 class Flatbuffer:
@@ -179,7 +166,3 @@ def test_offsets_to_anywhere(at: int) -> None:
         except ValueError as error:
             reasons.append(str(error))
     assert all(reasons)
-
-
-def test_the_limits_are_those_that_the_pages_name() -> None:
-    assert (arrow_stream.MAX_COLUMNS, arrow_stream.MAX_DEPTH, arrow_stream.MAX_BATCHES) == (65_536, 32, 4096)

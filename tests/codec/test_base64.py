@@ -13,7 +13,6 @@ from PIL import Image
 from rpcstream import Codec, Limits
 from rpcstream.codec.hints import hint_checker
 from rpcstream.codec.image_files import image_weight
-from rpcstream.codec.payloads import Payload
 
 codec = Codec()
 FILE = "it looks like the path of a file; send the bytes of the file as base64"
@@ -71,25 +70,6 @@ def test_what_is_not_base64_is_told_what_to_send(hint: Any, text: str, reason: s
     assert reason in str(caught.value)
     assert len(str(caught.value)) < 200
     assert str(caught.value).isprintable()
-
-
-def test_the_same_is_told_of_the_payloads_of_tagged_objects_and_of_long_messages() -> None:
-    tagged = {"$type": "bytes", "data": "/home/me/cat.png"}
-    with pytest.raises(ValueError, match="looks like the path"):
-        codec.decode(tagged)
-    wrapped = b'"' + base64.encodebytes(b"x" * 9000).strip() + b'"'
-    with pytest.raises(ValueError, match="line breaks or blanks"):
-        codec.decode({"$type": "bytes", "data": Payload(memoryview(wrapped))})
-    with pytest.raises(ValueError, match="it is a data: URL; send the part behind the comma"):
-        codec.decode({"$type": "image", "format": "png", "data": f"data:image/png;base64,{text_of(png())}"})
-
-
-def test_a_path_that_is_base64_by_chance_is_told_as_well() -> None:
-    with pytest.raises(ValueError, match=r"the file is not png or .*: it looks like the path of a file"):
-        hint_checker(Image.Image, codec)("/home/me/cat")
-
-
-# -- data: URLs -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["png", "jpeg", "webp", "gif"])

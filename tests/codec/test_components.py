@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import ml_dtypes
 import msgspec
@@ -86,17 +86,6 @@ def test_other_rich_values_do_too(hint: Any, name: str, member: str) -> None:
     assert texts.count("contentEncoding") == texts.count("contentMediaType")
 
 
-def test_two_that_are_the_same_are_one() -> None:
-    @dataclasses.dataclass
-    class Point:
-        x: float
-        shape: NDArray[np.float32] | None = None
-
-    names, components = components_of(Point, Point, NDArray[np.float32])
-    assert names == ["Point", "Point", "NdArray_f4"]
-    assert set(components) == {"Point", "NdArray_f4"}
-
-
 def classes_named(name: str) -> list[type]:
     """Classes of this name, each with another field: as msgspec checks them, with rich fields, and of pydantic."""
     plain = [dataclasses.make_dataclass(name, [("a", int)]), msgspec.defstruct(name, [("b", int)])]
@@ -120,20 +109,6 @@ def test_classes_of_one_name_get_numbers(name: str) -> None:
         assert schema["title"] == each
 
 
-def test_classes_that_differ_only_in_what_they_refer_to() -> None:
-    def pair(inner: Any) -> Any:
-        return dataclasses.make_dataclass("Outer", [("inner", inner)])
-
-    first, second = (dataclasses.make_dataclass("Inner", [(field, int)]) for field in "ab")
-    names, components = components_of(pair(first), pair(second), pair(first))
-    assert [next(iter(components[each]["properties"]["inner"].values())) for each in names] == [
-        "#/components/schemas/Inner",
-        "#/components/schemas/Inner_2",
-        "#/components/schemas/Inner",
-    ]
-    assert [list(components[each]["properties"]) for each in ("Inner", "Inner_2")] == [["a"], ["b"]]
-
-
 @dataclasses.dataclass
 class Node:
     value: NDArray[np.uint8]
@@ -146,12 +121,6 @@ class Link:
     weight: float = 1.0
 
 
-@dataclasses.dataclass
-class Box(Generic[T]):
-    content: T
-    picture: Image.Image | None = None
-
-
 class Plain(msgspec.Struct):
     next: Plain | None = None
 
@@ -162,15 +131,6 @@ def test_classes_that_refer_to_each_other() -> None:
     assert set(components) == {"Node", "Link", "Plain", "NdArray_u1"}
     assert reached("Node", components) == {"Node", "Link", "NdArray_u1"}
     assert reached("Plain", components) == {"Plain"}
-
-
-def test_generic_classes_have_a_component_for_each_argument() -> None:
-    names, components = components_of(Box[int], Box[str], Box[int])
-    assert names == ["Box", "Box_2", "Box"]
-    assert [components[each]["properties"]["content"] for each in names[:2]] == [
-        {"type": "integer"},
-        {"type": "string"},
-    ]
 
 
 @pytest.mark.parametrize("name", ["</script>", "a/b~c", "Größe", "#", "x" * 10_000, "$ref"])

@@ -7,25 +7,21 @@ import datetime
 import decimal
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Generic, NamedTuple, NewType, NotRequired, Required, TypedDict, TypeVar
 
 import annotated_types as at
 import msgspec
 import numpy as np
-import orjson
 import pydantic
 import pytest
 from numpy.typing import NDArray
 from typing_extensions import Doc
 
-from rpcstream import Codec, InvalidParams, RegistrationError, Server, Shape
+from rpcstream import Codec, RegistrationError, Server, Shape
 from rpcstream.codec.hints import hint_checker, lower
 from rpcstream.codec.markers import convert_options
 from rpcstream.codec.schema import Components, schema_of
-from rpcstream.methods.signature import Signature
 
 codec = Codec()
 T = TypeVar("T")
@@ -47,56 +43,19 @@ def schema(hint: Any) -> dict[str, Any]:
     return schema_of(lower(hint, codec), Components())
 
 
-def component(hint: Any) -> dict[str, Any]:
-    """The schema of a class, which others refer to."""
-    components = Components()
-    schema_of(lower(hint, codec), components)
-    found: dict[str, Any] = components[hint.__name__]
-    return found
-
-
-def result(hint: Any, value: Any) -> Any:
-    def function():  # type: ignore[no-untyped-def]
-        return value
-
-    function.__annotations__ = {"return": hint}
-    made = Signature(function, method="m", codec=codec)
-    assert made.check_result is not None
-    return made.check_result(value)
-
-
-# -- what costs something ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "hint",
     [
-        Annotated[int, at.Ge(0)],
-        Annotated[int, at.Interval(gt=0, le=10), at.MultipleOf(2)],
+        *(Annotated[int, at.Ge(0)], Annotated[int, at.Interval(gt=0, le=10), at.MultipleOf(2)]),
         Annotated[str, at.Len(1, 5), pydantic.Field(pattern="a")],
         Annotated[float, "metres", at.Unit("m"), Doc("how far")],
-        Annotated[list[Annotated[int, at.Ge(0)]], at.MaxLen(3)],
-        Annotated[datetime.datetime, at.Timezone(...)],
-        pydantic.PositiveInt,
-        dict[str, Annotated[int | None, at.Ge(0)]],
+        *(Annotated[list[Annotated[int, at.Ge(0)]], at.MaxLen(3)], Annotated[datetime.datetime, at.Timezone(...)]),
+        *(pydantic.PositiveInt, dict[str, Annotated[int | None, at.Ge(0)]]),
     ],
     ids=str,
 )
 def test_what_msgspec_can_check_it_checks_alone(hint: Any) -> None:
     assert convert_options(lower(hint, codec)) == {}
-
-
-def test_neither_annotated_types_nor_pydantic_is_imported() -> None:
-    code = (
-        "import sys; from rpcstream import Server; s = Server(); s.add(lambda x: x, name='m')\n"
-        "from typing import Annotated\n"
-        "def f(x: Annotated[int, 'text']) -> int: ...\n"
-        "s.add(f); print([n for n in ('annotated_types', 'pydantic') if n in sys.modules])"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
-
-
-# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -136,9 +95,6 @@ def test_a_predicate_that_raises() -> None:
         check(Annotated[int, at.Predicate(fails)], 2)
     hint = Annotated[decimal.Decimal, at.Predicate(lambda value: value / 0)]
     assert "for which" in refused(hint, "1")
-
-
-# -- where constraints stand ------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass
@@ -208,32 +164,6 @@ def test_constraints_inside_of_classes_and_types(hint: Any, fits: Any, misfits: 
         assert refused(hint, misfit)
 
 
-def test_what_stands_beside_any_is_decoded_like_it() -> None:
-    def function(value: Annotated[dict, at.MinLen(1), at.Predicate(bool)], other: Any = None) -> Any:  # type: ignore[type-arg]
-        return value
-
-    signature = Signature(function, method="m", codec=codec)
-    line = bytes(codec.dumps({"params": [{"a": b"x", "n": 2**70}]}))
-    (value, _), _ = signature.bind(orjson.loads(line)["params"], line)
-    assert value == {"a": b"x", "n": 2**70}
-
-
-def test_objects_that_a_handler_returns_are_checked_where_their_class_has_constraints() -> None:
-    assert result(Line, Line(1)) == Line(1)
-    for wrong in (Line(-1), Line(1, after=Line(-1)), Line("a"), [Line(-1)]):  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="not what the return hint says"):
-            result(list[Line] if isinstance(wrong, list) else Line, wrong)
-    with pytest.raises(ValueError, match=r"result\.at"):
-        result(Event, Event(-1.0))
-    with pytest.raises(ValueError, match="a number >= 0"):
-        result(dict[str, Event], {"a": Event(-1.0)})
-    # Nothing is said of the values: it goes out as it is, as objects of classes without constraints do.
-    assert result(Text, Text(5)) == Text(5)  # type: ignore[arg-type]
-
-
-# -- a union that crashes msgspec -------------------------------------------------------------------------------------
-
-
 def test_a_pattern_beside_a_list_does_not_crash() -> None:
     text = Annotated[str, msgspec.Meta(pattern="^a+$")]
     named = NewType("named", text)
@@ -250,9 +180,6 @@ def test_a_pattern_beside_a_list_does_not_crash() -> None:
         for cls in (msgspec.defstruct("S", [("part", part)]), dataclasses.make_dataclass("D", [("part", part)])):
             assert check(cls, {"part": [1]}).part in ([1], (1,))
             assert refused(cls, {"part": "b"})
-
-
-# -- schemas ----------------------------------------------------------------------------------------------------------
 
 
 def test_schemas_have_constraints_and_descriptions() -> None:
@@ -278,31 +205,10 @@ def test_schemas_have_constraints_and_descriptions() -> None:
     assert schema(Annotated[bytes, msgspec.Meta(description="raw", max_length=2)])["description"] == "raw"
 
 
-def test_schemas_of_classes() -> None:
-    line = component(Line)["properties"]
-    assert line["start"] == {"type": "integer", "minimum": 0}
-    assert line["name"] == {"type": "string", "description": "what it is called", "default": ""}
-    assert line["after"]["anyOf"][0] == {"$ref": "#/components/schemas/Line"}
-    text = component(Text)["properties"]
-    assert text["words"]["description"] == "one by one"
-    assert text["inner"]["anyOf"][0] == {"$ref": "#/components/schemas/Text"}
-
-
-# -- metadata of other libraries --------------------------------------------------------------------------------------
-
-
 class Gauge:
     """An object of another library."""
 
     __hash__ = None  # type: ignore[assignment]
-
-
-class Even(at.GroupedMetadata):
-    """An object that brings constraints along."""
-
-    def __iter__(self) -> Iterator[Any]:
-        yield at.MultipleOf(2)
-        yield at.Ge(0)
 
 
 class Unheard(at.BaseMetadata):
@@ -340,32 +246,6 @@ def test_metadata_is_ignored_where_the_codec_says_so() -> None:
         Server().add(function)
 
 
-def test_grouped_metadata_counts_as_what_is_in_it() -> None:
-    assert check(Annotated[int, Even()], 2) == 2
-    assert refused(Annotated[int, Even()], -2)
-    assert refused(Annotated[int, Even()], 1)
-
-
-# -- in signatures ----------------------------------------------------------------------------------------------------
-
-
-def test_constraints_of_all_kinds_of_parameters() -> None:
-    def function(a: Annotated[int, at.Ge(0)], *rest: Annotated[int, at.Ge(0)], **more: Annotated[int, at.Ge(0)]) -> Any:
-        return a, rest, more
-
-    signature = Signature(function, method="m", codec=codec)
-
-    def refusal(params: Any) -> Any:
-        with pytest.raises(InvalidParams) as caught:
-            signature.bind(params, b"")
-        return caught.value.data
-
-    assert refusal([-1])["parameter"] == "a"
-    assert refusal([1, -1])["path"] == "$[1]"
-    assert refusal({"a": 1, "b": -1})["parameter"] == "b"
-    assert "an integer >= 0" in refusal([-1])["reason"]
-
-
 @pytest.mark.parametrize("field", [pydantic.Field(ge=0), pydantic.Field(default=1)], ids=str)
 def test_pydantics_field_as_a_default_is_refused(field: Any) -> None:
     def function(a: int = field) -> int:
@@ -395,8 +275,6 @@ def test_constraints_on_all_items_of_a_generator_are_refused() -> None:
     with pytest.raises(ValueError, match="an integer >= 0"):
         check_item(-1)
 
-
-# -- random hints against plain Python --------------------------------------------------------------------------------
 
 Holds = Callable[[Any], bool]
 

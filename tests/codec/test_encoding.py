@@ -7,11 +7,9 @@ import dataclasses
 import datetime
 import decimal
 import enum
-import threading
 import types
 import uuid
 import zoneinfo
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,7 +23,6 @@ from rpcstream.codec import Codec
 from rpcstream.codec.encoding import INLINE
 from rpcstream.errors import EncodeError
 
-from ..internals import encoder_count
 from ..kit.example_count import example_count
 
 codec = Codec()
@@ -213,19 +210,6 @@ def test_what_msgspec_refuses_but_is_plain_enough() -> None:
     assert orjson.loads(codec.dumps({**value, Text("key"): 1, Number(4): 2})) == {**wanted, "key": 1, "4": 2}
 
 
-def test_attrs_classes_by_their_protocol() -> None:
-    class Field:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-    class Like:
-        __attrs_attrs__ = (Field("a"), Field("_b"))
-        a = 1
-        _b = b"x"
-
-    assert orjson.loads(codec.dumps(Like())) == {"a": 1, "_b": {"$type": "bytes", "data": "eA=="}}
-
-
 def test_rich_values_inside_records_and_collections() -> None:
     array = np.arange(3, dtype="i4")
     for value in (Plain(1, array), Partial(1, (array,)), {"k": {1: array}}, [2**70, array], Compact(b=array)):
@@ -351,20 +335,6 @@ def test_small_and_big_payloads_mixed_stay_in_their_order() -> None:
     assert found == [{"v": value, "n": [value]} for value in values]
 
 
-def test_several_threads_at_once() -> None:
-    start = threading.Barrier(4)
-
-    def work(seed: int) -> None:
-        own = [bytes([seed, number]) * (INLINE // 2 + number) for number in range(8)]
-        start.wait(10)
-        for _ in range(10):
-            assert codec.decode(orjson.loads(codec.dumps({"own": own}))) == {"own": own}
-
-    with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(work, seed) for seed in range(4)]:
-            done.result(30)
-
-
 def test_an_encoder_may_dump_itself() -> None:
     class Box:
         def __init__(self, content: Any) -> None:
@@ -380,13 +350,6 @@ def test_an_encoder_may_dump_itself() -> None:
     big = bytes(INLINE * 2)
     found: Any = nesting.decode(orjson.loads(nesting.dumps([big, Box([big, Box(big)]), big])))
     assert found[0] == found[2] == found[1].content[0] == found[1].content[1].content == big
-
-
-def test_many_classes_do_not_fill_the_memory() -> None:
-    own = Codec()
-    for number in range(2500):
-        own.dumps(dataclasses.make_dataclass(f"C{number}", [("a", int)])(1))
-    assert encoder_count(own) <= 1000
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import datetime
 import enum
-import subprocess
-import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -19,7 +16,6 @@ import pytest
 from PIL import Image
 
 from rpcstream import Codec, EncodeError, InternalError, InvalidParams, RegistrationError, Server
-from rpcstream.codec.hints import hint_checker
 from rpcstream.testing import memory_client
 
 
@@ -103,9 +99,6 @@ async def refused(server: Server, *args: Any) -> InvalidParams:
     return caught.value
 
 
-# -- there and back ---------------------------------------------------------------------------------------------------
-
-
 async def test_a_model_comes_as_a_model_and_goes_as_its_json() -> None:
     def m(order: Order) -> Order:
         assert type(order) is Order
@@ -162,30 +155,6 @@ async def test_long_strings_and_large_integers_come_as_they_were_sent() -> None:
         assert result.result() == [1, 2**70]
 
 
-async def test_items_of_streams_and_of_batched_methods_are_models() -> None:
-    server = Server()
-
-    @server
-    async def total(items: AsyncIterator[Item]) -> AsyncIterator[Item]:
-        async for item in items:
-            yield Item(name=item.name, count=item.count + 1)
-
-    @server.batched(offload=None)
-    def counts(item: list[Item]) -> list[int]:
-        return [each.count for each in item]
-
-    async def items() -> AsyncIterator[Item]:
-        yield Item(name="a", count=1)
-        yield Item(name="b", count=2)
-
-    async with memory_client(server) as client:
-        assert [item["count"] async for item in client.stream("total", items())] == [2, 3]
-        assert [item["count"] for item in await client.total([{"name": "a", "count": 5}])] == [6]
-        assert await client.counts({"name": "a", "count": 7}) == 7
-        with pytest.raises(InvalidParams, match=r"item\.name: Field required"):
-            await client.counts({})
-
-
 async def test_results_may_be_what_a_model_is_made_of(caplog: pytest.LogCaptureFixture) -> None:
     def m(good: bool) -> Item:
         return {"name": "a"} if good else {"name": ""}  # type: ignore[return-value]
@@ -195,14 +164,6 @@ async def test_results_may_be_what_a_model_is_made_of(caplog: pytest.LogCaptureF
         with pytest.raises(InternalError):
             await client.m(False)
     assert "result.name: String should have at least 1 character" in caplog.text
-
-
-async def test_models_go_out_without_a_hint_too() -> None:
-    def m() -> Any:
-        return {"order": Order(items=[], Note="n"), "pairs": [Pair(1, 2)]}
-
-    async with memory_client(serving(m)) as client:
-        assert await client.m() == {"order": {"items": [], "Note": "n"}, "pairs": [{"left": 1, "right": 2}]}
 
 
 def test_what_pydantic_cannot_write_is_an_encode_error() -> None:
@@ -225,9 +186,6 @@ async def test_attrs_classes_are_checked_with_their_validators() -> None:
             await client.m({"text": "a", "copies": 0})
         with pytest.raises(InvalidParams, match=r"label\.text: expected a string"):
             await client.m({"text": 1})
-
-
-# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -331,9 +289,6 @@ def test_what_has_no_schema_is_refused_at_registration() -> None:
             Server().add(m)
 
 
-# -- described --------------------------------------------------------------------------------------------------------
-
-
 async def described(*functions: Any) -> dict[str, Any]:
     server = Server()
     for number, function in enumerate(functions):
@@ -369,47 +324,3 @@ async def test_models_are_described_among_the_components() -> None:
     assert components["Parcel"]["properties"]["order"] == {"$ref": "#/components/schemas/Order"}
     assert references(document) <= {f"#/components/schemas/{name}" for name in components}
     assert b"$defs" not in orjson.dumps(document)
-
-
-async def test_models_of_one_name_are_told_apart() -> None:
-    def other() -> Any:
-        class Item(pydantic.BaseModel):
-            price: float
-            inside: list[Item] = []
-
-        def m(item):  # type: ignore[no-untyped-def]
-            return item
-
-        m.__annotations__ = {"item": Item, "return": Item}
-        return m
-
-    def m(item: Item) -> Item:
-        return item
-
-    document = await described(m, other())
-    schemas = [document["methods"][name]["params"][0]["schema"]["$ref"] for name in ("m0", "m1")]
-    assert schemas == ["#/components/schemas/Item", "#/components/schemas/Item_2"]
-    components = document["components"]["schemas"]
-    assert components["Item_2"]["properties"]["inside"]["items"] == {"$ref": "#/components/schemas/Item_2"}
-    assert "Item_3" not in components
-
-
-# -- beside it --------------------------------------------------------------------------------------------------------
-
-
-def test_a_model_that_is_registered_goes_its_own_way() -> None:
-    codec = Codec()
-    codec.register(Item, "item", encode=lambda item: {"n": item.name}, decode=lambda parts: Item(name=parts["n"]))
-    assert hint_checker(Item, codec)({"$type": "item", "n": "a"}) == Item(name="a")
-    assert orjson.loads(bytes(codec.dumps(Item(name="a")))) == {"$type": "item", "n": "a"}
-
-
-def test_pydantic_is_imported_by_those_who_use_it_alone() -> None:
-    code = (
-        "import sys\nfrom dataclasses import dataclass\nfrom rpcstream import Server\n"
-        "@dataclass\nclass A:\n    x: int\n"
-        "def f(a: A, b: list[int]) -> A: ...\n"
-        "Server().add(f)\n"
-        "print([n for n in ('attrs', 'pydantic', 'rpcstream.codec.pydantic_models') if n in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -14,7 +14,6 @@ import pytest
 from scipy import sparse
 
 from rpcstream import Codec, EncodeError
-from rpcstream.codec import image_budget
 
 codec = Codec()
 
@@ -173,12 +172,6 @@ def test_the_example_of_the_wire_page() -> None:
     assert orjson.loads(codec.dumps(found)) == orjson.loads(example)
 
 
-def test_numbers_in_another_byte_order_are_read() -> None:
-    found: Any = codec.decode(GOOD | {"indices": array([1, 2], ">i4"), "values": array([1, 2], ">f4")})
-    assert found.dtype == np.float32
-    assert found.toarray().tolist() == [[0, 1, 0], [0, 0, 2]]
-
-
 def test_a_receiver_without_scipy_says_what_is_missing() -> None:
     code = (
         "import sys; sys.modules['scipy'] = sys.modules['scipy.sparse'] = None\n"
@@ -190,14 +183,6 @@ def test_a_receiver_without_scipy_says_what_is_missing() -> None:
     assert "needs the package scipy, which is not installed here: pip install 'rpcstream[sparse]'" in done.stdout
 
 
-def test_the_arrays_of_a_message_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_budget, "MAX_TABLE_WORK", 800)
-    assert len(codec.decode([GOOD] * 100)) == 100  # type: ignore[arg-type]
+def test_the_arrays_of_a_message_are_counted_together() -> None:
     with pytest.raises(ValueError, match="the tables of the message are too many"):
-        codec.decode([GOOD] * 101)
-
-
-def test_a_class_may_be_registered_in_its_place() -> None:
-    own = Codec()
-    own.register(sparse.csr_array, "sparse", encode=lambda value: {"n": value.nnz}, decode=lambda parts: parts["n"])
-    assert own.decode(orjson.loads(own.dumps(sparse.csr_array(SOME)))) == 2
+        codec.decode([GOOD] * 8193)

@@ -267,13 +267,8 @@ def test_what_comes_fast_enough_keeps_its_memory(world: World) -> None:
 @pytest.mark.parametrize(
     "json",
     [
-        CALL.replace(b"echo", b"nope"),
-        CALL.replace(b"$bin", b"$bon"),
-        CALL.replace(b'"$bin":0', b'"$bin":1'),
-        b"[" + CALL[:-1] + b"]\n",
-        CALL[:-5] + b"\n",
-        REPLY,
-        REPLY.replace(b"1,", b'"1",'),
+        *(CALL.replace(b"echo", b"nope"), CALL.replace(b"$bin", b"$bon"), CALL.replace(b'"$bin":0', b'"$bin":1')),
+        *(b"[" + CALL[:-1] + b"]\n", CALL[:-5] + b"\n", REPLY, REPLY.replace(b"1,", b'"1",')),
     ],
 )
 def test_no_memory_is_taken_for_what_is_refused_anyway(world: World, json: bytes) -> None:
