@@ -11,16 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import Codec, Example, NotPermitted, RegistrationError, RpcError, Server
-from rpcstream.methods.discovery import describe
+from rpcstream import Example, NotPermitted, RegistrationError, RpcError, Server
+
+from . import calling
 
 
 def described(function: Any, **options: Any) -> dict[str, Any]:
-    server = Server(token="secret-of-the-test")
-    server.add(function, **{"name": "m", **options})
-    name = options.get("name", "m")
-    (method,) = describe({name: server.methods[name]}, codec=Codec(), title="", version="")["methods"]
-    return method
+    return calling.described(function, **{"name": "m", **options})[0]
 
 
 def add(a: int, b: int = 1) -> int:
@@ -171,7 +168,7 @@ def test_what_is_malformed_is_refused(options: dict[str, Any], reason: str) -> N
         described(add, **options)
 
 
-def test_groups_and_batched_methods_take_them_too() -> None:
+async def test_groups_and_batched_methods_take_them_too() -> None:
     class Calculator:
         def add(self, a: int) -> int:
             return a
@@ -185,8 +182,7 @@ def test_groups_and_batched_methods_take_them_too() -> None:
     def double(numbers: list[int]) -> list[int]:
         return [2 * number for number in numbers]
 
-    document = describe(server.methods, codec=Codec(), title="", version="")
-    methods = {each["name"]: each for each in document["methods"]}
+    methods = (await calling.document_of(server))["methods"]
     assert (methods["calc.add"]["tags"], methods["calc.add"]["deprecated"]) == ([{"name": "x"}], True)
     assert methods["double"]["examples"][0]["result"]["value"] == 4
 

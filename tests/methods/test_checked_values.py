@@ -18,9 +18,10 @@ import pydantic
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import Codec, Context, InvalidParams, Limits, MessageTooLarge, Server
-from rpcstream.methods.signature import Signature
+from rpcstream import Context, InvalidParams, Limits, MessageTooLarge, Server
 from rpcstream.testing import memory_client
+
+from .calling import bind
 
 NAN = {"$type": "float", "value": "nan"}
 ARRAY = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AAAAAA=="}
@@ -36,16 +37,17 @@ class Model(pydantic.BaseModel):
     x: float
 
 
-def bound(hint: Any, value: Any, codec: Codec | None = None) -> Any:
+def bound(hint: Any, value: Any, limits: Limits | None = None) -> Any:
     """The argument for a value that came in a line."""
 
     def function(value):  # type: ignore[no-untyped-def]
         return value
 
     function.__annotations__ = {"value": hint}
-    line = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "m", "params": [value]})
-    (made,), _ = Signature(function, method="m", codec=codec or Codec()).bind(orjson.loads(line)["params"], line)
-    return made
+    return bind(function, [value], limits=limits or Limits())
+
+
+SMALL = Limits(max_checked_values=50)
 
 
 ONE_BY_ONE = [
@@ -67,12 +69,11 @@ def test_too_many_are_refused(hint: Any, value: Any) -> None:
     def many(count: int) -> Any:
         return {str(at): value for at in range(count)} if hint == dict[str, np.ndarray] else [value] * count
 
-    small = Codec(max_checked_values=50)
-    assert len(bound(hint, many(25), small)) == 25
+    assert len(bound(hint, many(25), SMALL)) == 25
     with pytest.raises(
         MessageTooLarge, match=r"more than 50 values .*\(max_checked_values\): send numbers as one array"
     ):
-        bound(hint, many(51), small)
+        bound(hint, many(51), SMALL)
     assert len(bound(hint, many(51))) == 51
 
 
@@ -90,7 +91,7 @@ AT_ONCE = [
 
 @pytest.mark.parametrize(("hint", "values", "kind"), AT_ONCE, ids=lambda each: str(each)[:40])
 def test_lists_that_are_checked_at_once_do_not_count(hint: Any, values: list[Any], kind: type) -> None:
-    made = bound(hint, values * 100, Codec(max_checked_values=50))
+    made = bound(hint, values * 100, SMALL)
     assert made == values * 100
     assert {type(each) for each in made} == {kind}
     assert bound(hint, []) == []
@@ -122,52 +123,49 @@ def test_what_is_wrong_among_them_is_told_with_its_place(hint: Any, values: Any,
 
 
 def test_nan_in_a_long_list() -> None:
-    small = Codec(max_checked_values=50)
     for hint in (list[np.float32], list[float | np.ndarray], list[complex]):
-        made = bound(hint, [1.5] * 100 + [NAN], small)
+        made = bound(hint, [1.5] * 100 + [NAN], SMALL)
         assert made[:100] == [1.5] * 100
         assert math.isnan(complex(made[100]).real)
 
 
 def test_values_that_are_checked_again_are_not_counted_twice() -> None:
-    def function(values: list[np.ndarray], last: float, more: int) -> None: ...
+    def function(values: list[np.ndarray], last: float, more: int) -> Any:
+        return values, last, more
 
     line = orjson.dumps({"params": {"values": [ARRAY] * 40, "last": NAN, "more": 0}}).replace(b":0", b":%d" % 2**70)
-    signature = Signature(function, method="m", codec=Codec(max_checked_values=50))
-    (values, last, more), _ = signature.bind(orjson.loads(line)["params"], line)
+    values, last, more = bind(function, line, limits=SMALL)
     assert (len(values), math.isnan(last), more) == (40, True, 2**70)
 
 
-@pytest.mark.parametrize("hint", [int, np.float32, NDArray[Any] | None, Row | int])
-def test_further_arguments_are_checked_together(hint: Any) -> None:
-    def function(first: str, *rest: Any) -> None: ...
+@pytest.mark.parametrize(
+    ("hint", "good", "wrong", "path"),
+    [
+        (int, 5, "x", "$[1]"),
+        (np.float32, 5, "x", "$[1]"),
+        (NDArray[Any] | None, None, "x", "$[1]"),
+        (Row | int, 5, "x", "$[1]"),
+        (list[Row], [], [{"x": 1}, {"x": "a"}], "$[1][1].x"),
+    ],
+)
+def test_further_arguments_are_checked_together(hint: Any, good: Any, wrong: Any, path: str) -> None:
+    def function(*rest: Any) -> Any:
+        return rest
 
     function.__annotations__["rest"] = hint
-    signature = Signature(function, method="m", codec=Codec())
-    good = None if "None" in str(hint) else 5
-    assert signature.bind(["a", good, good], b"") == (("a", good, good), {})
+    assert bind(function, [good, good]) == (good, good)
     with pytest.raises(InvalidParams) as caught:
-        signature.bind(["a", good, "x"], b"")
-    assert caught.value.data["path"] == "$[2]"
-    assert caught.value.data["parameter"] == "rest"
-
-
-def test_the_place_inside_of_a_further_argument() -> None:
-    def function(*rest: list[Row]) -> None: ...
-
-    signature = Signature(function, method="m", codec=Codec())
-    with pytest.raises(InvalidParams) as caught:
-        signature.bind([[], [{"x": 1}, {"x": "a"}]], b"")
-    assert caught.value.data["path"] == "$[1][1].x"
+        bind(function, [good, wrong])
+    assert (caught.value.data["path"], caught.value.data["parameter"]) == (path, "rest")
 
 
 def test_names_for_the_rest_are_counted() -> None:
-    def function(**rest: int) -> None: ...
+    def function(**rest: int) -> Any:
+        return rest
 
-    signature = Signature(function, method="m", codec=Codec(max_checked_values=50))
-    assert signature.bind({str(at): at for at in range(50)}, b"")[1]["49"] == 49
+    assert bind(function, {str(at): at for at in range(50)}, limits=SMALL)["49"] == 49
     with pytest.raises(MessageTooLarge, match="max_checked_values"):
-        signature.bind({str(at): at for at in range(51)}, b"")
+        bind(function, {str(at): at for at in range(51)}, limits=SMALL)
 
 
 def test_constraints_of_a_list_that_is_checked_at_once() -> None:

@@ -17,12 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream import Codec, Context, Server
-from rpcstream.methods.discovery import describe
-from rpcstream.methods.registry import Method
+from rpcstream import Context
 
-from ..internals import registry_of
 from ..kit.example_count import example_count
+from . import calling
 
 INF, NAN = math.inf, math.nan
 
@@ -62,24 +60,15 @@ class Rich:
     seen: set[str] = dataclasses.field(default_factory=set)
 
 
-def method_of(function: Any) -> Method:
-    server = Server()
-    server(function)
-    return registry_of(server).by_name[function.__name__]
-
-
 def described(function: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The schemas of the parameters, and those that they refer to, as they go over the wire."""
-    document = describe({"it": method_of(function)}, codec=Codec(), title="", version="")
-    document = orjson.loads(Codec().dumps(document))
-    (method,) = document["methods"]
-    return [parameter["schema"] for parameter in method["params"]], document["components"]["schemas"]
+    method, schemas = calling.described(function)
+    return [parameter["schema"] for parameter in method["params"]], schemas
 
 
-def description_of(function: Any) -> dict[str, Any]:
+def description_of(function: Any, **options: Any) -> dict[str, Any]:
     """What the document says of a method."""
-    found: dict[str, Any] = describe({"it": method_of(function)}, codec=Codec(), title="", version="")["methods"][0]
-    return found
+    return calling.described(function, **options)[0]
 
 
 def allows(schema: Any, value: Any, components: dict[str, Any]) -> bool:
@@ -235,8 +224,9 @@ def instances(schema: Any, components: dict[str, Any]) -> st.SearchStrategy[Any]
     return simple.get(kind, st.integers(-(2**60), 2**60) | st.none())
 
 
+@pytest.mark.slow
 @given(hints.flatmap(lambda each: st.tuples(st.just(each[0]), each[1])))
-@settings(deadline=None, max_examples=example_count(300))
+@settings(deadline=None, max_examples=example_count(100))
 def test_every_default_is_allowed_and_taken(each: tuple[Any, Any]) -> None:
     hint, default = each
 
@@ -254,8 +244,9 @@ def test_every_default_is_allowed_and_taken(each: tuple[Any, Any]) -> None:
         assert ("default" in schema) is math.isfinite(default)
 
 
+@pytest.mark.slow
 @given(st.data())
-@settings(deadline=None, max_examples=example_count(300))
+@settings(deadline=None, max_examples=example_count(100))
 def test_what_a_schema_allows_is_taken(data: st.DataObject) -> None:
     hint, _ = data.draw(hints)
 
@@ -270,8 +261,7 @@ def test_what_a_schema_allows_is_taken(data: st.DataObject) -> None:
 
 
 def bind(function: Any, value: Any) -> None:
-    line = orjson.dumps({"params": [value]}, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
-    method_of(function).bind(orjson.loads(line)["params"], line)
+    calling.bind(function, orjson.dumps({"params": [value]}, option=orjson.OPT_PASSTHROUGH_SUBCLASS))
 
 
 @pytest.mark.parametrize(
@@ -422,8 +412,6 @@ def _renamed(function: Any) -> Any:
 )
 @pytest.mark.parametrize("options", [{}, {"offload": "thread"}, {"ordered": True}], ids=str)
 def test_a_docstring_is_found(function: Any, summary: str | None, options: Any) -> None:
-    server = Server()
-    server.add(function, name="m", **options)
-    (described,) = describe({"m": server.methods["m"]}, codec=Codec(), title="", version="")["methods"]
+    described = description_of(function, **options)
     assert described.get("summary") == summary
     assert ("Each is scaled." in described.get("description", "")) == (summary == "Give the numbers below a limit.")

@@ -1,26 +1,17 @@
-"""The document as it is sent: written once, in slices, for all who ask, and again after a change."""
+"""The document of `rpc.discover`: written for all who ask, again after a change, and short whatever is in it."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import itertools
 from typing import Any
 
-import orjson
 import pytest
 
-from rpcstream import Codec, Limits, RpcError, Server
-from rpcstream.methods import document
-from rpcstream.methods.discovery import Description, describe, head_of
-from rpcstream.methods.document import OpenRpcDocument
+from rpcstream import AsyncClient, Limits, RpcError, Server
 from rpcstream.testing import memory_client
 
-from ..internals import registry_of
-
-
-def of(server: Server, **options: Any) -> OpenRpcDocument:
-    return OpenRpcDocument(registry_of(server), codec=Codec(), head=lambda: head_of(title="t", version="1"), **options)
+from .calling import document_of
 
 
 def server_of(count: int) -> Server:
@@ -30,84 +21,44 @@ def server_of(count: int) -> Server:
     return server
 
 
-@pytest.fixture
-def described(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of methods, each time that one is described."""
-    names: list[str] = []
-    describe_one = Description.method
-
-    def counted(self: Description, method: Any) -> dict[str, Any]:
-        names.append(method.name)
-        return describe_one(self, method)
-
-    monkeypatch.setattr(Description, "method", counted)
-    return names
-
-
-async def test_it_is_what_is_described() -> None:
-    server = server_of(3)
-    servers = [{"url": "http://a.example/"}]
-    text = await of(server, servers=lambda: servers).text()
-    expected = describe(registry_of(server), codec=Codec(), title="t", version="1")
-    assert orjson.loads(text) == {**expected, "servers": servers}
-    assert "servers" not in orjson.loads(await of(server).text())
+async def test_all_who_ask_are_told_the_same_and_after_a_change_another() -> None:
+    server = server_of(300)
+    async with server.listening(port=0) as address, AsyncClient(address) as client, AsyncClient(address) as other:
+        asking = [client.call("rpc.discover") for _ in range(5)]
+        gone = asyncio.ensure_future(other.call("rpc.discover", compat="1.2.6"))
+        await asyncio.sleep(0)
+        gone.cancel()  # what was begun for one who left goes on for the next
+        documents = await asyncio.gather(*asking, other.call("rpc.discover"))
+        older = await asyncio.gather(*[each.call("rpc.discover", compat="1.2.6") for each in (client, other)])
+        assert all(each == documents[0] for each in documents)
+        assert older[0] == older[1] != documents[0]
+        assert len(older[0]["methods"]) == 300
+        server.add(lambda: 1, name="new")
+        assert "new" in {each["name"] for each in (await client.call("rpc.discover"))["methods"]}
 
 
-async def test_it_is_written_once_for_all_who_ask_and_again_after_a_change(
-    described: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(document, "_SLICE", 0.0)
-    server = server_of(50)
-    doc = of(server)
-    texts = await asyncio.gather(*[doc.text() for _ in range(10)], *[doc.text("1.2.6") for _ in range(10)])
-    assert len(set(texts)) == 2
-    own = [name for name in server.methods if not name.startswith("rpc.")]
-    assert sorted(described) == sorted([*server.methods, *own])
-    described.clear()
-    server.add(lambda: 1, name="new")
-    assert b'"new"' in await doc.text()
-    assert len(described) == len(server.methods)
-
-
-async def test_others_have_their_turn_while_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "_SLICE", 0.0)
-    turns = itertools.count()
+async def test_others_have_their_turn_while_it_is_written() -> None:
+    server, turns = server_of(300), 0
 
     async def tick() -> None:
+        nonlocal turns
         while True:
-            next(turns)
+            turns += 1
             await asyncio.sleep(0)
 
-    ticking = asyncio.create_task(tick())
-    await of(server_of(100)).text()
-    ticking.cancel()
-    assert next(turns) > 50
-
-
-async def test_what_was_begun_for_one_who_left_goes_on_for_the_next(
-    described: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(document, "_SLICE", 0.0)
-    server = server_of(100)
-    doc = of(server)
-    asking = asyncio.create_task(doc.text())
-    while len(described) < 50:
-        await asyncio.sleep(0)
-    asking.cancel()
-    await asyncio.wait({asking})
-    before = len(described)
-    assert before < 100
-    await doc.text()
-    assert len(described) == len(server.methods)
+    async with memory_client(server) as client:
+        await client.call("rpc.ping")
+        ticking = asyncio.create_task(tick())
+        await client.call("rpc.discover")
+        ticking.cancel()
+    assert turns > 10
 
 
 def test_it_may_be_asked_for_in_one_loop_after_another() -> None:
     server = server_of(2)
-    doc = of(server)
-    first = asyncio.run(doc.text())
+    first = asyncio.run(document_of(server))
     server.add(lambda: 1, name="new")
-    assert asyncio.run(doc.text()) != first
-    assert orjson.loads(asyncio.run(of(Server()).text()))["methods"]
+    assert asyncio.run(document_of(server))["methods"].keys() - first["methods"].keys() == {"new"}
 
 
 async def test_compat_is_a_parameter_of_rpc_discover() -> None:
@@ -146,8 +97,8 @@ async def test_texts_that_cannot_be_sent_are_escaped() -> None:
 
     choose.__doc__ = "Half \ud83d of a pair."
     server.add(choose)
-    made = orjson.loads(await of(server).text())
-    (method,) = [each for each in made["methods"] if each["name"] == "choose"]
+    made = await document_of(server)
+    method = made["methods"]["choose"]
     assert method["summary"] == "Half \\ud83d of a pair."
     assert made["components"]["schemas"]["One"]["description"] == "One \\ud800."
     assert method["params"][1]["schema"]["x-default"] == "'\\udfff'"
@@ -182,5 +133,5 @@ async def test_a_default_that_cannot_be_shown_is_named_by_its_class() -> None:
 
     server = Server()
     server.add(lambda a=Shy(): 1, name="m")  # noqa: B008
-    method = next(each for each in orjson.loads(await of(server).text())["methods"] if each["name"] == "m")
+    method = (await document_of(server))["methods"]["m"]
     assert method["params"][0]["schema"] == {"x-default": "a Shy"}

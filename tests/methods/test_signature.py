@@ -20,15 +20,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rpcstream import Codec, InvalidParams, InvalidRequest, RegistrationError, Server, Shape
-from rpcstream.methods.signature import Signature
+from rpcstream.testing import memory_client
 
-
-def bind(function: Callable[..., Any], params: Any) -> Any:
-    """What the function returns for these params, as they come over the wire."""
-    signature = Signature(function, method="it", codec=Codec())
-    line = params if isinstance(params, bytes) else orjson.dumps({"params": params})
-    args, kwargs = signature.bind(orjson.loads(line)["params"], line)
-    return function(*args, **kwargs)
+from .calling import bind
 
 
 def refused(function: Callable[..., Any], params: Any) -> dict[str, Any]:
@@ -434,32 +428,31 @@ def test_a_return_hint_that_cannot_be_checked_is_refused() -> None:
         Server().add(function)
 
 
-def test_string_hints_mean_local_classes() -> None:
+async def test_string_hints_mean_local_classes() -> None:
     @dataclasses.dataclass
     class Local:
         a: int
 
-    server = Server()
+    server, seen = Server(), []
 
     @server
     def function(value: Local) -> Local:
+        seen.append(value)
         return value
 
-    args, _ = server.methods["function"].signature.bind([{"a": 1}], b"")
-    assert args == (Local(1),)
+    async with memory_client(server) as client:
+        assert await client.function({"a": 1}) == {"a": 1}
+    assert seen == [Local(1)]
 
 
 def test_the_codec_knows_the_types_of_the_user() -> None:
     codec = Codec()
     codec.register(Opaque, "opaque", encode=lambda value: {}, decode=lambda parts: Opaque())
-    server = Server(codec=codec)
 
-    @server
     def function(value: Opaque, values: list[Opaque] | None = None) -> Opaque:
         return value
 
-    args, _ = server.methods["function"].signature.bind([{"$type": "opaque"}], b"")
-    assert isinstance(args[0], Opaque)
+    assert isinstance(bind(function, [{"$type": "opaque"}], codec=codec), Opaque)
 
 
 # -- classes that are harder ----------------------------------------------------------------------------------------
@@ -541,18 +534,16 @@ def test_a_pseudo_field_is_refused_at_registration() -> None:
         Server().add(function)
 
 
-def test_names_where_it_is_registered_do_not_hide_those_of_its_module() -> None:
+async def test_names_where_it_is_registered_do_not_hide_those_of_its_module() -> None:
     decimal = int  # noqa: F841  (what the hint of `at_the_top` must not find)
     server = Server()
     server.add(at_the_top)
-    args, _ = server.methods["at_the_top"].signature.bind(["1.5"], b"")
-    assert args == (DECIMAL("1.5"),)
+    async with memory_client(server) as client:
+        assert await client.at_the_top("1.5") == "Decimal"
 
 
-DECIMAL = decimal.Decimal
-
-
-def at_the_top(value: decimal.Decimal) -> None: ...
+def at_the_top(value: decimal.Decimal) -> str:
+    return type(value).__name__
 
 
 def test_a_tagged_array_in_the_place_of_an_object() -> None:
@@ -560,11 +551,9 @@ def test_a_tagged_array_in_the_place_of_an_object() -> None:
 
     def take(first: int, table: dict[str, Any], inner: list[dict[str, Any]] | None = None) -> None: ...
 
-    bind = Signature(take, method="take", codec=Codec()).bind
     for params in ([1, array], {"first": 1, "table": array}, [1, {}, [array]]):
-        line = orjson.dumps({"jsonrpc": "2.0", "method": "take", "params": params})
         with pytest.raises(InvalidParams, match="expected an object, got an array") as caught:
-            bind(params, line)
+            bind(take, params)
         assert caught.value.data["parameter"] in ("table", "inner")
 
 
