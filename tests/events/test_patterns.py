@@ -22,8 +22,6 @@ from rpcstream.events.patterns import (
     overlaps,
 )
 
-from ..internals import is_empty
-
 # -- what is a topic, and what a pattern -------------------------------------------------------------------------------
 
 TOPICS = [
@@ -81,9 +79,6 @@ def test_the_longest_topics_and_patterns_are_as_long_as_is_said() -> None:
     for text in (".".join("x" * LEVELS_MAX), "." * (LEVELS_MAX - 1)):
         assert fault_of_topic(text) is None
     assert fault_of_pattern(".".join("*" * LEVELS_MAX)) is None
-
-
-# -- what they match ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -157,9 +152,6 @@ def test_covers_and_overlaps_are_what_the_definition_says(one: str, two: str) ->
     assert overlaps(one, two) is bool(matched(one) & matched(two)) is overlaps(two, one)
 
 
-# -- the table ---------------------------------------------------------------------------------------------------------
-
-
 @given(
     st.lists(st.tuples(st.booleans(), patterns(), st.integers(0, 2)), max_size=30),
     st.lists(st.sampled_from(ALL_TOPICS), min_size=1, max_size=20),
@@ -183,7 +175,7 @@ def test_the_table_finds_what_matches(steps: list[tuple[bool, str, int]], topics
             assert sorted(table.find(topic)) == sorted(expected)
     for pattern, value in model:
         table.remove(pattern, value)
-    assert is_empty(table)
+    assert (len(table), table.steps) == (0, 1)
 
 
 def test_a_search_visits_each_node_that_fits_once() -> None:

@@ -1,67 +1,159 @@
-"""Topics without a socket: which event is sent to which connection, when, and the counters."""
+"""Topics of a server: who gets which event, in what order, what waits for those who are slow, and all the limits."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import itertools
 import logging
 import re
 import threading
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rpcstream import EncodeError, InvalidParams, MessageTooLarge, ServerBusy
-from rpcstream.events.patterns import TOPIC_MAX
-from rpcstream.events.subscriptions import SHARE
+from rpcstream import EncodeError, Limits, MessageTooLarge, Server, ServerBusy
+from rpcstream.events.patterns import TOPIC_MAX, matches
+from rpcstream.hub import Hub, Rule
+from rpcstream.testing import FakeTimeLoop
 
-from ..internals import remains_of, subscription_table
-from .event_setup import EventSetup, FakeConnection, event_message, turns
+from ..kit import TRANSPORTS, RawPeer, request, until
+from ..kit.example_count import example_count
 
+#: Of a message that may wait for a peer that does not read.
+BUFFER = 2000
 
-async def test_a_value_goes_to_those_who_have_subscribed_to_its_topic() -> None:
-    setup = EventSetup()
-    one, two, other = setup.join("a", "b"), setup.join("a"), setup.join("b")
-    assert (dict(setup.topics), len(setup.topics)) == ({"a": 2, "b": 2}, 2)
-    assert setup.publish("a", 1) == 2
-    assert setup.publish("b", "x") == 2
-    assert setup.publish("c", None) == 0
-    await turns()
-    assert (one.values, two.values, other.values) == ([1, "x"], [1], ["x"])
-    message = orjson.loads(two.sent[0])
-    assert message == {"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "a", "value": 1}}
-    assert setup.counts == (3, 4, 0, 4)
+BUSY, PARAMS, DENIED = -32002, -32602, -32006
 
 
-async def test_a_value_is_encoded_once_and_not_at_all_for_nobody() -> None:
-    setup = EventSetup()
-    assert setup.publish("a", object()) == 0, "it is not looked at"
-    connections = [setup.join("a") for _ in range(3)]
-    setup.publish("a", np.zeros(100_000))
-    await turns()
-    assert connections[0].sent[0] is connections[1].sent[0] is connections[2].sent[0]
+class Subscriber(RawPeer):
+    """A raw peer that has subscribed to topics."""
+
+    async def told(self, method: str, topic: str) -> Any:
+        """The reply to a call; events that come before it stay in the inbox."""
+        self.call(method, topic, id="told")
+        await until(lambda: any(b'"id":"told"' in each for each in self.inbox))
+        found = next(each for each in self.inbox if b'"id":"told"' in each)
+        self.inbox.remove(found)
+        return orjson.loads(found)
+
+    async def subscribe(self, *topics: str) -> None:
+        for topic in topics:
+            assert "result" in await self.told("rpc.subscribe", topic), topic
+
+    async def unsubscribe(self, topic: str) -> Any:
+        return (await self.told("rpc.unsubscribe", topic))["result"]
+
+    async def events(self) -> list[tuple[str, Any]]:
+        """The topics and values of all events that have come, and that were under way."""
+        await asyncio.sleep(1)  # until there is nothing more to do
+        found = [orjson.loads(each) for each in self.inbox]
+        self.inbox.clear()
+        return [(each["params"]["topic"], each["params"]["value"]) for each in found if "method" in each]
+
+    async def values(self) -> list[Any]:
+        return [value for topic, value in await self.events() if topic != "fill"]
+
+    def read(self) -> None:
+        self.transport.resume_reading()
 
 
-async def test_nothing_is_sent_in_the_turn_in_which_it_is_published() -> None:
-    setup = EventSetup()
-    connection = setup.join("a")
-    setup.publish("a", 1)
-    assert connection.sent == []
-    await turns()
-    assert connection.values == [1]
+class Events:
+    """A server in memory, and its subscribers."""
+
+    def __init__(self, server: Server, there: Any) -> None:
+        self.server = server
+        self.publish = server.publish
+        self.subscribers: list[Subscriber] = []
+        self._there = there
+
+    async def join(self, *topics: str, stalled: bool = False) -> Subscriber:
+        """Connect a subscriber; a stalled one has stopped to read, and the server has noticed that."""
+        self.subscribers.append(peer := await self._there.join(Subscriber))
+        await peer.subscribe(*topics)
+        if stalled:
+            await peer.subscribe("fill")
+            await peer.events()
+            peer.transport.pause_reading()
+            for _ in range(3):
+                self.publish("fill", "x" * 2 * BUFFER)
+                await asyncio.sleep(1)
+        return peer
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Subscriptions, and events that were published, sent and dropped."""
+        names = ("events_published", "events_sent", "events_dropped", "subscriptions")
+        return {name.removeprefix("events_"): self.server.stats()[name] for name in names}
+
+
+@asynccontextmanager
+async def serving(
+    make: type[Server] = Server, limits: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Events]:
+    given = Limits(**{"write_buffer": BUFFER, "idle_timeout": None, "write_timeout": None, **(limits or {})})
+    server = make(limits=given, **options)
+    async with TRANSPORTS["memory"].serving(server, None) as there:
+        events = Events(server, there)
+        try:
+            yield events
+        finally:
+            for each in events.subscribers:
+                each.close()
+            await asyncio.sleep(1)
+    assert (dict(server.topics), server.stats()["subscriptions"]) == ({}, 0)
+
+
+# -- who gets what ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_published_goes_to_those_whose_pattern_matches_with_its_own_topic() -> None:
+    async with serving() as events:
+        one, two, three = [await events.join(*each) for each in (["room.*.heat"], ["room.>"], ["room.1.heat", "door"])]
+        assert dict(events.server.topics) == {"room.*.heat": 1, "room.>": 1, "room.1.heat": 1, "door": 1}
+        assert [events.publish(f"room.{end}", end) for end in ("1.heat", "2.heat", "1", "1.heat.max")] == [3, 2, 1, 1]
+        assert events.publish("room", 0) == events.publish("other.1.heat", 0) == 0
+        assert not one.inbox, "nothing is sent in the turn in which it is published"
+        assert (await one.values(), await three.values()) == (["1.heat", "2.heat"], ["1.heat"])
+        assert [topic for topic, _ in await two.events()] == ["room.1.heat", "room.2.heat", "room.1", "room.1.heat.max"]
+        assert events.counts == {"published": 6, "sent": 7, "dropped": 0, "subscriptions": 4}
+
+
+async def test_an_event_comes_once_however_many_subscriptions_match() -> None:
+    async with serving() as events:
+        peer = await events.join("a.b", "a.*", "*.b", "a.>", ">", "*.*", "a.b")
+        assert events.publish("a.b", 1) == 1
+        assert await peer.values() == [1]
+        for topic in ("a.b", "a.*", ">", "*.b", "a.>"):
+            assert await peer.unsubscribe(topic) is True
+            assert events.publish("a.b", topic) == 1
+        await peer.values()
+        assert [await peer.unsubscribe("*.*"), await peer.unsubscribe("*.*")] == [True, False]
+        assert events.publish("a.b", 2) == 0
+        assert await peer.values() == []
 
 
 async def test_what_cannot_be_sent_is_said_to_the_publisher_and_sent_to_nobody() -> None:
-    setup = EventSetup(max_message_size=1000)
-    connection = setup.join("a")
-    with pytest.raises(EncodeError, match="object"):
-        setup.publish("a", object())
-    with pytest.raises(MessageTooLarge, match="the server's limit is 1000 bytes"):
-        setup.publish("a", "x" * 1000)
-    await turns()
-    assert connection.sent == []
-    assert setup.counts == (0, 0, 0, 1)
+    async with serving(limits={"max_message_size": 5000, "max_event_size": 1000}) as events:
+        assert events.publish("a", object()) == 0, "for nobody it is not looked at"
+        peer = await events.join("a")
+        with pytest.raises(EncodeError, match="object"):
+            events.publish("a", object())
+        for options in ({}, {"retain": True}):
+            with pytest.raises(MessageTooLarge, match="limit is 1000 bytes"):
+                events.publish("a", "x" * 1000, **options)
+        with pytest.raises(TypeError, match="a topic is a str, got int"):
+            events.publish(5, 1)
+        assert await peer.values() == []
+        events.publish("a", "x" * 900)
+        assert [len(each) for each in await peer.values()] == [900]
 
 
 BAD_TOPICS = [
@@ -78,311 +170,459 @@ BAD_TOPICS = [
 
 @pytest.mark.parametrize(("topic", "reason"), BAD_TOPICS)
 async def test_what_is_no_topic_is_refused_with_the_reason(topic: str, reason: str) -> None:
-    setup = EventSetup()
-    for publish in (setup.publish, setup.topics.forward):
+    async with serving() as events:
         with pytest.raises(ValueError, match="the topic '"):
-            publish(topic, b"1")
-    with pytest.raises(InvalidParams, match=re.escape(reason)) as caught:
-        setup.join(topic)
-    assert caught.value.data == {"parameter": "topic", "path": "$.topic", "reason": f"the topic {reason}"}
-    assert (setup.counts, dict(setup.topics)) == ((0, 0, 0, 0), {})
-
-
-async def test_a_topic_is_a_str() -> None:
-    with pytest.raises(TypeError, match="a topic is a str, got int"):
-        EventSetup().publish(5, 1)
+            events.publish(topic, 1)
+        error = (await (await events.join()).reply("rpc.subscribe", topic))["error"]
+        assert error["code"] == PARAMS
+        assert error["data"] == {"parameter": "topic", "path": "$.topic", "reason": f"the topic {reason}"}
+        assert re.search(re.escape(reason), error["message"])
 
 
 @pytest.mark.parametrize("topic", ["a", "räume.2", "x" * TOPIC_MAX, "with space", "\n\0", "rpc", "🎈"])
 async def test_any_other_text_is_a_topic(topic: str) -> None:
-    setup = EventSetup()
-    connection = setup.join(topic)
-    assert setup.publish(topic, 1) == 1
-    await turns()
-    assert b"\n" not in connection.sent[0]
-    assert orjson.loads(connection.sent[0])["params"]["topic"] == topic
+    async with serving(event_queue=7, event_policy="drop_newest") as events:
+        peer = await events.join()
+        for _ in range(2):
+            expected = {"topic": topic, "queue": 7, "policy": "drop_newest"}
+            assert await peer.result("rpc.subscribe", topic) == expected
+        assert events.publish(topic, 1) == 1
+        assert await peer.events() == [(topic, 1)]
 
 
-async def test_subscribing_again_is_the_same_and_the_reply_says_what_holds() -> None:
-    setup = EventSetup(max_events=7, policy="drop_newest")
-    connection = setup.join("a", "a")
-    reply = setup.topics.subscribe(connection, "a")
-    assert reply == {"topic": "a", "queue": 7, "policy": "drop_newest"}
-    assert setup.publish("a", 1) == 1
-    await turns()
-    assert connection.values == [1]
-    assert setup.counts == (1, 1, 0, 1)
+async def test_topics_of_a_hub_itself_are_for_those_who_ask_for_them() -> None:
+    async with serving(Hub, ping_interval=None, keepalive_timeout=None) as events:
+        watcher = await events.join("rpc.hub.joined", "rpc.hub.*", "rpc.hub.>")
+        other = await events.join(">", "*.hub.joined")
+        for topic in ("rpc.hub", "rpc.>", "rpc.*.joined", "rpc.stats", "rpc.hub*"):
+            assert (await other.reply("rpc.subscribe", topic))["error"]["code"] == PARAMS
+        await other.result("rpc.register", "gpu-1")
+        other.close()
+        found = await watcher.events()
+        assert [(topic, value["name"]) for topic, value in found] == [
+            ("rpc.hub.joined", "gpu-1"),
+            ("rpc.hub.left", "gpu-1"),
+        ]
+        with pytest.raises(ValueError, match="reserved"):
+            events.publish("rpc.hub.joined", 1)
 
 
-async def test_one_connection_has_so_many_subscriptions() -> None:
-    setup = EventSetup(max_subscriptions=2)
-    connection = setup.join("a", "b", "a")
-    with pytest.raises(ServerBusy) as caught:
-        setup.topics.subscribe(connection, "c")
-    assert caught.value.data == {"limit": 2}
-    setup.join("a", "b")
-    assert setup.topics.unsubscribe(connection, "a") is True
-    setup.topics.subscribe(connection, "c")
-    assert dict(setup.topics) == {"a": 1, "b": 2, "c": 1}
+# -- what is denied ----------------------------------------------------------------------------------------------------
 
 
-async def test_unsubscribing_ends_also_what_waits() -> None:
-    setup = EventSetup()
-    connection = setup.join("a", "b")
-    for number in range(3):
-        setup.publish("a", number)
-        setup.publish("b", number)
-    assert setup.topics.unsubscribe(connection, "a") is True
-    assert setup.topics.unsubscribe(connection, "a") is False
-    assert setup.topics.unsubscribe(FakeConnection(), "b") is False
-    assert setup.publish("a", 3) == 0
-    await turns()
-    assert connection.values == [0, 1, 2]
-    assert setup.counts == (7, 3, 3, 1)
+async def test_what_is_denied_is_not_sent_for_a_subscription() -> None:
+    """No last values of it either."""
+    rules = [Rule("ada", subscribe=">", deny_subscribe=("a.secret", "a.*.secret")), Rule("*", publish=">")]
+    options = {"rules": rules, "authenticate": lambda who: who.token, "ping_interval": None, "keepalive_timeout": None}
+    async with serving(Hub, **options) as events:
+        for topic in ("a.x", "a.secret"):
+            events.publish(topic, f"last {topic}", retain=True)
+        peer = await events.join()
+        await peer.result("rpc.authenticate", "ada")
+        await peer.subscribe("a.>", "*.x")
+        for topic in ("a.secret", "a.x", "a.x.secret", "a.x.y"):
+            assert events.publish(topic, topic) == ("secret" not in topic)
+        assert await peer.unsubscribe("a.>") is True
+        assert await peer.values() == ["last a.x", "last a.x", "a.x", "a.x.y"]
+        assert (await peer.reply("rpc.subscribe", "a.secret"))["error"]["code"] == DENIED
 
 
-async def test_a_lost_connection_leaves_nothing_behind() -> None:
-    setup = EventSetup()
-    connection, other = setup.join("a", "b", stalled=True), setup.join("a")
-    for number in range(3):
-        setup.publish("a", number)
-    connection.lose()
-    assert dict(setup.topics) == {"a": 1}
-    assert setup.publish("a", 3) == 1
-    await turns()
-    assert (connection.sent, other.values) == ([], [0, 1, 2, 3])
-    assert setup.counts == (4, 4, 3, 1)
-    other.lose()
-    await turns()
-    assert remains_of(setup.topics) == []
+# -- the queue -----------------------------------------------------------------------------------------------------
 
 
-# -- those who are slow ------------------------------------------------------------------------------------------------
+def queued(policy: str, events: list[tuple[str, int]], most: int, max_bytes: int) -> tuple[list[int], bool]:
+    """Which of these events, published in one turn, come to a subscriber; and whether it is disconnected instead."""
+    kept: list[tuple[str, int, int]] = []
+    for number, (topic, length) in enumerate(events):
+        size = length + 500  # an event counts with what it takes besides its value, about
+        crowded = sum(each[0] == topic for each in kept) >= most
+        too_large = bool(kept) and sum(each[2] for each in kept) + size > max_bytes
+        if (crowded or too_large) and policy != "drop_oldest":
+            if policy == "disconnect":
+                return [], True
+            continue
+        if crowded:
+            kept.remove(next(each for each in kept if each[0] == topic))
+        while kept and sum(each[2] for each in kept) + size > max_bytes:
+            del kept[0]
+        kept.append((topic, number, size))
+    return [number for _, number, _ in kept], False
 
 
-async def test_while_the_peer_does_not_read_events_wait_in_order() -> None:
-    setup = EventSetup()
-    connection, other = setup.join("a", "b", stalled=True), setup.join("a")
-    for number in range(4):
-        setup.publish("ab"[number % 2], number)
-        await turns()
-    assert (connection.sent, other.values) == ([], [0, 2])
-    connection.write_gate.set_stalled(False)
-    setup.publish("a", 4)
-    await turns()
-    assert connection.values == [0, 1, 2, 3, 4]
-    assert setup.counts == (5, 8, 0, 3)
+#: A topic, and the length of a value.
+EVENT = st.tuples(st.sampled_from("abc"), st.sampled_from([1, 30_000, 150_000]))
+
+
+@settings(max_examples=example_count(100), deadline=None)
+@given(
+    policy=st.sampled_from(["drop_oldest", "drop_newest", "disconnect"]),
+    most=st.integers(1, 4),
+    bursts=st.lists(st.lists(EVENT, max_size=12), max_size=3),
+)
+def test_events_of_one_turn_are_bounded_as_in_a_list(policy: Any, most: int, bursts: list[list[Any]]) -> None:
+    """By number for each subscription, and by bytes for all of a connection."""
+
+    async def follow() -> None:
+        limits = {"max_message_size": 400_000}
+        async with serving(limits=limits, event_queue=most, event_policy=policy) as events:
+            peer = await events.join("a", "b", "c")
+            for burst in bursts:
+                expected, is_closed = queued(policy, burst, most, 400_000)
+                before = events.counts["dropped"]
+                for number, (topic, length) in enumerate(burst):
+                    events.publish(topic, [number, "x" * length])
+                values = await peer.values()
+                assert peer.is_over is is_closed
+                if is_closed:
+                    return
+                assert [number for number, _ in values] == expected
+                assert events.counts["dropped"] - before == len(burst) - len(expected)
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(follow())
 
 
 @pytest.mark.parametrize(("policy", "values"), [("drop_oldest", [7, 8, 9, "rare"]), ("drop_newest", [0, 1, 2, "rare"])])
-async def test_events_of_one_turn_are_bounded_like_those_of_a_stall(policy: str, values: list[Any]) -> None:
-    for stalled in (False, True):
-        setup = EventSetup(max_events=3, policy=policy)
-        connection = setup.join("a", "b", stalled=stalled)
-        taken = [setup.publish("a", number) for number in range(10)]
-        assert sum(taken) == (10 if policy == "drop_oldest" else 3)
-        setup.publish("b", "rare")
-        await turns()
-        connection.write_gate.set_stalled(False)
-        await turns()
-        assert connection.values == values
-        assert setup.counts == (11, 4, 7, 2)
+async def test_events_are_bounded_while_the_peer_does_not_read(policy: Any, values: list[Any]) -> None:
+    async with serving(event_queue=3, event_policy=policy) as events:
+        peer, other = await events.join("a", "b", stalled=True), await events.join("b")
+        for number in range(10):
+            events.publish("a", number)
+            await asyncio.sleep(1)
+        events.publish("b", "rare")
+        assert await other.values() == ["rare"]
+        peer.read()
+        assert await peer.values() == values
 
 
-@pytest.mark.parametrize("stalled", [False, True])
-async def test_who_is_too_slow_may_be_disconnected(stalled: bool, caplog: pytest.LogCaptureFixture) -> None:
-    setup = EventSetup(max_events=3, policy="disconnect")
-    connection, other = setup.join("a", stalled=stalled), setup.join("b")
-    setup.publish("a", 0)
-    await turns()
-    with caplog.at_level(logging.WARNING, "rpcstream.server"):
-        for number in range(1, 6):
-            setup.publish("a", number)
-            if number < 3:
-                setup.publish("b", number)
-        await turns()
-    assert len(connection.aborted) == 1
-    assert "event_queue 3" in connection.aborted[0]
-    assert caplog.messages == [f"closed the connection from far:1: {connection.aborted[0]}"]
-    assert (dict(setup.topics), setup.counters.closed_for_limits) == ({"b": 1}, 1)
-    assert other.values == [1, 2]
-    assert setup.counts == (8, 2 if stalled else 3, 4, 1), "three that waited, and the one too many"
-
-
-async def test_all_that_waits_for_one_connection_is_no_more_than_a_message_may_be() -> None:
-    setup = EventSetup(max_message_size=11_000)
-    connection = setup.join("a", "b", "c", stalled=True)
-    for number in range(30):
-        setup.publish("abc"[number % 3], str(number) + "x" * 3000)
-    queue = next(iter(subscription_table(setup.topics).subscribers.values())).queue
-    assert queue.size <= 11_000
-    connection.write_gate.set_stalled(False)
-    await turns()
-    assert [value.strip("x") for value in connection.values] == ["27", "28", "29"]
-    assert setup.counts == (30, 3, 27, 3)
-
-
-async def test_an_event_has_a_size_of_its_own() -> None:
-    setup = EventSetup(max_event_size=1000)
-    connection = setup.join("a")
-    with pytest.raises(MessageTooLarge) as caught:
-        setup.publish("a", "x" * 1000)
-    assert caught.value.data["limit"] == 1000
-    with pytest.raises(MessageTooLarge):
-        setup.publish("a", "x" * 1000, retain=True)
-    with pytest.raises(MessageTooLarge):
-        setup.topics.forward("a", b"x" * 1001)
-    setup.publish("a", "x" * 900)
-    await turns()
-    assert [len(value) for value in connection.values] == [900]
+async def test_who_is_too_slow_may_be_disconnected(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(event_queue=3, event_policy="disconnect") as events:
+        peer, other = await events.join("a"), await events.join("b")
+        with caplog.at_level(logging.WARNING, "rpcstream.server"):
+            for number in range(6):
+                events.publish("a", number)
+            events.publish("b", 1)
+            assert await peer.rest() == []
+        assert "event_queue 3" in caplog.text
+        assert dict(events.server.topics) == {"b": 1}
+        assert await other.values() == [1]
+        assert events.counts == {"published": 7, "sent": 1, "dropped": 4, "subscriptions": 1}
 
 
 async def test_what_waits_for_all_connections_has_a_budget_and_leaves_room_for_each() -> None:
-    setup = EventSetup(max_events=1000, max_waiting_total=100_000)
-    slow = [setup.join(f"t{number}", stalled=True) for number in range(9)]
-    for turn in range(300):
-        for number in range(9):
-            setup.publish(f"t{number}", f"{turn}" + "x" * 1000)
-    memory = setup.topics.memory
-    assert 50_000 < memory.used <= 100_000
-    assert memory.free >= 5_000
-    late = setup.join("late", stalled=True)
-    assert setup.publish("late", 1) == 1
-    assert setup.publish("late", 2) == 1
-    for connection in (*slow, late):
-        connection.write_gate.set_stalled(False)
-    await turns(50)
-    assert late.values == [1, 2]
-    assert all(connection.values[-1].startswith("299x") for connection in slow)
-    assert memory.used == 0
+    async with serving(limits={"max_waiting_total": 100_000}, event_queue=1000) as events:
+        slow = [await events.join(f"t{number}", stalled=True) for number in range(9)]
+        tracemalloc.start()
+        for turn in range(300):
+            for number in range(9):
+                events.publish(f"t{number}", f"{turn}" + "x" * 1000)
+        assert tracemalloc.get_traced_memory()[0] < 400_000
+        tracemalloc.stop()
+        late = await events.join("late", stalled=True)
+        assert [events.publish("late", number) for number in (1, 2)] == [1, 1]
+        for peer in (*slow, late):
+            peer.read()
+        assert await late.values() == [1, 2]
+        for peer in slow:
+            assert (await peer.values())[-1].startswith("299x")
 
 
 async def test_one_event_for_many_takes_its_memory_once() -> None:
-    setup = EventSetup(max_events=1000, max_waiting_total=100_000)
-    slow = [setup.join("t", stalled=True) for _ in range(30)]
-    setup.publish("t", "x" * 40_000)
-    memory = setup.topics.memory
-    assert 40_000 < memory.used < 60_000
-    assert all(len(subscription_table(setup.topics).subscribers[connection].queue) == 1 for connection in slow)
-    for connection in slow[:29]:
-        connection.lose()
-    assert 40_000 < memory.used < 41_000
-    slow[29].lose()
-    assert memory.used == 0
+    async with serving(event_queue=1000) as events:
+        slow = [await events.join("t", stalled=True) for _ in range(30)]
+        array = np.zeros(100_000)
+        tracemalloc.start()
+        assert events.publish("t", array) == 30
+        await asyncio.sleep(1)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 4_000_000
+        tracemalloc.stop()
+        slow[0].read()
+        assert len(await slow[0].values()) == 1
 
 
-async def test_one_connection_gets_a_share_a_turn_until_it_shows_that_it_is_full() -> None:
-    setup = EventSetup(max_events=1000)
-    connection, other = setup.join("big"), setup.join("small")
-    for _ in range(100):
-        setup.publish("big", "x" * 10_000)
-    setup.publish("small", 1)
-    await asyncio.sleep(0)
-    first = sum(map(len, connection.sent))
-    assert SHARE <= first < SHARE + 11_000
-    assert other.values == [1], "the others have their share in the same turn"
-    connection.write_gate.stalled = True
-    await turns()
-    assert sum(map(len, connection.sent)) == first
-    connection.write_gate.set_stalled(False)
-    await turns(100)
-    assert len(connection.sent) == 100
-
-
-async def test_what_waits_to_be_written_counts() -> None:
-    setup = EventSetup()
-    connection = setup.join("a")
-    connection.write_gate.unsent = 2 * 1024 * 1024
-    setup.publish("a", 1)
-    await turns()
-    assert connection.sent == []
-    connection.write_gate.unsent = 0
-    await turns()
-    assert connection.values == [1]
-
-
-async def test_a_connection_that_drains_gets_no_more() -> None:
-    setup = EventSetup()
-    connection = setup.join("a")
-    setup.publish("a", 1)
-    connection.is_open = False
-    assert setup.publish("a", 2) == 0
-    await turns()
-    assert (connection.sent, dict(setup.topics)) == ([], {})
-    assert setup.counts == (2, 0, 1, 0)
-
-
-# -- messages that are ready ------------------------------------------------------------------------------------------
-
-
-async def test_messages_are_forwarded_as_they_are() -> None:
-    setup = EventSetup(max_message_size=1000)
-    connection = setup.join("a.*")
-    ready = event_message("a.b", 1) + b" "
-    assert setup.topics.forward("a.b", ready, retain=True) == 1
-    assert setup.topics.forward("c", event_message("c", 2)) == 0
-    with pytest.raises(MessageTooLarge):
-        setup.topics.forward("a.b", event_message("a.b", "x" * 1000))
-    late = setup.join("a.b")
-    await turns()
-    assert connection.sent == late.sent == [ready]
-    assert connection.sent[0] is ready
-    assert setup.counts == (2, 2, 0, 2)
-
-
-# -- threads -----------------------------------------------------------------------------------------------------------
-
-
-async def test_threads_may_publish() -> None:
-    setup = EventSetup(max_events=100_000)
-    connection = setup.join("a")
-
-    def work(name: int) -> None:
-        for number in range(500):
-            assert setup.publish("a", [name, number]) == 1
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    setup.publish("a", [4, 0])
-    while any(thread.is_alive() for thread in threads) or len(connection.sent) < 2001:
-        await asyncio.sleep(0)
-    for name in range(4):
-        assert [value[1] for value in connection.values if value[0] == name] == list(range(500))
-    assert setup.counts == (2001, 2001, 0, 1)
+async def test_one_connection_gets_a_share_a_turn() -> None:
+    """The others have their share in the same turn."""
+    async with serving(limits={"write_buffer": 10_000_000}, event_queue=1000) as events:
+        big, small = await events.join("big"), await events.join("small")
+        for _ in range(300):
+            events.publish("big", "x" * 10_000)
+        events.publish("small", 1)
+        while not small.inbox:
+            await asyncio.sleep(0)
+        assert len(big.inbox) < 300
+        assert len(await big.values()) == 300
 
 
 async def test_a_thread_that_does_not_let_the_loop_run_is_bounded_too() -> None:
-    setup = EventSetup(max_events=10)
-    connection = setup.join("a")
-    thread = threading.Thread(target=lambda: [setup.publish("a", number) for number in range(1000)])
-    thread.start()
-    thread.join()  # the loop stands still meanwhile
-    await turns()
-    assert connection.values == list(range(990, 1000))
-    assert setup.counts == (1000, 10, 990, 1)
+    async with serving(event_queue=10) as events:
+        peer = await events.join("a")
+        thread = threading.Thread(target=lambda: [events.publish("a", number) for number in range(1000)])
+        thread.start()
+        thread.join()  # the loop stands still meanwhile
+        assert await peer.values() == list(range(990, 1000))
 
 
-def test_topics_serve_one_loop_after_another() -> None:
-    setup = EventSetup()
+async def test_threads_publish_while_patterns_come_and_go() -> None:
+    async with serving(event_queue=100_000) as events:
+        peer, other = await events.join("a.>"), await events.join()
 
-    async def leave_something_behind() -> None:
-        connection = setup.join("a")
-        setup.publish("a", 1)
-        connection.lose()  # and the loop ends before anything was sent
+        def work(name: int) -> None:
+            for number in range(300):
+                assert events.publish(f"a.{name}.{number % 7}", [name, number], retain=number % 2 == 0) >= 1
 
-    async def serve() -> list[Any]:
-        connection = setup.join("a")
-        setup.publish("a", 2)
-        await turns()
-        return connection.values
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            other.send(request("rpc.subscribe", "a.*.*"), request("rpc.unsubscribe", "a.*.*"))
+            await asyncio.sleep(0)
+        found = await peer.values()
+        for name in range(4):
+            assert [number for each, number in found if each == name] == list(range(300))
 
-    asyncio.run(leave_something_behind())
-    assert setup.publish("a", 0) == 0
-    assert asyncio.run(serve()) == [2]
+
+# -- last values ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"max_events": 0}, {"policy": "wait"}])
+async def test_the_last_value_is_sent_to_later_subscribers_first() -> None:
+    async with serving() as events:
+        early = await events.join("state.*")
+        for topic, value in (("door", "open"), ("door", "shut"), ("light", "on")):
+            assert events.publish(f"state.{topic}", value, retain=True) == 1
+        assert events.publish("state.door", "creaks") == 1
+        late = await events.join("state.>")
+        events.publish("state.light", "off")
+        assert await early.values() == ["open", "shut", "on", "creaks", "off"]
+        assert await late.values() == ["shut", "on", "off"]
+        await late.subscribe("state.>")
+        assert await late.values() == [], "subscribing again does not send them again"
+        await late.unsubscribe("state.>")
+        await late.subscribe("state.>")
+        assert await late.values() == ["shut", "on"]
+
+
+@settings(max_examples=example_count(60), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "a.b", "a.c", "b.c"]), st.sampled_from([None, 1, 200, 500])), max_size=20
+    ),
+    st.sampled_from([">", "*", "a.*", "*.c", "a"]),
+)
+def test_last_values_are_kept_as_in_a_list(steps: list[tuple[str, int | None]], pattern: str) -> None:
+    """The newest of each topic, in the order of their publication, up to the limits; None forgets."""
+
+    async def follow() -> None:
+        async with serving(limits={"max_retained": 3, "max_retained_size": 1000}) as events:
+            kept: list[tuple[str, Any, int]] = []
+            for number, (topic, length) in enumerate(steps):
+                value = None if length is None else [number, "x" * length]
+                message = request("$/event", params={"topic": topic, "value": value})
+                size = len(orjson.dumps(message)) - len(b'"id":1,')
+                rest = [each for each in kept if each[0] != topic]
+                if value is None:
+                    events.publish(topic, None, retain=True)
+                    kept = rest
+                elif len(rest) < 3 and sum(each[2] for each in rest) + size <= 1000:
+                    events.publish(topic, value, retain=True)
+                    kept = [*rest, (topic, value, size)]
+                else:
+                    with pytest.raises(ServerBusy):
+                        events.publish(topic, value, retain=True)
+            peer = await events.join(pattern)
+            assert await peer.events() == [(topic, value) for topic, value, _ in kept if matches(pattern, topic)]
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(follow())
+
+
+async def test_what_is_forgotten_and_what_cannot_be_kept() -> None:
+    async with serving(limits={"max_retained": 1, "max_retained_size": 1000}) as events:
+        peer = await events.join(">")
+        assert events.publish("a", 1, retain=True) == 1
+        for topic, value in (("b", 2), ("a", "x" * 1000)):
+            with pytest.raises(ServerBusy):
+                events.publish(topic, value, retain=True)
+        events.publish("b", None, retain=True)
+        assert await peer.values() == [1, None], "what cannot be kept is sent to nobody"
+        assert (events.server.topics.forget("a"), events.server.topics.forget("a")) == (True, False)
+        assert await (await events.join("a")).values() == []
+
+
+@pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "disconnect"])
+async def test_the_newest_last_values_push_nothing_out(policy: Any) -> None:
+    async with serving(event_queue=3, event_policy=policy) as events:
+        for number in range(10):
+            events.publish(f"a.{number}", number, retain=True)
+        peer = await events.join("b")
+        events.publish("b", "before")
+        await peer.subscribe("a.*")
+        assert await peer.values() == ["before", 7, 8, 9]
+
+
+async def test_however_many_patterns_match_no_more_last_values_come_than_may_wait() -> None:
+    limits = {"max_retained": 100, "max_pattern_steps": 1000}
+    async with serving(limits=limits, event_queue=1000) as events:
+        for number in range(100):
+            events.publish(".".join(["x"] * 5 + [str(number)]), number, retain=True)
+        peer = await events.join()
+        peer.send(*(request("rpc.subscribe", ".".join(levels) + ".>") for levels in itertools.product("x*", repeat=5)))
+        assert len(await peer.values()) <= 32 * 100
+
+
+# -- subscriptions, many and hostile --------------------------------------------------------------------------------
+
+NAMES = ["a", "b", "a.a", "a.b", "b.a"]
+ASKED = [*NAMES, "*", ">", "a.*", "*.a", "a.>"]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("subscribe"), st.integers(0, 1), st.sampled_from(ASKED)),
+        st.tuples(
+            st.just("unsubscribe"),
+            st.integers(0, 1),
+            st.sampled_from(ASKED),
+            st.lists(st.sampled_from(NAMES), max_size=3),
+        ),
+        st.tuples(st.just("publish"), st.sampled_from(NAMES), st.booleans()),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=example_count(100), deadline=None)
+@given(STEPS)
+def test_each_subscriber_gets_every_event_of_its_topics_once_in_order(steps: list[Any]) -> None:
+    """Of those that wait when a subscription ends, all that another one matches, at their places."""
+
+    async def follow() -> None:
+        async with serving(event_queue=1000) as events:
+            events.server.add(lambda pairs: [events.publish(*each) for each in pairs], name="tell")
+            peers = [await events.join(), await events.join()]
+            topics: list[set[str]] = [set(), set()]
+            expected: list[list[tuple[str, int]]] = [[], []]
+            last: dict[str, int] = {}
+            for number, (what, *step) in enumerate(steps):
+                if what == "publish":
+                    name, retain = step
+                    wanting = [any(matches(each, name) for each in own) for own in topics]
+                    assert events.publish(name, number, retain=retain) == sum(wanting)
+                    for who in (0, 1):
+                        expected[who] += [(name, number)] * wanting[who]
+                    if retain:
+                        last.pop(name, None)
+                        last[name] = number
+                    continue
+                who, topic = step[:2]
+                await asyncio.sleep(1)
+                if what == "subscribe":
+                    if topic not in topics[who]:
+                        expected[who] += [each for each in last.items() if matches(topic, each[0])]
+                    await peers[who].subscribe(topic)
+                    topics[who].add(topic)
+                    continue
+                # In one read, and so in one turn: the events wait still when the subscription ends.
+                told = [(name, [number, n]) for n, name in enumerate(step[2])]
+                peers[who].send(request("tell", told), request("rpc.unsubscribe", topic))
+                topics[who].discard(topic)
+                for each in (0, 1):
+                    expected[each] += [pair for pair in told if any(matches(one, pair[0]) for one in topics[each])]
+                await asyncio.sleep(1)
+            for who in (0, 1):
+                assert await peers[who].events() == expected[who]
+            count = {each: (each in topics[0]) + (each in topics[1]) for each in topics[0] | topics[1]}
+            assert dict(events.server.topics) == count
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(follow())
+
+
+async def test_a_thousand_patterns_that_all_match() -> None:
+    async with serving(limits={"max_pattern_steps": 2048}, event_queue=10) as events:
+        other, all_patterns = await events.join("x.>"), list(itertools.product("x*", repeat=9))
+        peer = await events.join(*(".".join(levels) for levels in all_patterns))
+        topic = ".".join("x" * 9)
+        for number in range(30):
+            assert events.publish(topic, number) == 2
+        assert await peer.values() == await other.values() == list(range(20, 30)), (
+            "of one subscription, whichever it is"
+        )
+        for levels in all_patterns:
+            await peer.unsubscribe(".".join(levels))
+        assert (dict(events.server.topics), events.publish(topic, 1)) == ({"x.>": 1}, 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "topics", "refused"),
+    [
+        ({"max_subscriptions": 2}, ["a.*", "b", "a.*", "c"], ["c"]),
+        ({"max_subscriptions_total": 6}, ["a", "b", "c.d.e.*", "d"], ["d"]),
+        ({"max_subscriptions_total": 6}, ["a.b.c.*", "d.*", "e"], ["e"]),
+    ],
+)
+async def test_subscriptions_have_a_limit(limits: dict[str, int], topics: list[str], refused: list[str]) -> None:
+    async with serving(limits=limits) as events:
+        peer = await events.join()
+        answers = {topic: await peer.reply("rpc.subscribe", topic) for topic in topics}
+        assert [topic for topic, answer in answers.items() if "error" in answer] == refused
+        error = answers[refused[0]]["error"]
+        assert (error["code"], error["data"]) == (BUSY, {"limit": next(iter(limits.values()))})
+        assert events.publish(refused[0], 1) == 0
+        assert await peer.unsubscribe(topics[0]) is True
+        await peer.subscribe(refused[0])
+
+
+async def test_patterns_that_overlap_have_a_budget_for_each_connection_and_for_all() -> None:
+    async with serving(limits={"max_pattern_steps": 20, "max_pattern_steps_total": 30}) as events:
+        peers, refused = [await events.join() for _ in range(5)], 0
+        for number, peer in enumerate(peers):
+            for levels in itertools.product("x*", repeat=5):
+                answer = await peer.reply("rpc.subscribe", ".".join([*levels, str(number)]))
+                refused += "error" in answer and answer["error"]["code"] == BUSY
+        assert refused > 100
+        for peer in peers:
+            await peer.subscribe("x.x.x.x.x.0")  # no pattern, so no steps
+        assert events.publish("x.x.x.x.x.0", 1) == 5
+        for peer in peers:
+            peer.close()
+        await asyncio.sleep(1)
+        await (await events.join()).subscribe(*(".".join(levels) for levels in itertools.product("x*", repeat=2)))
+
+
+async def test_lost_connections_leave_nothing_behind() -> None:
+    async with serving() as events:
+        for stalled in (False, True):
+            peer, other = await events.join("a.*", ">", "a", stalled=stalled), await events.join("a.*")
+            events.publish("a.b", 1)
+            peer.close()
+            await asyncio.sleep(120)  # until the server has noticed, also where it is stalled
+            assert (dict(events.server.topics), events.publish("a.b", 2)) == ({"a.*": 1}, 1)
+            other.close()
+            await asyncio.sleep(120)
+
+
+async def test_topics_of_many_levels_leave_no_memory_behind() -> None:
+    async with serving() as events:
+        sizes = []
+        for _ in range(3):
+            peer = await events.join()
+            peer.send(
+                *(request("rpc.subscribe", ".".join(f"{n * 37:07x}" for _ in range(31)) + ".*") for n in range(99))
+            )
+            await peer.events()
+            assert len(events.server.topics) == 99
+            peer.close()
+            await asyncio.sleep(1)
+            events.subscribers.clear()
+            del peer
+            gc.collect()
+            if not tracemalloc.is_tracing():
+                tracemalloc.start()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+        assert sizes[2] < 300_000
+
+
+@pytest.mark.parametrize("options", [{"event_queue": 0}, {"event_policy": "wait"}])
 def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"room for at least|policy must be"):
-        EventSetup(**options)
+    with pytest.raises(ValueError, match=r"room for at least|one of drop_oldest|event_queue|event_policy"):
+        Server(**options)
