@@ -63,7 +63,7 @@ class RunningHub:
         self._connect = connect
 
     async def peer(self, name: str | None = None, *methods: Any, binary: bool = False, token: str = "") -> HubPeer:
-        """Connect a peer that shows a token, declares that it reads frames, and offers methods, where these are given."""
+        """Connect a peer that shows a token, declares that it reads frames, and offers methods, where given."""
         self.peers.append(peer := await self._connect())
         if token:
             await peer.result("rpc.authenticate", token)

@@ -1,4 +1,4 @@
-"""Arrays go through a hub as binary frames, from any end that sends them, to those that read frames; others get base64."""
+"""Arrays go through a hub as binary frames, to those that read frames; others get base64."""
 
 from __future__ import annotations
 

@@ -130,7 +130,8 @@ class Passing:
             answers.append(answer["error"]["code"])
         if answers:
             assert answers == [-32600, -32600]
-            assert not (self.frames.inbox or self.texts.inbox)
+            assert not self.frames.inbox
+            assert not self.texts.inbox
             return None
         frame, text = [await each.receive_bytes() for each in (self.frames, self.texts)]
         assert isinstance(frame, Frame)

@@ -372,7 +372,8 @@ async def test_a_provider_that_is_killed_under_load(open_hub: Any) -> None:
                     assert await client.work(number) == number
                 counts["answered"] += 1
             except RpcError as error:
-                assert error.code in (-32007, -32601)
+                if error.code not in (-32007, -32601):
+                    raise
                 counts["failed"] += 1
                 await asyncio.sleep(0.01)
 

@@ -81,7 +81,7 @@ async def test_equal_ids_of_two_callers_and_of_one(running_hub: RunningHub) -> N
     assert await other.result() == 1
 
 
-# -- two readers: a member that stands there twice, or is written in another way, is the same for everybody --------------
+# -- a member that stands there twice, or is written in another way, is the same for every reader
 
 
 async def test_requests_say_everything_once(running_hub: RunningHub) -> None:
@@ -147,7 +147,7 @@ async def test_a_reply_with_two_ids_answers_one_call(running_hub: RunningHub) ->
     assert await caller.receive() == reply(1, 3)
 
 
-# -- line ends: what came in a frame or a body may have some in it; what goes on as a line has none ----------------------
+# -- what came in a frame or a body may have line ends in it; what goes on as a line has none
 
 PRETTY = '{\n "jsonrpc": "2.0",\r\n "id": 1,\n "method": "work",\n "params": {\n  "a": [\r1,\n2\n]\n }, "x": [\n]\n}'
 
@@ -208,7 +208,7 @@ async def test_a_payload_with_a_forged_message_in_it(running_hub: RunningHub, ta
     await caller.silence()
 
 
-# -- long messages, whose strings are passed on without being decoded ----------------------------------------------------
+# -- long messages, whose strings are passed on without being decoded
 
 
 async def test_long_texts_in_every_place(running_hub: RunningHub) -> None:

@@ -1,4 +1,4 @@
-"""Providers that answer wrongly, streams that exceed their credit, floods, and those who do not read: others are served."""
+"""Providers that answer wrongly, floods, and those who do not read: others are served."""
 
 from __future__ import annotations
 

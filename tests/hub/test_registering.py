@@ -206,9 +206,9 @@ OWN: dict[str, dict[str, Any]] = {
     "rpc.unregister": {"methods": ["m"]},
     "rpc.publish": {"topic": "t", "value": 1, "retain": True},
     "rpc.notify": {"client": "p", "method": "m", "params": [1]},
-    **dict.fromkeys(("rpc.subscribe", "rpc.unsubscribe"), {"topic": "t"}),
+    **{name: {"topic": "t"} for name in ("rpc.subscribe", "rpc.unsubscribe")},
     "rpc.authenticate": {"token": "ada"},
-    **dict.fromkeys(("rpc.clients", "rpc.methods", "rpc.discover", "rpc.stats", "rpc.ping", "keepAlive"), {}),
+    **{name: {} for name in ("rpc.clients", "rpc.methods", "rpc.discover", "rpc.stats", "rpc.ping", "keepAlive")},
     "get_server_stats": {},
 }
 
