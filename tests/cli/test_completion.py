@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import environment
+from .conftest import Stranger, environment
+from .test_output import METHOD, NASTY, OBEYED
 
 pytest.importorskip("argcomplete")
 
-Complete = Callable[[str], list[str]]
+CALL, SERVE = "rpcstream", "rpcstream.cli.serve"
 
 
 def completions(module: str, line: str, folder: Path) -> list[str]:
@@ -30,73 +30,51 @@ def completions(module: str, line: str, folder: Path) -> list[str]:
         COMP_TYPE="9",
     )
     here = folder / "here"
-    here.mkdir()
+    here.mkdir(exist_ok=True)
     for name in ("cat.png", "cart.py", "notes.txt", ".hidden"):
         (here / name).touch()
-    (here / "carts").mkdir()
+    (here / "carts").mkdir(exist_ok=True)
     subprocess.run([sys.executable, "-m", module], cwd=here, env=environ, timeout=30, check=True, capture_output=True)
     return sorted(answer.read_text().split("\v")) if answer.read_text() else []
 
 
-@pytest.fixture
-def call(tmp_path: Path, address: str) -> Complete:
-    return lambda line: completions("rpcstream", f"rpcstream --uri {address} {line}", tmp_path)
+FILES = ["cart.py", "carts/", "cat.png"]
 
 
-def test_method_names_from_the_server(call: Complete) -> None:
-    assert call("s") == ["say", "shape", "size", "square", "sum"]
+@pytest.mark.parametrize(
+    ("module", "line", "offered"),
+    [
+        (CALL, "sh", ["shape"]),
+        (CALL, "photo_size ph", ["photo="]),
+        (CALL, "sum --fo", ["--format"]),
+        (CALL, "sum --po", ["--port", "--positional"]),
+        (CALL, "sum --timeout ", []),  # a value that nobody can guess
+        (CALL, "sum --format j", ["json"]),
+        (CALL, "photo_size -i ca", FILES),
+        (CALL, "photo_size -i photo=ca", FILES),
+        (CALL, "photo_size photo:image=ca", FILES),
+        (CALL, "--uri unix:///no/such s", []),
+        (SERVE, "ca", ["cart.py", "carts/"]),
+        (SERVE, "--fu", ["--functions"]),
+    ],
+)
+def test_what_is_offered(module: str, line: str, offered: list[str], tmp_path: Path, address: str) -> None:
+    command = f"rpcstream --uri {address}" if module == CALL else "rpcstream-server"
+    assert completions(module, f"{command} {line}", tmp_path) == offered
 
 
-def test_the_protocols_own_methods_when_asked_for(call: Complete) -> None:
-    assert "rpc.discover" in call("rpc.")
+def test_what_is_missing_and_the_protocols_own_methods(tmp_path: Path, address: str) -> None:
+    offered = completions(CALL, f"rpcstream --uri {address} sum a=1 ", tmp_path)
+    assert ("b=" in offered, "a=" in offered) == (True, False)
+    assert "rpc.discover" in completions(CALL, f"rpcstream --uri {address} rpc.", tmp_path)
 
 
-def test_parameter_names_that_are_missing(call: Complete) -> None:
-    offered = call("sum a=1 ")
-    assert "b=" in offered
-    assert "a=" not in offered
-
-
-def test_the_beginning_of_a_parameter_name(call: Complete) -> None:
-    assert call("size ph") == ["photo="]
-
-
-def test_options(call: Complete) -> None:
-    assert call("sum --fo") == ["--format"]
-
-
-def test_options_whose_value_nobody_can_guess(call: Complete) -> None:
-    assert call("sum --po") == ["--port", "--positional"]
-
-
-def test_a_value_that_nobody_can_guess(call: Complete) -> None:
-    assert call("sum --timeout ") == []
-
-
-def test_choices(call: Complete) -> None:
-    assert call("sum --format j") == ["json"]
-
-
-def test_files(call: Complete) -> None:
-    assert call("size -i ca") == ["cart.py", "carts/", "cat.png"]
-
-
-@pytest.mark.parametrize("line", ["size -i photo=ca", "size photo:image=ca"])
-def test_files_behind_a_name_and_a_type(call: Complete, line: str) -> None:
-    assert call(line) == ["cart.py", "carts/", "cat.png"]
-
-
-def test_topics_of_help(call: Complete) -> None:
-    assert call("help v") == ["values"]
-
-
-def test_nobody_there_is_no_suggestion(tmp_path: Path) -> None:
-    assert completions("rpcstream", "rpcstream --uri unix:///no/such s", tmp_path) == []
-
-
-def test_targets_of_the_server(tmp_path: Path) -> None:
-    assert completions("rpcstream.cli.serve", "rpcstream-server ca", tmp_path) == ["cart.py", "carts/"]
-
-
-def test_options_of_the_server(tmp_path: Path) -> None:
-    assert completions("rpcstream.cli.serve", "rpcstream-server --fu", tmp_path) == ["--functions"]
+@pytest.mark.parametrize("line", ["", "m ", "m a=1 "])
+def test_names_that_a_shell_would_obey_are_not_offered(stranger: Stranger, tmp_path: Path, line: str) -> None:
+    bad = [NASTY, "a b", "a\vb", "$(x)", "`x`", "a;b", "'", '"', "a\nb", "--output", "-x", "~root", "a*", "a" * 300, ""]
+    methods = [{**METHOD, "name": name, "params": [{"name": each} for each in [*bad, "plain"]]} for name in [*bad, "m"]]
+    offered = completions(CALL, f"rpcstream --uri {stranger(result={'methods': methods})} {line}", tmp_path)
+    names = [each for each in offered if not each.startswith("--") and each not in FILES]
+    assert ("plain=" if line else "m") in names
+    assert not [each for each in names if OBEYED.search(each) or set(each) & set(" \t\n\"'`$;()*~")], names
+    assert "--output=" not in offered

@@ -1,4 +1,4 @@
-"""The text of results: for people, for programs, as files; and what -v and the progress bar write."""
+"""What is shown of results: to people, on terminals, with -v, while a call goes on; and what is saved."""
 
 from __future__ import annotations
 
@@ -11,409 +11,487 @@ from typing import Annotated, Any
 
 import annotated_types as at
 import numpy as np
-import orjson
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 from scipy import sparse
 
-from rpcstream import Codec, Server, Shape
-from rpcstream.cli.describe import list_text, method_text
-from rpcstream.cli.diagnostics import make_tracer, shortened_message
-from rpcstream.cli.items import UsageError
-from rpcstream.cli.media import half_blocks
-from rpcstream.cli.output import Terminal, format_error, format_for_terminal, format_json
-from rpcstream.cli.save import check_writable, raw_form, save
-from rpcstream.client.discovery import methods_of, type_text
-from rpcstream.methods.discovery import describe
-from rpcstream.text import visible
+from rpcstream import Client, Server, Shape
+from rpcstream.testing import serve_in_thread
+
+from .conftest import Run, Stranger, ended, on_a_terminal
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
+#: The line of -v about the times of a call.
+TIMES = re.compile(r"\* connect ([\d.]+) ms, sent ([\d.]+) ms, first byte ([\d.]+) ms, done ([\d.]+) ms")
 
-def tagged(value: object) -> Any:
-    """A value as a client that decodes nothing sees it."""
-    return orjson.loads(Codec().dumps(value))
+#: Clears the screen, sets the title, turns the direction of writing, is no character, forges a line.
+NASTY = "x\x1b[2J\x1b]0;title\x07\x9b2J\x7f\x00\b\r\v\n\u202e\u2066\u200f\u2028'\"$(touch no)`y"
+
+#: What a terminal must not get, besides line ends and tabs.
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
-def people(value: object, *, colour: bool = False, width: int = 80) -> str:
-    return format_for_terminal(tagged(value), Terminal(width, colour), Codec())
+# -- to people ------------------------------------------------------------------------------------------------------
+
+FRAME = pd.DataFrame({"city": ["Oslo", "B\x1b[2Jern"]})
 
 
-numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": [1, 2.5, "x", None]}, '{\n  "a": [1, 2.5, "x", null]\n}'),
+        ({"b": {}, "d": [{"e": 1}]}, '{\n  "b": {},\n  "d": [\n    {\n      "e": 1\n    }\n  ]\n}'),
+        (np.empty((0, 3)), "ndarray float64 (0, 3)"),
+        (np.array(1.5), "ndarray float64 ()\n  1.5"),
+        (np.arange(1000, dtype="<f4").reshape(10, 100), "ndarray float32 (10, 100)\n  [[  0. "),
+        ({"photo": Image.new("RGB", (40, 20), "red")}, '{\n  "photo": image PNG 40 x 20 RGB\n}'),
+        (b"\0" * 2000, "bytes (2,000)\n  b'\\x00"),
+        (b"", "bytes (0)"),
+        ([1 + 2j], "[\n  (1+2j)\n]"),
+        (FRAME, "pandas.DataFrame (2, 1)\n"),
+        (FRAME["city"], "pandas.Series (2,)\n  0"),
+        ([pa.table({"a": [1]})], "[\n  pyarrow.Table (1, 1)\n    pyarrow.Table\n    a: int64"),
+        (pl.DataFrame({"a": [1]}), "polars.DataFrame (1, 1)\n"),
+        (sparse.csr_array(np.eye(3)), "scipy.csr_array (3, 3)\n"),
+        (pa.table({"a": range(100_000)}), "pyarrow.Table (100000, 1)\n"),
+        (["x" * 30] * 3, '[\n  "xxx'),
+    ],
+)
+def test_as_text(run: Run, stranger: Stranger, value: Any, text: str) -> None:
+    shown = run("m", "--format", "text", uri=stranger.giving(value))[1]
+    assert shown.startswith(text)
+    assert shown.count("\n") <= 40
+    assert max(map(len, shown.splitlines())) <= 120
+    assert "\x1b" not in shown
+    # In colour it is the same, and an image has a picture.
+    status, coloured = on_a_terminal("m", "--uri", stranger.giving(value))
+    assert status == 0
+    assert COLOUR.sub("", coloured).startswith(shown.rstrip("\n}"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"$type": "frame", "rows": [1]}, '"$type": "frame"'),
+        ({"$type": "ndarray", "dtype": "<f4", "shape": [3], "data": "A" * 5000}, '"$type": "ndarray"'),
+        ({"$type": "ndarray", "dtype": "<f4", "shape": [3], "data": "A" * 5000}, "A" * 60 + '... (5,000 characters)"'),
+        (json.loads("[" * 95 + "]" * 95), "["),
+    ],
+)
+def test_what_cannot_be_decoded_is_shown_as_it_is(run: Run, stranger: Stranger, value: Any, text: str) -> None:
+    status, shown, err = run("m", "--format", "text", uri=stranger(result=value))
+    assert (status, text in shown, err) == (0, True, "")
+
+
 json_values = st.recursive(
-    st.none() | st.booleans() | numbers | st.text(),
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
     max_leaves=20,
 )
 
 
-class TestForPeople:
-    @given(json_values, st.integers(0, 200))
-    def test_plain_values_stay_json(self, value: Any, width: int) -> None:
-        assert json.loads(format_for_terminal(value, Terminal(width), Codec())) == value
-
-    @given(json_values)
-    def test_nothing_commands_the_terminal(self, value: Any) -> None:
-        shown = COLOUR.sub("", format_for_terminal(value, Terminal(80, True), Codec()))
-        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f]", shown)
-        assert shown == format_for_terminal(value, Terminal(80), Codec())
-
-    def test_nested(self) -> None:
-        assert people({"a": [1, 2.5, "x", None, True], "b": {}, "c": [], "d": [{"e": 1}]}) == (
-            '{\n  "a": [1, 2.5, "x", null, true],\n  "b": {},\n  "c": [],\n  "d": [\n    {\n      "e": 1\n    }\n  ]\n}'
-        )
-
-    def test_a_list_that_does_not_fit_stands_on_lines(self) -> None:
-        assert people(["x" * 30] * 3).count("\n") == 4
-
-    def test_an_array(self) -> None:
-        text = people(np.arange(1000, dtype="<f4").reshape(10, 100))
-        assert text.startswith("ndarray float32 (10, 100)\n  [[  0.")
-        assert "..." in text
-        assert all(len(line) <= 80 for line in text.splitlines())
-
-    def test_arrays_without_elements_and_dimensions(self) -> None:
-        assert people(np.empty((0, 3))) == "ndarray float64 (0, 3)"
-        assert people(np.array(1.5)) == "ndarray float64 ()\n  1.5"
-
-    def test_an_image(self) -> None:
-        text = people({"photo": Image.new("RGB", (40, 20), "red")})
-        assert text == '{\n  "photo": image PNG 40 x 20 RGB\n}'
-
-    def test_an_image_in_colour_has_a_picture(self) -> None:
-        text = people(Image.new("RGB", (40, 20), (255, 0, 1)), colour=True)
-        first, *rows = text.splitlines()
-        assert COLOUR.sub("", first) == "image PNG 40 x 20 RGB"
-        assert len(rows) == 10
-        assert all("\x1b[38;2;255;0;1;48;2;255;0;1m" + "\u2580" * 40 in row for row in rows)
-
-    def test_bytes_and_complex(self) -> None:
-        assert people(b"\0" * 2000).startswith("bytes (2,000)\n  b'\\x00")
-        assert people(b"") == "bytes (0)"
-        assert people([1 + 2j]) == "[\n  (1+2j)\n]"
-
-    def test_tables_and_sparse_arrays_as_their_library_writes_them(self) -> None:
-        frame = pd.DataFrame({"city": ["Oslo", "B\x1b[2Jern"]})
-        title, head, first, second = people(frame).splitlines()
-        assert (title, head.split(), first.split()) == ("pandas.DataFrame (2, 1)", ["city"], ["0", "Oslo"])
-        assert second.endswith("B\\u001b[2Jern")
-        assert people(frame["city"]).startswith("pandas.Series (2,)\n  0")
-        assert people([pa.table({"a": [1]})]).startswith("[\n  pyarrow.Table (1, 1)\n    pyarrow.Table\n    a: int64")
-        assert people(pl.DataFrame({"a": [1]})).startswith("polars.DataFrame (1, 1)\n")
-        assert people(sparse.csr_array(np.eye(3))).startswith("scipy.csr_array (3, 3)\n")
-        assert people(pa.table({"a": range(100_000)})).count("\n") <= 40
-        # Only arrays are saved as such.
-        value = tagged(sparse.csr_array(np.eye(3)))
-        assert json.loads(raw_form(value, Codec())[0]) == value
-
-    def test_what_cannot_be_decoded_is_shown_as_it_is(self) -> None:
-        broken = {"$type": "ndarray", "dtype": "<f4", "shape": [3], "data": "A" * 5000}
-        text = format_for_terminal(broken, Terminal(), Codec())
-        assert '"$type": "ndarray"' in text
-        assert "A" * 60 + '... (5,000 characters)"' in text
-        unknown = {"$type": "frame", "rows": [1]}
-        assert json.loads(format_for_terminal(unknown, Terminal(), Codec())) == unknown
-
-    def test_deep_nesting_does_not_fail(self) -> None:
-        value: list[Any] = []
-        for _ in range(240):
-            value = [value]
-        assert format_for_terminal(value, Terminal(), Codec()).count("[") == 241
+@given(json_values.filter(lambda value: not re.search("inf|\\$type", repr(value))))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_plain_values_stay_json_and_nothing_commands_the_terminal(address: str, value: Any) -> None:
+    given = json.dumps(value)
+    status, shown = on_a_terminal("echo", f"value:={given}", "--no-schema", "--uri", address)
+    assert status == 0
+    assert not OBEYED.search(plain := COLOUR.sub("", shown)), plain
+    assert json.loads(plain) == value
 
 
-def test_for_programs_it_is_one_line_with_tags() -> None:
-    value = {"a": np.arange(2, dtype="<i4"), "b": "\n\u00e9"}
-    line = format_json(tagged(value), Codec())
-    assert line == b'{"a":{"$type":"ndarray","dtype":"<i4","shape":[2],"data":"AAAAAAEAAAA="},"b":"\\n\xc3\xa9"}\n'
+@pytest.mark.parametrize(
+    ("mode", "size"),
+    [
+        *((mode, (40, 20)) for mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")),
+        *(("RGB", size) for size in [(4000, 2000), (10, 5000), (1, 3), (1, 1)]),
+    ],
+)
+def test_a_picture(stranger: Stranger, mode: str, size: tuple[int, int]) -> None:
+    status, text = on_a_terminal("m", "--uri", stranger.giving(Image.new(mode, size)))
+    assert status == 0
+    first, *rows = COLOUR.sub("", text).splitlines()
+    assert first == f"image PNG {size[0]} x {size[1]} {mode}"
+    assert 1 <= len(rows) <= 24
+    assert {len(row.strip()) for row in rows} == {len(rows[0].strip())}
+    assert len(rows[0]) <= 80
 
 
-class TestErrors:
-    def test_one_line(self) -> None:
-        line = format_error(-32602, "Invalid params", {"path": "$.a", "text": "\x1b"}, Terminal())
-        assert line == 'error -32602: Invalid params, data {"path": "$.a", "text": "\\u001b"}'
-        assert format_error(1, "a\nb\x1b[2J", None, Terminal()) == "error 1: a\\u000ab\\u001b[2J"
-
-    def test_a_traceback_stands_below(self) -> None:
-        data = {"type": "KeyError", "traceback": "Traceback:\n  x\n"}
-        line = format_error(-32603, "Internal error", data, Terminal())
-        assert line == 'error -32603: Internal error, data {"type": "KeyError"}\nTraceback:\n  x'
-
-    @given(st.text())
-    def test_visible_text_has_no_controls(self, text: str) -> None:
-        assert not re.search("[\x00-\x1f\x7f-\x9f\u202e]", visible(text))
+def test_the_colours_of_a_picture(stranger: Stranger) -> None:
+    image = Image.new("RGBA", (2, 2), (0, 0, 0, 0))  # transparent pixels let the terminal show through
+    image.putpixel((0, 0), (1, 2, 3, 255))
+    image.putpixel((1, 1), (4, 5, 6, 255))
+    text = on_a_terminal("m", "--uri", stranger.giving(image))[1]
+    assert "\x1b[38;2;1;2;3;49m\u2580\x1b[38;2;4;5;6;49m\u2584\x1b[0m" in text
+    wide = Image.fromarray(np.array([[100, 300]], dtype="<u2"))  # a range beyond eight bits is stretched
+    text = on_a_terminal("m", "--uri", stranger.giving(wide))[1]
+    assert "\x1b[38;2;0;0;0;49m\u2580\x1b[38;2;255;255;255;49m\u2580\x1b[0m" in text
 
 
-class TestPicture:
-    def test_transparent_pixels_let_the_terminal_show_through(self) -> None:
-        image = Image.new("RGBA", (2, 2), (0, 0, 0, 0))
-        image.putpixel((0, 0), (1, 2, 3, 255))
-        image.putpixel((1, 1), (4, 5, 6, 255))
-        (line,) = half_blocks(image, columns=10)
-        assert line == "\x1b[38;2;1;2;3;49m\u2580\x1b[38;2;4;5;6;49m\u2584\x1b[0m"
+# -- on a terminal --------------------------------------------------------------------------------------------------
 
-    def test_an_odd_last_row(self) -> None:
-        lines = half_blocks(Image.new("RGB", (1, 3), (9, 9, 9)), columns=10)
-        assert lines[-1] == "\x1b[38;2;9;9;9;49m\u2580\x1b[0m"
-
-    def test_large_ones_are_made_small_and_keep_their_shape(self) -> None:
-        lines = half_blocks(Image.new("RGB", (4000, 2000)), columns=64)
-        assert len(lines) == 16
-        assert len(COLOUR.sub("", lines[0])) == 64
-        assert len(half_blocks(Image.new("RGB", (10, 5000)), columns=64)) == 24
-
-    @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F"])
-    def test_every_mode(self, mode: str) -> None:
-        assert len(half_blocks(Image.new(mode, (4, 4)), columns=10)) == 2
-
-    def test_a_range_beyond_eight_bits_is_stretched(self) -> None:
-        image = Image.fromarray(np.array([[100.0, 300.0]], dtype="<f4"))
-        (line,) = half_blocks(image, columns=10)
-        assert line == "\x1b[38;2;0;0;0;49m\u2580\x1b[38;2;255;255;255;49m\u2580\x1b[0m"
-
-    def test_no_room(self) -> None:
-        assert half_blocks(Image.new("RGB", (4, 4)), columns=0) == []
+BLUE, GREEN = '\x1b[34m"%s"\x1b[0m', '\x1b[32m"%s"\x1b[0m'
+RED = "  \x1b[38;2;255;0;0;48;2;255;0;0m" + "\u2580" * 4 + "\x1b[0m\n"
 
 
-class TestSave:
-    def saved(self, path: Path, value: object, **options: Any) -> tuple[bytes, str | None]:
-        complaint = save(str(path), tagged(value), Codec(), **options)
-        return path.read_bytes(), complaint
-
-    def test_an_array(self, tmp_path: Path) -> None:
-        array = np.arange(6.0).reshape(2, 3)
-        for name in ("a.npy", "a"):
-            data, complaint = self.saved(tmp_path / name, array)
-            assert complaint is None
-            assert np.array_equal(np.load(io.BytesIO(data)), array)
-
-    def test_an_array_in_a_file_of_another_kind_is_not_lost(self, tmp_path: Path) -> None:
-        data, complaint = self.saved(tmp_path / "a.png", np.arange(3))
-        assert complaint is not None
-        assert "the result is an array" in complaint
-        assert np.array_equal(np.load(io.BytesIO(data)), np.arange(3))
-
-    @pytest.mark.parametrize(("ending", "form"), [("png", "PNG"), ("jpg", "JPEG"), ("JPEG", "JPEG"), ("webp", "WEBP")])
-    def test_an_image_in_the_format_of_the_ending(self, ending: str, form: str, tmp_path: Path) -> None:
-        data, complaint = self.saved(tmp_path / f"a.{ending}", Image.new("RGB", (8, 8), "red"))
-        assert complaint is None
-        assert Image.open(io.BytesIO(data)).format == form
-
-    def test_the_file_of_an_image_goes_on_as_it_came(self, tmp_path: Path) -> None:
-        out = io.BytesIO()
-        Image.effect_noise((32, 32), 50).convert("RGB").save(out, "JPEG", quality=30)
-        value = {"$type": "image", "format": "jpeg", "data": b64encode(out.getvalue()).decode()}
-        for name in ("a.jpg", "a.jpeg", "a"):
-            assert save(str(tmp_path / name), value, Codec()) is None
-            assert (tmp_path / name).read_bytes() == out.getvalue()
-        assert raw_form(value, Codec()) == (out.getvalue(), False)
-
-    def test_an_image_that_cannot_be_decoded_is_not_lost(self, tmp_path: Path) -> None:
-        value = {"$type": "image", "format": "png", "data": "aGVsbG8="}
-        assert save(str(tmp_path / "a.png"), value, Codec()) is None
-        complaint = save(str(tmp_path / "a.jpg"), value, Codec())
-        assert complaint is not None
-        assert "it cannot be decoded" in complaint
-        assert (tmp_path / "a.png").read_bytes() == (tmp_path / "a.jpg").read_bytes() == b"hello"
-
-    @pytest.mark.parametrize(("mode", "ending"), [("RGBA", "jpg"), ("RGB", "xyz"), ("RGB", "npy")])
-    def test_an_image_that_the_ending_cannot_hold_is_not_lost(self, mode: str, ending: str, tmp_path: Path) -> None:
-        data, complaint = self.saved(tmp_path / f"a.{ending}", Image.new(mode, (8, 8)))
-        assert complaint is not None
-        assert "PNG data" in complaint
-        assert Image.open(io.BytesIO(data)).mode == mode
-
-    def test_bytes_as_they_are(self, tmp_path: Path) -> None:
-        for name in ("a", "a.json", "a.png"):
-            assert self.saved(tmp_path / name, b"\0\xff") == (b"\0\xff", None)
-
-    def test_anything_else_as_json(self, tmp_path: Path) -> None:
-        assert self.saved(tmp_path / "a.txt", {"a": [1]}) == (b'{"a":[1]}\n', None)
-        assert self.saved(tmp_path / "a.txt", "x") == (b'"x"\n', None)
-        assert self.saved(tmp_path / "a.txt", "x", raw=True) == (b"x\n", None)
-        data, complaint = self.saved(tmp_path / "a.npy", [1])
-        assert data == b"[1]\n"
-        assert complaint is not None
-
-    def test_json_for_rich_values_where_asked_for(self, tmp_path: Path) -> None:
-        data, complaint = self.saved(tmp_path / "a.json", np.arange(2))
-        assert complaint is None
-        assert json.loads(data)["$type"] == "ndarray"
-
-    def test_a_device(self) -> None:
-        assert save("/dev/null", tagged(np.arange(2)), Codec()) is None
-
-    def test_what_cannot_be_written_is_known_before_the_call(self, tmp_path: Path) -> None:
-        for path in (tmp_path, tmp_path / "no" / "a", ""):
-            with pytest.raises(UsageError, match="cannot write"):
-                check_writable(str(path))
-        check_writable(str(tmp_path / "new"))
-        check_writable("-")
+@pytest.mark.parametrize(
+    ("argv", "variables", "found"),
+    [
+        (
+            ["take", 'a:={"b": "x"}'],
+            {},
+            '{\n  \x1b[34m"a"\x1b[0m: {\n    \x1b[34m"b"\x1b[0m: \x1b[32m"x"\x1b[0m\n  }\n}\n',
+        ),
+        (["take", "a=1"], {"NO_COLOR": "1"}, '{\n  "a": 1\n}\n'),
+        (["take", "a=1"], {"TERM": "dumb"}, '{\n  "a": 1\n}\n'),
+        (["take", "a=1", "--format", "json"], {}, '{"a":1}\n'),
+        (["take", "a=\u00e9"], {"encoding": "ascii"}, '{\n  "a": "\\xe9"\n}\n'),
+        (["square", "side=4"], {"encoding": "ascii"}, "image PNG 4 x 4 RGB\n"),
+        (["square", "side=4"], {}, "\x1b[33mimage PNG 4 x 4 RGB\x1b[0m\n" + RED * 2),
+        (["--stream", "ramps", "n=1"], {"NO_COLOR": "1"}, "ndarray float32 (2,)\n  [0. 0.]\n"),
+        (["fail", "message=no"], {}, "\x1b[31merror 1:\x1b[0m no\n"),
+        (
+            ["sum", "--describe"],
+            {"NO_COLOR": "1"},
+            "sum(a: int, b: int = 2) -> int\n\n    Adds two numbers.\n\n    Nothing else.\n",
+        ),
+    ],
+)
+def test_on_a_terminal(argv: list[str], variables: dict[str, Any], found: str, address: str) -> None:
+    assert on_a_terminal(*argv, "--uri", address, **variables)[1] == found
 
 
-class TestRaw:
-    @pytest.mark.parametrize(
-        ("value", "data", "is_text"),
-        [("a\u00e9", b"a\xc3\xa9\n", True), (b"\xff", b"\xff", False), ([1], b"[1]\n", True), (None, b"null\n", True)],
+def test_raw_bytes_do_not_reach_a_terminal(address: str) -> None:
+    status, text = on_a_terminal("blob", "n=3", "--format", "raw", "--uri", address, NO_COLOR="1")
+    assert status == 0
+    assert "binary data" in text
+    assert text.endswith("bytes (3)\n  b'\\xff\\xff\\xff'\n")
+
+
+# -- control characters ---------------------------------------------------------------------------------------------
+
+SCHEMA: dict[str, Any] = {
+    "$ref": f"#/components/schemas/{NASTY}",
+    "title": NASTY,
+    "format": NASTY,
+    "default": {NASTY: NASTY},
+}
+PARAMS = [
+    {"name": NASTY, "schema": SCHEMA},
+    {"name": "a", "schema": {"enum": [NASTY], "x-default": NASTY}},
+    {"name": "b", "schema": {"type": "string", "format": NASTY, "x-constraints": [NASTY] * 99, "x-unit": NASTY}},
+    {"name": "c", "schema": {"type": "object", "title": NASTY, "description": NASTY * 99, "minimum": []}},
+    {"name": "d", "schema": {"properties": {"$type": {"const": NASTY}, "dtype": {"enum": [NASTY]}}}},
+    {"name": "e", "schema": {"const": {"$type": NASTY}}},
+]
+METHOD = {"name": "m", "summary": NASTY, "description": NASTY, "params": PARAMS, "result": {"schema": SCHEMA}}
+DOCUMENT = {
+    "methods": [METHOD, {**METHOD, "name": NASTY}, {"no": "name"}, 5],
+    "components": {"schemas": {NASTY: {"type": "object", "properties": {NASTY: {"default": NASTY, "title": NASTY}}}}},
+}
+RESULTS = [NASTY, [NASTY], {NASTY: NASTY}, {"$type": NASTY, "data": NASTY}, {"$type": "image", "format": NASTY}]
+PROGRESS = {"done": 1, "total": 2, "text": NASTY}
+ERROR = {"code": 5, "message": NASTY, "data": {"traceback": NASTY, NASTY: NASTY}}
+
+
+@pytest.mark.parametrize(
+    ("argv", "reply"),
+    [
+        *((["m", *more], {"result": NASTY}) for more in ([], ["--format", "json"], ["--format", "raw"], ["-v"])),
+        *((["m", *more], {"result": RESULTS}) for more in ([], ["--format", "json"], ["-o", "-"], ["--stream"])),
+        *((["m", *more], {"error": ERROR}) for more in ([], ["-v"])),
+        *((argv, {"result": DOCUMENT}) for argv in (["--list"], ["--describe", "m"], ["--list", "--format", "raw"])),
+        (["--describe", "m", "--format", "json"], {"result": DOCUMENT}),
+    ],
+)
+def test_control_characters_do_not_reach_a_terminal(stranger: Stranger, argv: list[str], reply: dict[str, Any]) -> None:
+    # While a terminal is written over, a carriage return is our own.
+    progress = [] if "-v" in argv else [NASTY, PROGRESS]
+    status, text = on_a_terminal(*argv, "--uri", stranger(*progress, **reply), NO_COLOR="1")
+    assert status == (1 if "error" in reply else 0), text
+    text = text.replace("\r", "") if progress else text
+    assert not OBEYED.search(text), text
+    assert "\\u001b[2J" in text
+
+
+def test_in_a_pipe_a_result_is_exact(run: Run, stranger: Stranger) -> None:
+    for result in RESULTS:
+        assert json.loads(run("m", uri=stranger(result=result))[1]) == result
+    assert run("m", "--format", "raw", uri=stranger(result=NASTY))[1] == NASTY + "\n"
+    assert not OBEYED.search(run("m", uri=stranger(error=ERROR))[2])
+
+
+def test_an_error_with_a_traceback_stands_above_it(run: Run, stranger: Stranger) -> None:
+    data = {"type": "KeyError", "traceback": "Traceback:\n  x\n"}
+    err = run("m", uri=stranger(error={"code": -32603, "message": "Internal\nerror", "data": data}))[2]
+    assert err == 'error -32603: Internal\\u000aerror, data {"type": "KeyError"}\nTraceback:\n  x\n'
+
+
+def test_descriptions_without_end(stranger: Stranger) -> None:
+    schema: Any = {}
+    for _ in range(30):
+        schema = {"anyOf": [{"items": schema}]}
+    deep = {"methods": [{"name": "m", "params": [], "result": {"schema": schema}}]}
+    status, text = on_a_terminal("--describe", "m", "--uri", stranger(result=deep), NO_COLOR="1")
+    assert (status, "Traceback" in text) == (0, False)
+
+
+@given(json_values)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_document_is_shown_or_refused(run: Run, document: Any) -> None:
+    stranger = Stranger()
+    method = {"name": "m", "params": document, "result": document}
+    try:
+        for result in ({"methods": document}, {"methods": [method], "components": {"schemas": document}}):
+            address = stranger(result=result)
+            assert run("--list", uri=address)[0] in (0, 1)
+            assert run("--describe", "m", "--format", "text", uri=address)[0] in (0, 1)
+    finally:
+        for each in stranger.servers:
+            each.close()
+
+
+# -- descriptions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": "integer"}, "int"),
+        ({"type": "string", "format": "date-time"}, "str (date-time)"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "int | null"),
+        ({"type": ["string", "null"]}, "str | null"),
+        ({"type": "array", "items": {"type": "number"}}, "list[float]"),
+        ({"type": "array"}, "list"),
+        ({"type": "array", "prefixItems": [{"type": "string"}, {}], "items": False}, "tuple[str, any]"),
+        ({"type": "object", "additionalProperties": {"type": "boolean"}}, "dict[str, bool]"),
+        ({"type": "object"}, "dict"),
+        ({"enum": ["a", 1]}, 'Literal["a", 1]'),
+        ({"const": None}, "Literal[null]"),
+        ({"$ref": "#/components/schemas/Point"}, "Point"),
+        ({"title": "x\x1b"}, "x\\u001b"),
+        ({"type": 5, "$ref": 7}, "7"),
+        ({"type": "object", "properties": {"$type": {"const": "frame"}}}, "frame"),
+    ],
+)
+def test_types_of_schemas(run: Run, stranger: Stranger, schema: Any, text: str) -> None:
+    methods = [{"name": "m", "params": [], "result": {"schema": schema}}]
+    assert run("--list", uri=stranger(result={"methods": methods}))[1] == f"m() -> {text}\n"
+
+
+PLOT = [
+    {"name": "at", "required": True, "schema": {"$ref": "#/components/schemas/Point"}},
+    {"name": "size", "required": False, "schema": {"type": "integer", "default": 3}},
+    {"name": "when", "required": False, "schema": {"x-default": "NOW"}},
+    {"name": "mask", "required": False, "schema": {"default": {"$type": "ndarray", "data": "A" * 99}}},
+    {"name": "text", "required": False, "schema": {"default": "x" * 99}},
+    {"name": "more", "required": False, "x-rest": "named", "schema": {}},
+]
+POINT = {"x": {"type": "integer"}, "of": {"$ref": "#/components/schemas/Kind", "default": "a"}}
+SCHEMAS = {
+    "Point": {"title": "Point", "type": "object", "properties": POINT},
+    "Kind": {"title": "Kind", "enum": ["a", "b"]},
+}
+
+
+def test_a_signature_with_its_types(run: Run, stranger: Stranger) -> None:
+    said = {"summary": "Draws a point.", "description": "Draws a point.\n\nNowhere else."}
+    plot = {"name": "plot", "params": PLOT, "result": {"name": "result", "schema": {"type": "null"}}, **said}
+    address = stranger(result={"methods": [plot, {"name": "bare"}], "components": {"schemas": SCHEMAS}})
+    text = "x" * 39
+    signature = f'plot(at: Point, size: int = 3, when=NOW, mask=<ndarray>, text="{text}..., **more) -> null'
+    assert run("--list", uri=address)[1] == f"bare()\n{signature}  # Draws a point.\n"
+    assert run("plot", "--describe", "--format", "text", uri=address)[1] == (
+        f"{signature}\n\n    Draws a point.\n\n    Nowhere else.\n\nwhere\n"
+        '    Kind = Literal["a", "b"]\n    Point = {x: int, of: Kind = "a"}\n'
     )
-    def test_plain(self, value: object, data: bytes, is_text: bool) -> None:
-        assert raw_form(tagged(value), Codec()) == (data, is_text)
-
-    def test_an_array_and_raw_pixels(self) -> None:
-        data, is_text = raw_form(tagged(np.arange(3)), Codec())
-        assert np.array_equal(np.load(io.BytesIO(data)), np.arange(3))
-        assert not is_text
-        pixels = {"$type": "image", "format": "raw", "mode": "L", "size": [2, 1], "data": "AP8="}
-        image = Image.open(io.BytesIO(raw_form(pixels, Codec())[0]))
-        assert (image.format, image.tobytes()) == ("PNG", b"\0\xff")
 
 
-class TestTrace:
-    def test_long_strings_are_cut(self) -> None:
-        message = orjson.dumps({"data": "A" * 1000, "text": 'short "quoted" \\', "other": "\\" * 100}) + b"\n"
-        assert shortened_message(message) == (
-            '{"data":"'
-            + "A" * 60
-            + '..." (1,000 characters),"text":"short \\"quoted\\" \\\\","other":"'
-            + "\\" * 60
-            + '..." (200 characters)}'
-        )
+def test_hints_of_a_server(run: Run) -> None:
+    def function(
+        n: Annotated[int | None, at.Ge(0), "how\nmany"],
+        name: Annotated[str, at.Len(1, 5), at.Predicate(str.islower)],
+        far: Annotated[float, at.Unit("m")],
+        rows: Annotated[NDArray[np.float32], Shape(None, 3)],
+        any: np.ndarray,
+        photo: Image.Image,
+        data: bytes,
+    ) -> None:
+        """Do it."""
 
-    def test_long_messages_are_cut(self) -> None:
-        text = shortened_message(orjson.dumps(list(range(100_000))))
-        assert len(text) < 5000
-        assert text.endswith("... (588,891 bytes in all)")
-
-    @given(st.binary())
-    def test_any_bytes(self, message: bytes) -> None:
-        assert not re.search("[\x00-\x1f\x7f-\x9f]", shortened_message(message))
-
-    def test_directions(self) -> None:
-        out = io.StringIO()
-        trace = make_tracer(out, Terminal())
-        trace("send", b'{"id":1}\n')
-        trace("receive", b'{"id":1,"result":2}')
-        assert out.getvalue() == '> {"id":1}\n< {"id":1,"result":2}\n'
-
-
-class TestDescribe:
-    @pytest.mark.parametrize(
-        ("schema", "text"),
-        [
-            ({}, "any"),
-            (None, "any"),
-            ({"type": "integer"}, "int"),
-            ({"type": "string", "format": "date-time"}, "str (date-time)"),
-            ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "int | null"),
-            ({"type": ["string", "null"]}, "str | null"),
-            ({"type": "array", "items": {"type": "number"}}, "list[float]"),
-            ({"type": "array"}, "list"),
-            ({"type": "array", "prefixItems": [{"type": "string"}, {}], "items": False}, "tuple[str, any]"),
-            ({"type": "object", "additionalProperties": {"type": "boolean"}}, "dict[str, bool]"),
-            ({"type": "object"}, "dict"),
-            ({"enum": ["a", 1]}, 'Literal["a", 1]'),
-            ({"const": None}, "Literal[null]"),
-            ({"$ref": "#/components/schemas/Point"}, "Point"),
-            ({"title": "x\x1b"}, "x\\u001b"),
-            ({"type": 5, "$ref": 7}, "7"),
-            ({"type": "object", "properties": {"$type": {"const": "frame"}}}, "frame"),
-            (Codec().rich_hint(np.ndarray).schema(), "ndarray"),
-            (Codec().rich_hint(NDArray[np.float32]).schema(), "ndarray[float32]"),
-            (Codec().rich_hint(Annotated[NDArray[np.float32], Shape(None, 3)]).schema(), "ndarray[float32, (*, 3)]"),
-            (Codec().rich_hint(Image.Image).schema(), "image"),
-            (Codec().rich_hint(bytes).schema(), "bytes"),
-        ],
+    server = Server()
+    server.add(function, name="m")
+    with serve_in_thread(server) as address:
+        shown = run("m", "--describe", "--format", "text", uri=address)[1]
+    assert shown == (
+        "m(n: int | null, name: str, far: float, rows: ndarray[float32, (*, 3)], any: ndarray, photo: image, "
+        "data: bytes) -> null\n\n    Do it.\n\n    n: >= 0; how many\n"
+        "    name: length >= 1, length <= 5, for which `str.islower` is true\n    far: in m\n"
     )
-    def test_types(self, schema: Any, text: str) -> None:
-        assert type_text(schema) == text
 
-    document: Any = {  # noqa: RUF012
-        "methods": [
-            {
-                "name": "plot",
-                "params": [
-                    {"name": "at", "required": True, "schema": {"$ref": "#/components/schemas/Point"}},
-                    {"name": "size", "required": False, "schema": {"type": "integer", "default": 3}},
-                    {"name": "when", "required": False, "schema": {"x-default": "NOW"}},
-                    {"name": "mask", "required": False, "schema": {"default": {"$type": "ndarray", "data": "A" * 99}}},
-                    {"name": "text", "required": False, "schema": {"default": "x" * 99}},
-                    {"name": "more", "required": False, "x-rest": "named", "schema": {}},
-                ],
-                "result": {"name": "result", "schema": {"type": "null"}},
-                "summary": "Draws a point.",
-                "description": "Draws a point.\n\nNowhere else.",
-            },
-            {"name": "bare"},
-            {"no": "name"},
-            5,
-        ],
-        "components": {
-            "schemas": {
-                "Point": {
-                    "title": "Point",
-                    "type": "object",
-                    "properties": {
-                        "x": {"type": "integer"},
-                        "of": {"$ref": "#/components/schemas/Kind", "default": "a"},
-                    },
-                },
-                "Kind": {"title": "Kind", "enum": ["a", "b"]},
-            }
-        },
-    }
 
-    signature = 'plot(at: Point, size: int = 3, when=NOW, mask=<ndarray>, text="' + "x" * 39 + "..., **more) -> null"
+# -- files ----------------------------------------------------------------------------------------------------------
 
-    def test_a_list(self) -> None:
-        assert list_text(methods_of(self.document), Terminal(200)) == (f"bare()\n{self.signature}  # Draws a point.")
+NOISE = io.BytesIO()
+Image.effect_noise((32, 32), 50).convert("RGB").save(NOISE, "JPEG", quality=30)
+JPEG = {"$type": "image", "format": "jpeg", "data": b64encode(NOISE.getvalue()).decode()}
+BROKEN = {"$type": "image", "format": "png", "data": "aGVsbG8="}
+PIXELS = {"$type": "image", "format": "raw", "mode": "L", "size": [2, 1], "data": "AP8="}
 
-    def test_one_method(self) -> None:
-        assert method_text(methods_of(self.document)[1], self.document, Terminal()) == (
-            f"{self.signature}\n"
-            "\n"
-            "    Draws a point.\n"
-            "\n"
-            "    Nowhere else.\n"
-            "\n"
-            "where\n"
-            '    Kind = Literal["a", "b"]\n'
-            '    Point = {x: int, of: Kind = "a"}'
-        )
 
-    def test_constraints_and_descriptions_of_parameters(self) -> None:
-        def function(
-            n: Annotated[int | None, at.Ge(0), "how\nmany"],
-            name: Annotated[str, at.Len(1, 5), at.Predicate(str.islower)],
-            far: Annotated[float, at.Unit("m")],
-            plain: tuple[int, int],
-        ) -> None:
-            """Do it."""
+STARTS = {"a.png": b"\x89PNG", "a.JPEG": b"\xff\xd8", "a.webp": b"RIFF"}
 
-        server = Server()
-        server.add(function, name="m")
-        document = describe({"m": server.methods["m"]}, codec=Codec(), title="", version="")
-        assert method_text(methods_of(document)[0], document, Terminal()) == (
-            "m(n: int | null, name: str, far: float, plain: tuple[int, int]) -> null\n"
-            "\n"
-            "    Do it.\n"
-            "\n"
-            "    n: >= 0; how many\n"
-            "    name: length >= 1, length <= 5, for which `str.islower` is true\n"
-            "    far: in m"
-        )
-        hostile = {"x-constraints": ["\x1b[31m"] * 99, "x-unit": "\x1b", "description": "\x1b" * 9999, "minimum": []}
-        shown = method_text({"name": "x", "params": [{"name": "a", "schema": hostile}]}, {}, Terminal())
-        assert "\x1b" not in shown
-        assert len(shown) < 10_000
 
-    @given(json_values)
-    def test_any_document(self, document: Any) -> None:
-        methods = methods_of({"methods": document, "components": document})
-        list_text(methods, Terminal())
-        for method in methods_of({"methods": [{"name": "x", "params": document, "result": document}]}):
-            method_text(method, {"components": {"schemas": document}}, Terminal())
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("value", "file", "saved", "complaint"),
+    [
+        (np.arange(3), "a.npy", npy(np.arange(3)), ""),
+        (np.arange(3), "a", npy(np.arange(3)), ""),
+        (np.arange(3), "a.png", npy(np.arange(3)), "the result is an array"),
+        (np.arange(3), "/dev/null", b"", ""),
+        (np.arange(2), "a.json", b'{"$type":"ndarray"', ""),
+        *((JPEG, name, NOISE.getvalue(), "") for name in ("a.jpg", "a.jpeg", "a")),
+        *(
+            (PIXELS, name, start, "")
+            for name, start in [("a.png", b"\x89PNG"), ("a.JPEG", b"\xff\xd8"), ("a.webp", b"RIFF")]
+        ),
+        (BROKEN, "a.png", b"hello", ""),
+        (BROKEN, "a.jpg", b"hello", "it cannot be decoded"),
+        (Image.new("RGBA", (8, 8)), "a.jpg", b"\x89PNG", "PNG data"),
+        (Image.new("RGB", (8, 8)), "a.xyz", b"\x89PNG", "PNG data"),
+        (Image.new("RGB", (8, 8)), "a.npy", b"\x89PNG", "PNG data"),
+        *((b"\0\xff", name, b"\0\xff", "") for name in ("a", "a.json", "a.png")),
+        ({"a": [1]}, "a.txt", b'{"a":[1]}\n', ""),
+        ("x", "a.txt", b'"x"\n', ""),
+        ([1], "a.npy", b"[1]\n", "a.npy"),
+        (sparse.csr_array(np.eye(3)), "a.json", b'{"$type":"sparse"', ""),
+    ],
+)
+def test_what_is_saved(
+    run: Run, stranger: Stranger, tmp_path: Path, value: Any, file: str, saved: bytes, complaint: str
+) -> None:
+    address = stranger(result=value) if isinstance(value, dict) else stranger.giving(value)
+    status, out, err = run("m", "-o", str(tmp_path / file), uri=address)
+    assert (status, out) == (2 if complaint else 0, "")
+    assert complaint in err
+    assert (tmp_path / file).read_bytes().startswith(saved)
+    if b"PNG" in saved:
+        Image.open(tmp_path / file).load()
+
+
+def test_what_is_raw(run: Run, stranger: Stranger, tmp_path: Path) -> None:
+    out = str(tmp_path / "a")
+    for value, data in [("a\u00e9", b"a\xc3\xa9\n"), (b"\xff", b"\xff"), ([1], b"[1]\n"), (None, b"null\n")]:
+        assert run("m", "--format", "raw", "-o", out, uri=stranger.giving(value)) == (0, "", "")
+        assert Path(out).read_bytes() == data
+    for path in (str(tmp_path), str(tmp_path / "no" / "a"), ""):
+        status, _, err = run("m", "-o", path, uri="127.0.0.1:1")
+        assert (status, "cannot write" in err) == (2, True)
+
+
+# -- what happens ---------------------------------------------------------------------------------------------------
+
+
+def test_verbose_shows_the_wire_shortened(run: Run) -> None:
+    status, out, err = run("-v", "say", "text:str=" + "x" * 500)
+    assert (status, len(out)) == (0, 503)
+    sent, received, times = err.splitlines()
+    assert sent.startswith('> {"jsonrpc":"2.0"')
+    assert sent.endswith('"text":"' + "x" * 60 + '..." (500 characters)}}')
+    assert received.startswith("< {")
+    assert "(500 characters)" in received
+    assert TIMES.fullmatch(times)
+    received = run("-v", "take", f"a:={list(range(10_000))}")[2].splitlines()[1]
+    assert len(received) < 5000
+    assert re.search(r"\.\.\. \([\d,]+ bytes in all\)$", received)
+    assert TIMES.search(run("-v", "nothing")[2])
+    assert "first byte" not in run("-v", "never", "--timeout", "0.01")[2].splitlines()[1]
+    assert '"stream":' in run("-v", "--stream", "numbers", "n=1")[2]
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "http", "ws"])
+def test_verbose_shows_times_over_each_transport(scheme: str, address: str, run: Run) -> None:
+    *_, times = run("-v", "sum", "a=1", uri=f"{scheme}://{address}")[2].splitlines()
+    found = TIMES.fullmatch(times)
+    assert found is not None, times
+    steps = [float(text) for text in found.groups()]
+    assert steps == sorted(steps)
+
+
+HALF = "[###############...............]  50%"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "[..............................]   0%"),
+        (0.5, HALF),
+        (1, "[##############################] 100%"),
+        ({"done": 2, "total": 4}, f"{HALF} 2 of 4"),
+        ([1500, 3000], f"{HALF} 1,500 of 3,000"),
+        ([0.25, 0.5], f"{HALF} 0.25 of 0.5"),
+        ({"done": 2, "total": 4, "phase": "over\x1b"}, f"{HALF} 2 of 4 over\\u001b"),
+        ({"done": 2, "total": 4, "message": "reading"}, f"{HALF} 2 of 4 reading"),
+        ([1, 0], "[1, 0]"),
+        ([True, 2], "[true, 2]"),
+        ([1, 2, 3], "[1, 2, 3]"),
+        ({"done": 1}, '{"done": 1}'),
+        ({"done": -1, "total": 4}, '{"done": -1, "total": 4}'),
+        (True, "true"),
+        (42, "42"),
+        (None, "null"),
+        ("loading\n\x1b[2J", "loading\\u000a\\u001b[2J"),
+        ("x" * 200, "x" * 79),
+        ("\u4e16\u754c" * 100, "\u4e16\u754c" * 19),
+    ],
+)
+def test_the_progress_of_a_call(run: Run, stranger: Stranger, value: Any, text: str) -> None:
+    status, shown = on_a_terminal("m", "--uri", stranger(value, result=3), NO_COLOR="1")
+    assert status == 0
+    assert shown.startswith(f"\r{text}")
+    assert what_is_left(shown) == "3\n"
+    # Where there is no terminal each text has its line, if it is wanted.
+    status, out, err = run("m", "--progress", uri=stranger(value, value, result=3))
+    assert (status, out, err.count("\n")) == (0, "3\n", 1)
+    assert err.startswith(text)
+    for options in ([], ["--progress", "--no-progress"]):
+        assert run("m", *options, uri=stranger(value, result=3)) == (0, "3\n", "")
+
+
+def what_is_left(text: str) -> str:
+    """What can be seen on a terminal after all carriage returns; for lines that end in a line feed."""
+    return "\n".join(line.rpartition("\r")[2] for line in text.split("\n"))
+
+
+def test_items_and_uploads_share_a_line_with_the_progress(address: str, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"x" * 20_000_000)
+    argv = ["train", "n=3", "-f", f"data={tmp_path / 'data'}", "--uri", address, "--format", "json"]
+    status, text = on_a_terminal(*argv, NO_COLOR="1")
+    assert 0 <= text.index("\rsending [") < text.index("\r[####################..........]  67% 2 of 3 training")
+    assert (status, what_is_left(text)) == (0, "[0,1,2]\n")
+    # Each item at the beginning of a line of its own.
+    status, text = on_a_terminal("--stream", *argv, NO_COLOR="1")
+    assert "67% 2 of 3 training" in text
+    assert (status, what_is_left(text)) == (0, "0\n1\n2\n")
+    for option in ("--no-progress", "-v"):
+        status, text = on_a_terminal("train", "n=3", option, "--uri", address, NO_COLOR="1")
+        assert (status, "of 3 training\r" in text) == (0, False)
+
+
+def test_the_client_of_a_server_without_frames(address: str) -> None:
+    with serve_in_thread(Server(binary=False)) as where, Client(where) as client:
+        assert client.call("rpc.hello", 1) == {"binary": 0}
+    assert ended("sum", "a=1", "--uri", address)[1] == "3\n"

@@ -2,142 +2,83 @@
 
 from __future__ import annotations
 
-import io
-import sys
-from collections.abc import Iterator
+import json
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pytest
 
-from rpcstream import Client, Server
-from rpcstream.cli.call import main
-from rpcstream.cli.output import TaggedCodec
-from rpcstream.stubs import LANGUAGES, stubs
-from rpcstream.testing import serve_in_thread
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    server = Server(drain_timeout=0.1)
-
-    @server
-    def add(a: int, b: int = 2) -> int:
-        return a + b
-
-    with serve_in_thread(server) as where:
-        yield where
+from .conftest import Run, ended
 
 
 @pytest.fixture
-def document(address: str) -> Any:
-    with Client(address, codec=TaggedCodec()) as client:
-        return client.discover()
-
-
-@pytest.fixture
-def saved(document: Any, tmp_path: Path) -> str:
+def saved(run: Run, tmp_path: Path) -> Path:
+    """A file with what the server says of itself."""
     path = tmp_path / "openrpc.json"
-    path.write_bytes(orjson.dumps(document))
-    return str(path)
+    assert run("rpc.discover", "-o", str(path))[0] == 0
+    return path
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_of_a_server_and_of_a_file(
-    address: str, document: Any, saved: str, language: str, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    for source in (["--uri", address], [saved]):
-        assert main(["--stubs", language, *source]) == 0
-        assert capsysbinary.readouterr().out.decode() == stubs(document, language)
-
-
-def test_of_standard_input_which_may_be_a_whole_reply(
-    document: Any, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    reply = orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": document})
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(reply)))
-    assert main(["--stubs", "python", "-"]) == 0
-    assert capsysbinary.readouterr().out.decode() == stubs(document, "python")
-
-
-def test_a_file_is_written_where_it_changes(saved: str, document: Any, tmp_path: Path) -> None:
-    path = tmp_path / "api.ts"
-    for _ in range(2):
-        assert main(["--stubs", "typescript", saved, "-o", str(path)]) == 0
-        assert path.read_bytes().decode() == stubs(document, "typescript")
+@pytest.mark.parametrize("language", ["python", "typescript"])
+def test_of_a_server_and_of_a_file(run: Run, saved: Path, language: str, tmp_path: Path) -> None:
+    status, text, err = run("--stubs", language)
+    assert (status, err) == (0, "")
+    assert "ramp" in text
+    assert run("--stubs", language, str(saved), uri=None) == (0, text, "")
+    # A file is written where it changes.
+    path = tmp_path / "api"
+    assert run("--stubs", language, str(saved), "-o", str(path), uri=None)[0] == 0
+    assert path.read_text() == text
     before = path.stat().st_mtime_ns
-    assert main(["--stubs", "typescript", saved, "--output", str(path)]) == 0
+    assert run("--stubs", language, str(saved), "--output", str(path), uri=None)[0] == 0
     assert path.stat().st_mtime_ns == before
+    # Standard input may be a whole reply.
+    reply = json.dumps({"jsonrpc": "2.0", "id": 1, "result": json.loads(saved.read_text())})
+    assert ended("--stubs", language, "-", input=reply) == (0, text, "")
 
 
-def test_check(address: str, document: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_check(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "api.py"
-    text = stubs(document, "python")
-    asked = ["--stubs", "python", "--uri", address, "--check", str(path)]
+    text = run("--stubs", "python")[1]
     for current in (text, text.replace("\n", "\r\n")):
         path.write_bytes(current.encode())
-        assert main(asked) == 0
-        assert capfd.readouterr() == ("", "")
-
+        assert run("--stubs", "python", "--check", str(path)) == (0, "", "")
     path.write_text(text.replace("a: int, b: int = ...", "a: int, c: int = ..."))
-    assert main(asked) == 1
-    out, err = capfd.readouterr()
+    status, out, err = run("--stubs", "python", "--check", str(path))
     number = text[: text.index("a: int, b: int = ...")].count("\n") + 1
+    assert status == 1
     assert f"@@ -{number - 3}," in out
     assert "\n-    def __call__(self, a: int, c: int = ..., /" in out
     assert "\n+    def __call__(self, a: int, b: int = ..., /" in out
     assert f"api.py' does not have the types that the server offers now (from line {number} on)" in err
     assert "c: int" in path.read_text(), "nothing is written"
-
-
-def test_check_of_a_file_that_has_nothing_in_common(
-    address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "api.py"
     for content, lines in ((b"", 200), (b"x\n" * 50_000, 0), (b"\xff\x1b[31m\n", 200)):
         path.write_bytes(content)
-        assert main(["--stubs", "python", "--uri", address, "--check", str(path)]) == 1
-        out, err = capfd.readouterr()
-        assert out.count("\n") <= lines + 1
-        assert "\x1b" not in out + err
+        status, out, err = run("--stubs", "python", "--check", str(path))
+        assert (status, out.count("\n") <= lines + 1, "\x1b" in out + err) == (1, True, False)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "text"),
+    ("argv", "status", "text"),
     [
-        (["nothere.json"], 2, "cannot read 'nothere.json': No such file"),
-        (["text.txt"], 2, "'text.txt' is not JSON: "),
-        (["list.json"], 1, "no types can be written for this document: it is no OpenRPC document"),
-        (["list.json", "a=1"], 2, "--stubs takes no parameters"),
-        (["list.json", "--list"], 2, "--list does not go with --stubs"),
-        (["list.json", "--check", "a.py", "-o", "b.py"], 2, "--check writes nothing, so it does not go with -o"),
-        (["good.json", "--check", "nothere.py"], 2, "cannot read 'nothere.py'"),
-        (["good.json", "-o", "nothere/api.py"], 2, "there is no folder"),
+        (["--stubs", "python", "nothere.json"], 2, "cannot read 'nothere.json': No such file"),
+        (["--stubs", "python", "text.txt"], 2, "'text.txt' is not JSON: "),
+        (["--stubs", "python", "list.json"], 1, "no types can be written for this document: it is no OpenRPC document"),
+        (["--stubs", "python", "list.json", "a=1"], 2, "--stubs takes no parameters"),
+        (["--stubs", "python", "list.json", "--list"], 2, "--list does not go with --stubs"),
+        (["--stubs", "python", "list.json", "--check", "a.py", "-o", "b.py"], 2, "--check writes nothing, so it does"),
+        (["--stubs", "python", "good.json", "--check", "nothere.py"], 2, "cannot read 'nothere.py'"),
+        (["--stubs", "python", "good.json", "-o", "nothere/api.py"], 2, "there is no folder"),
+        (["--check", "api.py", "x"], 2, "--check goes with --stubs"),
+        (["--stubs", "python", "--uri", "127.0.0.1:1", "-o", "api.py"], 3, "127.0.0.1:1"),
     ],
 )
 def test_mistakes(
-    arguments: list[str],
-    status: int,
-    text: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    argv: list[str], status: int, text: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("hello")
     Path("list.json").write_text("[1]")
     Path("good.json").write_text('{"methods": []}')
-    assert main(["--stubs", "python", *arguments]) == status
-    assert text in capfd.readouterr().err
-
-
-def test_check_without_stubs(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["--check", "api.py", "x"]) == 2
-    assert "--check goes with --stubs" in capfd.readouterr().err
-
-
-def test_no_server(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "api.py"
-    assert main(["--stubs", "python", "--uri", "127.0.0.1:1", "-o", str(path)]) == 3
-    assert not path.exists()
+    found, _, err = run(*argv, uri=None)
+    assert (found, text in err) == (status, True), err
+    assert not Path("api.py").exists()

@@ -13,73 +13,59 @@ import trustme
 from rpcstream import Client, NotAuthenticated
 
 from ...kit import until_in_thread
-from ..conftest import ServerProcess, StartServer
+from ..conftest import StartServer
 
-APP = """
-import os, signal
-from rpcstream import Server
+pytestmark = pytest.mark.slow
 
-os.kill(os.getpid(), signal.SIGHUP)  # while the server starts
-server = Server()
-
-@server
-def double(n: int) -> int:
-    return 2 * n
-
-@server(offload="process")
-def hang_up() -> int:
-    os.kill(os.getpid(), signal.SIGHUP)
-    return os.getpid()
+READ_AGAIN = "SIGHUP: reading certificate, token and configuration again"
+LOG = """
+[handlers.file]
+class = "logging.FileHandler"
+filename = "log.txt"
+[root]
+level = "INFO"
+handlers = ["file"]
 """
 
 
 class Service:
-    """A running `rpcstream-server`, whose log is a file."""
+    """A running `rpcstream-server`, whose log is a file; a SIGHUP has come while it was started."""
 
     def __init__(self, folder: Path, start: StartServer, *argv: str) -> None:
-        (folder / "app.py").write_text(APP)
+        (folder / "log.toml").write_text(LOG)
         self._log = folder / "log.txt"
-        config = folder / "log.ini"
-        config.write_text(
-            "[loggers]\nkeys=root\n[handlers]\nkeys=file\n[formatters]\nkeys=\n"
-            "[logger_root]\nlevel=INFO\nhandlers=file\n[handler_file]\nclass=FileHandler\n"
-            f"args=({str(self._log)!r},)\n"
-        )
-        self.server: ServerProcess = start("app.py", "-p", "0", "--log-config", str(config), *argv, cwd=folder)
+        options = ("-p", "0", "--log-config", "log.toml", *argv)
+        self.server = start("app.py:server", *options, cwd=folder, HANG_UP="1")
         self.address = self.server.address
 
-    def hang_up(self, expected: str) -> None:
+    def hang_up(self, expected: str = READ_AGAIN) -> None:
         """Send SIGHUP, and wait until this stands in the log once more."""
         before = self._log.read_text().count(expected)
         self.server.process.send_signal(signal.SIGHUP)
         until_in_thread(lambda: self._log.read_text().count(expected) > before)
 
-    def end(self) -> int:
-        self.server.process.send_signal(signal.SIGTERM)
-        return self.server.rest()[0]
-
 
 @pytest.fixture
-def serve(tmp_path: Path, start_server: StartServer) -> Callable[..., Service]:
-    return lambda *argv: Service(tmp_path, start_server, *argv)
+def serve(folder: Path, start_server: StartServer) -> Callable[..., Service]:
+    return lambda *argv: Service(folder, start_server, *argv)
 
 
 def test_nothing_ends(serve: Callable[..., Service]) -> None:
     service = serve()
     with Client(service.address) as client:
         assert client.call("hang_up") == client.call("hang_up")
-        service.hang_up("SIGHUP: reading certificate, token and configuration again")
+        service.hang_up()
         assert client.double(2) == 4
-    assert service.end() == 0
+    service.server.stop()
 
 
-def test_a_new_token_counts_at_once(serve: Callable[..., Service], tmp_path: Path) -> None:
-    file = tmp_path / "token"
+def test_a_new_token_counts_at_once(serve: Callable[..., Service], folder: Path) -> None:
+    file = folder / "token"
     file.write_text("old\n")
     service = serve("--token-file", "token")
     with Client(service.address, token="old") as old, Client(service.address, token="new") as new:
         assert old.double(1) == 2
-        service.hang_up("SIGHUP: reading")
+        service.hang_up()
         assert old.double(1) == 2
         file.write_text("")
         service.hang_up("was not reloaded")
@@ -89,23 +75,21 @@ def test_a_new_token_counts_at_once(serve: Callable[..., Service], tmp_path: Pat
         with pytest.raises(NotAuthenticated):
             old.double(3)
         assert new.double(3) == 6
-    assert service.end() == 0
+    service.server.stop()
 
 
-def test_a_certificate_that_cannot_be_used_is_named_each_time(serve: Callable[..., Service], tmp_path: Path) -> None:
-    authority, file, ca = trustme.CA(), tmp_path / "tls.pem", tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca))
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(file))
+def test_a_certificate_that_cannot_be_used_is_named_each_time(serve: Callable[..., Service], folder: Path) -> None:
+    file = folder / "tls.pem"
     service = serve("--certificate", "tls.pem")
     file.write_text("not a certificate")
     service.hang_up("was not reloaded")
     service.hang_up("was not reloaded")
-    with Client(f"tls://{service.address}", ca=str(ca)) as client:
+    with Client(f"tls://{service.address}", ca=folder / "ca.pem") as client:
         assert client.double(1) == 2
-    issued = authority.issue_cert("127.0.0.1")
+    issued = trustme.CA().issue_cert("127.0.0.1")
     issued.private_key_and_cert_chain_pem.write_to_path(str(file))
-    service.hang_up("SIGHUP: reading")
+    service.hang_up()
     host, _, port = service.address.rpartition(":")
     new = issued.cert_chain_pems[0].bytes().decode()
     until_in_thread(lambda: ssl.get_server_certificate((host, int(port))).strip() == new.strip())
-    assert service.end() == 0
+    service.server.stop()
