@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import sparse
 
-from rpcstream import Client, Server, Shape
+from rpcstream import Server, Shape
 from rpcstream.testing import serve_in_thread
 
-from .conftest import Run, Stranger, ended, on_a_terminal
+from .conftest import Run, Stranger, on_a_terminal
 
 COLOUR = re.compile("\x1b\\[[0-9;]*m")
 
@@ -489,9 +489,3 @@ def test_items_and_uploads_share_a_line_with_the_progress(address: str, tmp_path
     for option in ("--no-progress", "-v"):
         status, text = on_a_terminal("train", "n=3", option, "--uri", address, NO_COLOR="1")
         assert (status, "of 3 training\r" in text) == (0, False)
-
-
-def test_the_client_of_a_server_without_frames(address: str) -> None:
-    with serve_in_thread(Server(binary=False)) as where, Client(where) as client:
-        assert client.call("rpc.hello", 1) == {"binary": 0}
-    assert ended("sum", "a=1", "--uri", address)[1] == "3\n"
