@@ -64,19 +64,19 @@ def test_every_thread_gets_its_own_answers(served: str, pool: int | None) -> Non
         for number in range(200):
             value = thread * 1000 + number
             if number % 4 == 3:
-                waiting.append((value, client.submit.echo_after(value, 0.001 * (number % 3))))
+                waiting.append((value, pooled.submit.echo_after(value, 0.001 * (number % 3))))
             elif number % 4 == 2:
-                assert client.echo_after(value, 0.0005) == value
+                assert pooled.echo_after(value, 0.0005) == value
             else:
-                assert client.add(value, 1) == value + 1
+                assert pooled.add(value, 1) == value + 1
             if number % 50 == 49:
                 for expected, future in waiting:
                     assert future.result() == expected
                 waiting.clear()
 
-    with Client(served, **({} if pool is None else {"pool": pool})) as client:
+    with Client(served, **({} if pool is None else {"pool": pool})) as pooled:
         in_threads(8, work)
-        assert client.replies_dropped == 0
+        assert pooled.replies_dropped == 0
 
 
 def test_threads_that_start_together_have_a_connection_each(scripted: Scripted) -> None:
