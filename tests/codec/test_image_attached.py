@@ -11,7 +11,7 @@ import orjson
 import pytest
 from PIL import Image
 
-from rpcstream import Codec, ImageOptions
+from rpcstream import Codec
 from rpcstream.codec import payloads
 from rpcstream.codec.image import decode_image
 from rpcstream.codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget
@@ -78,12 +78,6 @@ def test_raw_pixels_do_not_make_a_message_too_large() -> None:
         message = codec.serialize([image] * count, binary=True)
         assert [part["format"] for part in orjson.loads(bytes(message))] == formats
     assert b'"png"' in bytes(Codec(max_image_file=50_000).serialize([image], binary=True))
-
-
-@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "raw"])
-def test_options_that_are_set_decide(name: Any) -> None:
-    tagged, found = arrived(noise("RGB"), Codec(images=ImageOptions(format=name)))
-    assert (tagged["format"], found.size) == (name, (120, 110))
 
 
 def test_large_ones_go_to_a_thread() -> None:

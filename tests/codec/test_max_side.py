@@ -17,7 +17,6 @@ from PIL import Image
 
 from rpcstream import Codec, ImageFile, MaxSide, RegistrationError, Server
 from rpcstream.codec.hints import hint_checker
-from rpcstream.codec.image_budget import ImageBudget, ImageLimits
 from rpcstream.codec.image_files import is_read_in_one_pass
 
 from ..kit.example_count import example_count
@@ -145,13 +144,6 @@ class TestWhere:
             with pytest.raises(ValueError, match="mage"):
                 check(wrong)
 
-    def test_what_discovery_shows(self) -> None:
-        rich: Any = CODEC.rich_hint(Small)
-        schema = rich.schema()
-        assert schema["x-maxSide"] == 64
-        assert schema["description"] == "reduced to at most 64 pixels on its larger side"
-        assert schema["anyOf"] == CODEC.rich_hint(Image.Image).schema()["anyOf"]  # type: ignore[union-attr]
-
     @pytest.mark.parametrize(
         ("hint", "text"),
         [
@@ -177,13 +169,6 @@ class TestWhere:
 
 class TestBudget:
     """What is really decoded counts."""
-
-    def cost(self, data: bytes, name: str = "jpeg", side: int = 64) -> ImageBudget:
-        from rpcstream.codec.image import decode_image
-
-        budget = ImageBudget(ImageLimits(10**7, 10**7, 10**6))
-        assert max(decode_image(tagged(data, name), budget, MaxSide(side)).size) == side
-        return budget
 
     def test_a_jpeg_of_more_pixels_than_the_limit_is_decoded_small(self) -> None:
         data = file_of(Image.new("L", (1600, 1200), 100), "jpeg")
@@ -212,17 +197,6 @@ class TestBudget:
             assert not is_read_in_one_pass(data)
             with pytest.raises(ValueError, match="1600 x 1200 pixels, the limit is 40000"):
                 decoded(tagged(data), codec=codec)
-
-    def test_pixels_and_work_and_what_is_kept(self) -> None:
-        photo = Image.new("L", (1600, 1200), 100)
-        budget = self.cost(file_of(photo, "jpeg"))
-        assert budget.pixels == 200 * 150
-        assert budget.work == 200 * 150 + 1600 * 1200 // 3
-        assert budget.size == 4 * 4096 + budget.metadata  # an image counts for so many pixels at least
-        budget = self.cost(file_of(photo, "png"), "png")
-        assert (budget.pixels, budget.size) == (1600 * 1200, 4 * 4096)
-        budget = self.cost(file_of(photo, "jpeg"), side=800)
-        assert (budget.pixels, budget.size - budget.metadata) == (800 * 600, 4 * 800 * 600)
 
 
 def in_several_scans(data: bytes) -> bytes:

@@ -196,7 +196,7 @@ def test_what_is_received_can_be_changed() -> None:
     frame.loc[0, "a"] = 7
     frame["b"] += 1
     assert frame.to_dict("list") == {"a": [7, 2], "b": [2.0, 3.0]}
-    for dtype in (
+    for dtype in [
         "?",
         "i8",
         "f2",
@@ -208,7 +208,7 @@ def test_what_is_received_can_be_changed() -> None:
         "boolean",
         "Float32",
         "int64[pyarrow]",
-    ):
+    ]:
         column = pd.Series([0, 1], dtype=dtype)
         for found in (received(column), received(column.to_frame("x"))["x"]):
             found.iloc[0] = found.iloc[1]

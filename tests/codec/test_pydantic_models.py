@@ -114,32 +114,6 @@ async def test_a_model_comes_as_a_model_and_goes_as_its_json() -> None:
         assert order == Order.model_validate({**sent, "Note": "large"})
 
 
-async def test_models_stand_inside_of_other_hints() -> None:
-    def m(
-        items: list[Item],
-        by_name: dict[str, Item],
-        maybe: Item | None,
-        either: Item | int,
-        parcel: Parcel,
-        pair: Pair,
-        *rest: Scores,
-        **others: Item,
-    ) -> tuple[list[str], Parcel, Pair, Scores]:
-        assert all(type(each) is Item for each in [*items, *by_name.values()])
-        assert type(parcel.order) is Order
-        assert type(pair) is Pair
-        return [each.name for each in items], parcel, pair, rest[0] if rest else Scores([])
-
-    async with memory_client(serving(m)) as client:
-        item = {"name": "a"}
-        weights = np.arange(3.0)
-        arguments: list[Any] = [[item], {"x": item}, None, 5, {"order": {"items": [item]}, "weights": weights}]
-        names, parcel, pair, scores = await client.m(*arguments, {"left": 1}, [1, 2])
-        assert (names, pair, scores) == (["a"], {"left": 1, "right": 1}, [1, 2])
-        assert parcel["order"]["items"][0]["name"] == "a"
-        assert parcel["weights"].tolist() == weights.tolist()
-
-
 async def test_long_strings_and_large_integers_come_as_they_were_sent() -> None:
     def m(item: Item, more: list[Item] = []) -> list[int]:  # noqa: B006 (it is not changed)
         return [len(item.name), item.count, *[each.count for each in more]]

@@ -54,30 +54,6 @@ def test_empty_and_odd_memoryviews() -> None:
         codec.dumps(released)
 
 
-@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_hints_for_bytes(kind: type) -> None:
-    asked = rich(kind)
-    assert asked.name == "bytes"
-    for value in ("YWI=", {"$type": "bytes", "data": "YWI="}, b"ab", bytearray(b"ab"), memoryview(b"ab")):
-        found = asked.decode(value)
-        assert type(found) is kind
-        assert found == b"ab"
-    if kind is not bytes:
-        found = asked.decode("YWI=")
-        found[0] = 0
-    assert asked.decode("") == b""
-    for wrong in (None, 1, [], {}, "YWI", "YW I=", "YWJ=", "%", {"$type": "bytes"}, {"$type": "bytes", "data": 1}):
-        with pytest.raises(ValueError, match=r"."):
-            asked.decode(wrong)
-    with pytest.raises(ValueError, match="Expected `bytes`, got `str`"):
-        asked.accept("YWI=")
-    assert asked.schema()["anyOf"][1] == {
-        "type": "string",
-        "contentEncoding": "base64",
-        "contentMediaType": "application/octet-stream",
-    }
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -219,43 +195,29 @@ def test_numbers_for_numpy_hints(hint: Any, value: Any, kind: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hint", "value"),
+    ("hint", "values"),
     [
-        (np.int8, 128),
-        (np.int8, -129),
-        (np.uint8, -1),
-        (np.int64, 2**63),
-        (np.integer, 2**64),
-        (np.int8, 1.0),
-        (np.int8, True),
-        (np.int8, 10**5000),
-        (np.float32, 1e300),
-        (np.float16, 70_000),
-        (np.float64, 10**400),
-        (np.float32, True),
-        (np.float32, "1"),
-        (np.float32, None),
-        (np.float32, 1j),
-        (np.float32, np.float64(1)),
-        (np.bool_, 1),
-        (np.number, True),
-        (np.complex64, 1e300),
-        (np.datetime64, 5),
-        (np.datetime64, "2020-01-01"),
-        (np.float32, {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}),
-        (np.float32, {"$type": "ndarray", "dtype": "<f8", "shape": [], "data": "AAAAAAAA8D8="}),
-        (np.float32, {"$type": "complex", "real": 1, "imag": 0}),
-        (np.float32, {"$type": "other"}),
-        (np.float32, {}),
-        (np.float32, [1.0]),
+        (np.int8, [128, -129, 1.0, True, 10**5000]),
+        (np.uint8, [-1]),
+        (np.int64, [2**63]),
+        (np.integer, [2**64]),
+        (np.float16, [70_000]),
+        (np.float32, [1e300, True, "1", None, 1j, np.float64(1), {}, [1.0], {"$type": "other"}]),
+        (np.float32, [{"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}]),
+        (np.float32, [{"$type": "ndarray", "dtype": "<f8", "shape": [], "data": "AAAAAAAA8D8="}]),
+        (np.float32, [{"$type": "complex", "real": 1, "imag": 0}]),
+        (np.float64, [10**400]),
+        (np.bool_, [1]),
+        (np.number, [True]),
+        (np.complex64, [1e300]),
+        (np.datetime64, [5, "2020-01-01"]),
     ],
-    ids=lambda value: str(value)[:30] if not isinstance(value, int) else "number",
 )
-def test_numbers_that_do_not_fit_numpy_hints(hint: Any, value: Any) -> None:
-    with pytest.raises(ValueError, match="Expected `"):
-        rich(hint).decode(value)
-    with pytest.raises(ValueError, match="Expected `"):
-        rich(hint).accept(value)
+def test_numbers_that_do_not_fit_numpy_hints(hint: Any, values: list[Any]) -> None:
+    for value in values:
+        for attempt in (rich(hint).decode, rich(hint).accept):
+            with pytest.raises(ValueError, match="Expected `"):
+                attempt(value)
 
 
 def test_times_of_pandas() -> None:

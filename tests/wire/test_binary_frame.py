@@ -12,12 +12,10 @@ from rpcstream.wire.binary_frame import (
     HEADER_MAX,
     FrameError,
     header,
-    parts_of_frame,
     read_header,
 )
-from rpcstream.wire.buffers import AttachedMessage
 from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import BinaryFrame, Oversize
+from rpcstream.wire.messages import Oversize
 
 from ..kit.example_count import IS_THOROUGH, example_count
 from .frame_model import TakesAll, frame_of, read_in_pieces, read_slowly, seen_of
@@ -69,30 +67,6 @@ def test_a_header_in_every_form_that_is_permitted(line: bytes) -> None:
     assert read_header(line)[:2] == (3, (1,) * line.count(b"1"))
 
 
-@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=20))
-@settings(max_examples=example_count(50))
-def test_what_is_written_is_what_the_model_writes(payloads: list[bytes]) -> None:
-    pieces = [b'{"x":[', *[b","] * (len(payloads) - 1), b"]}"]
-    message = AttachedMessage(pieces, list(payloads))
-    sent = b"".join(map(bytes, parts_of_frame(message)))
-    assert sent == frame_of(message.json[:-1], *payloads)
-    assert read_slowly(sent, 10_000).seen == [(message.json, *payloads)]
-
-
-@pytest.mark.parametrize("directly", [False, True])
-def test_a_frame_that_is_cut_at_every_place(directly: bool) -> None:
-    stream = b"[0]\n" + frame_of(ONE, b"@\n@3 1\n") + frame_of(TWO, b"x", b"\n\n@" * 5) + b"[1]\n" + frame_of(ONE, b"y")
-    expected = read_slowly(stream, 1000).seen
-    assert len(expected) == 5
-    for place in range(1, len(stream)):
-        framer, seen, intake = read_in_pieces([stream[:place], stream[place:]], 1000, directly=directly)
-        assert seen == expected
-        assert not framer.partial
-        assert not framer.ended
-        assert intake.memory == 0
-    assert read_in_pieces([stream[at : at + 1] for at in range(len(stream))], 1000, directly=directly)[1] == expected
-
-
 payload = st.one_of(
     st.binary(min_size=1, max_size=50), st.sampled_from([b"\n", b"@", b"\n@3 1\n", b"\n\n", b" @", b"}\n"])
 )
@@ -122,38 +96,6 @@ def test_a_stream_gives_the_same_messages_wherever_it_is_cut(
     assert framer.ended == expected.ended
     assert framer.fault is None
     assert intake.memory == 0
-
-
-def test_frames_and_lines_by_turns_in_one_read() -> None:
-    """As many as fit: none of them takes a frame of Python's stack, nor a copy of what follows."""
-    count = 3000
-    framer = LineFramer(max_size=1000, intake=TakesAll())
-    messages = framer.feed((frame_of(b"{}", b"x") + b"[1]\n") * count)
-    assert len(messages) == 2 * count
-
-
-class Received(bytes):
-    """Bytes that count how many of them are searched."""
-
-    searched = 0
-
-    def __contains__(self, item: object) -> bool:
-        return self.find(item) >= 0
-
-    def find(self, item: bytes, start: int = 0, *end: int) -> int:  # type: ignore[override]
-        found = super().find(item, start, *end)
-        Received.searched += (len(self) if found < 0 else found) - start
-        return found
-
-
-def test_payloads_are_not_searched() -> None:
-    Received.searched = 0
-    payload, framer = bytes(100_000), LineFramer(max_size=1_000_000, intake=TakesAll())
-    whole = frame_of(ONE, payload)
-    assert len(framer.feed(Received(whole * 3))) == 3
-    assert framer.feed(Received(whole[:50_000])) == []
-    assert len(framer.feed(Received(whole[50_000:] + whole))) == 2
-    assert Received.searched < 5_000
 
 
 def test_a_stream_that_ends_within_a_frame() -> None:
@@ -191,14 +133,6 @@ def test_a_frame_over_the_limit_is_skipped_exactly(size: int) -> None:
     assert oversize.head == head + b"\n"
 
 
-def test_a_frame_whose_json_is_over_the_limit_is_skipped_exactly() -> None:
-    stream = frame_of(b'{"id":7,"x":"' + b"x" * 100 + b'"}', b"\n@1 1\n") + b"[1]\n"
-    framer = LineFramer(max_size=100, intake=TakesAll())
-    oversize, line = framer.feed(stream)
-    assert isinstance(oversize, Oversize)
-    assert (oversize.head, line) == (b"", b"[1]")
-
-
 @pytest.mark.parametrize(("json_size", "size"), [(38, 1600), (1700, 1), (38, 10**12 - 1), (10**12 - 1, 10**12 - 1)])
 def test_behind_a_frame_of_over_16_times_the_limit_nothing_is_read(json_size: int, size: int) -> None:
     head = b'{"jsonrpc":"2.0","id":7,"method":"m"}\n'
@@ -210,15 +144,6 @@ def test_behind_a_frame_of_over_16_times_the_limit_nothing_is_read(json_size: in
     assert framer.ended
     assert framer.fault is None
     assert framer.feed(b"[1]\n") == []
-
-
-def test_a_frame_of_exactly_the_limit_is_taken() -> None:
-    json = b'{"x":{"$bin":0},"y":{"$bin":1}}\n'
-    stream = header(len(json), [3, 60]) + json + b"abc\0\0\0\0\0" + b"d" * 60
-    for limit, kind in ((len(json) + 68, BinaryFrame), (len(json) + 67, Oversize)):
-        framer = LineFramer(max_size=limit, intake=TakesAll())
-        (message,) = framer.feed(stream)
-        assert type(message) is kind
 
 
 @pytest.mark.parametrize("size", [1, 10, 10_000])

@@ -106,12 +106,6 @@ def test_announced_bytes_are_not_counted_and_those_that_have_come_are() -> None:
     assert framer.feed(b"x" * 300 + headed(b"[2]")) == [b"[2]"]
 
 
-def test_a_lower_limit_holds_for_what_follows() -> None:
-    framer = ContentLengthFramer(max_size=1000)
-    framer.limit(10)
-    assert framer.feed(headed(b"x" * 11, b"[1]")) == [Oversize(11, b"x" * 11), b"[1]"]
-
-
 @pytest.mark.parametrize("stream", [b"Content-Len", b"Content-Length: 5\r\n\r\n", b"Content-Length: 5\r\n\r\n[1"])
 def test_a_stream_that_ends_within_a_message(stream: bytes) -> None:
     framer = ContentLengthFramer(max_size=1000)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rpcstream.wire import envelope, json_scan
 from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import HEAD_SIZE, Oversize
+from rpcstream.wire.messages import Oversize
 
 from ..kit.example_count import example_count
 
@@ -58,15 +58,6 @@ def test_an_empty_line_is_skipped_where_it_does_not_end_the_requests(empty: byte
     assert (messages, framer.ended) == ([b"[1]", b"@10 10", b"[2]"], False)
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 1000])
-def test_value_without_a_delimiter_is_taken_when_it_is_complete(size: int) -> None:
-    framer = LineFramer(max_size=1000)
-    value = b'{"a":["}",{"b":"\\"]"},"\\\\"],"c":"\\\\\\"{"}'
-    taken = [message for piece in cut(value, [size]) for message in framer.feed(piece)]
-    assert taken == [value]
-    assert not framer.partial
-
-
 def test_line_end_after_such_a_value_belongs_to_it() -> None:
     framer = LineFramer(max_size=1000)
     assert framer.feed(b'{"a":1}') == [b'{"a":1}']
@@ -76,19 +67,6 @@ def test_line_end_after_such_a_value_belongs_to_it() -> None:
     assert framer.feed(b"[2]\n") == [b"[2]"]
     assert framer.feed(b"\n") == []
     assert framer.ended
-
-
-@pytest.mark.parametrize("size", [1, 7, 64, 1000])
-def test_a_message_over_the_limit_is_reported_once_and_skipped(size: int) -> None:
-    stream = b"[0]\n" + b"[" + b"1," * 300 + b"1]\n[2]\n"
-    messages, ended = frame(cut(stream, [size]), max_size=100)
-    assert [message for message in messages if isinstance(message, bytes)] == [b"[0]", b"[2]"]
-    (oversize,) = [message for message in messages if isinstance(message, Oversize)]
-    assert messages.index(oversize) == 1
-    assert 100 < oversize.size <= 603
-    assert stream[4:].startswith(oversize.head)
-    assert len(oversize.head) <= HEAD_SIZE
-    assert not ended
 
 
 def test_an_endless_line_is_reported_before_it_ends_and_not_kept() -> None:
@@ -102,17 +80,6 @@ def test_an_endless_line_is_reported_before_it_ends_and_not_kept() -> None:
     assert isinstance(reported[0], Oversize)
     assert framer.partial
     assert framer.finish() == []
-
-
-@pytest.mark.parametrize("delimiter", [b"\r\n\r\n", b"\0", b"END", b"aab"])
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
-def test_other_delimiters(delimiter: bytes, size: int) -> None:
-    stream = delimiter.join([b"[1,\n2]", b"a", b"x" * 50, b"[3]", b""])
-    messages, ended = frame(cut(stream, [size]), delimiter=delimiter, max_size=20)
-    assert messages[:2] == [b"[1,\n2]", b"a"]
-    assert isinstance(messages[2], Oversize)
-    assert messages[3:] == [b"[3]"]
-    assert not ended
 
 
 def test_the_delimiter_must_not_be_empty() -> None:
@@ -245,26 +212,6 @@ def test_values_of_any_kind_behind_each_other_are_each_a_message(
     assert single_values(messages) == [value for value, _ in parts]
 
 
-LARGE = b'{"large":"' + b"}{ x" * (json_scan.VALUES_MAX // 16) * 32 + b"0123456789abcdef" * 2**16 + b'"}'
-
-
-@pytest.mark.parametrize("off", [-2, -1, 0, 1, 2])
-@pytest.mark.parametrize("also", [0, 5000, 600_000])
-def test_a_large_value_among_small_ones_is_a_message_wherever_they_are_cut(off: int, also: int) -> None:
-    """Longer than what is taken apart, so nothing may be held together with it."""
-    assert len(LARGE) > envelope.MAX_LOOKED_THROUGH
-    small = [b'{"a":1}', b"[2]", b'{"b":"}{"}']
-    stream = b"".join([*small, LARGE, *small])
-    first, last = sum(map(len, small)) + off, len(stream) - sum(map(len, small)) + off
-    cuts = sorted({first, last, first + also, len(stream)} | set(range(first, last, 256 * 1024)))
-    framer = LineFramer(max_size=10_000_000)
-    messages: list[bytes] = []
-    for start, end in itertools.pairwise([0, *cuts]):
-        messages += map(bytes, framer.feed(stream[start:end]))
-    assert single_values(messages) == [*small, LARGE, *small]
-    assert not framer.partial
-
-
 @given(
     st.lists(
         st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b" ", b"a", b",", b"\n", b"[1]", b'{"a":"}"}']),
@@ -285,15 +232,6 @@ def test_no_text_of_brackets_and_quotes_is_lost_or_taken_twice(tokens: list[byte
     squeezed = b"".join(b"".join(map(bytes, messages)).split())
     assert squeezed == b"".join(stream.split())
     assert b"".join(b"".join(single_values(messages)).split()) == squeezed
-
-
-def test_blanks_are_no_message() -> None:
-    framer = LineFramer(max_size=1000)
-    assert framer.feed(b"[1]") == [b"[1]"]
-    for _ in range(100):
-        assert framer.feed(b" \t\r" * 100) == []
-        assert not framer.partial
-    assert framer.feed(b"[2]\n") == [b"[2]"]
 
 
 def test_brackets_in_strings_cannot_keep_the_search_busy() -> None:

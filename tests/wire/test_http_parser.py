@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rpcstream.wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, preferred_type, problem
+from rpcstream.wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, preferred_type
 from rpcstream.wire.http_parser import (
     HEAD_MAX,
     HEADERS_MAX,
@@ -44,13 +44,6 @@ def test_the_head_of_a_response() -> None:
         assert head_of(response, length=None, is_http10=True, keep_alive=False) == [*usual, "Connection: close"]
 
 
-@pytest.mark.parametrize("status", [204, 304])
-def test_responses_that_have_no_body_say_nothing_of_one(status: int) -> None:
-    (line,) = head_of(Response(status))
-    assert line.startswith(f"HTTP/1.1 {status} ")
-    assert head_of(Response(status), keep_alive=False)[1:] == ["Connection: close"]
-
-
 @pytest.mark.parametrize("bad", ["a\r\nb", "a\nb", "a\rb", "a\0b", "a\x0bb", "a\x7fb", "a\x85b", "a\u2028b", "a€b"])
 def test_nothing_in_a_response_ends_a_line(bad: str) -> None:
     for response in (
@@ -63,19 +56,6 @@ def test_nothing_in_a_response_ends_a_line(bad: str) -> None:
             response.head(0, keep_alive=True)
     with pytest.raises(ValueError, match="header"):
         Response(200).head(0, keep_alive=True, more=[("X", bad)])
-
-
-@pytest.mark.parametrize("name", ["", "a b", "a:b", "a(b)", "é", " a", "a "])
-def test_names_of_headers(name: str) -> None:
-    with pytest.raises(ValueError, match="name of a header"):
-        Response(200, headers=[(name, "x")]).head(0, keep_alive=True)
-
-
-def test_a_problem() -> None:
-    response = problem(404, "nothing here", [("X", "a")])
-    assert (response.status, response.body, response.type) == (404, b"nothing here\n", "text/plain; charset=utf-8")
-    assert response.headers == [("X-Content-Type-Options", "nosniff"), ("X", "a")]
-    assert str(HttpError(response)) == "404: nothing here"
 
 
 @pytest.mark.parametrize(
@@ -176,21 +156,6 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 CUTS = st.lists(st.integers(0, 10**6), max_size=20)
 
 
-@given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), CUTS, st.binary(max_size=5))
-@settings(max_examples=example_count(300), deadline=None)
-def test_chunks_cut_anywhere(chunks: list[bytes], cuts: list[int], behind: bytes) -> None:
-    body, rest = ChunkedBody(1000), None
-    left = b""
-    for piece in pieces(chunked(*chunks) + behind, cuts):
-        if rest is None:
-            rest = body.feed(piece)
-        else:
-            left += piece
-    assert rest is not None
-    assert rest + left == behind
-    assert body.take() == b"".join(chunks)
-
-
 @given(
     st.lists(
         st.sampled_from(
@@ -216,13 +181,6 @@ def test_chunks_mean_the_same_however_they_are_cut(data: bytes, cuts: list[int])
         return "more"
 
     assert outcome(pieces(data, cuts)) == outcome([data])
-
-
-def test_a_chunk_over_the_limit_is_known_by_its_size() -> None:
-    body = ChunkedBody(10)
-    assert body.feed(b"5\r\nabcde\r\n5\r\nabcde\r\n") is None
-    with pytest.raises(BodyTooLongError):
-        body.feed(b"1\r\n")
 
 
 @given(CUTS)

@@ -92,16 +92,3 @@ def test_lines_that_do_not_belong_to_such_a_value(line: bytes) -> None:
     value = json_scan.SpreadValue.begun_by(b"{")
     assert value is not None
     assert value.takes(line) is (line == b"{'a'")
-
-
-def test_such_a_value_is_not_followed_without_end() -> None:
-    value = json_scan.SpreadValue.begun_by(b"[")
-    assert value is not None
-    count = 0
-    while value.takes(b"[1,"):
-        count += 1
-    assert count == json_scan.SPREAD_LINES_MAX
-    value = json_scan.SpreadValue.begun_by(b"[")
-    assert value is not None
-    assert value.takes(b"1" * json_scan.SPREAD_MAX)
-    assert not value.takes(b"1")
