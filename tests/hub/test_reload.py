@@ -83,49 +83,70 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "hub.toml"
 
 
+async def two(there: Configured, **options: Any) -> tuple[AsyncClient, AsyncClient]:
+    """Ada, who offers `work`, and bob; both are connected."""
+    ada, bob = there.client("a", name="ada"), there.client("b", **options)
+    ada(lambda: "done", name="work")
+    assert await ada.offer() == ["work"]
+    assert await bob.call("rpc.ping") == "pong"
+    return ada, bob
+
+
 async def test_users_come_and_go(path: Path) -> None:
     async with configured(path) as there:
-        ada, bob = there.client("a"), there.client("b")
-        assert [await ada.call("rpc.ping"), await bob.call("rpc.ping")] == ["pong", "pong"]
+        ada, bob = await two(there)
         there.change(('name = "bob"\ntoken = "b"', 'name = "eve"\ntoken = "e"'))
         assert await there.client("e").call("rpc.ping") == "pong"
-        with pytest.raises(NotAuthenticated):
-            await bob.call("rpc.ping")
-        with pytest.raises(NotAuthenticated):
-            await there.client("b").call("rpc.ping")
+        for gone in (bob, there.client("b")):
+            with pytest.raises(NotAuthenticated):
+                await gone.call("rpc.ping")
         assert ada.state == "connected"
         assert await ada.call("rpc.ping") == "pong"
 
 
+async def test_rules_count_at_once(path: Path) -> None:
+    async with configured(path) as there:
+        ada, bob = await two(there)
+        assert await bob.call("work") == "done"
+        there.change(('call = "*"', 'call = "other"'))
+        with pytest.raises(NotPermitted):
+            await bob.call("work")
+        assert (bob.state, ada.state) == ("connected", "connected")
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("who", "before", "after"),
     [
-        ('token = "b"', 'token = "c"'),
-        ('token = "b"', 'token = "b"\nroles = ["gpu"]'),
-        ('name = "bob"', 'name = "bert"'),
+        ("bob", 'token = "b"', 'token = "c"'),
+        ("bob", 'token = "b"', 'token = "b"\nroles = ["gpu"]'),
+        ("bob", 'name = "bob"', 'name = "bert"'),
+        ("ada", 'register = "work"', 'register = "other"'),
+        ("ada", 'who = "gpu"', 'who = "cpu"'),
+        ("bob", 'subscribe = "news.>"', 'subscribe = "news.>"\ndeny_subscribe = "news.secret"'),
     ],
 )
-async def test_a_user_who_is_not_what_it_was_is_told_to_go(path: Path, change: tuple[str, str]) -> None:
+async def test_who_has_other_rights_now_has_to_go(path: Path, who: str, before: str, after: str) -> None:
+    """A user who is not what it was, and what may not be offered or subscribed to any more."""
     async with configured(path) as there:
-        ada, bob = there.client("a"), there.client("b")
-        assert [await ada.call("rpc.ping"), await bob.call("rpc.ping")] == ["pong", "pong"]
-        there.change(change)
-        await until(lambda: bob.state == "idle")
-        assert ada.state == "connected"
+        ada, bob = await two(there)
+        async with bob.subscribe("news.>"), ada.subscribe("news.local"):
+            there.change((before, after))
+            gone, stays = (bob, ada) if who == "bob" else (ada, bob)
+            await until(lambda: gone.state == "idle")
+            assert stays.state == "connected"
 
 
 async def test_what_has_begun_is_finished_before_the_connection_ends(path: Path) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
     async with configured(path) as there:
-        ada, bob = there.client("a", name="ada"), there.client("b", reconnect=True)
+        ada, bob = await two(there, reconnect=True)
 
-        @ada
+        @ada(name="work", replace=True)
         async def work() -> str:
             begun.set()
             await go_on.wait()
             return "done"
 
-        await ada.offer()
         call = bob.submit.work()
         await begun.wait()
         there.change(('token = "b"', 'token = "b"\nroles = ["new"]'), ('roles = ["gpu"]', 'roles = ["gpu", "new"]'))
@@ -135,16 +156,15 @@ async def test_what_has_begun_is_finished_before_the_connection_ends(path: Path)
 
 
 async def test_who_does_not_finish_is_closed_after_the_drain_timeout(path: Path) -> None:
-    async with configured(path, USERS + RULES + "\n", drain_timeout=0.05) as there:
-        ada, bob = there.client("a", name="ada"), there.client("b")
+    async with configured(path, drain_timeout=0.05) as there:
+        ada, bob = await two(there)
         begun = asyncio.Event()
 
-        @ada
+        @ada(name="work", replace=True)
         async def work() -> None:
             begun.set()
             await asyncio.Event().wait()
 
-        await ada.offer()
         call = bob.submit.work()
         await begun.wait()
         there.change(('token = "a"', 'token = "aa"'))
@@ -152,59 +172,18 @@ async def test_who_does_not_finish_is_closed_after_the_drain_timeout(path: Path)
             await call
 
 
-async def test_rules_count_at_once(path: Path) -> None:
-    async with configured(path) as there:
-        ada, bob = there.client("a", name="ada"), there.client("b")
-        ada(lambda: "done", name="work")
-        await ada.offer()
-        assert await bob.call("work") == "done"
-        there.change(('call = "*"', 'call = "other"'))
-        with pytest.raises(NotPermitted):
-            await bob.call("work")
-        assert (bob.state, ada.state) == ("connected", "connected")
-
-
-@pytest.mark.parametrize("change", [('register = "work"', 'register = "other"'), ('who = "gpu"', 'who = "cpu"')])
-async def test_what_may_not_be_offered_any_more_ends_with_its_connection(path: Path, change: tuple[str, str]) -> None:
-    async with configured(path) as there:
-        ada, bob = there.client("a", name="ada"), there.client("b")
-        ada(lambda: "done", name="work")
-        await ada.offer()
-        await bob.call("rpc.ping")
-        there.change(change)
-        await until(lambda: there.hub.stats()["clients"] == 0)
-        assert bob.state == "connected"
-
-
-async def test_what_may_not_be_subscribed_to_any_more_ends_with_its_connection(path: Path) -> None:
-    async with configured(path) as there:
-        ada, bob = there.client("a"), there.client("b")
-        async with ada.subscribe("news.local"), bob.subscribe("news.>"):
-            there.change(('subscribe = "news.>"', 'subscribe = "news.>"\ndeny_subscribe = "news.secret"'))
-            await until(lambda: bob.state == "idle")
-            assert ada.state == "connected"
-
-
-async def test_a_token_for_all(path: Path) -> None:
+@pytest.mark.parametrize(("after", "token"), [('token = "two"\n', "two"), (USERS, "a")])
+async def test_a_token_for_all_becomes_another_or_users(path: Path, after: str, token: str) -> None:
     async with configured(path, 'token = "one"\n') as there:
         client = there.client("one")
         assert await client.call("rpc.ping") == "pong"
         there.hub.reload()
         assert client.state == "connected"
-        there.change(("one", "two"))
+        there.change(('token = "one"\n', after))
         await until(lambda: client.state == "idle")
-        assert await there.client("two").call("rpc.ping") == "pong"
+        assert await there.client(token).call("rpc.ping") == "pong"
         with pytest.raises(NotAuthenticated):
             await client.call("rpc.ping")
-
-
-async def test_from_a_token_to_users(path: Path) -> None:
-    async with configured(path, 'token = "one"\n') as there:
-        client = there.client("one")
-        assert await client.call("rpc.ping") == "pong"
-        there.change(('token = "one"\n', USERS))
-        await until(lambda: client.state == "idle")
-        assert await there.client("a").call("rpc.ping") == "pong"
 
 
 async def test_times_and_the_log_are_taken_over_the_rest_is_named(path: Path, caplog: pytest.LogCaptureFixture) -> None:
