@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
-from pathlib import Path
+from typing import Any
 
+import orjson
 import pytest
 
-from rpcstream.methods.docstrings import Docstring, longest_text, read_docstring
+from rpcstream import Server
+
+from .calling import described, document_of
 
 GOOGLE = """
 Detect objects.
@@ -86,23 +88,28 @@ It takes a while.
 """
 
 
+def method(text: str | None) -> dict[str, Any]:
+    """How a method with this docstring is described."""
+
+    def it(photo: int, gain: int = 1, *more: int, a: int = 1, **by_name: int) -> int:
+        return 0
+
+    it.__doc__ = text
+    return described(it)[0]
+
+
 @pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX, EPYTEXT], ids=["google", "numpy", "sphinx", "epytext"])
 def test_each_form_is_read(text: str) -> None:
-    found = read_docstring(inspect.cleandoc(text))
-    assert found.summary == "Detect objects."
-    assert found.parameters["photo"].split() == ["the", "picture,", "in", "colour."]
-    assert found.parameters["gain"] == "how much"
-    assert (found.parameters["more"], found.parameters["by_name"]) == ("others", "others by name")
-    assert found.result == "the boxes"
-    assert found.description is not None
-    assert found.description.startswith("It takes a while.")
-    assert ("Not for stars." in found.description) == ("Not for stars." in text)
+    found = method(text)
+    params = {each["name"]: each.get("description", "") for each in found["params"]}
+    assert found["summary"] == "Detect objects."
+    assert params["photo"].split() == ["the", "picture,", "in", "colour."]
+    assert (params["gain"], params["more"], params["by_name"]) == ("how much", "others", "others by name")
+    assert found["result"]["description"] == "the boxes"
+    assert found["description"].startswith("It takes a while.")
+    assert ("Not for stars." in found["description"]) == ("Not for stars." in text)
     for section in ("picture", "the boxes", "Args", "Parameters", "param", "Returns", "@"):
-        assert section not in found.description
-
-
-def test_what_yields_is_described_as_well() -> None:
-    assert read_docstring("Count.\n\nYields:\n    the numbers").result == "the numbers"
+        assert section not in found["description"]
 
 
 @pytest.mark.parametrize(
@@ -119,25 +126,23 @@ def test_what_yields_is_described_as_well() -> None:
     ],
 )
 def test_a_text_without_such_sections_stays_whole(text: str) -> None:
-    first, _, rest = text.partition("\n\n")
-    assert read_docstring(text) == Docstring(first.replace("\n", " "), rest or None)
+    first, _, rest = inspect.cleandoc(text).partition("\n\n")
+    found = method(text)
+    assert (found["summary"], found.get("description", "")) == (first.replace("\n", " "), rest)
+    assert not any("description" in each for each in found["params"])
 
 
-def test_a_long_first_paragraph_is_cut_and_stays_in_the_description() -> None:
-    text = "word " * 100 + "\n\nMore."
-    found = read_docstring(text)
-    assert found.summary is not None
-    assert found.summary.endswith("...")
-    assert found.description == text
-
-
-def test_the_library_is_installed_with_the_package() -> None:
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert any(each.startswith("docstring_parser") for each in project["dependencies"])
-
-
-def test_there_may_be_none() -> None:
-    assert read_docstring(None) == read_docstring("") == Docstring()
+def test_what_yields_none_a_long_first_paragraph_and_half_a_pair() -> None:
+    assert method("Count.\n\nYields:\n    the numbers")["result"]["description"] == "the numbers"
+    for text in (None, ""):
+        assert not {"summary", "description"} & method(text).keys()
+    long = "word " * 100 + "\n\nMore."
+    found = method(long)
+    assert found["summary"].endswith("...")
+    assert found["description"] == long
+    found = method("A \ud800 B.\n\nArgs:\n    a: \udfff é")
+    assert found["summary"] == "A \\ud800 B."
+    assert {each["name"]: each.get("description") for each in found["params"]}["a"] == "\\udfff é"
 
 
 @pytest.mark.parametrize(
@@ -154,19 +159,20 @@ def test_there_may_be_none() -> None:
     ids=lambda text: text[:12].strip(),
 )
 def test_a_text_of_a_megabyte_is_cut(text: str) -> None:
-    found = read_docstring(text, 2000)
-    size = sum(map(len, [found.summary or "", found.description or "", *found.parameters.values()]))
-    assert size <= 2 * 2000
-    assert (found.description or found.summary or "").endswith("...")
+    assert len(orjson.dumps(method(text))) < 100_000
 
 
-def test_what_has_no_form_in_utf_8_is_escaped() -> None:
-    found = read_docstring("A \ud800 B.\n\nArgs:\n    a: \udfff é")
-    assert found.summary == "A \\ud800 B."
-    assert found.parameters == {"a": "\\udfff é"}
+async def test_the_more_methods_the_less_is_said_of_each() -> None:
+    sizes = []
+    for count in (1, 100, 800):
+        server = Server()
+        for n in range(count):
 
+            def it() -> None: ...
 
-def test_the_more_methods_the_less_is_said_of_each() -> None:
-    assert longest_text(1) == longest_text(100) == 16_384
-    assert longest_text(10_000) < 1000
-    assert longest_text(10**9) == 500
+            it.__doc__ = "Short.\n\n" + "long " * 4000
+            server.add(it, name=f"m{n}")
+        methods = (await document_of(server))["methods"]
+        sizes.append(len(methods["m0"]["description"]))
+    assert sizes[0] == sizes[1] > 10_000
+    assert sizes[2] < 0.9 * sizes[0]

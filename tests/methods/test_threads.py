@@ -1,210 +1,146 @@
-"""The pool of daemon threads: order, bounds, and cancelled calls."""
+"""Threads of a server: as many as are needed, in order, and nothing is kept of calls that were given up."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
-from concurrent.futures import wait
+from typing import Any
 
 import pytest
 
-from rpcstream.methods.threads import DaemonExecutor, DaemonThreads, HandlerFailed
+from rpcstream import Client, InternalError, Limits, RpcError, Server
+from rpcstream.testing import memory_client, serve_in_thread
+
+from ..kit import notification, raw_peers, request, until
 
 
-class Busy:
-    """A pool whose only thread is kept until `release`."""
+class Pool:
+    """A server with threads, in which `note` notes its argument, and `block` waits."""
 
-    def __init__(self) -> None:
-        self.pool = DaemonThreads(1, "test-busy")
+    def __init__(self, **options: Any) -> None:
+        self.server = Server(drain_timeout=0.1, **options)
         self.release = threading.Event()
-        entered = threading.Event()
+        self.ran: list[Any] = []
+        self.threads: set[str] = set()
+        self.server.add(self.block, name="block", offload="thread")
+        self.server.add(self.note, name="note", offload="thread")
 
-        def block() -> None:
-            entered.set()
-            assert self.release.wait(20)
+    def block(self) -> None:
+        self.ran.append("block")
+        assert self.release.wait(20)
 
-        self.blocking = self.pool.submit(block)
-        assert entered.wait(20)
-
-
-@pytest.fixture
-def busy() -> Iterator[Busy]:
-    made = Busy()
-    yield made
-    made.release.set()
-    made.pool.close()
+    def note(self, value: Any) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.ran.append(value)
 
 
-def test_calls_that_were_cancelled_while_no_thread_was_free_leave_nothing(busy: Busy) -> None:
-    def come_and_go(calls: int) -> None:
-        payload = b"x" * 1000
-        for _ in range(calls):
-            assert busy.pool.submit(lambda: payload).cancel()
+async def test_calls_that_were_cancelled_while_no_thread_was_free_leave_nothing() -> None:
+    pool = Pool(threads=1, limits=Limits(max_calls=50))
+    async with raw_peers(pool.server) as connect:
+        raw = await connect()
+        raw.call("block", id="block")
+        await until(lambda: pool.ran)
 
-    come_and_go(1000)
-    before = sys.getallocatedblocks()
-    come_and_go(100_000)
-    after = sys.getallocatedblocks()
-    assert busy.pool.waiting == 0
-    assert busy.pool.kept <= 2
-    assert after - before < 1000
+        async def come_and_go(times: int) -> None:
+            for _ in range(times):
+                raw.send(*[request("note", "x" * 100, id=n) for n in range(20)])
+                raw.send(*[notification("$/cancelRequest", id=n) for n in range(20)])
+                assert {each["error"]["code"] for each in await raw.receive_many(20)} == {-32800}
 
-
-def test_the_queue_keeps_no_more_than_waited_at_the_same_time(busy: Busy) -> None:
-    for _ in range(20):
-        waiting = [busy.pool.submit(lambda: None) for _ in range(100)]
-        assert busy.pool.waiting == 100
-        assert busy.pool.kept <= 200
-        for future in waiting:
-            future.cancel()
-    assert busy.pool.kept <= 100
-
-
-def test_calls_run_in_the_order_in_which_they_came(busy: Busy) -> None:
-    ran: list[int] = []
-    futures = [busy.pool.submit(lambda number=number: ran.append(number)) for number in range(50)]  # type: ignore[misc]
-    for future in futures[::3]:
-        future.cancel()
-    futures += [busy.pool.submit(lambda number=number: ran.append(number)) for number in range(50, 70)]  # type: ignore[misc]
-    busy.release.set()
-    assert not wait(futures, 20).not_done
-    assert ran == [number for number in range(70) if number >= 50 or number % 3]
+        await come_and_go(50)
+        gc.collect()
+        before = sys.getallocatedblocks()
+        await come_and_go(200)
+        gc.collect()
+        assert sys.getallocatedblocks() - before < 4000
+        pool.release.set()
+        assert (await raw.reply())["id"] == "block"
+    assert pool.ran == ["block"]
 
 
-def test_every_call_that_is_not_cancelled_runs_whoever_cancels_meanwhile() -> None:
-    """Cancels from two other threads, while four take calls."""
-    pool, ran = DaemonThreads(4, "test-race"), set[int]()
-    try:
-        go = threading.Event()
-        for _ in range(4):
-            pool.submit(lambda: go.wait(20))
-        futures = [pool.submit(lambda number=number: ran.add(number)) for number in range(20_000)]  # type: ignore[misc]
-        cancelled: list[set[int]] = [set(), set()]
-
-        def cancel(which: int) -> None:
-            for number in range(which, len(futures), 3):
-                if futures[number].cancel():
-                    cancelled[which].add(number)
-
-        others = [threading.Thread(target=cancel, args=(which,)) for which in (0, 1)]
-        for other in others:
-            other.start()
-        go.set()
-        for other in others:
-            other.join()
-        assert not wait(futures, 20).not_done
-        assert ran == set(range(20_000)) - cancelled[0] - cancelled[1]
-    finally:
-        pool.close()
+async def test_calls_run_in_the_order_in_which_they_came_but_for_those_that_are_cancelled() -> None:
+    pool = Pool(threads=1)
+    async with raw_peers(pool.server) as connect:
+        raw = await connect()
+        raw.send(request("block", id="block"), *[request("note", n, id=n) for n in range(50)])
+        raw.send(*[notification("$/cancelRequest", id=n) for n in range(0, 50, 3)])
+        assert {(await raw.reply())["id"] for _ in range(0, 50, 3)} == set(range(0, 50, 3))
+        raw.send(*[request("note", n, id=n) for n in range(50, 70)])
+        pool.release.set()
+        await raw.receive_many(1 + 33 + 20)
+    assert pool.ran == ["block", *(n for n in range(70) if n >= 50 or n % 3)]
 
 
-def test_threads_are_started_as_they_are_needed_and_no_more_than_allowed() -> None:
-    pool = DaemonThreads(3, "test-size")
+async def test_every_call_that_is_not_cancelled_runs_whoever_cancels_meanwhile() -> None:
+    pool = Pool(threads=4)
+    async with memory_client(pool.server) as client:
+        calls = [client.submit.note(n) for n in range(1000)]
+        await asyncio.sleep(0)
+        for call in calls[::3]:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await client.note("last")
+    whole = {n for n, call in enumerate(calls) if not call.cancelled()}
+    assert whole | {"last"} <= set(pool.ran)
+    assert len(pool.ran) == len(set(pool.ran))
+
+
+def test_threads_are_started_as_they_are_needed_and_end_with_the_server() -> None:
+    pool, before = Pool(threads=3), set(threading.enumerate())
     barrier = threading.Barrier(4)
-    try:
-        for _ in range(5):
-            pool.submit(lambda: None).result(20)
-        assert _named("test-size") == 1
-        futures = [pool.submit(lambda: barrier.wait(20)) for _ in range(3)]
+    pool.server.add(lambda: barrier.wait(20), name="meet", offload="thread")
+    with serve_in_thread(pool.server) as address, Client(address) as client:
+        for n in range(5):
+            client.note(n)
+        assert len(pool.threads) == 1
+        calls = [client.submit.meet() for _ in range(3)]
         barrier.wait(20)
-        wait(futures, 20)
-        more = [pool.submit(lambda: None) for _ in range(100)]
-        wait(more, 20)
-        assert _named("test-size") == 3
-    finally:
-        pool.close()
+        for call in calls:
+            call.result()
+        for call in [client.submit.note(n) for n in range(100)]:
+            call.result()
+        assert len(pool.threads) <= 3
+    for thread in set(threading.enumerate()) - before:
+        thread.join(20)
+    assert not {each.name for each in threading.enumerate()} & pool.threads
 
 
-def test_close_cancels_what_waits_and_ends_the_threads(busy: Busy) -> None:
-    waiting = busy.pool.submit(lambda: None)
-    busy.pool.close()
-    assert waiting.cancelled()
-    busy.release.set()
-    busy.blocking.result(20)
-    for thread in threading.enumerate():
-        if thread.name.startswith("test-busy"):
-            thread.join(20)
-    assert _named("test-busy") == 0
-    # What tidies up after the end still runs, in a thread that does not stay.
-    assert busy.pool.submit(lambda: 5).result(20) == 5
-
-
-def test_what_would_end_the_program_fails_one_call(busy: Busy) -> None:
-    busy.release.set()
-    for error in (SystemExit(1), KeyboardInterrupt(), StopIteration(1)):
-        with pytest.raises(HandlerFailed):
-            busy.pool.submit(lambda error=error: _throw(error)).result(20)  # type: ignore[misc]
-    assert busy.pool.submit(lambda: 5).result(20) == 5
-
-
-def test_without_a_further_thread_calls_wait_for_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    pool = DaemonThreads(4, "test-none")
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "start", fail)
-            with pytest.raises(RuntimeError, match="no thread"):
-                pool.submit(lambda: 1)
-            assert pool.waiting == 0
-        assert pool.submit(lambda: 2).result(20) == 2
-        release = threading.Event()
-        blocking = pool.submit(lambda: release.wait(20))
-        monkeypatch.setattr(threading.Thread, "start", fail)
-        waiting = pool.submit(lambda: 3)
-        release.set()
-        assert blocking.result(20)
-        assert waiting.result(20) == 3
-    finally:
-        pool.close()
-
-
-def test_what_a_call_that_failed_held_is_let_go_at_once(busy: Busy) -> None:
+async def test_what_a_call_that_failed_held_is_let_go_at_once() -> None:
     class Held:
         pass
 
-    gone = threading.Event()
+    server, gone = Server(threads=1), threading.Event()
 
+    @server(offload="thread")
     def fail() -> None:
         held = Held()
         weakref.finalize(held, gone.set)
-        raise LookupError("not there")
+        raise RpcError(5, "no")  # which is not logged: the log may keep it
 
-    busy.release.set()
-    gc.disable()
-    try:
-        future = busy.pool.submit(fail)
-        assert isinstance(future.exception(20), LookupError)
-        del future
-        assert gone.wait(20)
-    finally:
-        gc.enable()
-
-
-def test_the_default_executor_waits_for_what_runs_but_not_for_ever(caplog: pytest.LogCaptureFixture) -> None:
-    release = threading.Event()
-    quick, slow = DaemonExecutor(2, 20.0), DaemonExecutor(2, 0.01)
-    finished = quick.submit(lambda number: number, 7)
-    quick.shutdown()
-    assert finished.result(0) == 7
-    assert not caplog.records
-    hanging = slow.submit(release.wait, 20)
-    slow.shutdown()
-    assert not hanging.done()
-    assert "are left: 1" in caplog.text
-    with pytest.raises(RuntimeError, match="after shutdown"):
-        slow.submit(print)
-    release.set()
-    assert hanging.result(20)
+    async with memory_client(server) as client:
+        gc.disable()
+        try:
+            with pytest.raises(RpcError):
+                await client.fail()
+            await until(gone.is_set)
+        finally:
+            gc.enable()
 
 
-def _named(name: str) -> int:
-    return sum(thread.name.startswith(name) for thread in threading.enumerate())
+async def test_what_would_end_the_program_fails_one_call() -> None:
+    server = Server(threads=1)
+    errors: list[BaseException] = [SystemExit(1), KeyboardInterrupt(), StopIteration(1)]
 
+    @server(offload="thread")
+    def fail() -> None:
+        raise errors.pop()
 
-def _throw(error: BaseException) -> None:
-    raise error
+    server.add(lambda: 5, name="five", offload="thread")
+    async with memory_client(server) as client:
+        while errors:
+            with pytest.raises(InternalError):
+                await client.fail()
+        assert await client.five() == 5

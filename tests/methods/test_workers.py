@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -15,11 +16,9 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, InternalError, Limits, MessageTooLarge, Server
-from rpcstream.methods import workers as pool
-from rpcstream.methods.invoke import Invoker
 from rpcstream.testing import memory_client
 
-from ..internals import invoker_of
+from ..kit import RawPeer, raw_peers, until
 
 if sys.platform == "win32":
     pytest.skip("signals", allow_module_level=True)
@@ -32,12 +31,17 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def serving(workers: Any, processes: int, **limits: Any) -> AsyncIterator[tuple[AsyncClient, Invoker]]:
-    server = Server(processes=processes, drain_timeout=0.01, limits=Limits(**limits))
+async def serving(workers: Any, processes: int, **limits: Any) -> AsyncIterator[tuple[AsyncClient, Server]]:
+    server = Server(processes=processes, drain_timeout=0.01, metrics=True, limits=Limits(**limits))
     for name in ("process_id", "hold", "deaf_hold", "die", "blob", "close_pipe", "odd_result"):
         server.add(getattr(workers, name), offload="process")
     async with memory_client(server) as client:
-        yield client, invoker_of(server)
+        yield client, server
+
+
+def metric(server: Server, name: str) -> float:
+    (value,) = re.findall(rf"^rpcstream_{name}(?:{{.*}})? (\S+)$", server.metrics_text(), re.MULTILINE)
+    return float(value)
 
 
 async def begun(folder: Path, name: str) -> int:
@@ -86,13 +90,10 @@ async def test_when_all_are_killed_at_once_those_at_work_fail_and_the_others_run
 
 
 async def test_workers_that_are_killed_while_they_have_nothing_to_do_fail_no_call(workers: Any) -> None:
-    async with serving(workers, 1) as (client, invoker):
+    async with serving(workers, 1) as (client, server):
         victim = await client.process_id()
-        assert invoker.worker_ids == [victim]
         os.kill(victim, signal.SIGKILL)
-        async with asyncio.timeout(20):
-            while invoker.worker_ids:
-                await asyncio.sleep(0.005)
+        await until(lambda: metric(server, "worker_processes") == 0)
         assert await client.process_id() != victim
 
 
@@ -107,55 +108,17 @@ async def test_a_worker_that_lives_without_its_pipe_is_lost_and_killed(workers: 
         assert await client.process_id() != before
 
 
+@pytest.mark.slow
 async def test_a_function_that_kills_its_worker_each_time_waits_longer_each_time(
-    workers: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    workers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(pool, "LONGEST_PAUSE", 0.3)
     async with serving(workers, 1) as (client, _):
-        results = await asyncio.gather(*[client.submit.die() for _ in range(5)], return_exceptions=True)
-        assert outcomes(results) == (0, 5 * [{"reason": "worker lost"}])
+        results = await asyncio.gather(*[client.submit.die() for _ in range(4)], return_exceptions=True)
+        assert outcomes(results) == (0, 4 * [{"reason": "worker lost"}])
         assert await client.process_id()
     said = [record.getMessage() for record in caplog.records if "ended while it ran 'die'" in record.getMessage()]
-    assert [line.partition("exit status 3")[2] for line in said] == [
-        "",
-        "; the next one starts in 0.1 s",
-        "; the next one starts in 0.2 s",
-        "; the next one starts in 0.3 s",
-        "; the next one starts in 0.3 s",
-    ]
-
-
-def test_pauses_grow_up_to_some_seconds() -> None:
-    assert [pool.pause(early) for early in (-1, 0, 1, 2, 3)] == [0, 0, 0.1, 0.2, 0.4]
-    assert pool.pause(10**6) == pool.LONGEST_PAUSE == 5
-
-
-async def test_workers_that_cannot_start_fail_the_calls_and_are_not_tried_for_each(
-    workers: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool, "SHORTEST_PAUSE", 1000.0)
-    monkeypatch.setattr(pool, "LONGEST_PAUSE", 1000.0)
-    async with serving(workers, 1) as (client, _):
-        with monkeypatch.context() as patch:
-            patch.setattr(pool, "serve_calls", workers.never_ready)
-            results = await asyncio.gather(*[client.submit.process_id() for _ in range(50)], return_exceptions=True)
-            reason = {"reason": "no worker process could be started"}
-            assert outcomes(results) == (0, 50 * [reason])
-    assert len([record for record in caplog.records if "before it was ready" in record.getMessage()]) == 1
-
-
-async def test_a_worker_that_could_not_be_started_may_be_later(workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "SHORTEST_PAUSE", 0.001)
-    async with serving(workers, 1) as (client, _):
-        with monkeypatch.context() as patch:
-            patch.setattr(pool, "serve_calls", workers.never_ready)
-            with pytest.raises(InternalError, match="no worker process could be started"):
-                await client.process_id()
-        async with asyncio.timeout(20):
-            while True:
-                with contextlib.suppress(InternalError):  # until the pause is over
-                    assert await client.process_id() > 0
-                    break
+    pauses = ["", *(f"; the next one starts in {pause} s" for pause in (0.1, 0.2, 0.4))]
+    assert [line.partition("exit status 3")[2] for line in said] == pauses
 
 
 async def test_a_result_over_the_limit_stays_in_its_worker(workers: Any) -> None:
@@ -168,30 +131,18 @@ async def test_a_result_over_the_limit_stays_in_its_worker(workers: Any) -> None
 
 
 async def test_calls_that_are_given_up_before_a_worker_takes_them_are_not_begun(workers: Any, folder: Path) -> None:
-    async with serving(workers, 1) as (client, invoker):
+    async with serving(workers, 1) as (client, _):
         held = client.submit.hold(str(folder), "a")
         await begun(folder, "a")
         late = [client.submit.hold(str(folder), f"late {number}") for number in range(20)]
-        async with asyncio.timeout(20):
-            while invoker.waiting < 20:
-                await asyncio.sleep(0)
-            for future in late:
-                future.cancel()
-            while invoker.waiting:
-                await asyncio.sleep(0)
+        assert await client.call("rpc.ping") == "pong"
+        for future in late:
+            future.cancel()
+        assert await client.call("rpc.ping") == "pong"
         (folder / "release").touch()
         assert await held == "a"
         assert await client.process_id()
     assert not list(folder.glob("late*"))
-
-
-def test_a_call_that_was_given_up_holds_no_arguments() -> None:
-    call = pool.WorkerCall("m", len, ([],), {})
-    assert call.packed()
-    assert call.packed() is None
-    call = pool.WorkerCall("m", len, ([],), {})
-    call.give_up()
-    assert call.packed() is None
 
 
 async def test_a_worker_that_ignores_sigterm_is_killed_when_the_server_ends(workers: Any, folder: Path) -> None:
@@ -203,3 +154,44 @@ async def test_a_worker_that_ignores_sigterm_is_killed_when_the_server_ends(work
             while True:
                 os.kill(worker, 0)
                 await asyncio.sleep(0.01)
+
+
+# -- generators: bounded in their process, since they cannot be stopped from outside ----------------------------------
+
+ENDLESS = 10**12
+
+
+@contextlib.asynccontextmanager
+async def generating(workers: Any) -> AsyncIterator[RawPeer]:
+    server = Server(limits=Limits(max_message_size=200_000), processes=1)
+    server.add(workers.numbers, offload="process")
+    server.add(workers.numbers, name="short", offload="process", timeout=0.3)
+    server.add(workers.texts, offload="process")
+    async with raw_peers(server) as connect:
+        raw = await connect()
+        yield raw
+        assert await raw.result("numbers", 3) == [0, 1, 2]
+
+
+async def test_all_items_come_and_what_is_too_much_stays_in_the_worker(workers: Any) -> None:
+    async with generating(workers) as raw:
+        for to in (0, 1, 255, 256, 257, 3000):
+            assert await raw.result("numbers", to) == list(range(to))
+        for method, params, members in (
+            ("numbers", [ENDLESS], {}),
+            ("texts", [ENDLESS, 10_000], {}),
+            ("numbers", [ENDLESS], {"stream": 5}),
+        ):
+            error = (await raw.reply(method, *params, **members))["error"]
+            assert (error["code"], error["data"]["limit"]) == (-32001, 200_000)
+
+
+async def test_one_whose_caller_gave_up_ends_by_itself(workers: Any, folder: Path) -> None:
+    """By the time-out, which it knows; or it would have the worker for ever."""
+    async with generating(workers) as raw:
+        await raw.result("numbers", 1)  # the worker has started: that is not counted in the short time-out
+        # As a notification nothing is kept, so that no size ends it.
+        note = folder / "notified"
+        raw.send({"jsonrpc": "2.0", "method": "short", "params": [ENDLESS, str(note)]})
+        assert await raw.code("short", ENDLESS) in (-32003, -32001)
+        await until(note.exists)
