@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from rpcstream import Client, ConnectFailed, ConnectionLost, Context, Limits, MessageTooLarge, MethodNotFound, Server
 from rpcstream.peer import deadline
-from rpcstream.process import loop_factory
 from rpcstream.testing import (
     FakeTimeLoop,
     connections_of,
@@ -110,9 +109,8 @@ def test_the_fixture(rpc_server: Callable[[Server], str]) -> None:
 
 def test_plain_asyncio_where_there_is_no_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "uvloop", None)
-    assert loop_factory("auto") is None
-    with pytest.raises(ImportError):
-        loop_factory("uvloop")
+    with pytest.raises(ImportError), serve_in_thread(make_server(), loop="uvloop"):
+        raise AssertionError("it did not start")
     with serve_in_thread(make_server()) as address, Client(address) as client:
         assert client.later("x") == "x"
 

@@ -28,12 +28,10 @@ from rpcstream import (
     RpcError,
     Server,
 )
-from rpcstream.methods.dependency_call import DependencyRunner
-from rpcstream.testing import memory_client, serve_in_thread
+from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
 from tests.methods import worker_functions
 
-from ..internals import record_calls
-from ..kit import until
+from ..kit import raw_peers
 
 #: What happened, in order. Emptied before each test.
 notes: list[Any] = []
@@ -579,10 +577,7 @@ async def test_a_stopping_server_waits_for_clean_up() -> None:
     assert notes == ["closed"]
 
 
-async def test_clean_up_that_does_not_end_is_cancelled_at_the_end(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rpcstream.server.running.CLEAN_UP", 0.01)
+def test_clean_up_that_does_not_end_is_cancelled_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(drain_timeout=0.01)
 
     async def endless_end() -> AsyncIterator[int]:
@@ -596,8 +591,12 @@ async def test_clean_up_that_does_not_end_is_cancelled_at_the_end(
     async def work(number: Annotated[int, Depends(endless_end)]) -> int:
         return number
 
-    async with memory_client(server) as client:
-        assert await client.work() == 1
+    async def test() -> None:
+        async with memory_client(server) as client:
+            assert await client.work() == 1
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(test())
     assert notes == ["cancelled"]
     assert "did not end in time, and is cancelled: 1 calls" in caplog.text
 
@@ -627,16 +626,15 @@ async def test_clean_up_has_all_the_time_it_wants_and_not_what_was_left_to_the_c
             await noted(1)
 
 
-async def test_a_second_cancel_does_not_take_the_clean_up_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    callers: list[asyncio.Task[Any] | None] = []
-    record_calls(monkeypatch, DependencyRunner, "_start_apart", before=lambda: callers.append(asyncio.current_task()))
-    server = Server()
+async def test_a_second_cancel_does_not_take_the_clean_up_away() -> None:
+    server, go = Server(), asyncio.Event()
 
     async def opened() -> AsyncIterator[None]:
         task = asyncio.current_task()
         try:
             yield
         finally:
+            await go.wait()
             # Else the generator was left to the garbage collection.
             notes.append("closed" if asyncio.current_task() is task else "closed elsewhere")
 
@@ -645,18 +643,22 @@ async def test_a_second_cancel_does_not_take_the_clean_up_away(monkeypatch: pyte
         notes.append("begun")
         try:
             await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            (caller,) = callers
-            assert caller is not None
-            caller.cancel()  # as by a deadline, while the client cancels as well
-            raise
+        finally:
+            notes.append("cancelled")
+            await asyncio.sleep(0.02)
 
-    async with server.listening(port=0) as address, AsyncClient(address) as client:
-        call = asyncio.ensure_future(client.call("forever"))
+    async with raw_peers(server) as connect:
+        raw = await connect()
+        raw.call("forever", timeout=0.1)
         await noted("begun")
-        call.cancel()
-        await until(lambda: len(notes) == 2)
-        assert notes == ["begun", "closed"]
+        raw.cancel(1)  # and the deadline comes as well
+        await noted("cancelled")
+        raw.cancel(1)
+        assert await raw.code() in (-32800, -32003)
+        raw.close()
+        go.set()
+        await noted("closed")
+    assert notes == ["begun", "cancelled", "closed"]
 
 
 async def test_batches_and_notifications_have_dependencies_too() -> None:
@@ -773,7 +775,7 @@ def test_what_cannot_be_provided_is_refused_at_registration() -> None:
     assert [name for name in server.methods if not name.startswith("rpc.")] == []
 
 
-def test_a_dependency_that_needs_itself_is_refused() -> None:
+async def test_a_dependency_that_needs_itself_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
 
     def first(value: Annotated[int, Depends(plain_session)]) -> int:
@@ -784,8 +786,10 @@ def test_a_dependency_that_needs_itself_is_refused() -> None:
 
     server.add(work)
     server.dependency_overrides[plain_session] = first
-    with pytest.raises(RegistrationError, match="first depends on itself"):
-        server.methods["work"].dependencies.plan()  # type: ignore[union-attr]
+    async with memory_client(server) as client:
+        with pytest.raises(InternalError):
+            await client.work()
+    assert "first depends on itself" in caplog.text
 
 
 def test_methods_of_a_client_have_none() -> None:

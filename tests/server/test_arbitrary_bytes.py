@@ -11,31 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcstream import Limits, Server
-from rpcstream.transports.memory import join
 
+from ..kit import TRANSPORTS, RawPeer
 from ..kit.example_count import example_count
-
-
-class Peer(asyncio.Protocol):
-    """The other end of a connection in memory: keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.received = b""
-        self.lost = asyncio.Event()
-        self.transport: Any = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.received += data
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost.set()
-
-    def replies(self) -> list[Any]:
-        assert not self.received or self.received.endswith(b"\n")
-        return [orjson.loads(line) for line in self.received.splitlines()]
 
 
 def make_server() -> Server:
@@ -60,37 +38,32 @@ def make_server() -> Server:
     return server
 
 
-async def converse(pieces: list[bytes], *, end: bool = True) -> tuple[list[Any], list[Any]]:
+async def converse(pieces: list[bytes]) -> tuple[list[Any], list[Any]]:
     """Replies to the pieces, and to a call on the same connection after them (or on a new one, if that has ended)."""
-    async with make_server().in_memory() as accept:
-        peer = Peer()
-        join(peer, accept())
+    async with TRANSPORTS["memory"].serving(make_server(), None) as endpoint:
+        peer: RawPeer = await endpoint.join(RawPeer)
         for piece in pieces:
-            peer.transport.write(piece)
+            peer.write(piece)
             await asyncio.sleep(0)
-        peer.transport.write(b"\n" if pieces and not pieces[-1].endswith(b"\n") else b"")
-        while not await settled(peer):
-            pass
-        before = peer.replies()
-        if peer.lost.is_set():
-            peer = Peer()
-            join(peer, accept())
-        start = len(peer.replies())
-        peer.transport.write(b'{"jsonrpc":"2.0","method":"add","params":[1],"id":"probe"}\n')
-        while not await settled(peer):
-            pass
-        after = peer.replies()[start:]
+        peer.write(b"\n" if pieces and not pieces[-1].endswith(b"\n") else b"")
+        before = await heard(peer)
+        if peer.is_over:
+            peer = await endpoint.join(RawPeer)
+        peer.send(b'{"jsonrpc":"2.0","method":"add","params":[1],"id":"probe"}')
+        after = await heard(peer)
         peer.transport.write_eof()
-        await peer.lost.wait()
+        await peer.rest()
         return before, after
 
 
-async def settled(peer: Peer) -> bool:
-    """Whether nothing has come for some turns of the loop."""
-    had = len(peer.received)
-    for _ in range(30):
-        await asyncio.sleep(0)
-    return len(peer.received) == had
+async def heard(peer: RawPeer) -> list[Any]:
+    """All that comes, until nothing has come for some turns of the loop."""
+    had = -1
+    while had < len(peer.inbox):
+        had = len(peer.inbox)
+        for _ in range(30):
+            await asyncio.sleep(0)
+    return [orjson.loads(peer.inbox.popleft()) for _ in range(had)]
 
 
 def run(coroutine: Any) -> Any:

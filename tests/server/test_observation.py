@@ -17,7 +17,6 @@ import orjson
 import pytest
 
 from rpcstream import CallNext, Client, Context, Hub, InvalidParams, Limits, MethodCall, RpcError, Server
-from rpcstream.observe.metrics import MAX_OWN_CODES, OTHER, UNKNOWN
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread, wait_until_idle
 from rpcstream.wire import envelope
 
