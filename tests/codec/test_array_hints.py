@@ -7,28 +7,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import ml_dtypes
 import numpy as np
-import orjson
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream.codec import Codec, Shape
+from rpcstream.codec import Shape
 
-codec = Codec()
-
-
-def sent(value: Any) -> dict[str, Any]:
-    return dict(orjson.loads(codec.dumps(value)))
-
-
-def rich(hint: Any) -> Any:
-    found = codec.rich_hint(hint)
-    assert found is not None
-    return found
-
-
-def same(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-
+from .values import codec, rich, same, sent
 
 T = TypeVar("T", bound=np.floating[Any])
 C = TypeVar("C", np.float32, np.int8)

@@ -13,33 +13,22 @@ from hypothesis import strategies as st
 
 from rpcstream import Limits
 from rpcstream.codec import Codec, payloads
-from rpcstream.codec.payloads import Attachment, FrameLine
+from rpcstream.codec.payloads import Attachment
 from rpcstream.errors import InvalidRequest, MessageTooLarge, ParseError
-from rpcstream.wire.binary_frame import ATTACHED_MAX, ATTACHED_MIN, parts_of_frame
+from rpcstream.wire.binary_frame import ATTACHED_MAX, ATTACHED_MIN
 from rpcstream.wire.buffers import AttachedMessage, MessageParts
-from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import BinaryFrame
 
 from ..kit.example_count import example_count
-from ..wire.frame_model import TakesAll
+from .values import read_frame
 
 CODEC = Codec()
-
-
-def received(message: Any) -> tuple[Any, FrameLine]:
-    """The message as the other end parses it, and its line."""
-    (frame,) = LineFramer(max_size=10**9, intake=TakesAll()).feed(b"".join(map(bytes, parts_of_frame(message))))
-    assert isinstance(frame, BinaryFrame)
-    assert frame.refusal is None, frame.refusal.data
-    parsed, line = frame.content
-    return parsed, line
 
 
 def there_and_back(value: Any) -> Any:
     """The value that the other end has, sent in a frame if it can be."""
     message = CODEC.serialize({"value": value}, binary=True)
     if isinstance(message, AttachedMessage):
-        parsed, _ = received(message)
+        parsed, _ = read_frame(message)
     else:
         parsed, _ = CODEC.parse(bytes(message))
     return CODEC.decode(parsed["value"])
@@ -77,16 +66,8 @@ def test_as_text_it_is_what_is_sent_without_frames() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        {"$bin": 0},
-        {"a": {"$bin": "x"}},
-        [{"$bin": 0, "x": 1}],
-        '{"$bin":0}',
-        "$bin",
-        "a \x00 b",
-        {'x"$bin': 1},
-        orjson.Fragment(b'{"\\u0024bin":0}'),
-        [2**70, -(2**70)],
-        1e300,
+        *({"$bin": 0}, {"a": {"$bin": "x"}}, [{"$bin": 0, "x": 1}], '{"$bin":0}', "$bin", "a \x00 b", {'x"$bin': 1}),
+        *(orjson.Fragment(b'{"\\u0024bin":0}'), [2**70, -(2**70)], 1e300),
     ],
 )
 def test_other_values_beside_an_array_stay_what_they_are(value: Any) -> None:
@@ -141,7 +122,7 @@ def test_a_bool_array_of_other_bytes() -> None:
 
 def test_received_arrays_own_memory_that_nothing_else_uses() -> None:
     message = CODEC.serialize({"value": np.arange(5000)}, binary=True)
-    parsed, line = received(message)
+    parsed, line = read_frame(message)
     (attachment,) = line.attachments
     first, second = (np.asarray(CODEC.decode(parsed["value"])) for _ in range(2))
     assert np.shares_memory(first, attachment.memory)

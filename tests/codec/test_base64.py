@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from typing import Any
 
 import numpy as np
@@ -14,18 +13,20 @@ from rpcstream import Codec, Limits
 from rpcstream.codec.hints import hint_checker
 from rpcstream.codec.image_files import image_weight
 
+from .images import file_of
+
 codec = Codec()
-FILE = "it looks like the path of a file; send the bytes of the file as base64"
 
 
 def png(size: tuple[int, int] = (3, 2), form: str = "png") -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", size, "red").save(out, form)
-    return out.getvalue()
+    return file_of(Image.new("RGB", size, "red"), form)
 
 
-def text_of(data: bytes) -> str:
+def encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
+
+
+FILE = "it looks like the path of a file; send the bytes of the file as base64"
 
 
 BYTES = bytes(range(256)) * 3
@@ -49,9 +50,9 @@ BYTES = bytes(range(256)) * 3
         (base64.urlsafe_b64encode(BYTES).decode(), "it is URL-safe base64; send the standard alphabet"),
         (base64.urlsafe_b64encode(BYTES).decode().rstrip("="), "it is URL-safe base64; send the standard alphabet"),
         (base64.encodebytes(BYTES).decode(), "it has line breaks or blanks; send it as one line without any"),
-        (text_of(BYTES) + "\n", "it has line breaks or blanks; send it as one line without any"),
-        (" " + text_of(BYTES), "it has line breaks or blanks; send it as one line without any"),
-        (text_of(b"a").rstrip("="), "the padding ('=') at its end is missing or wrong"),
+        (encoded(BYTES) + "\n", "it has line breaks or blanks; send it as one line without any"),
+        (" " + encoded(BYTES), "it has line breaks or blanks; send it as one line without any"),
+        (encoded(b"a").rstrip("="), "the padding ('=') at its end is missing or wrong"),
         ("A" * 9, "the padding ('=') at its end is missing or wrong"),
         ("AAAA\x1b[31m" + "A" * 9000, r"there is '\x1b' at position 4"),
         ("AAAA{AAA", "there is '{' at position 4"),
@@ -75,25 +76,25 @@ def test_what_is_not_base64_is_told_what_to_send(hint: Any, text: str, reason: s
 @pytest.mark.parametrize("form", ["png", "jpeg", "webp", "gif"])
 def test_a_data_url_is_an_image(form: str) -> None:
     for head in (f"data:image/{form};base64,", f"DATA:Image/{form.upper()};Base64,"):
-        image = hint_checker(Image.Image, codec)(head + text_of(png(form=form)))
+        image = hint_checker(Image.Image, codec)(head + encoded(png(form=form)))
         assert image.size == (3, 2)
 
 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("data:image/jpeg;base64," + text_of(png()), "the file is not jpeg"),
-        ("data:image/bmp;base64," + text_of(png(form="bmp")), "of type 'image/bmp', and must be of one of image/png"),
-        ("data:text/plain;base64," + text_of(png()), "of type 'text/plain', and must be"),
-        ("data:png;base64," + text_of(png()), "must have the form data:TYPE/SUBTYPE;base64,PAYLOAD"),
-        ("data:;base64," + text_of(png()), "of type '', and must be of one of"),
-        ("data:image/png," + text_of(png()), "must have the form"),
-        ("data:image/png;charset=utf-8;base64," + text_of(png()), "must have the form"),
-        ("data:image/png;base64;" + text_of(png()), "must have the form"),
+        ("data:image/jpeg;base64," + encoded(png()), "the file is not jpeg"),
+        ("data:image/bmp;base64," + encoded(png(form="bmp")), "of type 'image/bmp', and must be of one of image/png"),
+        ("data:text/plain;base64," + encoded(png()), "of type 'text/plain', and must be"),
+        ("data:png;base64," + encoded(png()), "must have the form data:TYPE/SUBTYPE;base64,PAYLOAD"),
+        ("data:;base64," + encoded(png()), "of type '', and must be of one of"),
+        ("data:image/png," + encoded(png()), "must have the form"),
+        ("data:image/png;charset=utf-8;base64," + encoded(png()), "must have the form"),
+        ("data:image/png;base64;" + encoded(png()), "must have the form"),
         ("data:", "must have the form"),
         ("data:image/" + "x" * 10_000 + ";base64,AAAA", "must have the form"),
         ("data:image/" + "x" * 100 + ";base64,AAAA", "of type 'image/xxxxxx"),
-        ("data:image/png;base64, " + text_of(png()), "line breaks or blanks"),
+        ("data:image/png;base64, " + encoded(png()), "line breaks or blanks"),
         ("data:image/png;base64,", "the file is not png"),
     ],
     ids=lambda text: text[:40],
@@ -106,12 +107,12 @@ def test_data_urls_that_are_no_image(url: str, reason: str) -> None:
 
 
 def test_an_image_in_a_data_url_is_under_the_limits() -> None:
-    url = "data:image/png;base64," + text_of(png((100, 100)))
+    url = "data:image/png;base64," + encoded(png((100, 100)))
     small = Codec.of(Limits(max_image_pixels=9_999))
     with pytest.raises(ValueError, match="the limit is 9999"):
         hint_checker(Image.Image, small)(url)
     for form in ("png", "jpeg", "webp"):
-        plain = text_of(png((100, 100), form))
+        plain = encoded(png((100, 100), form))
         for head in ("data:", "Data:"):
             in_url = f"{head}image/{form};base64,{plain}"
             assert image_weight([in_url], codec.image_limits) == image_weight([plain], codec.image_limits) > 10_000
@@ -120,7 +121,7 @@ def test_an_image_in_a_data_url_is_under_the_limits() -> None:
 def test_a_data_url_is_bytes_of_any_type() -> None:
     check = hint_checker(bytes, codec)
     for kind in ("application/octet-stream", "text/plain", "image/svg+xml", ""):
-        assert check(f"data:{kind};base64,{text_of(BYTES)}") == BYTES
+        assert check(f"data:{kind};base64,{encoded(BYTES)}") == BYTES
     assert hint_checker(bytearray, codec)("data:;base64,eA==") == bytearray(b"x")
     for wrong in ("data:text/plain,hello", "data:;base64,e A==", "data:text/plain;charset=utf-8;base64,eA=="):
         with pytest.raises(ValueError, match=r"data: URL must have|not base64"):

@@ -233,18 +233,10 @@ def test_shape() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"format": "gif"},
-        {"format": "PNG"},
-        {"format": "GIF"},
-        {"quality": 50},
-        {"format": "jpeg", "quality": 0},
-        {"format": "jpeg", "quality": 101},
-        {"format": "jpeg", "quality": 50.5},
-        {"format": "webp", "quality": 50, "lossless": True},
-        {"format": "jpeg", "lossless": True},
-        {"compression": 10},
-        {"compression": -1},
-        {"compression": True},
+        *({"format": "gif"}, {"format": "PNG"}, {"format": "GIF"}, {"quality": 50}),
+        *({"format": "jpeg", "quality": 0}, {"format": "jpeg", "quality": 101}, {"format": "jpeg", "quality": 50.5}),
+        *({"format": "webp", "quality": 50, "lossless": True}, {"format": "jpeg", "lossless": True}),
+        *({"compression": 10}, {"compression": -1}, {"compression": True}),
     ],
     ids=str,
 )

@@ -7,39 +7,16 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from rpcstream.codec import Codec
 from rpcstream.errors import EncodeError
 
 from ..kit.example_count import example_count
-
-codec = Codec()
-
-
-def sent(value: Any) -> dict[str, Any]:
-    return dict(orjson.loads(codec.dumps(value)))
-
-
-def received(value: Any) -> Any:
-    return codec.decode(sent(value))
-
-
-def rich(hint: Any) -> Any:
-    found = codec.rich_hint(hint)
-    assert found is not None
-    return found
-
-
-def same(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
-    """Dtype with byte order, shape, and every bit."""
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-
+from .values import codec, received, rich, same, sent
 
 dtypes = (
     hnp.boolean_dtypes()

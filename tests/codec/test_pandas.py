@@ -18,19 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream import Codec, EncodeError
+from rpcstream import EncodeError
 
 from ..kit.example_count import example_count
-
-codec = Codec()
-
-
-def sent(value: Any) -> Any:
-    return orjson.loads(codec.dumps(value))
-
-
-def received(value: Any) -> Any:
-    return codec.decode([sent(value)])[0]  # type: ignore[index]
+from .values import codec, received, sent
 
 
 def assert_same(found: Any, value: Any) -> None:
@@ -80,26 +71,17 @@ COLUMNS = [
     series(pd.IntervalIndex.from_tuples([(0.0, 1.0), None, (2.0, 3.0)], closed="both"), None),
     series(pd.interval_range(pd.Timestamp("2020", tz="UTC"), periods=3), None),
     series(pd.Categorical([1, None, 3], categories=[3, 1, 7], ordered=True), None),
-    series(pd.Categorical(DAYS.tz_localize("UTC")), None),
-    series(pd.cut([1, 2, 3], 2), None),
-    series(pd.Categorical([None] * 3), None),
-    series([1, 2, None], "int64[pyarrow]"),
+    *(series(pd.Categorical(DAYS.tz_localize("UTC")), None), series(pd.cut([1, 2, 3], 2), None)),
+    *(series(pd.Categorical([None] * 3), None), series([1, 2, None], "int64[pyarrow]")),
     series([[1], None, []], pd.ArrowDtype(pa.list_(pa.int8()))),
     series([datetime.datetime(2020, 1, 1), None], pd.ArrowDtype(pa.timestamp("us", "Europe/Oslo"))),
     *(series(["a", missing, "b"]) for missing in ("c", None, float("nan"), pd.NA)),
     *(series([missing] * 3) for missing in (None, float("nan"), pd.NA, pd.NaT)),
-    series([b"a", None, b""]),
-    series([True, None, False]),
-    series([1, None, 2]),
-    series([1.5, None, 2.5]),
+    *(series([b"a", None, b""]), series([True, None, False]), series([1, None, 2]), series([1.5, None, 2.5])),
     series([datetime.date(2020, 1, 1), None, datetime.date(1, 1, 1)]),
-    series([datetime.time(1, 2, 3, 4), None]),
-    series([datetime.datetime(2020, 1, 1), None]),
-    series([datetime.timedelta(1), None]),
-    series([Decimal("1.10"), None, Decimal("2.00")]),
-    series([[1, 2], None, []]),
-    series([[{"a": [None, "x"]}], None]),
-    series([]),
+    *(series([datetime.time(1, 2, 3, 4), None]), series([datetime.datetime(2020, 1, 1), None])),
+    *(series([datetime.timedelta(1), None]), series([Decimal("1.10"), None, Decimal("2.00")])),
+    *(series([[1, 2], None, []]), series([[{"a": [None, "x"]}], None]), series([])),
 ]
 
 
@@ -115,19 +97,12 @@ def test_columns_come_back_as_they_are(column: Any) -> None:
 
 
 INDEXES = [
-    pd.RangeIndex(3),
-    pd.RangeIndex(5, -5, -3, name="r"),
-    pd.RangeIndex(0),
-    pd.Index([]),
-    pd.Index([], dtype="i8"),
-    pd.Index(["a", "b"], name=pd.Timestamp("2020")),
-    pd.Index([1, 2], name=("a", ("b", None, 1.5, True))),
-    pd.date_range("2020", periods=4, freq="2h"),
+    *(pd.RangeIndex(3), pd.RangeIndex(5, -5, -3, name="r"), pd.RangeIndex(0), pd.Index([])),
+    *(pd.Index([], dtype="i8"), pd.Index(["a", "b"], name=pd.Timestamp("2020"))),
+    *(pd.Index([1, 2], name=("a", ("b", None, 1.5, True))), pd.date_range("2020", periods=4, freq="2h")),
     pd.date_range("2020", periods=4, freq="W-WED", tz="Europe/Oslo"),
-    pd.date_range("2020", periods=4, freq="ME"),
-    pd.date_range("2020", periods=4, freq="-1D"),
-    pd.bdate_range("2020", periods=3),
-    pd.timedelta_range(0, periods=3, freq="90min"),
+    *(pd.date_range("2020", periods=4, freq="ME"), pd.date_range("2020", periods=4, freq="-1D")),
+    *(pd.bdate_range("2020", periods=3), pd.timedelta_range(0, periods=3, freq="90min")),
     pd.MultiIndex.from_product([["b", "a"], [1, 2]], names=["x", None]),
     pd.MultiIndex.from_tuples([("a", None), ("b", 1.5)]),
     pd.MultiIndex(levels=[["z", "a", "unused"], [1]], codes=[[0, 1, -1], [0, 0, 0]]),
@@ -197,17 +172,7 @@ def test_what_is_received_can_be_changed() -> None:
     frame["b"] += 1
     assert frame.to_dict("list") == {"a": [7, 2], "b": [2.0, 3.0]}
     for dtype in [
-        "?",
-        "i8",
-        "f2",
-        "D",
-        "M8[ns]",
-        "M8[ns, UTC]",
-        "m8[s]",
-        "Int64",
-        "boolean",
-        "Float32",
-        "int64[pyarrow]",
+        *("?", "i8", "f2", "D", "M8[ns]", "M8[ns, UTC]", "m8[s]", "Int64", "boolean", "Float32", "int64[pyarrow]"),
     ]:
         column = pd.Series([0, 1], dtype=dtype)
         for found in (received(column), received(column.to_frame("x"))["x"]):

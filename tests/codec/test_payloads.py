@@ -49,11 +49,8 @@ def test_a_payload_is_cut_out() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        {"params": [LONG]},
-        {"params": {"data": LONG}},
-        {"params": {"$type": "own", "data": LONG}},
-        {"params": {"$type": ["bytes"], "data": LONG}},
-        {"params": {"$type": "bytes", "date": LONG}},
+        *({"params": [LONG]}, {"params": {"data": LONG}}, {"params": {"$type": "own", "data": LONG}}),
+        *({"params": {"$type": ["bytes"], "data": LONG}}, {"params": {"$type": "bytes", "date": LONG}}),
         {"params": ["ä" * 40_000, "\\" * 40_000, '"' * 20, "a\\", LONG]},
     ],
     ids=["alone", "untagged", "own tag", "no tag", "other member", "escapes"],
@@ -66,13 +63,9 @@ def test_other_long_strings_are_strings(message: Any) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        {LONG: 1},
-        {"a": {LONG: LONG}},
-        ["\x000", LONG],
-        ["\x000", "\x001", LONG, LONG],
+        *({LONG: 1}, {"a": {LONG: LONG}}, ["\x000", LONG], ["\x000", "\x001", LONG, LONG]),
         ["\x007", "\x00", "\x00" + "1" * 5000, "\x00x", "\x00²", LONG],
-        {"x": ["\x000"], "data": LONG, "$type": "bytes"},
-        [str(number) for number in range(5000)] + [LONG],
+        *({"x": ["\x000"], "data": LONG, "$type": "bytes"}, [str(number) for number in range(5000)] + [LONG]),
         [list(range(100_000)), LONG],
     ],
     ids=["key", "keys", "placeholder", "placeholders", "nearly", "payload", "many", "wide"],

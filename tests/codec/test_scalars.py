@@ -14,22 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rpcstream.codec import Codec
 from rpcstream.errors import EncodeError
 
 from ..kit.example_count import example_count
-
-codec = Codec()
-
-
-def sent(value: Any) -> Any:
-    return orjson.loads(codec.dumps([value]))[0]
-
-
-def rich(hint: Any) -> Any:
-    found = codec.rich_hint(hint)
-    assert found is not None
-    return found
+from .values import codec, rich, sent
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,11 @@ import orjson
 import pytest
 from scipy import sparse
 
-from rpcstream import Codec, EncodeError
+from rpcstream import EncodeError
 
-codec = Codec()
+from .values import codec, received
 
 HUGE = 10**12
-
-
-def received(value: Any) -> Any:
-    return codec.decode(orjson.loads(codec.dumps(value)))
 
 
 def parts_of(value: Any) -> list[np.ndarray[Any, Any]]:

@@ -9,26 +9,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 
-from rpcstream import Client, Codec, EncodeError, InvalidParams, Server
+from rpcstream import Client, EncodeError, InvalidParams, Server
 from rpcstream.codec.hints import hint_checker
 from rpcstream.testing import serve_in_thread
 
-codec = Codec()
-
-
-def sent(value: Any) -> Any:
-    return orjson.loads(codec.dumps(value))
-
-
-def received(value: Any) -> Any:
-    return codec.decode([sent(value)])[0]  # type: ignore[index]
-
+from .values import codec, received, sent
 
 WORDS = ["x", None, "of more than twelve bytes"]
 DAY = datetime.datetime(2020, 1, 2, 3, 4, 5, 678901)
@@ -75,11 +65,8 @@ def test_columns_of_arrow_come_back_as_they_are(column: Any) -> None:
 @pytest.mark.parametrize(
     "table",
     [
-        pa.table({}),
-        pa.table({"a": [1, 2]}).select([]),
-        pa.table([[1], ["x"]], names=["same", "same"]),
-        pa.table({"": [1], "ü \n": [2]}),
-        pa.table({"a": pa.chunked_array([[1], [], [2, 3]])}),
+        *(pa.table({}), pa.table({"a": [1, 2]}).select([]), pa.table([[1], ["x"]], names=["same", "same"])),
+        *(pa.table({"": [1], "ü \n": [2]}), pa.table({"a": pa.chunked_array([[1], [], [2, 3]])})),
         pa.table({"a": pa.chunked_array([[number] for number in range(100)])}),
         pa.table({"a": pa.chunked_array([pa.array(["x"]).dictionary_encode(), pa.array(["y"]).dictionary_encode()])}),
         pa.table({"a": range(100_000), "b": ["x" * 10] * 100_000}),
@@ -104,27 +91,19 @@ def series(values: list[Any], dtype: Any) -> Any:
 SERIES = [
     *(series([1, None], getattr(pl, f"{kind}{size}")) for kind in ("Int", "UInt") for size in (8, 16, 32, 64)),
     *(series([1.5, float("nan"), None], dtype) for dtype in (pl.Float32, pl.Float64)),
-    series([True, None, False], pl.Boolean),
-    series(WORDS, pl.String),
-    series([b"a", None, b""], pl.Binary),
-    series([None, None], pl.Null),
-    series([DAY.date(), None], pl.Date),
-    series([DAY.time(), None], pl.Time),
+    *(series([True, None, False], pl.Boolean), series(WORDS, pl.String), series([b"a", None, b""], pl.Binary)),
+    *(series([None, None], pl.Null), series([DAY.date(), None], pl.Date), series([DAY.time(), None], pl.Time)),
     *(series([DAY, None], pl.Datetime(unit, zone)) for unit in ("ms", "us", "ns") for zone in (None, "Europe/Oslo")),
     *(series([datetime.timedelta(seconds=1), None], pl.Duration(unit)) for unit in ("ms", "us", "ns")),
-    series([Decimal("1.10"), None], pl.Decimal(10, 2)),
-    series(["a", "b", None], pl.Categorical),
+    *(series([Decimal("1.10"), None], pl.Decimal(10, 2)), series(["a", "b", None], pl.Categorical)),
     series(["a"], pl.Categorical(pl.Categories("na;me", "nämespace", pl.UInt8))),
     series(["b", "a", None], pl.Enum(["a", "b", "ü;1", "", "unused"])),
-    series([], pl.Enum([])),
-    series([[1], None, []], pl.List(pl.Int8)),
+    *(series([], pl.Enum([])), series([[1], None, []], pl.List(pl.Int8))),
     series([[[1, 2]], None], pl.Array(pl.Int8, (1, 2))),
     series([{"a": 1, "b": ["x"]}, None], pl.Struct({"a": pl.Int8, "b": pl.List(pl.String)})),
-    series([{"": 1}], pl.Struct({"": pl.Int8})),
-    series([["a", "b"], None], pl.List(pl.Categorical)),
+    *(series([{"": 1}], pl.Struct({"": pl.Int8})), series([["a", "b"], None], pl.List(pl.Categorical))),
     series([{"a": "b"}, None], pl.Struct({"a": pl.Enum(["b"])})),
-    series([[Decimal("1.1")]], pl.List(pl.Decimal(5, 1))),
-    series([], pl.Struct({"a": pl.Int8})),
+    *(series([[Decimal("1.1")]], pl.List(pl.Decimal(5, 1))), series([], pl.Struct({"a": pl.Int8}))),
 ]
 
 

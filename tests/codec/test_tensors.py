@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
-import orjson
 import pytest
 
-from rpcstream import Codec, EncodeError, Shape
+from rpcstream import EncodeError, Shape
+
+from .values import codec, sent
 
 torch = pytest.importorskip("torch")
-codec = Codec()
 #: What numpy has by itself.
 NUMPY = [
     *("bool", "float16", "float32", "float64", "complex64", "complex128"),
@@ -25,10 +25,6 @@ DTYPES = [
     "bfloat16",
     *(f"float8_{name}" for name in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")),
 ]
-
-
-def sent(value: Any) -> Any:
-    return orjson.loads(codec.dumps(value))
 
 
 def received(value: Any) -> Any:
