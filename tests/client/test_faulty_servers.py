@@ -160,7 +160,7 @@ def test_a_batch_cancels_what_has_no_answer_yet(scripted: Scripted) -> None:
         line.answer(last, "over")
 
     with Client(scripted(script)) as client:
-        batch = client.batch(timeout=0.5)  # long enough for one answer on a machine with much to do
+        batch = client.batch(timeout=1)  # long enough for one answer on a machine with much to do
         first, second, third = batch.first(), batch.second(), batch.third()
         with pytest.raises(CallTimeout):
             batch.__exit__(None, None, None)

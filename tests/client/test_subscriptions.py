@@ -48,7 +48,8 @@ def entered(*messages: Any) -> Any:
     ],
 )
 async def test_an_entry_that_fails(scripted: Scripted, free_address: str, script: Any, kind: type[Exception]) -> None:
-    async with AsyncClient(free_address if script is None else scripted(script), timeout=0.2) as client:
+    timeout = 0.1 if kind is CallTimeout else 20
+    async with AsyncClient(free_address if script is None else scripted(script), timeout=timeout) as client:
         with pytest.raises(kind):
             await anext(client.subscribe("a"))
 

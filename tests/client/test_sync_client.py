@@ -132,8 +132,8 @@ def test_a_call_that_is_given_up_is_cancelled(client: Client, server: UsualServe
     assert client.add(1, 2) == client.submit.add(1, 2).result() == 3
     name = f"{id(client)}"
     with pytest.raises(TimeoutError):
-        client.wait(f"{name} late", timeout=0.2)
-    assert isinstance(client.submit.wait(f"{name} late future", timeout=0.2).exception(WAIT), TimeoutError)
+        client.wait(f"{name} late", timeout=0.4)
+    assert isinstance(client.submit.wait(f"{name} late future", timeout=0.4).exception(WAIT), TimeoutError)
     with interrupted_when(lambda: f"{name} interrupted" in server.begun):
         client.wait(f"{name} interrupted")
     future = client.submit.wait(f"{name} cancelled")
@@ -418,7 +418,7 @@ def test_streams_end_with_errors(plain: Client, server: UsualServer) -> None:
     with pytest.raises(TypeError, match="positional and named"):
         plain.stream.count(1, n=2)  # `n` is the first one
     with pytest.raises(TimeoutError):
-        list(plain.stream.ticks("late", timeout=0.2))
+        list(plain.stream.ticks("late", timeout=0.4))
     has_ended(server, "late", "stopped")
 
 
