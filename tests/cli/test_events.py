@@ -168,6 +168,7 @@ def test_an_image_standard_input_and_what_is_retained(address: str, run: Run, tm
         (["--subscribe", "x", "--uri", "http://h:1/x"], 2, "use --uri ws://h:1/x\n"),
         (["--subscribe", "x", "--uri", "https://h"], 2, "use --uri wss://h\n"),
         (["--subscribe", "x", "--uri", "http+unix:///run/s"], 2, "use --uri unix:///run/s\n"),
+        (["--subscribe", "x", "--uri", "ho st:1"], 2, "rpcstream: "),
         (["--publish", "x"], 2, ""),
         (["--publish", "x", "hello", "world"], 2, ""),
         (["--publish", "x", "a=1", "b"], 2, ""),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import sparse
 
-from rpcstream import Server, Shape
+from rpcstream import Codec, Server, Shape
 from rpcstream.testing import serve_in_thread
 
 from .conftest import Run, Stranger, on_a_terminal
@@ -343,6 +343,7 @@ NOISE = io.BytesIO()
 Image.effect_noise((32, 32), 50).convert("RGB").save(NOISE, "JPEG", quality=30)
 JPEG = {"$type": "image", "format": "jpeg", "data": b64encode(NOISE.getvalue()).decode()}
 BROKEN = {"$type": "image", "format": "png", "data": "aGVsbG8="}
+ARRAY = json.loads(Codec().dumps(np.arange(3)))
 PIXELS = {"$type": "image", "format": "raw", "mode": "L", "size": [2, 1], "data": "AP8="}
 
 
@@ -397,6 +398,9 @@ def test_what_is_raw(run: Run, stranger: Stranger, tmp_path: Path) -> None:
     for value, data in [("a\u00e9", b"a\xc3\xa9\n"), (b"\xff", b"\xff"), ([1], b"[1]\n"), (None, b"null\n")]:
         assert run("m", "--format", "raw", "-o", out, uri=stranger.giving(value)) == (0, "", "")
         assert Path(out).read_bytes() == data
+    for value, begin in [(JPEG, NOISE.getvalue()), (PIXELS, b"\x89PNG"), (ARRAY, npy(np.arange(3)))]:
+        assert run("m", "--format", "raw", "-o", out, uri=stranger(result=value)) == (0, "", "")
+        assert Path(out).read_bytes().startswith(begin)
     for path in (str(tmp_path), str(tmp_path / "no" / "a"), ""):
         status, _, err = run("m", "-o", path, uri="127.0.0.1:1")
         assert (status, "cannot write" in err) == (2, True)
