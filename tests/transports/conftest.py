@@ -1,4 +1,4 @@
-"""A server for requests over HTTP, and raw connections to it."""
+"""A server that runs for a test, raw connections to it, and what must not be left of them."""
 
 from __future__ import annotations
 
@@ -9,163 +9,127 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from rpcstream import Limits, Server
-from rpcstream.peer.context import CallContext
-from rpcstream.transports import listen
-from rpcstream.transports.http import HttpConnection
-from rpcstream.transports.http_router import HttpRouter
+from rpcstream import Context, Limits, Server
+from rpcstream.testing import ServerConnection, connections_of
 
-from ..internals import connection_table, listener_of
-from ..kit import until
+from ..kit import RawPeer, UsualServer, until
 from ..kit.http import RawHttpConnection
+from ..kit.websocket import RawWebSocket
 
 
-class HttpService:
-    """A server with methods for the tests of HTTP.
+class Served:
+    """A running server, and raw connections to it, which end with the test."""
 
-    Attributes:
-        begun, ended: the values that `hold` was called with; how its calls ended.
-        go: lets `hold` go on.
-        connections: all that the server has made.
-    """
+    def __init__(self, server: Any, address: str) -> None:
+        self.server = server
+        self.address = address.rpartition("//")[2]
+        self._streams: list[RawHttpConnection | RawWebSocket] = []
+        self._lines: list[RawPeer] = []
 
-    def __init__(self, **limits: Any) -> None:
-        self.server = server = Server(limits=Limits(**limits), drain_timeout=5)
-        self.address = ""
-        self.begun: list[Any] = []
-        self.ended: list[Any] = []
-        self.go = asyncio.Event()
-        self.connections: list[HttpConnection] = []
-        self._connections: list[RawHttpConnection] = []
+    async def http(self) -> RawHttpConnection:
+        host, _, port = self.address.rpartition(":")
+        made = RawHttpConnection(*await asyncio.open_connection(host, int(port)))
+        self._streams.append(made)
+        return made
 
-        @server
-        def add(a: int, b: int) -> int:
-            return a + b
+    async def websocket(self, *lines: str, **options: Any) -> RawWebSocket:
+        made = await RawWebSocket.open(self.address, *lines, **options)
+        self._streams.append(made)
+        return made
 
-        @server
-        def echo(value: Any) -> Any:
-            return value
-
-        @server
-        def note(value: Any) -> None:
-            self.begun.append(value)
-
-        @server
-        def ones(count: int) -> NDArray[np.uint8]:
-            return np.ones(count, np.uint8)
-
-        @server
-        async def hold(value: Any) -> Any:
-            self.begun.append(value)
-            try:
-                await self.go.wait()
-            except asyncio.CancelledError:
-                self.ended.append("cancelled")
-                raise
-            self.ended.append(value)
-            return value
-
-        @server
-        async def count(n: int, ctx: CallContext) -> AsyncIterator[int]:
-            ctx.progress("begun")
-            try:
-                for i in range(n):
-                    yield i
-            finally:
-                self.ended.append("count")
-
-        @server
-        async def endless(size: int) -> AsyncIterator[str]:
-            try:
-                while True:
-                    self.begun.append(size)
-                    yield "x" * size
-            finally:
-                self.ended.append("endless")
-
-        @server
-        async def ask_back(ctx: CallContext) -> Any:
-            return await ctx.peer.confirm()
-
-        @server
-        async def total(values: AsyncIterator[int]) -> int:
-            return sum([value async for value in values])
-
-        @server
-        def headers(ctx: CallContext) -> dict[str, str]:
-            return dict(ctx.session.headers)
-
-        @server
-        def who(ctx: CallContext) -> Any:
-            return ctx.session.identity
+    async def line(self) -> RawPeer:
+        made = await RawPeer.open(self.address)
+        self._lines.append(made)
+        return made
 
     @property
-    def listener(self) -> Any:
-        return listener_of(self.server)
+    def connections(self) -> list[ServerConnection]:
+        return connections_of(self.server)
 
-    async def connect(self) -> RawHttpConnection:
-        host, _, port = self.address.rpartition(":")
-        raw_http = RawHttpConnection(*await asyncio.open_connection(host, int(port)))
-        self._connections.append(raw_http)
-        return raw_http
+    async def has_read_all(self) -> None:
+        """Wait until the server has read what was sent before."""
+        other = await self.line()
+        for _ in range(20):
+            assert await other.result("rpc.ping") == "pong"
+        other.close()
 
     async def close(self) -> None:
-        for raw_http in self._connections:
-            await raw_http.close()
-        await until(lambda: not self.listener.sessions and not self.listener.connections)
+        for raw in self._streams:
+            raw.writer.transport.abort()
+        for line in self._lines:
+            line.close()
+        await until(lambda: self.server.stats()["connections"] == 0)
+        assert not (self.server.is_running and self.connections)
 
 
-ServeHttp = Callable[..., Awaitable[HttpService]]
+Serve = Callable[..., Awaitable[Served]]
+
+
+def usual_server(**options: Any) -> UsualServer:
+    """The usual server, and methods that tell what they see of their caller. Limits may stand among the options."""
+    limits = {name: options.pop(name) for name in list(options) if name in LIMITS}
+    server = UsualServer(limits=Limits(**limits), **{"drain_timeout": 5, **options})
+
+    @server
+    def headers(ctx: Context) -> dict[str, str]:
+        return dict(ctx.headers)
+
+    @server
+    def who(ctx: Context) -> Any:
+        return ctx.identity
+
+    @server
+    def total_of(values: np.ndarray) -> int:
+        return int(values.sum())
+
+    @server
+    def fill(size: int) -> str:
+        return "x" * size
+
+    @server
+    async def endless(size: int) -> AsyncIterator[str]:
+        """Texts without end; each is noted by its size, and at the end "endless"."""
+        try:
+            while True:
+                server.noted.append(size)
+                yield "x" * size
+        finally:
+            server.ended.append(("endless", "whole"))
+
+    return server
+
+
+LIMITS = set(Limits.__dataclass_fields__)
 
 
 @pytest.fixture
-async def serve(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServeHttp]:
-    """`service = await serve(access=…, max_message_size=…)`: a server with these hooks and limits.
-
-    After the test, no session and no connection may be left, once the clients have closed theirs.
-    """
-    made = HttpConnection
+async def serve() -> AsyncIterator[Serve]:
+    """`served = await serve(token=…, max_message_size=…)`, or `serve(server)`: runs while the test does."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def begin(
-            *, access: Any = None, routes: Any = None, authenticator: Any = None, websocket: Any = None, **limits: Any
-        ) -> HttpService:
-            service = HttpService(**limits)
-
-            def make(new_session: Any, *, limits: Any, on_close: Any, **_: Any) -> HttpConnection:
-                connection = made(
-                    new_session,
-                    limits=limits,
-                    on_close=on_close,
-                    on_known=connection_table(service.server).replaced,
-                    router=HttpRouter(access, routes, websocket),
-                    authenticator=authenticator,
-                )
-                service.connections.append(connection)
-                return connection
-
-            monkeypatch.setattr(listen, "HttpConnection", make)
-            service.address = await stack.enter_async_context(service.server.listening(port=0))
-            stack.push_async_callback(service.close)
-            return service
+        async def begin(server: Server | None = None, **options: Any) -> Served:
+            server = usual_server(**options) if server is None else server
+            served = Served(server, await server.start(port=0))
+            stack.push_async_callback(server.close)
+            stack.push_async_callback(served.close)
+            return served
 
         yield begin
 
 
 @pytest.fixture
-async def service(serve: ServeHttp) -> HttpService:
+async def served(serve: Serve) -> Served:
     return await serve()
 
 
 @pytest.fixture
-async def raw_http(service: HttpService) -> RawHttpConnection:
-    return await service.connect()
+async def http(served: Served) -> RawHttpConnection:
+    return await served.http()
 
 
-@pytest.fixture
-def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Fails a test in which the server logs an error; tests that expect one clear `caplog`."""
+@pytest.fixture(autouse=True)
+def _nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Fails a test in which an error is logged; tests that expect one clear `caplog`."""
     yield
     assert not [each.getMessage() for each in caplog.get_records("call") if each.levelname == "ERROR"]

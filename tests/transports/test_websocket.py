@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import orjson
@@ -14,19 +13,17 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as foreign_connect
 from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as foreign_serve
-from websockets.exceptions import ConnectionClosedError, ConnectionClosedOK
+from websockets.exceptions import ConnectionClosedOK, InvalidStatus
 
-from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server
-from rpcstream.transports.memory import join
-from rpcstream.transports.websocket import WebSocketStream
+from rpcstream import AsyncClient, ConnectionLost
 from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame, head, masked_parts
 from rpcstream.wire.http_messages import Request
 from rpcstream.wire.upgrade import UpgradeRefusedError, accept_upgrade, check_response, request_upgrade
 
-from ..internals import is_stopping, new_listener_session, start_without_listening
-from ..kit import until
+from ..kit import notification, reply, until
 from ..kit.example_count import example_count
-from .raw_websocket import serving, websocket_connect
+from ..kit.websocket import ACCEPTED
+from .conftest import Serve, Served
 
 GOOD = {
     "host": "localhost",
@@ -35,8 +32,6 @@ GOOD = {
     "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
     "sec-websocket-version": "13",
 }
-#: The answer to that key, as the RFC has it.
-ACCEPTED = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
 
 def asked(method: str = "GET", body: bytes = b"", http10: bool = False, **changes: str | None) -> Request:
@@ -243,64 +238,6 @@ def test_the_head_is_as_short_as_can_be() -> None:
 # -- a client of others at our server -------------------------------------------------------------------------------
 
 
-class Service:
-    """A server with something of everything."""
-
-    def __init__(self, **options: Any) -> None:
-        self.server = server = Server(**options)
-        self.noted: list[Any] = []
-        self.cancelled = 0
-        self.started = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-        @server
-        def add(a: int, b: int) -> int:
-            return a + b
-
-        @server
-        def echo(value: Any) -> Any:
-            return value
-
-        @server
-        def note(value: Any) -> None:
-            self.noted.append(value)
-
-        @server
-        async def wait() -> str:
-            self.started.set()
-            try:
-                await self.go_on.wait()
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
-            return "done"
-
-        @server
-        async def ask_back(ctx: Context, value: int) -> int:
-            answer: int = await ctx.peer.call("double", value)
-            return answer + 1
-
-        @server
-        def count(n: int) -> Iterator[int]:
-            yield from range(n)
-
-        @server
-        async def total(items: AsyncIterator[int]) -> int:
-            return sum([item async for item in items])
-
-        @server
-        async def work(ctx: Context, n: int) -> str:
-            for step in range(n):
-                ctx.progress(step)
-                await asyncio.sleep(0)
-            return "done"
-
-
-@pytest.fixture
-async def service() -> Service:
-    return Service()
-
-
 def text(method: str, *params: Any, **members: Any) -> str:
     return orjson.dumps({"jsonrpc": "2.0", "method": method, "params": list(params), **members}).decode()
 
@@ -311,171 +248,100 @@ async def next_of(socket: ClientConnection | ServerConnection) -> Any:
     return orjson.loads(message)
 
 
-def result(value: Any, id: Any = 1) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "result": value}
+def url_of(served: Served) -> str:
+    return f"ws://{served.address}/"
 
 
-async def test_a_foreign_client_calls(service: Service) -> None:
-    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
-        await socket.send(text("add", 1, 2, id=1))
-        assert await next_of(socket) == result(3)
+async def test_a_foreign_client_calls_and_is_called(served: Served) -> None:
+    offered: Any = ["chat", "jsonrpc"]
+    async with foreign_connect(url_of(served), subprotocols=offered, ping_interval=0.01) as socket:
+        assert socket.subprotocol == "jsonrpc"
         await socket.send(text("add", 1, 2, id="b").encode())
-        assert await next_of(socket) == result(3, "b")
+        assert await next_of(socket) == reply("b", 3)
         await socket.send("[" + text("add", 1, 2, id=1) + "," + text("note", 7) + "," + text("add", 3, 4, id=2) + "]")
-        assert await next_of(socket) == [result(3), result(7, 2)]
-        await socket.send(text("note", 8))
+        assert await next_of(socket) == [reply(1, 3), reply(2, 7)]
         await socket.send("{")
         assert (await next_of(socket))["error"]["code"] == -32700
-        await socket.send(text("nothing", id=3))
-        assert (await next_of(socket))["error"]["code"] == -32601
-        assert service.noted == [7, 8]
-
-
-async def test_a_foreign_clients_subprotocol(service: Service) -> None:
-    offered: Any = ["chat", "jsonrpc"]
-    async with (
-        serving(service.server) as websocket_server,
-        foreign_connect(websocket_server.url, subprotocols=offered) as socket,
-    ):
-        assert socket.subprotocol == "jsonrpc"
-
-
-@pytest.mark.parametrize("size", [10, 1000, 100_000, 3_000_000])
-async def test_messages_of_any_size_and_in_fragments(service: Service, size: int) -> None:
-    value = "ä" * (size // 2)
-    message = text("echo", value, id=1)
-    third = len(message) // 3
-    async with (
-        serving(service.server) as websocket_server,
-        foreign_connect(websocket_server.url, max_size=None) as socket,
-    ):
-        await socket.send(message)
-        assert await next_of(socket) == result(value)
-        await socket.send([message[:third], "", message[third : 2 * third], message[2 * third :]])
-        assert await next_of(socket) == result(value)
-        whole = message.encode()
-        await socket.send([whole[:third], whole[third:]])
-        assert await next_of(socket) == result(value)
-
-
-async def test_a_foreign_client_is_called_back(service: Service) -> None:
-    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
-        await socket.send(text("ask_back", 20, id=1))
+        await socket.send(text("ask", "double", 20, id=1))
         question = await next_of(socket)
         assert (question["method"], question["params"]) == ("double", [20])
-        await socket.send(orjson.dumps(result(40, question["id"])).decode())
-        assert await next_of(socket) == result(41)
-
-
-async def test_items_and_credit(service: Service) -> None:
-    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
+        await socket.send(orjson.dumps(reply(question["id"], 40)).decode())
+        assert await next_of(socket) == reply(1, 40)
         await socket.send(text("count", 3, id=1, stream=2))
         assert [(await next_of(socket))["params"]["value"] for _ in range(2)] == [0, 1]
-        await socket.send(orjson.dumps({"jsonrpc": "2.0", "method": "$/credit", "params": {"id": 1, "n": 5}}).decode())
+        await socket.send(orjson.dumps(notification("$/credit", id=1, n=5)).decode())
         assert (await next_of(socket))["params"]["value"] == 2
-        assert await next_of(socket) == result(None)
-
-
-async def test_progress_and_cancel(service: Service) -> None:
-    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
-        await socket.send(text("work", 2, id=1))
-        steps = []
-        while "method" in (message := await next_of(socket)):
-            steps.append(message["params"])
-        # Those that follow each other too fast may be left out, but for the last one.
-        assert steps[-1] == {"token": 1, "value": 1}
-        assert message == result("done")
+        assert await next_of(socket) == reply(1, None)
         await socket.send(text("wait", id=2))
-        await service.started.wait()
-        await socket.send(orjson.dumps({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 2}}).decode())
+        await until(lambda: served.server.begun)
+        await socket.send(orjson.dumps(notification("$/cancelRequest", id=2)).decode())
         assert (await next_of(socket))["error"]["code"] == -32800
-
-
-async def test_events(service: Service) -> None:
-    async with serving(service.server) as websocket_server, foreign_connect(websocket_server.url) as socket:
+        for payload in (b"", b"x" * 125):
+            await asyncio.wait_for(await socket.ping(payload), 20)
         await socket.send(text("rpc.subscribe", "ticks", id=1))
         assert "result" in await next_of(socket)
         for value in range(3):
-            assert service.server.publish("ticks", value) == 1
-        events = [await next_of(socket) for _ in range(3)]
-        assert [event["method"] for event in events] == ["$/event"] * 3
-        assert [event["params"]["value"] for event in events] == [0, 1, 2]
-    await until(lambda: not service.server.topics)
+            assert served.server.publish("ticks", value) == 1
+        assert [(await next_of(socket))["params"]["value"] for _ in range(3)] == [0, 1, 2]
+        for number in range(100):
+            await socket.send(text("note", number))
+    # Notifications before a goodbye are carried out.
+    await until(lambda: len(served.server.noted) == 101 and not served.server.topics)
+    assert served.server.noted == [7, *range(100)]
+    assert served.server.stats()["closed_for_limits"] == 0
 
 
-async def test_a_foreign_client_pings(service: Service) -> None:
-    async with (
-        serving(service.server) as websocket_server,
-        foreign_connect(websocket_server.url, ping_interval=0.01) as socket,
-    ):
-        for payload in (b"", b"x" * 125):
-            await asyncio.wait_for(await socket.ping(payload), 20)
-        await socket.send(text("add", 1, 2, id=1))
-        assert await next_of(socket) == result(3)
+@pytest.mark.parametrize("size", [10, 1000, 100_000, 3_000_000])
+async def test_messages_of_any_size_and_in_fragments(served: Served, size: int) -> None:
+    value = "ä" * (size // 2)
+    message = text("echo", value, id=1)
+    whole, third = message.encode(), len(message) // 3
+    async with foreign_connect(url_of(served), max_size=None) as socket:
+        for sent in (
+            message,
+            [message[:third], "", message[third : 2 * third], message[2 * third :]],
+            [whole[:third], whole[third:]],
+        ):
+            await socket.send(sent)
+            assert await next_of(socket) == reply(1, value)
 
 
-async def test_a_foreign_client_closes(service: Service) -> None:
-    async with serving(service.server) as websocket_server:
-        socket = await foreign_connect(websocket_server.url)
+async def test_a_foreign_client_closes(served: Served) -> None:
+    socket = await foreign_connect(url_of(served))
+    await socket.send(text("wait", id=1))
+    await until(lambda: served.server.begun)
+    await socket.close(4001, "I have seen enough")
+    assert socket.close_code == 4001
+    await until(lambda: served.server.ended == [(None, "CancelledError")])
+
+
+async def test_the_server_says_goodbye_when_all_is_answered(served: Served) -> None:
+    async with foreign_connect(url_of(served)) as socket:
         await socket.send(text("wait", id=1))
-        await service.started.wait()
-        await socket.close(4001, "I have seen enough")
-        assert socket.close_code == 4001
-        await until(lambda: service.cancelled)
-        assert not websocket_server.streams[0].session.running.handlers
-
-
-async def test_notifications_before_a_goodbye_are_carried_out(service: Service) -> None:
-    @service.server
-    def slow(value: int) -> None:
-        import time
-
-        time.sleep(0.001)
-        service.noted.append(value)
-
-    async with serving(service.server) as websocket_server:
-        async with foreign_connect(websocket_server.url) as socket:
-            for number in range(100):
-                await socket.send(text("slow", number))
-        await until(lambda: len(service.noted) == 100)
-        assert service.noted == list(range(100))
-
-
-async def test_the_server_says_goodbye_when_all_is_answered(service: Service) -> None:
-    websocket_server = serving(service.server)
-    async with foreign_connect((await websocket_server.__aenter__()).url) as socket:
-        await socket.send(text("wait", id=1))
-        await service.started.wait()
-        stopped = asyncio.ensure_future(websocket_server.__aexit__(None, None, None))
-        await until(lambda: is_stopping(service.server))
-        await socket.send(text("add", 1, 2, id=2))  # comes too late
-        service.go_on.set()
+        await until(lambda: served.server.begun)
+        served.server.stop()
         farewell = await next_of(socket)
+        await socket.send(text("add", 1, 2, id=2))  # comes too late
+        served.server.release()
         assert (farewell["method"], farewell["params"]["last"]) == ("$/goAway", 1)
-        assert await next_of(socket) == result("done")
+        assert await next_of(socket) == reply(1, None)
         with pytest.raises(ConnectionClosedOK):
             await socket.recv()
         assert socket.close_code == 1001
-        await stopped
 
 
-async def test_one_too_many_is_told_so() -> None:
-    async with (
-        serving(Server(limits=Limits(max_connections=1))) as websocket_server,
-        foreign_connect(websocket_server.url),
-    ):
-        second = await foreign_connect(websocket_server.url)
-        with pytest.raises(ConnectionClosedError, match="busy") as caught:
-            await second.recv()
-        assert caught.value.rcvd is not None
-        assert caught.value.rcvd.code == 1013
+async def test_one_too_many_is_told_so(serve: Serve) -> None:
+    served = await serve(max_connections=1)
+    async with foreign_connect(url_of(served)):
+        with pytest.raises(InvalidStatus, match="503"):
+            await foreign_connect(url_of(served))
+
+
+# -- our client at a server of others -------------------------------------------------------------------------------
 
 
 def double(value: int) -> int:
     return value * 2
-
-
-# -- our client at a server of others -------------------------------------------------------------------------------
 
 
 async def test_our_client_at_a_foreign_server() -> None:
@@ -489,18 +355,18 @@ async def test_our_client_at_a_foreign_server() -> None:
             seen.append(asked)
             if asked.get("method") == "add":
                 await socket.ping()
-                reply = orjson.dumps(result(sum(asked["params"]), asked["id"]))
-                await socket.send([reply[:5], reply[5:]])
+                said = orjson.dumps(reply(asked["id"], sum(asked["params"])))
+                await socket.send([said[:5], said[5:]])
             elif asked.get("method") == "ask_back":
                 await socket.send(text("double", 4, id="theirs"))
             elif asked.get("id") == "theirs":
-                await socket.send(orjson.dumps(result(asked["result"], seen[-2]["id"])).decode())
+                await socket.send(orjson.dumps(reply(seen[-2]["id"], asked["result"])).decode())
         assert socket.close_code == 1000
         ended.set()
 
     async with foreign_serve(answer, "127.0.0.1", 0, compression=None) as server:
         port = server.sockets[0].getsockname()[1]
-        async with AsyncClient("memory", connect=websocket_connect(port)) as client:
+        async with AsyncClient(f"ws://127.0.0.1:{port}/") as client:
             client(double)
             assert await client.call("add", 1, 2) == 3
             assert await client.call("ask_back") == 8
@@ -519,79 +385,17 @@ async def test_a_foreign_server_closes_while_a_call_waits() -> None:
 
     async with foreign_serve(leave, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with AsyncClient("memory", connect=websocket_connect(port)) as client:
+        async with AsyncClient(f"ws://127.0.0.1:{port}/") as client:
             with pytest.raises(ConnectionLost, match="1011, out of paper"):
                 await client.call("add", 1, 2)
 
 
-# -- both ends ours -------------------------------------------------------------------------------------------------
-
-
-async def test_both_ends_ours(service: Service) -> None:
-    import numpy as np
-
-    async with serving(service.server) as websocket_server, websocket_server.client() as client:
-        client(double)
+async def test_a_trace_sees_every_message(served: Served) -> None:
+    seen: list[tuple[str, Any]] = []
+    async with AsyncClient(
+        url_of(served), trace=lambda way, message: seen.append((way, orjson.loads(message)))
+    ) as client:
+        assert await client.call("echo", ["x" * 200_000]) == ["x" * 200_000]
         assert await client.call("add", 1, 2) == 3
-        assert await client.call("ask_back", 3) == 7
-        assert [item async for item in client.stream("count", 50)] == list(range(50))
-        assert await client.call("total", range(50)) == 1225
-        steps: list[Any] = []
-        assert await client.call("work", 3, on_progress=steps.append) == "done"
-        assert steps[-1] == 2
-        array = np.arange(300_000, dtype=np.float32)
-        assert np.array_equal(await client.call("echo", array), array)
-        async with asyncio.TaskGroup() as group:
-            calls = [group.create_task(client.call("add", n, n)) for n in range(200)]
-        assert [call.result() for call in calls] == [2 * n for n in range(200)]
-        waiting = asyncio.ensure_future(client.call("wait"))
-        await service.started.wait()
-        waiting.cancel()
-        await until(lambda: service.cancelled)
-        await client.notify("note", "last")
-    assert service.noted == ["last"]
-    assert [stream.reason for stream in websocket_server.streams] == [None]
-    assert not any(stream.over_limit for stream in websocket_server.streams)
-    assert service.server.counters.closed_for_limits == 0
-
-
-async def test_a_server_that_stops_is_no_fault(service: Service) -> None:
-    async with serving(service.server) as websocket_server:
-        client = AsyncClient("memory", connect=websocket_connect(websocket_server.port))
-        assert await client.call("add", 1, 2) == 3
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection("127.0.0.1", websocket_server.port)
-    await client.close()
-    assert websocket_server.streams[0].reason is None
-
-
-async def test_in_memory_with_a_trace(service: Service) -> None:
-    """Without a socket, and every message seen at both ends."""
-    seen: list[tuple[str, str, bytes]] = []
-
-    def tracer(end: str) -> Any:
-        return lambda direction, message: seen.append((end, direction, message))
-
-    def trace_of(end: str) -> list[tuple[str, Any]]:
-        return [(direction, orjson.loads(message)) for at, direction, message in seen if at == end]
-
-    async with start_without_listening(service.server) as running:
-
-        async def connect(make_stream: Any) -> Any:
-            limits = service.server.limits
-            sessions = make_stream().session, new_listener_session(running.listener)
-            stream, other = (
-                WebSocketStream(session, limits=limits, client=end == "client", trace=tracer(end))
-                for session, end in zip(sessions, ("client", "server"), strict=True)
-            )
-            join(stream, other)
-            return stream
-
-        async with AsyncClient("memory", connect=connect) as client:
-            assert await client.call("echo", ["x" * 200_000]) == ["x" * 200_000]
-            assert await client.call("add", 1, 2) == 3
-        await until(lambda: not running.listener.sessions)
-    for end, other in (("client", "server"), ("server", "client")):
-        sent = [message for direction, message in trace_of(end) if direction == "send"]
-        assert sent == [message for direction, message in trace_of(other) if direction == "receive"]
-        assert len(sent) == 2
+    assert [way for way, _ in seen] == ["send", "receive"] * 2
+    assert [message["result"] for way, message in seen if way == "receive"] == [["x" * 200_000], 3]

@@ -1,56 +1,51 @@
-"""WebSocket peers that break the rules, flood, do not read, fall silent or vanish: only their connection is closed."""
+"""WebSocket peers that break the rules, send too much, do not read, fall silent or vanish: only they are closed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import socket as sockets
-import ssl
 import struct
 import tracemalloc
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pytest
-import trustme
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from rpcstream import AsyncClient, Limits, RpcError, Server
-from rpcstream.transports import websocket
-from rpcstream.transports.websocket import WebSocketStream
-from rpcstream.wire.frames import BINARY, CLOSE, PING, PONG, TEXT, Close, FrameReader, frame
-from rpcstream.wire.http_messages import Request
+from rpcstream import AsyncClient, Limits, MessageTooLarge
+from rpcstream.testing import FakeTimeLoop
+from rpcstream.wire.frames import Close as CloseFrame
+from rpcstream.wire.frames import FrameReader
 from rpcstream.wire.messages import HEAD_SIZE, Oversize
-from rpcstream.wire.upgrade import accept_upgrade
 
-from ..internals import last_unanswered_ping
-from ..kit import until
-from .raw_websocket import CONTINUATION, RawWebSocket, fragment, frame_head, serving, websocket_connect
+from ..kit import reply, until
+from ..kit.certificates import client_side, server_tls
+from ..kit.example_count import example_count
+from ..kit.websocket import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    PING,
+    PONG,
+    TEXT,
+    RawWebSocket,
+    fragments,
+    frame,
+    frame_head,
+)
+from .conftest import Serve, Served, usual_server
+
+LIMIT = 10_000
+
+#: The most that a frame can say that it has.
+LONGEST = (1 << 63) - 1
 
 
-def with_first(first: int, payload: bytes = b"") -> bytes:
-    return bytes([first]) + frame(TEXT, payload, masked=True)[1:]
-
-
-class Service:
-    """A server with a handler that waits, and one that fills buffers."""
-
-    def __init__(self, **limits: Any) -> None:
-        self.server = server = Server(limits=Limits(**limits))
-        self.started = asyncio.Event()
-        self.cancelled = asyncio.Event()
-
-        @server
-        async def wait() -> None:
-            self.started.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self.cancelled.set()
-
-        @server
-        def fill(size: int) -> str:
-            return "x" * size
+def fragment(opcode: int, payload: bytes, *, final: bool = False, masked: bool = True) -> bytes:
+    return frame(opcode, payload, final=final, masked=masked)
 
 
 # -- broken rules ---------------------------------------------------------------------------------------------------
@@ -58,139 +53,267 @@ class Service:
 BROKEN = {
     "not masked": (frame(TEXT, b"{}", masked=False), 1002, "not masked"),
     "not masked, and long": (frame(TEXT, b"x" * 70_000, masked=False), 1002, "not masked"),
-    "a reserved bit": (with_first(0xC1), 1002, "reserved"),
-    "a reserved bit of a ping": (with_first(0x99), 1002, "reserved"),
-    "a reserved data opcode": (with_first(0x83), 1002, "opcode 0x3"),
-    "a reserved control opcode": (with_first(0x8B), 1002, "opcode 0xb"),
-    "a ping in fragments": (with_first(0x09), 1002, "control frame"),
-    "a long ping": (frame(PING, b"x" * 126, masked=True), 1002, "control frame"),
-    "a long close": (frame(CLOSE, b"\x03\xe8" + b"x" * 124, masked=True), 1002, "control frame"),
+    "a reserved bit": (frame(TEXT, b"", first=0xC1), 1002, "reserved"),
+    "a reserved bit of a ping": (frame(TEXT, b"", first=0x99), 1002, "reserved"),
+    "a reserved data opcode": (frame(TEXT, b"", first=0x83), 1002, "opcode 0x3"),
+    "a reserved control opcode": (frame(TEXT, b"", first=0x8B), 1002, "opcode 0xb"),
+    "a ping in fragments": (frame(TEXT, b"", first=0x09), 1002, "control frame"),
+    "a long ping": (frame(PING, b"x" * 126), 1002, "control frame"),
+    "a long close": (frame(CLOSE, b"\x03\xe8" + b"x" * 124), 1002, "control frame"),
     "a very long pong, of which only the head came": (frame_head(PONG, 1 << 40), 1002, "control frame"),
-    "continues nothing": (with_first(0x80, b"{}"), 1002, "continues no message"),
-    "begins inside another": (fragment(TEXT, b"{") + frame(TEXT, b"{}", masked=True), 1002, "inside another"),
-    "not UTF-8": (frame(TEXT, b'"\xff"', masked=True), 1007, "UTF-8"),
-    "half a character": (frame(TEXT, b'"\xe2\x82', masked=True), 1007, "UTF-8"),
-    "a surrogate": (frame(TEXT, b'"\xed\xa0\x80"', masked=True), 1007, "UTF-8"),
+    "continues nothing": (frame(CONTINUATION, b"{}"), 1002, "continues no message"),
+    "begins inside another": (fragment(TEXT, b"{") + frame(TEXT, b"{}"), 1002, "inside another"),
+    "not UTF-8": (frame(TEXT, b'"\xff"'), 1007, "UTF-8"),
+    "half a character": (frame(TEXT, b'"\xe2\x82'), 1007, "UTF-8"),
+    "a surrogate": (frame(TEXT, b'"\xed\xa0\x80"'), 1007, "UTF-8"),
     "not UTF-8 in a fragment": (fragment(TEXT, b'"\xff'), 1007, "UTF-8"),
-    "half a character in the last one": (
-        fragment(TEXT, b'"\xe2') + fragment(CONTINUATION, b"\x82", final=True),
-        1007,
-        "UTF-8",
-    ),
+    "half a character in the last one": (fragments(TEXT, b'"\xe2', b"\x82"), 1007, "UTF-8"),
     "longer than can be": (frame_head(BINARY, 1 << 63), 1002, "2**63 bytes or more"),
     "the longest that can be said": (frame_head(BINARY, (1 << 64) - 1), 1002, "2**63 bytes or more"),
-    "half a close code": (frame(CLOSE, b"\x03", masked=True), 1002, "half a code"),
+    "half a close code": (frame(CLOSE, b"\x03"), 1002, "half a code"),
     **{
-        f"the close code {code}": (frame(CLOSE, struct.pack("!H", code), masked=True), 1002, str(code))
+        f"the close code {code}": (frame(CLOSE, struct.pack("!H", code)), 1002, str(code))
         for code in (0, 999, 1004, 1005, 1006, 1015, 1100, 2999, 5000, 65535)
     },
-    "a close reason that is not UTF-8": (frame(CLOSE, b"\x03\xe8\xff", masked=True), 1007, "UTF-8"),
+    "a close reason that is not UTF-8": (frame(CLOSE, b"\x03\xe8\xff"), 1007, "UTF-8"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
-async def test_the_peer_is_told_which_rule_it_broke(name: str) -> None:
+async def test_the_peer_is_told_which_rule_it_broke(serve: Serve, name: str) -> None:
     data, code, text = BROKEN[name]
-    service = Service(max_message_size=10_000)
-    async with (
-        serving(service.server) as websocket_server,
-        websocket_server.raw() as other,
-        websocket_server.raw() as raw,
-    ):
-        raw.call("rpc.ping", id=1)
-        raw.call("wait", id=2)
-        await service.started.wait()
-        # What came before, even with the same read, is answered; what comes after is not.
-        raw.call("rpc.ping", id=3)
-        raw.send(data)
-        raw.call("rpc.ping", id=4)
-        close = await raw.closed()
-        assert close is not None
-        assert close.code == code
-        assert text in close.reason
-        assert [(await raw.reply())["id"] for _ in range(2)] == [1, 3]
-        assert await raw.reply() is None
-        await service.cancelled.wait()
-        assert websocket_server.streams[1].reason == close.reason
-        assert not websocket_server.streams[1].over_limit
-        assert await other.result("rpc.ping") == "pong"
-    assert service.server.counters.closed_for_limits == 0
+    served = await serve(max_message_size=LIMIT)
+    other, raw = await served.websocket(), await served.websocket()
+    raw.call("rpc.ping", id=1)
+    raw.call("wait", id=2)
+    await until(lambda: served.server.begun)
+    # What came before, even with the same read, is answered; what comes after is not.
+    raw.call("rpc.ping", id=3)
+    raw.send(data)
+    raw.call("rpc.ping", id=4)
+    close = await raw.closed()
+    assert close is not None
+    assert (close.code, text in close.reason) == (code, True)
+    assert [each["id"] for each in await raw.rest()] == [1, 3]
+    await until(lambda: served.server.ended == [(None, "CancelledError")])
+    assert await other.result("rpc.ping") == "pong"
+    assert served.server.stats()["closed_for_limits"] == 0
 
 
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("name", BROKEN)
-async def test_the_same_however_it_is_cut(name: str, size: int) -> None:
+def test_the_same_however_it_is_cut(name: str, size: int) -> None:
     data, code, text = BROKEN[name]
-    reader = FrameReader(masked=True, max_size=10_000)
+    reader = FrameReader(masked=True, max_size=LIMIT)
     for at in range(0, len(data), size):
         assert reader.feed(data[at : at + size]) == []
         assert not reader.pings
     assert reader.fault is not None
-    assert reader.fault.code == code
-    assert text in reader.fault.reason
-    assert reader.feed(frame(TEXT, b"1", masked=True)) == []
+    assert (reader.fault.code, text in reader.fault.reason) == (code, True)
+    assert reader.feed(frame(TEXT, b"1")) == []
 
 
-async def test_a_server_that_masks_loses_the_client() -> None:
+def test_a_server_that_masks_loses_the_client() -> None:
     reader = FrameReader(masked=False, max_size=1000)
-    assert reader.feed(frame(TEXT, b"1", masked=True)) == []
+    assert reader.feed(frame(TEXT, b"1")) == []
     assert reader.fault is not None
     assert reader.fault.code == 1002
 
 
-async def test_a_reason_that_is_too_long_for_its_frame() -> None:
-    payload = Close(1013, "ä" * 100).payload
+def test_a_reason_that_is_too_long_for_its_frame() -> None:
+    payload = CloseFrame(1013, "ä" * 100).payload
     assert len(payload) <= 125
     assert payload[2:].decode() == "ä" * 61
+
+
+# -- messages over the limit ----------------------------------------------------------------------------------------
+
+
+def request(size: int, id: Any = 7) -> bytes:
+    """A request of so many bytes, which begins with its id."""
+    start = orjson.dumps({"jsonrpc": "2.0", "id": id, "method": "echo"})[:-1] + b',"params":["'
+    return start + b"x" * (size - len(start) - 3) + b'"]}'
+
+
+def too_long(size: int, id: Any = 7) -> dict[str, Any]:
+    """The answer to it: the very same that the line stream gives."""
+    message = f"Message too large: {size} bytes or more, the server's limit is {LIMIT} bytes"
+    data = {"size": size, "limit": LIMIT, "side": "server"}
+    return {"jsonrpc": "2.0", "id": id, "error": {"code": -32001, "message": message, "data": data}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (frame(TEXT, request(LIMIT)), None),
+        (fragments(TEXT, request(LIMIT)[:9999], request(LIMIT)[9999:]), None),
+        (frame(TEXT, request(LIMIT) + b" "), too_long(LIMIT + 1)),
+        *[(frame(opcode, request(size)), too_long(size)) for opcode in (TEXT, BINARY) for size in (70_000, 3_000_000)],
+        (frame(TEXT, request(LIMIT) + b"\xff"), too_long(LIMIT + 1)),  # what is skipped need not be UTF-8
+        (fragments(TEXT, request(LIMIT) + b"\xe2", b"\xff"), too_long(LIMIT + 1)),
+        (frame(TEXT, b" " * 20_000), too_long(20_000, id=None)),
+        (frame(TEXT, b"x" * 20_000), too_long(20_000, id=None)),
+    ],
+)
+async def test_a_message_over_the_limit_is_answered_in_its_place(serve: Serve, sent: bytes, answer: Any) -> None:
+    served = await serve(max_message_size=LIMIT)
+    raw = await served.websocket()
+    raw.call("echo", 1, id=1)
+    raw.send(sent)
+    raw.call("echo", 2, id=2)
+    first, found, last = [await raw.reply() for _ in range(3)]
+    assert (first, last) == (reply(1, 1), reply(2, 2))
+    if "error" in found:
+        assert found == answer
+    else:
+        assert (found["id"], len(found["result"]) > 9000, answer) == (7, True, None)
+    # What follows is checked again.
+    raw.send(frame(TEXT, b'"\xff"'))
+    close = await raw.closed()
+    assert close is not None
+    assert close.code == 1007
+
+
+async def test_many_fragments_are_answered_once_and_pings_between_them_each(serve: Serve) -> None:
+    raw = await (await serve(max_message_size=LIMIT)).websocket()
+    whole = request(25_000)
+    raw.send(fragment(TEXT, whole[:6000]), frame(PING, b"1"))
+    assert await raw.pong() == b"1"
+    raw.send(fragment(CONTINUATION, whole[6000:12_000]))
+    # As soon as it is known; it says what has been announced by then.
+    assert await raw.reply() == too_long(12_000)
+    for number in range(50):
+        raw.send(fragment(CONTINUATION, b"x" * 500), frame(PING, b"%d" % number))
+        assert await raw.pong() == b"%d" % number
+    raw.send(fragment(CONTINUATION, b"", final=True))
+    assert await raw.result("rpc.ping") == "pong"
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "text"),
+    [
+        (frame(TEXT, b"{}"), 1002, "inside another"),
+        (frame_head(BINARY, LONGEST), 1002, "inside another"),
+        (fragment(PING, b""), 1002, "control frame"),
+        (frame(CONTINUATION, b"", masked=False), 1002, "not masked"),
+        (frame(TEXT, b"", first=0xC0), 1002, "reserved"),
+        (frame_head(CONTINUATION, 1 << 63), 1002, "2**63 bytes or more"),
+        (fragment(CONTINUATION, b"", final=True) * 2, 1002, "continues no message"),
+        (frame(CLOSE, struct.pack("!H", 3000)), 3000, ""),
+    ],
+    ids=["inside", "inside, declared", "ping", "not masked", "reserved", "endless", "continues nothing", "goodbye"],
+)
+async def test_the_rules_hold_in_a_message_that_is_skipped(serve: Serve, data: bytes, code: int, text: str) -> None:
+    raw = await (await serve(max_message_size=LIMIT)).websocket()
+    raw.send(fragment(TEXT, request(20_000)))
+    assert await raw.reply() == too_long(20_000)
+    raw.send(data)
+    close = await raw.closed()
+    assert close is not None
+    assert (close.code, text in close.reason) == (code, True)
+
+
+@pytest.mark.parametrize("begun", [10, 9_000])
+async def test_those_over_the_limit_wait_without_their_bytes_behind_calls(serve: Serve, begun: int) -> None:
+    """In their order; fragments may say together more than the longest frame can."""
+    served = await serve(max_message_size=LIMIT, max_calls=1)
+    raw = await served.websocket()
+    raw.call("wait", id=1)
+    for number in range(40):
+        raw.send(frame(TEXT, request(100_000, id=number)))
+    whole = request(20_000)
+    raw.send(fragment(TEXT, whole[:begun]) + frame_head(CONTINUATION, LONGEST) + whole[begun:])
+    await served.has_read_all()
+    served.server.release()
+    assert (await raw.reply())["id"] == 1
+    assert [await raw.reply() for _ in range(40)] == [too_long(100_000, id=number) for number in range(40)]
+    last = await raw.reply()
+    assert (last["id"], last["error"]["data"]["size"]) == (7, LONGEST + begun)
+
+
+async def test_a_reply_that_is_too_long_fails_its_call_alone(served: Served) -> None:
+    async with AsyncClient(f"ws://{served.address}/", limits=Limits(max_message_size=1000)) as client:
+        calls = [client.call("fill", size) for size in (10, 5000, 20, 2_000_000, 30)]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        assert [len(each) if isinstance(each, str) else type(each) for each in found] == [
+            10, MessageTooLarge, 20, MessageTooLarge, 30
+        ]  # fmt: skip
+        assert "the client's limit is 1000 bytes" in str(found[1])
+    assert served.server.stats()["connections_total"] == 1
+
+
+@given(st.data())
+@settings(max_examples=example_count(300), deadline=None)
+def test_messages_of_any_size_however_they_are_cut(data: st.DataObject) -> None:
+    """The reader against a list of what was said: each message whole, or once as too long, with its beginning."""
+    masked, limit = data.draw(st.booleans()), data.draw(st.sampled_from([1, 100, 1000]))
+    shapes = st.lists(st.lists(st.integers(0, 1500), min_size=1, max_size=5), max_size=5)
+    stream, wanted, pings = b"", [], []
+    for number, sizes in enumerate(data.draw(shapes)):
+        payload, said = b"", None
+        for at, size in enumerate(sizes):
+            piece = bytes([97 + number]) * size
+            is_last = at == len(sizes) - 1
+            stream += fragment(CONTINUATION if at else TEXT, piece, final=is_last, masked=masked)
+            payload += piece
+            if said is None and len(payload) > limit:
+                said = Oversize(len(payload), payload[:HEAD_SIZE])
+            if not is_last:
+                pings.append(b"%d" % len(pings))
+                stream += frame(PING, pings[-1], masked=masked)
+        wanted.append(payload if said is None else said)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    reader = FrameReader(masked=masked, max_size=limit)
+    came, seen = [], []
+    for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        came += reader.feed(stream[a:b])
+        seen += reader.pings
+    assert (came, seen) == (wanted, pings)
+    assert reader.fault is None
+    assert not reader.partial
 
 
 # -- floods ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_flood_of_pings_from_a_peer_that_does_not_read() -> None:
+def stop_reading(raw: RawWebSocket) -> None:
+    raw.writer.transport.pause_reading()  # type: ignore[attr-defined]
+
+
+async def test_a_flood_of_pings_from_a_peer_that_does_not_read(serve: Serve) -> None:
     """Only the last ping is answered when it reads again; nothing is kept of the others."""
-    limit = 64 * 1024
-    service = Service(write_buffer=limit)
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        (stream,) = websocket_server.streams
-        own = raw.writer.transport
-        cast(asyncio.Transport, own).pause_reading()
-        raw.call("fill", 8_000_000)  # more than the system keeps for it
-        await until(lambda: stream.is_full)
-        unsent = stream.unread_size
-        for round_ in range(20):
-            flood = b"".join(frame(PING, b"%5d" % number + b"x" * 120, masked=True) for number in range(2000))
-            raw.send(flood)
-            await raw.writer.drain()
-            if round_ == 19:
-                raw.send(frame(PING, b"last", masked=True))
-        await until(lambda: last_unanswered_ping(stream) == b"last")
-        assert stream.unread_size <= unsent
-        cast(asyncio.Transport, own).resume_reading()
-        assert len((await raw.reply())["result"]) == 8_000_000
-        assert await raw.pong() == b"last"
-        raw.send(frame(PING, b"next", masked=True))
-        assert await raw.pong() == b"next"
+    served = await serve(write_buffer=64 * 1024)
+    raw = await served.websocket()
+    stop_reading(raw)
+    raw.call("fill", 8_000_000)  # more than the system keeps for it
+    await until(lambda: served.connections[0].unread_size)
+    for _ in range(20):
+        raw.send(b"".join(frame(PING, b"%5d" % number + b"x" * 120) for number in range(2000)))
+        await raw.writer.drain()
+    raw.send(frame(PING, b"last"))
+    await served.has_read_all()
+    assert served.connections[0].unread_size < 8_100_000
+    raw.writer.transport.resume_reading()  # type: ignore[attr-defined]
+    assert len((await raw.reply())["result"]) == 8_000_000
+    assert await raw.pong() == b"last"
+    raw.send(frame(PING, b"next"))
+    assert await raw.pong() == b"next"
 
 
-async def test_pings_alone_fill_no_more_than_the_buffer() -> None:
-    """A peer that only pings and never reads."""
-    limit = 64 * 1024
-    service = Service(write_buffer=limit)
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        (stream,) = websocket_server.streams
-        cast(asyncio.Transport, raw.writer.transport).pause_reading()
-        flood = frame(PING, b"x" * 125, masked=True) * 2000
-        largest = 0
-        for _ in range(400):
-            raw.send(flood)
-            await raw.writer.drain()
-            largest = max(largest, stream.unread_size)
-            if stream.is_full and largest > limit:
-                break
-        await until(lambda: stream.is_full)
-        # A read that began with room may bring the answers to all of it.
-        assert largest <= limit + 512 * 1024
+async def test_pings_alone_fill_no_more_than_the_buffer(serve: Serve) -> None:
+    """A peer that only pings and never reads. A read that began with room may bring the answers to all of it."""
+    served = await serve(write_buffer=64 * 1024)
+    raw = await served.websocket()
+    stop_reading(raw)
+    flood = frame(PING, b"x" * 125) * 2000
+    largest = 0
+    for _ in range(400):
+        raw.send(flood)
+        await raw.writer.drain()
+        largest = max(largest, served.connections[0].unread_size)
+        if largest > 64 * 1024:
+            break
+    assert 64 * 1024 < largest <= 64 * 1024 + 512 * 1024
 
 
 @contextlib.contextmanager
@@ -205,8 +328,9 @@ def memory_growth(most: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-async def test_a_flood_of_empty_fragments_keeps_nothing() -> None:
-    reader = FrameReader(masked=True, max_size=10_000)
+def test_what_keeps_no_memory() -> None:
+    """Empty fragments, lengths that are only said, and whatever is skipped; and single bytes take no more."""
+    reader = FrameReader(masked=True, max_size=LIMIT)
     reader.feed(fragment(TEXT, b'"'))
     flood = fragment(CONTINUATION, b"") * 2_000
     with memory_growth(10_000):
@@ -214,9 +338,6 @@ async def test_a_flood_of_empty_fragments_keeps_nothing() -> None:
             assert reader.feed(flood) == []
     assert reader.partial
     assert reader.feed(fragment(CONTINUATION, b'"', final=True)) == [b'""']
-
-
-async def test_fragments_of_one_byte_take_no_more_than_their_bytes() -> None:
     reader = FrameReader(masked=True, max_size=40_000)
     reader.feed(fragment(TEXT, b""))
     flood = fragment(CONTINUATION, b"x") * 2_000
@@ -224,298 +345,148 @@ async def test_fragments_of_one_byte_take_no_more_than_their_bytes() -> None:
         for _ in range(20):
             assert reader.feed(flood) == []
     assert reader.feed(fragment(CONTINUATION, b"x")) == [Oversize(40_001, b"x" * HEAD_SIZE)]
-    assert reader.partial
-
-
-async def test_a_declared_length_takes_no_memory() -> None:
-    reader = FrameReader(masked=True, max_size=1 << 30)
+    flood += fragment(CONTINUATION, bytes(70_000))
+    with memory_growth(5_000):
+        for _ in range(50):
+            assert reader.feed(flood) == []
+    assert reader.feed(fragment(CONTINUATION, b"", final=True) + frame(TEXT, b"1")) == [b"1"]
     with memory_growth(10_000):
-        reader.feed(frame_head(TEXT, 1 << 30))
+        reader.feed(frame_head(TEXT, 40_000))
+    reader, piece = FrameReader(masked=True, max_size=LIMIT), bytes(1 << 16)
+    assert reader.feed(frame_head(TEXT, LONGEST) + piece) == [Oversize(LONGEST, bytes(HEAD_SIZE))]
+    with memory_growth(5_000):
+        for _ in range(1000):
+            assert reader.feed(piece) == []
     assert reader.partial
-
-
-async def test_empty_messages_are_answered_as_no_json() -> None:
-    async with serving(Service().server) as websocket_server, websocket_server.raw() as raw:
-        raw.send(frame(TEXT, b"", masked=True) * 50)
-        assert {(await raw.reply())["error"]["code"] for _ in range(50)} == {-32700}
 
 
 # -- peers that do not read, or fall silent -------------------------------------------------------------------------
 
 
-async def test_one_that_does_not_read_its_replies_is_not_read_either_and_then_closed() -> None:
-    service = Service(write_buffer=64 * 1024, write_timeout=0.3, max_calls=4)
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        cast(asyncio.Transport, raw.writer.transport).pause_reading()
-        with contextlib.suppress(ConnectionError):
-            while websocket_server.streams[0].is_open:
-                raw.call("fill", 100_000)
-                await asyncio.sleep(0)
-                await asyncio.wait_for(_drained(raw), 20)
-        await until(lambda: websocket_server.streams[0].over_limit)
-        assert "write_timeout" in (websocket_server.streams[0].reason or "")
-    assert service.server.counters.closed_for_limits == 1
-
-
-async def _drained(raw: RawWebSocket) -> None:
-    await raw.writer.drain()
-
-
-async def test_what_handlers_pile_up_for_one_that_does_not_read_is_limited() -> None:
-    service = Service(write_buffer=64 * 1024, max_message_size=1_000_000)
-    go_on = asyncio.Event()
-
-    @service.server
-    async def later() -> str:
-        await go_on.wait()
-        return "x" * 900_000
-
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        cast(asyncio.Transport, raw.writer.transport).pause_reading()
-        for number in range(40):
-            raw.call("later", id=number)
-        await until(lambda: websocket_server.streams[0].session.running.load == 40)
-        go_on.set()
-        await until(lambda: websocket_server.streams[0].over_limit)
-        assert "write_buffer" in (websocket_server.streams[0].reason or "")
+async def test_one_that_does_not_read_its_replies_is_closed(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    served = await serve(write_buffer=64 * 1024, write_timeout=0.3, max_calls=4)
+    raw = await served.websocket()
+    stop_reading(raw)
+    with contextlib.suppress(ConnectionError):
+        while served.connections:
+            raw.call("fill", 100_000)
+            await asyncio.sleep(0)
+            await asyncio.wait_for(raw.writer.drain(), 20)
+    await until(lambda: served.server.stats()["closed_for_limits"] == 1)
+    assert "write_timeout" in caplog.text
 
 
 @pytest.mark.parametrize(
     "begun",
     [
-        frame(TEXT, b'"' + b"x" * 500, masked=True)[:100],
+        frame(TEXT, b'"' + b"x" * 500)[:100],
         fragment(TEXT, b'"'),
-        fragment(TEXT, b'"') + frame(PING, b"", masked=True),
+        fragment(TEXT, b'"') + frame(PING, b""),
         b"\x81",
+        frame_head(TEXT, LONGEST),
     ],
-    ids=["a frame", "a fragment", "a fragment and a ping", "half a head"],
+    ids=["a frame", "a fragment", "a fragment and a ping", "half a head", "the longest"],
 )
-async def test_a_message_that_does_not_end(begun: bytes) -> None:
-    service = Service(message_timeout=0.2)
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        raw.send(begun)
-        assert await raw.closed() is None
-        assert "message_timeout" in (websocket_server.streams[0].reason or "")
-    assert service.server.counters.closed_for_limits == 1
+async def test_a_message_that_does_not_end(serve: Serve, begun: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    served = await serve(message_timeout=0.2)
+    raw = await served.websocket()
+    raw.send(begun)
+    assert await raw.closed() is None
+    assert "message_timeout" in caplog.text
+    assert served.server.stats()["closed_for_limits"] == 1
 
 
-async def test_silence_and_that_pings_break_it() -> None:
-    service = Service(idle_timeout=0.6)
-    async with (
-        serving(service.server) as websocket_server,
-        websocket_server.raw() as raw,
-        websocket_server.raw() as silent,
-    ):
-        ended = asyncio.ensure_future(silent.closed())
-        while not ended.done():
-            raw.send(frame(PING, b"here", masked=True))
-            assert await raw.pong() == b"here"
-            await asyncio.sleep(0.01)
-        assert "idle_timeout" in (websocket_server.streams[1].reason or "")
-        assert websocket_server.streams[0].reason is None
+async def test_one_that_says_the_most_and_sends_it_is_answered_and_then_closed(serve: Serve) -> None:
+    served = await serve(max_message_size=LIMIT, message_timeout=0.3)
+    raw = await served.websocket()
+    raw.send(frame_head(TEXT, LONGEST) + request(2000))
+    assert await raw.reply() == too_long(LONGEST)
+    with contextlib.suppress(ConnectionError):
+        while served.connections:
+            raw.send(bytes(100_000))
+            await asyncio.wait_for(raw.writer.drain(), 20)
+            await asyncio.sleep(0)
+    assert served.server.stats()["closed_for_limits"] == 1
+
+
+async def test_silence_and_that_pings_break_it(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    served = await serve(idle_timeout=0.6)
+    raw, silent = await served.websocket(), await served.websocket()
+    ended = asyncio.ensure_future(silent.closed())
+    while not ended.done():
+        raw.send(frame(PING, b"here"))
+        assert await raw.pong() == b"here"
+        await asyncio.sleep(0.01)
+    assert caplog.text.count("idle_timeout") == 1
 
 
 # -- peers that vanish, or do not keep to the end -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["reset", "end", "close"])
-async def test_whoever_is_gone_has_its_handlers_cancelled(how: str) -> None:
-    service = Service()
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        raw.call("wait")
-        await service.started.wait()
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("how", ["reset", "abort", "end", "goodbye", "empty goodbye", "within a message", "fault"])
+async def test_whoever_is_gone_has_its_handlers_cancelled(serve: Serve, how: str, tls: bool) -> None:
+    served = await serve(max_calls=3, **({"tls": server_tls()} if tls else {}))
+    raw = await served.websocket(tls=client_side() if tls else None)
+    for number in range(5):  # two wait behind the others
+        raw.call("wait", number, id=number)
+    await until(lambda: len(served.server.begun) == 3)
+    code: int | None = None
+    if how in ("reset", "abort"):
         if how == "reset":
             own: sockets.socket = raw.writer.get_extra_info("socket")
             own.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
-            raw.writer.transport.abort()
-        elif how == "end":
-            raw.writer.write_eof()
-        else:
-            raw.say_close()
-        await service.cancelled.wait()
-        await until(lambda: not websocket_server.listener.sessions)
-
-
-async def test_one_that_is_not_read_and_gone_is_found() -> None:
-    service = Service(max_calls=1)
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        (stream,) = websocket_server.streams
-        raw.send(*({"jsonrpc": "2.0", "id": number, "method": "wait"} for number in range(3000)))
-        await until(lambda: stream.is_paused)
-        raw.writer.transport.abort()
-        await asyncio.sleep(0.05)
-        assert not service.cancelled.is_set()
-        stream.probe()
-        await service.cancelled.wait()
-
-
-async def test_a_probe_does_not_disturb_one_that_is_there() -> None:
-    service = Service(max_calls=1)
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        (stream,) = websocket_server.streams
-        raw.send(*({"jsonrpc": "2.0", "id": number, "method": "wait"} for number in range(3000)))
-        await until(lambda: stream.is_paused)
-        stream.probe()
-        assert await raw.pong() == b""
-        assert await raw.pong() == b""
-        assert stream.session.channel is stream
-
-
-async def test_one_that_does_not_answer_the_close_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.1)
-    service = Service()
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        websocket_server.streams[0].drain()
-        assert (await raw.close_frame()).code == 1001
-        # What it says now is not heard, and does not keep the connection.
-        raw.call("wait")
-        raw.send(frame(PING, b"", masked=True))
-        assert await raw.reply() is None
-        assert not service.started.is_set()
-        await until(lambda: not websocket_server.listener.sessions)
-
-
-async def test_one_that_does_not_end_after_its_fault_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.1)
-    service = Service()
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        raw.send(with_first(0x8F))
-        assert (await raw.close_frame()).code == 1002
-        for _ in range(3):
-            raw.call("wait")
-            await asyncio.sleep(0.01)
-        await until(lambda: not websocket_server.streams[0].is_open)
-        assert not service.started.is_set()
-
-
-async def test_a_fault_after_our_goodbye_ends_it() -> None:
-    async with serving(Service().server) as websocket_server, websocket_server.raw() as raw:
-        websocket_server.streams[0].drain()
-        assert (await raw.close_frame()).code == 1001
-        raw.send(with_first(0x8F))
-        assert (await raw.closed()) == Close(1001)
+        raw.abort()
+    elif how == "end":
         raw.writer.close()
-        await until(lambda: not websocket_server.listener.sessions)
-
-
-async def test_a_close_frame_in_the_middle_of_a_message_is_answered() -> None:
-    async with serving(Service().server) as websocket_server, websocket_server.raw() as raw:
-        raw.send(fragment(TEXT, b'"'))
+    elif how == "empty goodbye":
+        raw.send(frame(CLOSE, b""))
+        code = 1005
+    elif how == "fault":
+        raw.send(frame(TEXT, b"", first=0x8F))
+        code = 1002
+    else:
+        if how == "within a message":
+            raw.send(fragment(TEXT, b'"'))
         raw.say_close(3000)
-        assert await raw.closed() == Close(3000)
-
-
-async def test_an_empty_close_frame_is_answered_with_one() -> None:
-    async with serving(Service().server) as websocket_server, websocket_server.raw() as raw:
-        raw.send(frame(CLOSE, b"", masked=True))
+        code = 3000
+    if code is not None:
         close = await raw.closed()
         assert close is not None
-        assert close.payload == b""
-        assert websocket_server.streams[0].reason is None
+        assert close.code == code
+    await until(lambda: len(served.server.ended) == 3)
+    assert {how for _, how in served.server.ended} == {"CancelledError"}
 
 
-async def test_a_goodbye_does_not_wait_for_a_handler_for_ever() -> None:
-    """Requests that wait behind some that do not end are not heard out for long."""
-    service = Service(max_calls=3)
-    async with serving(service.server) as websocket_server, websocket_server.raw() as raw:
-        for number in range(5):
-            raw.call("wait", id=number)
-        await until(lambda: websocket_server.streams[0].session.queue)
-        raw.say_close()
-        assert await raw.closed() == Close(1000)
-        assert service.cancelled.is_set()
+@pytest.mark.parametrize("then", ["nothing", "a fault", "calls"])
+def test_one_that_does_not_end_is_left(then: str) -> None:
+    """After the server's goodbye, or its own fault; what it says meanwhile is not heard."""
 
-
-async def test_refused_and_aborted_in_any_state() -> None:
-    async with (
-        serving(Service().server) as websocket_server,
-        websocket_server.raw() as raw,
-        websocket_server.raw() as other,
-    ):
-        refused, aborted = websocket_server.streams
-        refused.refuse(RpcError(-32002, "Server busy: 2 connections are open"))
-        refused.refuse(RpcError(-32002, "again"))
-        refused.drain()
-        assert await raw.close_frame() == Close(1013, "Server busy: 2 connections are open")
-        raw.say_close(1013)
-        await raw.closed()
-        aborted.abort("enough")
-        aborted.abort("enough")
-        aborted.close()
-        assert await other.closed() is None
-        await until(lambda: not websocket_server.listener.sessions)
-        for stream in (refused, aborted):
-            stream.send([b"{}"])
-            stream.pause()
-            stream.resume()
-            stream.probe()
-            assert stream.check(1e9) is None
-
-
-async def test_a_client_whose_server_does_not_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that answers the goodbye, and leaves the connection open."""
-    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.1)
-    ended = asyncio.Event()
-
-    async def stay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        lines = (line.partition(":") for line in head.decode().split("\r\n")[1:-2])
-        response = accept_upgrade(Request("GET", "/", {name.lower(): value.strip() for name, _, value in lines}))
-        writer.write(response.head(0, True))
-        reader_ = FrameReader(masked=True, max_size=1000)
-        while data := await reader.read(1000):
-            for message in reader_.feed(data):
-                reply = {"jsonrpc": "2.0", "id": orjson.loads(message)["id"], "result": 1}
-                writer.write(frame(TEXT, orjson.dumps(reply), masked=False))
-            if reader_.closed is not None:
-                writer.write(frame(CLOSE, reader_.closed.payload, masked=False))
-        assert reader_.closed == Close(1000)
-        writer.close()
-        ended.set()
-
-    server = await asyncio.start_server(stay, "127.0.0.1", 0)
-    async with AsyncClient("memory", connect=websocket_connect(server.sockets[0].getsockname()[1])) as client:
-        assert await client.call("anything") == 1
-    await asyncio.wait_for(ended.wait(), 20)
-    server.close()
-    await server.wait_closed()
-
-
-@pytest.mark.parametrize("ending", ["a fault", "the end", "a goodbye", "our goodbye", "a reset"])
-async def test_the_ends_over_tls(ending: str) -> None:
-    authority = trustme.CA()
-    own, trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
-    authority.issue_cert("127.0.0.1").configure_cert(own)
-    authority.configure_trust(trusted)
-    service = Service()
-    async with serving(service.server, own=own, trusted=trusted) as websocket_server, websocket_server.raw() as raw:
-        raw.call("wait")
-        await service.started.wait()
-        if ending == "our goodbye":
-            websocket_server.streams[0].refuse(RpcError(-32002, "busy"))
-            assert await raw.close_frame() == Close(1013, "busy")
-            raw.say_close(1013)
-        elif ending == "a reset":
-            raw.writer.transport.abort()
-        elif ending == "the end":
-            raw.writer.close()
-        elif ending == "a goodbye":
-            raw.say_close()
-            assert await raw.closed() == Close(1000)
+    async def main(loop: FakeTimeLoop) -> None:
+        loop.autojump = False
+        server = usual_server()
+        served = Served(server, await server.start(port=0))
+        raw = await served.websocket()
+        assert await raw.result("rpc.ping") == "pong"
+        if then == "nothing":
+            server.stop()
+            assert (await raw.close_frame()).code == 1001
         else:
-            raw.send(with_first(0x8F))
-            close = await raw.closed()
-            assert close is not None
-            assert close.code == 1002
-        await service.cancelled.wait()
-        await until(lambda: not websocket_server.listener.sessions)
+            raw.send(frame(TEXT, b"", first=0x8F))
+            assert (await raw.close_frame()).code == 1002
+        if then != "a fault":
+            raw.call("wait")
+            raw.send(frame(PING, b""))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert server.stats()["connections"] == 1
+        while server.stats()["connections"]:
+            loop.jump(1)
+            await asyncio.sleep(0)
+        assert not server.begun
+        loop.autojump = True
+        await served.close()
+        await server.close()
 
-
-def test_the_stream_is_what_a_listener_and_a_session_ask_for() -> None:
-    """Checked at run time as well as by the types."""
-    from rpcstream.peer.interfaces import Channel
-    from rpcstream.transports.connection import Connection
-
-    for interface in (Channel, Connection):
-        wanted = {name for name in vars(interface) if not name.startswith("_")}
-        assert all(hasattr(WebSocketStream, name) for name in wanted)
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(main(runner.get_loop()))  # type: ignore[arg-type]
