@@ -536,6 +536,17 @@ def test_each_subscriber_gets_every_event_of_its_topics_once_in_order(steps: lis
         runner.run(follow())
 
 
+async def test_what_waits_goes_to_another_subscription_that_matches() -> None:
+    async with serving() as events:
+        events.server.add(lambda pairs: [events.publish(*each) for each in pairs], name="tell")
+        peer = await events.join("a.b", "b.*", ">", "d")
+        told = list(zip(["a.b", "b.x", "c", "b.y", "a.b"], range(5), strict=True))
+        peer.send(request("tell", told), *(request("rpc.unsubscribe", topic) for topic in ("b.*", "a.b")))
+        assert await peer.values() == [0, 1, 2, 3, 4]
+        peer.send(request("tell", [("c", 5), ("d", 6)]), *(request("rpc.unsubscribe", topic) for topic in (">", "d")))
+        assert await peer.values() == []
+
+
 async def test_a_thousand_patterns_that_all_match() -> None:
     async with serving(limits={"max_pattern_steps": 2048}, event_queue=10) as events:
         other, all_patterns = await events.join("x.>"), list(itertools.product("x*", repeat=9))

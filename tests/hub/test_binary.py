@@ -14,7 +14,7 @@ import pytest
 
 from rpcstream import Rule
 
-from ..kit import batch, frame, notification, reply, request, until
+from ..kit import Frame, batch, frame, notification, reply, request, until
 from ..kit.messages import MessageReader, parsed
 from .conftest import (
     BUSY,
@@ -206,6 +206,7 @@ async def test_a_caller_over_http(running_hub: RunningHub, frames: bool) -> None
     answer = await posting
     if frames:
         (found,) = MessageReader().feed(answer.body)
+        assert isinstance(found, Frame)
         assert (parsed(found), found.payloads) == (reply("x", BIN), [SECOND])
     else:
         assert answer.json == reply("x", text(SECOND))
