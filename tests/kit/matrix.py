@@ -445,33 +445,37 @@ class Network:
 
     async def draining(self) -> None:
         """Wait until a session takes no more calls."""
-        await until(lambda: any(session.is_draining for session in self.served))
+        await self._until_any(lambda session: session.is_draining)
 
     async def queued(self, count: int = 1) -> None:
         """Wait until this many messages wait in line at a session."""
-        await until(lambda: any(session.queue.count >= count for session in self.served))
+        await self._until_any(lambda session: session.queue.count >= count)
 
     async def full(self) -> None:
         """Wait until as many messages as may wait in line at a session."""
-        await until(lambda: any(session.queue.is_full for session in self.served))
+        await self._until_any(lambda session: session.queue.is_full)
 
     async def paused(self) -> None:
         """Wait until nothing more is read of a session."""
-        await until(lambda: any(session.is_paused for session in self.served))
+        await self._until_any(lambda session: session.is_paused)
 
     async def stalled(self) -> None:
         """Wait until a peer leaves too much unread."""
-        await until(lambda: any(session.write_gate.stalled for session in self.served))
+        await self._until_any(lambda session: session.write_gate.stalled)
 
     async def finished(self) -> None:
         """Wait until nothing runs for connections that are lost, or nothing at all where none is."""
+        served = self.served
 
         def is_finished() -> bool:
-            served = self.served
             lost = [session for session in served if session.channel is None]
             return not any(session.running.handlers for session in lost or served)
 
         await until(is_finished)
+
+    async def _until_any(self, condition: Callable[[Session], object]) -> None:
+        served = self.served  # once: all objects there are have to be looked at
+        await until(lambda: any(map(condition, served)))
 
     @property
     def open_connections(self) -> int:
