@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 
@@ -17,55 +16,40 @@ def subscriptions() -> Server:
     """Each method gives the id of a subscription and notifies about it at once, in its own way."""
     server = Server()
 
-    @server
-    def sync(ctx: Context) -> str:
+    def at_once(ctx: Context) -> str:
         ctx.peer.notify.subscription("0xabc", after_reply=True)
         return "0xabc"
 
-    @server
     async def awaiting(ctx: Context) -> str:
         ctx.peer.notify.subscription("0xabc", after_reply=True)
         await asyncio.sleep(0)
         return "0xabc"
 
-    @server
     async def hurried(ctx: Context) -> str:
-        ctx.peer.notify.subscription("0xabc", after_reply=True)
-        return "0xabc"
+        return at_once(ctx)
 
-    @server(offload="thread")
-    def threaded(ctx: Context) -> str:
-        ctx.peer.notify.subscription("0xabc", after_reply=True)
-        return "0xabc"
-
-    @server(ordered=True)
-    def ordered(ctx: Context) -> str:
-        ctx.peer.notify.subscription("0xabc", after_reply=True)
-        return "0xabc"
-
-    @server
     def called(ctx: Context) -> str:
         ctx.after_reply(lambda: ctx.peer.notify.subscription("0xabc"))
         return "0xabc"
 
-    @server
     def items(ctx: Context) -> Iterator[int]:
-        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        at_once(ctx)
         yield 1
 
-    @server
     async def async_items(ctx: Context) -> AsyncIterator[int]:
-        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        at_once(ctx)
         yield 1
 
+    for method in (awaiting, hurried, called, items, async_items):
+        server.add(method)
+    server.add(at_once, name="sync")
+    server.add(at_once, name="threaded", offload="thread")
+    server.add(at_once, name="ordered", ordered=True)
     return server
 
 
 METHODS = ("sync", "awaiting", "hurried", "threaded", "ordered", "called")
-
-
-def is_notification(message: Any) -> bool:
-    return isinstance(message, dict) and message.get("method") == "subscription"
+TOLD = {"jsonrpc": "2.0", "method": "subscription", "params": ["0xabc"]}
 
 
 @pytest.mark.lasting
@@ -74,56 +58,25 @@ async def test_the_reply_is_on_the_wire_before_the_notification(network: Network
     async with network.raw(subscriptions()) as raw:
         for number in range(3):
             raw.call(method, id=number)
-            assert await raw.receive() == {"jsonrpc": "2.0", "id": number, "result": "0xabc"}
-            assert await raw.receive() == {"jsonrpc": "2.0", "method": "subscription", "params": ["0xabc"]}
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("method", METHODS)
-async def test_the_reply_of_a_batch_is_before_them(network: Network, method: str) -> None:
-    async with network.raw(subscriptions()) as raw:
+            assert await raw.receive_many(2) == [{"jsonrpc": "2.0", "id": number, "result": "0xabc"}, TOLD]
         raw.send([request(method, id=1), request("awaiting", id=2), request("rpc.ping", id=3)])
         replies, *told = await raw.receive_many(3)
         assert [reply["result"] for reply in replies] == ["0xabc", "0xabc", "pong"]
-        assert all(map(is_notification, told))
+        assert told == [TOLD] * 2
+        raw.send({"jsonrpc": "2.0", "method": method})  # which has no reply to wait for
+        assert await raw.receive() == TOLD
         await raw.silence()
 
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("method", ["items", "async_items"])
-@pytest.mark.parametrize("members", [{}, {"stream": 5}])
-async def test_the_reply_that_ends_a_stream_is_before_it(
-    network: Network, method: str, members: dict[str, int]
-) -> None:
+async def test_the_reply_that_ends_a_stream_is_before_it(network: Network, method: str) -> None:
     async with network.raw(subscriptions()) as raw:
-        raw.call(method, **members)
-        if members:
-            assert (await raw.receive())["method"] == "$/item"
-        assert await raw.result() == (None if members else [1])
-        assert is_notification(await raw.receive())
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("method", METHODS)
-async def test_a_notification_has_no_reply_to_wait_for(network: Network, method: str) -> None:
-    async with network.raw(subscriptions()) as raw:
-        raw.send({"jsonrpc": "2.0", "method": method})
-        assert is_notification(await raw.receive())
-        await raw.silence()
-
-
-@pytest.mark.lasting
-async def test_functions_are_called_in_the_order_in_which_they_were_given(network: Network) -> None:
-    server = Server()
-
-    @server
-    def work(ctx: Context) -> None:
-        for number in range(3):
-            ctx.peer.notify.told(number, after_reply=True)
-
-    async with network.raw(server) as raw:
-        await raw.reply("work")
-        assert [message["params"] for message in await raw.receive_many(3)] == [[0], [1], [2]]
+        assert await raw.result(method) == [1]
+        assert await raw.receive() == TOLD
+        raw.call(method, stream=5)
+        item, reply, told = await raw.receive_many(3)
+        assert (item["method"], reply["result"], told) == ("$/item", None, TOLD)
 
 
 @pytest.mark.lasting
@@ -208,17 +161,20 @@ async def test_functions_are_called_after_the_response_of_http_too(network: Netw
 
 
 @pytest.mark.lasting
-async def test_a_function_that_fails_is_logged_and_hurts_nobody(network: Network, errors: LogLines) -> None:
+async def test_functions_are_called_in_order_and_one_that_fails_hurts_nobody(
+    network: Network, errors: LogLines
+) -> None:
     server = Server()
 
     @server
     def work(ctx: Context) -> None:
         ctx.after_reply(lambda: 1 / 0)
-        ctx.peer.notify.told(after_reply=True)
+        for number in range(3):
+            ctx.peer.notify.told(number, after_reply=True)
 
     async with network.raw(server) as raw:
         await raw.reply("work")
-        assert (await raw.receive())["method"] == "told"
+        assert [message["params"] for message in await raw.receive_many(3)] == [[0], [1], [2]]
     errors.expect("a function that method 'work' gave to after_reply failed.*\n(.*\n)*.*ZeroDivisionError")
 
 

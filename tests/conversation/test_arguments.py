@@ -145,9 +145,6 @@ class OnlyIterable:
         return Source(5).asynchronous()
 
 
-# -- whole streams --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 async def test_whatever_iterates(network: Network, taking: Taking, kind: str) -> None:
@@ -272,9 +269,6 @@ async def test_where_a_stream_cannot_be_sent(network: Network, taking: Taking) -
         assert await client.plain(1) == 1
 
 
-# -- how fast -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.lasting
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 async def test_a_slow_consumer_slows_its_producer_alone(
@@ -292,30 +286,6 @@ async def test_a_slow_consumer_slows_its_producer_alone(
         assert untouched.made == 0, "nothing was permitted"
         calls[1].cancel()
         await until(lambda: taking.ends[-1:] == ["held"])
-
-
-@pytest.mark.lasting
-async def test_a_consumer_that_waits_in_the_middle(network: Network) -> None:
-    server = Server()
-    go = asyncio.Event()
-
-    @server
-    async def waits(values: AsyncIterator[int]) -> int:
-        found = await anext(values)
-        await go.wait()
-        return found + sum([value async for value in values])
-
-    async with network.client(server, limits=Limits(stream_window=4)) as client:
-        source = Source(1000)
-        call = client.submit.waits(source.asynchronous())
-        for _ in range(30):
-            await client.call("rpc.ping")
-        assert source.made <= 16, "the window is the server's"
-        go.set()
-        assert await call == sum(range(1000))
-
-
-# -- early ends -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.lasting
@@ -478,9 +448,6 @@ async def test_a_stream_that_is_kept_beyond_its_call(network: Network) -> None:
         assert await client.call("rpc.ping") == "pong"
 
 
-# -- on the wire ----------------------------------------------------------------------------------------------------
-
-
 STREAM = {"$type": "stream", "id": "s"}
 
 
@@ -536,17 +503,6 @@ async def test_ends_of_every_kind(network: Network, taking: Taking, kind: str) -
             raw.send(end(error=odd))
             assert await raw.code() == -32603
         await raw.silence()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_an_end_that_comes_with_the_call(network: Network, taking: Taking, kind: str) -> None:
-    async with network.raw(taking.server) as raw:
-        asked = {"jsonrpc": "2.0", "id": 1, "method": kind, "params": [STREAM]}
-        raw.send(asked, end())
-        message = await raw.receive()
-        if message == granted(16):
-            message = await raw.receive()
-        assert message["result"] == 0
 
 
 async def test_a_name_that_is_taken(network: Network, taking: Taking) -> None:
@@ -624,16 +580,6 @@ async def test_more_items_than_were_permitted(network: Network, kind: str) -> No
         assert await raw.result("plain", "still there") == "still there"
 
 
-async def test_items_without_any_credit(network: Network, taking: Taking) -> None:
-    async with network.raw(taking.server) as raw:
-        raw.call("hold", STREAM)
-        await raw.silence()
-        raw.send(item(1))
-        await raw.silence()
-        raw.cancel(1)
-        assert await raw.code() == -32800
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_items_that_are_none(network: Network, taking: Taking, kind: str) -> None:
     async with network.raw(taking.server) as raw:
@@ -684,9 +630,6 @@ async def test_a_thread_is_woken_by_the_cancel(network: Network, is_busy: bool) 
         assert "stored" not in seen
 
 
-# -- a server that does not keep to the rules -----------------------------------------------------------------------
-
-
 async def test_a_server_that_answers_before_the_end(network: Network) -> None:
     async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
@@ -705,29 +648,3 @@ async def test_a_server_that_answers_before_the_end(network: Network) -> None:
         await until(lambda: source.closed == 1)
         assert source.made == 3
         assert await client.next() == "fine"
-
-
-async def test_a_server_that_permits_without_end(network: Network) -> None:
-    """The client sends as fast as it can, and goes on with everything else meanwhile."""
-    received: list[Any] = []
-
-    async def script(raw: RawPeer) -> None:
-        asked = await raw.receive()
-        raw.send(notification("$/credit", stream=asked["params"][0]["id"], n=2**62))
-        while (message := await raw.receive())["method"] != "stop":
-            received.append(message)
-            if message.get("method") == "other":
-                raw.answer(message, "meanwhile")
-        raw.answer(message, "stopped")
-        raw.answer(asked, "enough")
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client(limits=Limits(write_buffer=20_000))
-        source = Source()
-        call = client.submit.take(source.sync())
-        await until(lambda: source.made)
-        for _ in range(3):
-            assert await client.other() == "meanwhile"
-        assert await client.stop() == "stopped"
-        assert await call == "enough"
-        assert len(received) > 3

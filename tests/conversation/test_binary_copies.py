@@ -155,9 +155,6 @@ def test_a_server_sends_arrays_as_they_were(tls: Any, act: str) -> None:
         runner.run(run())
 
 
-# -- whose memory it is -----------------------------------------------------------------------------------------------
-
-
 def payload_of(array: NDArray[Any]) -> Any:
     return array.reshape(-1).view(np.uint8)
 

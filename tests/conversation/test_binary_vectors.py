@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import orjson
@@ -28,7 +29,8 @@ from ..wire.frame_model import TakesAll, frame_of, read_slowly, seen_of
 LIMITS = Limits(max_message_size=4096, max_values=1000, max_depth=32)
 
 
-class Good(NamedTuple):
+@dataclass(frozen=True)
+class Good:
     """A frame that is taken.
 
     Attributes:
@@ -44,7 +46,8 @@ class Good(NamedTuple):
     result: Any = None
 
 
-class Bad(NamedTuple):
+@dataclass(frozen=True)
+class Bad:
     """Bytes that are answered with an error.
 
     Attributes:
@@ -205,9 +208,6 @@ def make_server(**options: Any) -> Server:
 SERVERS: dict[str, dict[str, Any]] = {"plain": {}, "token": {"token": "secret"}, "binary=False": {"binary": False}}
 
 
-# -- what they say ----------------------------------------------------------------------------------------------------
-
-
 def test_good_frames_are_read_as_the_model_reads_them() -> None:
     for each in good_frames():
         (message,) = LineFramer(max_size=4096, intake=TakesAll()).feed(each.frame)
@@ -269,6 +269,6 @@ if __name__ == "__main__":
     for vector in [*good_frames(), *bad_frames()]:
         print(
             json.dumps(
-                {name: value.hex() if isinstance(value, bytes) else value for name, value in vector._asdict().items()}
+                {name: value.hex() if isinstance(value, bytes) else value for name, value in asdict(vector).items()}
             )
         )

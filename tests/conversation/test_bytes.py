@@ -202,7 +202,7 @@ async def test_whose_error_it_is_is_told_at_the_limit_too(network: Network) -> N
         raw.call("ask", "confirm", id="asking")
         asked = await raw.receive()
         raw.call("echo", 2, id="waits")
-        await until(lambda: network.served[0].queue.is_full)
+        await network.full()
         raw.send(b'{"jsonrpc":"2.0","method":"echo","params":[NaN],"id":"away"}')
         assert answer(await raw.receive()) == ("away", -32700)
         raw.answer(asked, "fine")
@@ -222,8 +222,6 @@ async def test_a_notification_that_is_wrong_is_logged(network: Network, caplog: 
     assert len(caplog.text) < 10_000
     assert "\x1b" not in caplog.text
 
-
-# -- where values may stand behind each other, or on several lines ----------------------------------------------------
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"echo","params":[%d]}'
 TWO = [
@@ -317,9 +315,6 @@ async def test_what_waits_while_a_handler_runs_is_skipped_as_well(network: Netwo
         server.release()
         replies = await raw.receive_many(5)
         assert sorted(str(each["id"]) for each in replies) == ["None", "None", "p", "q", "w"]
-
-
-# -- what a server may send -------------------------------------------------------------------------------------------
 
 
 def odd_words(asked: Any, token: str) -> list[dict[str, Any]]:

@@ -73,9 +73,6 @@ async def waiting() -> Waiting:
     return Waiting()
 
 
-# -- whoever waits gives up -----------------------------------------------------------------------------------------
-
-
 async def test_cancelling_what_was_submitted(network: Network, waiting: Waiting) -> None:
     async with network.client(waiting.server) as client:
         task = client.submit.wait("it")
@@ -156,9 +153,6 @@ async def test_what_was_not_sent_is_not_cancelled_either(network: Network) -> No
         assert [each["method"] for each in heard] == ["next"]
 
 
-# -- on the wire ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", ["wait", "wait_detached", "wait_in_order", "items", "wait_in_thread"])
 async def test_cancel_and_its_answer(network: Network, waiting: Waiting, method: str) -> None:
     async with network.raw(waiting.server) as raw:
@@ -223,9 +217,6 @@ async def test_twice_late_early_and_elsewhere(network: Network, waiting: Waiting
         await until(lambda: "a notification" in waiting.ended)
 
 
-# -- batches --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("position", [0, 1, 2])
 async def test_a_cancel_within_the_batch_itself(network: Network, waiting: Waiting, position: int) -> None:
     """It means a call of the same batch wherever it stands, and gets no answer of its own."""
@@ -272,9 +263,6 @@ async def test_members_that_wait_for_room_are_cancelled_as_well(network: Network
         await until(lambda: waiting.begun == [0, 3])
         waiting.go.set()
         assert ["result" in each for each in await raw.receive()] == [False, False, False, True]
-
-
-# -- overtaking -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -326,9 +314,6 @@ async def test_a_cancel_means_no_later_request_of_the_same_id(network: Network) 
         await network.queued(2)
         waiting.go.set()
         assert sorted([str(await raw.result()) for _ in range(5)]) == ["0", "1", "2", "again", "waits"]
-
-
-# -- threads --------------------------------------------------------------------------------------------------------
 
 
 async def test_a_call_that_waits_for_a_thread_is_never_run(network: Network) -> None:
@@ -401,9 +386,6 @@ async def test_a_thread_that_waits_for_the_peer_after_the_cancel(network: Networ
         await until(lambda: caught == ["begun", "cancelled"])
 
 
-# -- what a handler does with it ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_finally_runs_whole_and_no_second_cancel_disturbs_it(network: Network, is_lost: bool) -> None:
     server = Server()
@@ -473,9 +455,6 @@ async def test_a_handler_may_make_something_of_it(network: Network) -> None:
         assert [each.get("result") for each in await raw.receive()] == [None, "pong"]
 
 
-# -- it goes on to what was called in turn --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_it_goes_on_to_the_calls_back(network: Network, kind: str) -> None:
     server = Server()
@@ -517,9 +496,6 @@ async def test_it_goes_down_twenty_levels_and_to_other_servers(network: Network,
         await until(lambda: waiting.begun == ["behind"])
         task.cancel()
         await until(lambda: sorted(cancelled) == list(range(21)) and waiting.cancelled == ["behind"])
-
-
-# -- lost connections -----------------------------------------------------------------------------------------------
 
 
 async def test_a_lost_connection_cancels_what_ran_for_it(network: Network, waiting: Waiting) -> None:
@@ -577,9 +553,6 @@ async def test_a_peer_that_half_closed_and_listens_or_has_vanished(
             waiting.go.set()
             assert await raw.result() == "it"
             assert await raw.receive() is None
-
-
-# -- a server that stops --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.lasting

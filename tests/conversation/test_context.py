@@ -8,9 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Annotated, Any, Optional
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from rpcstream import (
     CallTimeout,
@@ -24,8 +22,6 @@ from rpcstream import (
 )
 
 from ..kit import LogLines, Network, peer_keeping_server, until
-
-# -- where the context is found -------------------------------------------------------------------------------------
 
 
 async def first(ctx: Context, value: int) -> list[Any]:
@@ -170,9 +166,6 @@ def test_forms_that_cannot_be() -> None:
         server.add(sync, offload="process")
 
 
-# -- what it tells --------------------------------------------------------------------------------------------------
-
-
 async def test_what_a_request_says(network: Network) -> None:
     server = Server()
     seen: list[Context] = []
@@ -214,25 +207,6 @@ async def test_the_address_is_the_callers(network: Network) -> None:
         if isinstance(name, tuple):
             assert address == f"{name[0]}:{name[1]}"
     assert kept[0].address == address, "it is not forgotten with the connection"
-
-
-async def test_members_of_a_batch_have_each_their_own(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def look(ctx: Context) -> Any:
-        ctx.progress("here")
-        return [ctx.request_id, ctx.metadata.get("tag")]
-
-    async with network.raw(server) as raw:
-        batch = [{"jsonrpc": "2.0", "method": "look", "id": each, "tag": f"t{each}"} for each in (1, "x", 3)]
-        raw.send(batch)
-        *said, replies = await raw.receive_many(4)
-        assert {each["params"]["token"] for each in said} == {1, "x", 3}
-        assert [each["result"] for each in replies] == [[1, "t1"], ["x", "tx"], [3, "t3"]]
-
-
-# -- calls back -----------------------------------------------------------------------------------------------------
 
 
 def asking_server(**options: Any) -> Server:
@@ -323,26 +297,6 @@ async def test_twenty_levels_deep(network: Network) -> None:
 
 
 @pytest.mark.lasting
-async def test_rich_values_both_ways(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def doubled(values: NDArray[np.float32], ctx: Context) -> NDArray[np.float32]:
-        back = await ctx.peer.double(values)
-        assert isinstance(back, np.ndarray)
-        return back
-
-    async with network.client(server) as client:
-
-        @client
-        def double(values: NDArray[np.float32]) -> NDArray[np.float32]:
-            return values * 2
-
-        result = await client.doubled(np.arange(100_000, dtype=np.float32))
-        assert result.tolist() == (2 * np.arange(100_000, dtype=np.float32)).tolist()
-
-
-@pytest.mark.lasting
 @pytest.mark.parametrize("offload", [None, "thread"])
 async def test_notifications_streams_and_progress_of_the_peer(network: Network, offload: Any) -> None:
     server = Server()
@@ -392,9 +346,6 @@ async def test_notifications_streams_and_progress_of_the_peer(network: Network, 
         assert await client.use() is None
         await until(lambda: len(seen) == 5)
         assert (seen[:2], seen.count("closed"), seen.count(4950)) == (["one", "two"], 2, 1)
-
-
-# -- what may go wrong ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.lasting

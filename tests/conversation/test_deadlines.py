@@ -78,9 +78,6 @@ async def timed() -> Timed:
     return Timed()
 
 
-# -- what the handler sees ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.fake_time
 async def test_the_rest_of_the_time(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
     async with network.raw(timed.server) as raw:
@@ -93,22 +90,6 @@ async def test_the_rest_of_the_time(network: Network, timed: Timed, fake_time: F
             assert await raw.result("left_inline", **none) is None
         raw.send([request("left", 1, id=1, timeout=5), request("left", 1, id=2), request("left", 1, id=3, timeout=2)])
         assert [each["result"] for each in await raw.receive()] == [4, None, 1]
-
-
-@pytest.mark.fake_time
-async def test_the_deadline_is_a_time_of_day_of_its_own(network: Network, fake_time: FakeTimeLoop) -> None:
-    server = Server()
-    seen: list[Any] = []
-
-    @server
-    async def look(ctx: Context) -> None:
-        seen.append(ctx.deadline)
-        await asyncio.sleep(1)
-        seen.append(ctx.deadline)
-
-    async with network.raw(server) as raw:
-        await raw.result("look", timeout=7)
-        assert seen == [fake_time.time() + 6] * 2
 
 
 @pytest.mark.fake_time
@@ -137,28 +118,11 @@ async def test_when_it_passes(network: Network, timed: Timed, fake_time: FakeTim
 
 
 @pytest.mark.fake_time
-async def test_a_handler_that_keeps_to_it_by_a_hair(network: Network, timed: Timed) -> None:
-    async with network.raw(timed.server) as raw:
-        assert await raw.result("sleep", 4.99, "in time", timeout=5) == "in time"
-
-
-@pytest.mark.fake_time
 async def test_a_notification_has_one_as_well(network: Network, timed: Timed) -> None:
     async with network.raw(timed.server) as raw:
         raw.send({"jsonrpc": "2.0", "method": "sleep", "params": [100, "noted"], "timeout": 5})
         assert await raw.result("sleep", 6, "later") == "later"
         assert timed.cancelled == ["noted"]
-
-
-async def test_odd_time_outs(network: Network, timed: Timed) -> None:
-    async with network.raw(timed.server) as raw:
-        for odd in (-1, -0.001, True, False, "5", [], {}, "soon"):
-            assert await raw.code("left", timeout=odd) == -32600
-        assert timed.begun == []
-        raw.send(b'{"jsonrpc":"2.0","id":1,"method":"left","timeout":1e400}')
-        assert (await raw.reply())["error"]["code"] in (-32700, -32600)
-        raw.send(b'{"jsonrpc":"2.0","id":1,"method":"left","timeout":1' + b"0" * 300 + b"}")
-        assert await raw.result() is not None
 
 
 @pytest.mark.parametrize("zero", [0, 0.0, -0.0])
@@ -170,9 +134,6 @@ async def test_no_time_at_all(network: Network, timed: Timed, zero: float) -> No
         assert await raw.code("items", 0, 1, timeout=zero, stream=5) == -32003
         assert await raw.code("left_inline", timeout=zero) == -32003
         assert timed.begun == timed.cancelled == []
-
-
-# -- how it is told -------------------------------------------------------------------------------------------------
 
 
 async def test_what_a_client_tells(network: Network) -> None:
@@ -222,9 +183,6 @@ async def test_the_time_out_of_a_stream_is_for_the_whole_of_it(
         assert (got, fake_time.time()) == ([0, 1], 5)
         await until(lambda: timed.cancelled == ["items"])
         assert [item async for item in client.stream.items(2, 10, timeout=21)] == list(range(10))
-
-
-# -- inherited ------------------------------------------------------------------------------------------------------
 
 
 def asking(server: Server) -> None:
@@ -374,28 +332,6 @@ async def test_after_the_deadline_no_call_is_begun(network: Network) -> None:
     async with network.raw(server) as raw:
         assert await raw.code("ask", timeout=5) == -32003
         assert seen == ["tidy"]
-
-
-@pytest.mark.fake_time
-async def test_handlers_at_work_at_once_have_each_their_own(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def left(ctx: Context) -> Any:
-        await asyncio.sleep(1)
-        return [ctx.remaining, (await ctx.peer.mine())]
-
-    async with network.client(server) as client:
-
-        @client
-        def mine(ctx: Context) -> float | None:
-            return ctx.remaining
-
-        calls = [client.left(timeout=n or None) for n in (5, 0, 2, 9, 0, 3)]
-        assert await asyncio.gather(*calls) == [[4, 4], [None, None], [1, 1], [8, 8], [None, None], [2, 2]]
-
-
-# -- before it has begun --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.fake_time

@@ -12,8 +12,7 @@ import numpy as np
 import pydantic
 import pytest
 
-from rpcstream import AsyncClient, Client, Context, Hub, InvalidParams, Server
-from rpcstream.testing import serve_in_thread
+from rpcstream import AsyncClient, Context, Hub, InvalidParams, Server
 
 from ..kit import Network
 
@@ -187,30 +186,6 @@ async def test_streams_of_arguments_calls_back_and_events(network: Network) -> N
             server.publish("weather", {"degrees": NAN})
             event = await anext(events)
         assert is_same(event, {"degrees": NAN})
-
-
-async def test_in_a_batch(network: Network) -> None:
-    server = Server()
-
-    @server
-    def half(x: float) -> float:
-        return x / 2
-
-    async with network.client(server) as client:
-        async with client.batch() as batch:
-            calls = [batch.half(each) for each in (NAN, INF, 3)]
-        assert is_same([call.result() for call in calls], [NAN, INF, 1.5])
-
-
-def test_with_the_client_for_threads() -> None:
-    server = Server()
-
-    @server
-    def half(x: float) -> float:
-        return x / 2
-
-    with serve_in_thread(server) as address, Client(address) as client:
-        assert is_same([client.half(NAN), client.half(-INF)], [NAN, -INF])
 
 
 async def test_through_a_hub() -> None:

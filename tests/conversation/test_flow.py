@@ -1,34 +1,49 @@
-"""Flow control: how much one end accepts of the other, and that neither waits for ever."""
+"""Flow control: how much one end accepts of the other, that neither waits for ever, and whose turn it is."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import orjson
 import pytest
 
-from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server
+from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server, ServerBusy
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import Network, notification, peer_keeping_server, request, until
+from ..kit import Network, RawPeer, StoppableServer, notification, peer_keeping_server, request, until
+from ..kit.matrix import cut_connections
 
 pytestmark = pytest.mark.every_transport
 
+KILO = "x" * 1000
 
-class Capped:
-    """A server that runs few calls of one connection at a time."""
 
-    def __init__(self, max_calls: int, **limits: Any) -> None:
-        self.server = server = Server(limits=Limits(max_calls=max_calls, **limits))
+class Busy:
+    """A server whose handlers wait: for `go`, or for their caller.
+
+    Attributes:
+        callers: those who said hello.
+    """
+
+    def __init__(self, **limits: Any) -> None:
+        self.server = server = Server(limits=Limits(**limits))
         self.go = asyncio.Event()
         self.begun: list[Any] = []
+        self.ended: list[Any] = []
+        self.callers: list[Any] = []
         self.running = self.most = 0
 
         @server
-        async def wait(name: Any = None, text: str = "") -> Any:
+        async def hello(ctx: Context) -> None:
+            self.callers.append(ctx.peer)
+
+        @server
+        async def wait(name: Any, text: str = "") -> Any:
             self.begun.append(name)
             self.running += 1
             self.most = max(self.most, self.running)
@@ -36,111 +51,136 @@ class Capped:
                 await self.go.wait()
             finally:
                 self.running -= 1
+                self.ended.append(name)
             return name
 
         @server
-        async def ask(ctx: Context, name: Any = None) -> Any:
+        async def ask(name: Any, ctx: Context) -> Any:
             self.begun.append(name)
-            return await ctx.peer.confirm(name)
+            answer = await ctx.peer.confirm(name)
+            self.ended.append(name)
+            return answer
 
         @server(offload="thread")
-        def ask_in_thread(ctx: Context, name: Any = None) -> Any:
+        def ask_in_thread(name: Any, ctx: Context) -> Any:
             self.begun.append(name)
             return ctx.peer.confirm(name)
 
         @server
-        async def items(n: int) -> AsyncIterator[int]:
+        async def total(values: AsyncIterator[int]) -> int:
+            self.begun.append("total")
+            found = sum([value async for value in values])
+            self.ended.append("total")
+            return found
+
+        @server
+        async def count(n: int) -> AsyncIterator[int]:
             for each in range(n):
                 yield each
+            self.ended.append("count")
 
         @server
-        async def total(values: AsyncIterator[int]) -> int:
-            return sum([value async for value in values])
+        async def kilos() -> AsyncIterator[str]:
+            while True:
+                yield KILO * 10
 
         @server
-        def plain(value: Any) -> Any:
+        def plain(value: Any = None) -> Any:
+            self.begun.append(value)
+            return value
+
+        @server
+        async def echo(value: Any) -> Any:
+            await asyncio.sleep(0)
             return value
 
 
-# -- the cap --------------------------------------------------------------------------------------------------------
+async def turns(count: int = 50) -> None:
+    """Let everything happen that would."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def answers(raw: RawPeer, count: int) -> dict[Any, Any]:
+    """What the next answers say, by their ids: the result or the error's code. Other messages are left out."""
+    found: dict[Any, Any] = {}
+    while len(found) < count:
+        message = await raw.receive()
+        for each in message if isinstance(message, list) else [message]:
+            if "method" not in each:
+                found[each["id"]] = each.get("result", each.get("error", {}).get("code"))
+    return found
 
 
 @pytest.mark.parametrize("cap", [1, 4])
 async def test_the_cap_stops_reading(network: Network, cap: int) -> None:
-    """What is not begun waits, some of it here and the rest with the peer."""
-    capped = Capped(cap, write_buffer=20_000)
-    async with network.raw(capped.server) as raw:
-        count = 300
-        for n in range(count):
-            raw.call("wait", n, "x" * 10_000, id=n)
-        session = network.served[0]
-        await until(lambda: session.is_paused)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert capped.begun == list(range(cap))
-        assert session.queue.size < 1_000_000
-        capped.go.set()
-        assert [await raw.result() for _ in range(count)] == list(range(count))
-        assert capped.most == cap
+    """What is not begun waits, some of it here and the rest with the peer; the others do not."""
+    busy = Busy(max_calls=cap, write_buffer=20_000)
+    async with network.serve(busy.server) as endpoint:
+        raw, other = await endpoint.raw(), await endpoint.raw()
+        raw.send(*[request("wait", n, KILO * 10, id=n) for n in range(300)])
+        await network.paused()
+        await turns()
+        assert busy.begun == list(range(cap))
+        assert [await other.result("plain", n) for n in range(10)] == list(range(10))
+        busy.go.set()
+        assert [await raw.result() for _ in range(300)] == list(range(300))
+        assert busy.most == cap
 
 
 async def test_a_batch_counts_with_each_of_its_members(network: Network) -> None:
-    capped = Capped(3)
-    async with network.raw(capped.server) as raw:
+    busy = Busy(max_calls=3)
+    async with network.raw(busy.server) as raw:
         raw.send([request("wait", n, id=n) for n in range(10)])
-        raw.call("wait", "behind")
-        raw.call("plain", "behind")
-        await until(lambda: len(capped.begun) == 3)
-        await until(lambda: network.served[0].queue)
-        capped.go.set()
+        raw.send(request("wait", "behind", id="w"), request("plain", "behind", id="p"))
+        await until(lambda: len(busy.begun) == 3)
+        await network.queued()
+        busy.go.set()
         assert [each["result"] for each in await raw.receive()] == list(range(10))
-        assert {await raw.result(), await raw.result()} == {"behind"}
-        assert capped.most == 3
+        assert await answers(raw, 2) == {"w": "behind", "p": "behind"}
+        assert busy.most == 3
 
 
 @pytest.mark.one_read
 @pytest.mark.parametrize("method", ["ask", "ask_in_thread"])
 async def test_replies_get_through_at_the_cap(network: Network, method: str) -> None:
     """Every handler that may run waits for the peer, whose answers come behind requests that must wait."""
-    capped = Capped(3)
-    async with network.raw(capped.server) as raw:
+    busy = Busy(max_calls=3)
+    async with network.raw(busy.server) as raw:
         raw.send(*[request(method, n, id=n) for n in range(5)])
-        asked = await raw.receive_many(3)
-        assert sorted(each["params"][0] for each in asked) == [0, 1, 2]
-        for each in asked:
-            raw.send(request("plain", each["params"][0], id=f"behind {each['params'][0]}"))
-            raw.answer(each, each["params"][0])
-        results = []
+        results: dict[Any, Any] = {}
+        for each in await raw.receive_many(3):
+            name = each["params"][0]
+            raw.send(request("plain", name, id=f"behind {name}"))
+            raw.answer(each, name)
         while len(results) < 8:
             message = await raw.receive()
             if "method" in message:
                 raw.answer(message, message["params"][0])
             else:
-                results.append((message["id"], message["result"]))
-        assert sorted(results, key=str) == sorted(
-            [(n, n) for n in range(5)] + [(f"behind {n}", n) for n in range(3)], key=str
-        )
+                results[message["id"]] = message["result"]
+        assert results == {**{n: n for n in range(5)}, **{f"behind {n}": n for n in range(3)}}
 
 
 async def test_words_of_the_conversation_get_through_at_the_cap(network: Network) -> None:
     """Credit and items, progress and cancels, though behind requests that must wait."""
-    capped = Capped(4)
+    busy = Busy(max_calls=4)
     seen: list[Any] = []
 
-    @capped.server
+    @busy.server
     async def watch(ctx: Context) -> Any:
         return await ctx.peer.work(on_progress=seen.append)
 
-    async with network.raw(capped.server) as raw:
+    async with network.raw(busy.server) as raw:
         raw.send(
-            request("items", 3, id="items", stream=0), request("total", {"$type": "stream", "id": "s"}, id="total")
+            request("count", 3, id="items", stream=0), request("total", {"$type": "stream", "id": "s"}, id="total")
         )
-        raw.send(request("watch", id="watch"), request("wait", id="wait"))
+        raw.send(request("watch", id="watch"), request("wait", "wait", id="wait"))
         messages = await raw.receive_many(2)
         (asked,) = [each for each in messages if each["method"] == "work"]
-        await until(lambda: len(capped.begun) == 1)
+        await until(lambda: "wait" in busy.begun)
         raw.send(request("plain", "behind", id="behind"))
-        await until(lambda: network.served[0].queue)
+        await network.queued()
         raw.send(request("plain", "also behind", id="also"), notification("$/credit", id="items", n=2))
         assert [each["params"]["value"] for each in await raw.receive_many(2)] == [0, 1]
         raw.send(request("plain", "also behind", id="also"), notification("$/progress", token=asked["id"], value=7))
@@ -162,8 +202,8 @@ async def test_words_of_the_conversation_get_through_at_the_cap(network: Network
 async def test_busy_where_it_must_not_wait(network: Network, method: str) -> None:
     """All that may run wait for the peer, which sends more requests than can be kept: those are turned away, since
     the answers that everybody waits for come behind them."""
-    capped = Capped(2)
-    async with network.raw(capped.server) as raw:
+    busy = Busy(max_calls=2)
+    async with network.raw(busy.server) as raw:
         raw.send(request(method, 0, id=0), request(method, 1, id=1))
         asked = await raw.receive_many(2)
         for n in range(2, 12):
@@ -188,14 +228,13 @@ async def test_busy_where_it_must_not_wait(network: Network, method: str) -> Non
         assert len([each for each in replies if each["id"] in range(12)]) == 12, "each has one answer"
         assert (answered[0], answered[1]) == ("confirmed", "confirmed")
         assert all(answered[n] in (n, None) for n in range(2, 12))
-        assert capped.begun == [0, 1]
 
 
 @pytest.mark.lasting
 async def test_a_flood_while_all_wait_for_the_peer(network: Network) -> None:
     """As above, with both ends talking as fast as they can: everything is answered, with a result or as busy."""
-    capped = Capped(8)
-    async with network.serve(capped.server) as endpoint:
+    busy = Busy(max_calls=8)
+    async with network.serve(busy.server) as endpoint:
         client: AsyncClient = endpoint.client()
         answered = 0
 
@@ -209,10 +248,10 @@ async def test_a_flood_while_all_wait_for_the_peer(network: Network) -> None:
         calls = [client.ask(n) if n % 2 else client.plain(n) for n in range(500)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         results = [each for each in outcomes if not isinstance(each, BaseException)]
-        busy = [each for each in outcomes if getattr(each, "code", None) == -32002]
-        assert len(results) + len(busy) == 500
+        refused = [each for each in outcomes if getattr(each, "code", None) == -32002]
+        assert len(results) + len(refused) == 500
         assert [each for n, each in enumerate(outcomes) if each == n] == results
-        assert answered == len(capped.begun)
+        assert answered == len([n for n in busy.begun if n % 2])
 
 
 @pytest.mark.lasting
@@ -244,28 +283,211 @@ async def test_a_client_has_a_cap_as_well(network: Network) -> None:
         assert most == 3
 
 
-# -- fairness -------------------------------------------------------------------------------------------------------
+async def test_what_is_turned_away_and_counted(network: Network) -> None:
+    """Each request has one answer, each member of a batch its own; notifications have none, and count as well."""
+    busy = Busy(max_calls=2)
+    async with network.raw(busy.server) as raw:
+        raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
+        asked = await raw.receive_many(2)
+        raw.send(request("plain", "kept 2", id=2), request("plain", "kept 3", id=3))
+        await network.full()
+        raw.call("plain", "away", id="away")
+        raw.send({"jsonrpc": "2.0", "method": "plain", "params": ["away"]})
+        raw.send([request("plain", "away", id=7), notification("plain", value="away"), request("plain", id="8"), 5])
+        raw.send([notification("plain", value="away"), notification("plain", value="away")])
+        raw.send(request("plain", "away", id=None), request("plain", "away", id=True))
+        busied = {"code": -32002, "message": "Server busy", "data": {"limit": 2}}
+        assert await raw.reply() == {"jsonrpc": "2.0", "id": "away", "error": busied}
+        batch = await raw.receive()
+        assert [(each["id"], each["error"]) for each in batch] == [(7, busied), ("8", busied), (None, busied)]
+        assert [await raw.reply(), await raw.reply()] == [{"jsonrpc": "2.0", "id": None, "error": busied}] * 2
+        assert busy.server.stats()["turned_away"] == 10
+        for each in asked:
+            raw.answer(each, "fine")
+        results = [await raw.result() for _ in range(4)]
+        assert sorted(results) == ["fine", "fine", "kept 2", "kept 3"]
+        await raw.silence()
+        assert "away" not in busy.begun
 
 
+async def test_nothing_is_turned_away_that_only_waits_for_its_turn(network: Network) -> None:
+    """A handler waits for its caller, but there is room for calls: those that come faster than they are carried out
+    wait, however many they are."""
+    busy = Busy(max_calls=3, write_buffer=500)
+    async with network.raw(busy.server) as raw:
+        raw.call("ask", "it", id="ask")
+        asked = await raw.receive()
+        for n in range(0, 1000, 50):
+            raw.send(*[request("plain", each, id=each) for each in range(n, n + 50)])
+            await asyncio.sleep(0)
+        assert [await raw.result() for _ in range(1000)] == list(range(1000))
+        assert busy.server.stats()["turned_away"] == 0
+        raw.answer(asked, "fine")
+        assert await raw.result() == "fine"
+
+
+async def crowded(network: Network, raw: RawPeer, *waiting: dict[str, Any]) -> list[dict[str, Any]]:
+    """Two calls run and wait for their caller, and these two wait in line, which is full; what the two asked."""
+    raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
+    asked = await raw.receive_many(2)
+    raw.send(*waiting)
+    await network.full()
+    return asked
+
+
+def undelimited(*messages: Any) -> bytes:
+    """One line, in which the messages stand one behind the other."""
+    return b"".join(map(orjson.dumps, messages))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_words_about_calls_that_wait_wait_with_them(network: Network, packed: bool, is_full: bool) -> None:
+    """The end of a stream, and credit for one, whose calls have not begun: no requests, and not turned away. They count
+    once the calls begin, also where these fill all the room there is, so that nothing else of what waits is read."""
+    waiting = [request("total", {"$type": "stream", "id": "s"}, id="total"), request("count", 3, id="count", stream=1)]
+    words = [notification("$/end", stream="s"), notification("$/credit", id="count", n=5)]
+    busy = Busy(max_calls=2 if is_full else 5)
+    async with network.raw(busy.server) as raw:
+        if is_full:
+            asked = await crowded(network, raw, *waiting)
+            raw.send(words) if packed else raw.send(*words)
+            assert await raw.code("plain", id="away") == -32002  # so the words have been read
+            for each in asked:
+                raw.answer(each, "fine")
+            assert await answers(raw, 4) == {0: "fine", 1: "fine", "total": 0, "count": None}
+        else:
+            raw.send(*[request("wait", n, id=n) for n in range(5)])
+            await until(lambda: len(busy.begun) == 5)
+            raw.send(*waiting)
+            await network.queued(2)
+            raw.send(words) if packed else raw.send(*words)
+            await network.queued(4)
+            raw.cancel(0)
+            raw.cancel(1)
+            assert await answers(raw, 4) == {0: -32800, 1: -32800, "total": 0, "count": None}
+            busy.go.set()
+            assert await answers(raw, 3) == {2: 2, 3: 3, 4: 4}
+
+
+@pytest.mark.backpressure
+async def test_cancels_count_however_many_come(network: Network) -> None:
+    """Those about nothing take no room from the others; nor do long ids."""
+    busy = Busy(max_calls=3)
+    async with network.raw(busy.server) as raw:
+        raw.send(*[request("wait", n, id=n) for n in range(3)])
+        await until(lambda: len(busy.begun) == 3)
+        words = [notification("$/cancelRequest", id=n) for n in range(100, 1100)]
+        ids = [3, 4, "x" * 1000, "x" * 1001]
+        later = [request("count", 3, id=3, stream=1), *[request("wait", n, id=n) for n in ids[1:]]]
+        raw.send(*words, *later, *[notification("$/cancelRequest", id=n) for n in [*ids, 0]])
+        assert await answers(raw, 5) == dict.fromkeys([*ids, 0], -32800)
+        busy.go.set()
+        assert await answers(raw, 2) == {1: 1, 2: 2}
+        assert sorted(busy.begun) == [0, 1, 2]
+
+
+async def test_words_of_which_too_many_come_are_dropped(network: Network) -> None:
+    busy = Busy(max_calls=2, max_message_size=2000, write_buffer=1000)
+    async with network.raw(busy.server) as raw:
+        asked = await crowded(network, raw, request("plain", 2, id=2), request("plain", 3, id=3))
+        for n in range(1000):
+            raw.send(notification("$/credit", id=f"unknown {n}", n=1))
+            raw.send(notification("$/end", stream=f"unknown {n}", error={"code": 1, "message": "x" * 1000}))
+        assert await raw.code("plain", id="away") == -32002
+        for each in asked:
+            raw.answer(each, "fine")
+        assert sorted([str(await raw.result()) for _ in range(4)]) == ["2", "3", "fine", "fine"]
+        await raw.silence()
+
+
+@pytest.mark.one_read
+@pytest.mark.parametrize("is_full", [False, True])
+@pytest.mark.parametrize("way", ["batch", "batch of nothing else", "escaped"])
+async def test_answers_and_items_pass_requests_however_they_are_packed(
+    network: Network, way: str, is_full: bool
+) -> None:
+    """What runs waits for them: it would wait for ever if they stayed behind requests that wait for it."""
+    await answers_pass(network, way, is_full)
+
+
+@pytest.mark.undelimited
+@pytest.mark.parametrize("is_full", [False, True])
+async def test_answers_and_items_without_a_delimiter_pass_requests(network: Network, is_full: bool) -> None:
+    await answers_pass(network, "no delimiter", is_full)
+
+
+async def answers_pass(network: Network, way: str, is_full: bool) -> None:
+    busy = Busy(max_calls=2)
+    async with network.raw(busy.server) as raw:
+        raw.send(request("ask", 0, id=0), request("total", {"$type": "stream", "id": "s"}, id="total"))
+        first = await raw.receive_many(2)
+        (asked,) = [each for each in first if each["method"] == "confirm"]
+        raw.call("plain", 2, id=2)
+        if is_full:
+            raw.call("plain", 3, id=3)
+        await (network.full() if is_full else network.queued())
+        answer = {"jsonrpc": "2.0", "id": asked["id"], "result": "fine"}
+        words = [notification("$/item", stream="s", value=5), notification("$/end", stream="s")]
+        last = request("plain", "last", id="last")
+        if way == "no delimiter":
+            raw.send(undelimited(answer, last, *words))
+        elif way == "batch":
+            raw.send([answer, last, *words])
+        elif way == "batch of nothing else":
+            raw.send(words, [answer], last)
+        else:
+            lines = [orjson.dumps(each).replace(b"result", b"r\\u0065sult") for each in (answer, *words)]
+            raw.send(*[line.replace(b"$/", b"\\u0024/") for line in lines], last)
+        expected = {0: "fine", "total": 5, 2: 2, "last": -32002 if is_full else "last"}
+        if is_full:
+            expected[3] = 3
+        assert await answers(raw, len(expected)) == expected
+
+
+@pytest.mark.one_read
 @pytest.mark.own_socket
-async def test_a_busy_connection_does_not_keep_the_others_waiting(network: Network) -> None:
-    server = Server()
-    done = 0
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_busy_connection_does_not_keep_the_others_waiting(network: Network, kind: str) -> None:
+    """Each connection has its turn, and a turn of plain calls ends with the first that took too long (here: any)."""
+    server = Server(slow_call=1e-9)
+    done: list[int] = []
 
-    @server
-    async def work() -> None:
-        nonlocal done
+    @server(name="async")
+    async def work(n: int) -> None:
         for _ in range(20):
             await asyncio.sleep(0)
-        done += 1
+        done.append(n)
 
+    server.add(done.append, name="plain")
     async with network.serve(server) as endpoint:
         greedy, other = await endpoint.raw(), await endpoint.raw()
-        greedy.send(*[request("work", id=n) for n in range(1000)])
+        greedy.send(*[request(kind, n, id=n) for n in range(1000)])
         for _ in range(5):
             assert await other.result("rpc.ping") == "pong"
-        assert done < 1000
+        assert len(done) < 1000
         await greedy.receive_many(1000)
+        assert sorted(done) == list(range(1000))
+
+
+@pytest.mark.one_read
+async def test_calls_of_one_connection_take_turns(network: Network) -> None:
+    server = Server()
+    steps: list[int] = []
+
+    @server
+    async def work(which: int) -> None:
+        for _ in range(100):
+            steps.append(which)
+            await asyncio.sleep(0)
+
+    async with network.raw(server) as raw:
+        raw.send(*[request("work", n, id=n) for n in range(10)])
+        await raw.receive_many(10)
+    ahead = [0] * 10
+    for which in steps:
+        ahead[which] += 1
+        assert max(ahead) - min(ahead) <= 2
 
 
 async def test_streams_share_their_connection(network: Network) -> None:
@@ -305,94 +527,96 @@ async def test_streams_share_their_connection(network: Network) -> None:
         assert min(first_done[0][:9]) > 100, "none waited until another was done"
 
 
-@pytest.mark.lasting
-async def test_uploads_share_their_connection(network: Network) -> None:
-    capped = Capped(100)
-    async with network.client(capped.server, limits=Limits(write_buffer=5_000)) as client:
-        made = 0
+@pytest.mark.backpressure
+@pytest.mark.own_socket
+async def test_words_count_though_who_says_them_does_not_read(network: Network) -> None:
+    """Answers, items and cancels of a peer that reads nothing are heeded; its requests wait."""
+    busy = Busy(write_buffer=50_000)
+    async with network.raw(busy.server) as raw:
+        raw.send(request("ask", "ask", id="ask"), request("wait", "wait", id="wait"))
+        raw.call("total", {"$type": "stream", "id": "s"}, id="total")
+        first = await raw.receive_many(2)
+        (asked,) = [each for each in first if each["method"] == "confirm"]
+        raw.transport.pause_reading()
+        raw.call("kilos", id="kilos", stream=2**30)
+        await network.stalled()
+        raw.call("plain", "request", id="plain")
+        raw.send(notification("$/item", stream="s", value=5))
+        raw.send(notification("$/end", stream="s"))
+        raw.cancel("wait")
+        raw.answer(asked, "confirmed")
+        await until(lambda: sorted(busy.ended) == ["ask", "total", "wait"])
+        assert "request" not in busy.begun
+        raw.cancel("kilos")
+        raw.transport.resume_reading()
+        expected = {"ask": "confirmed", "total": 5, "wait": -32800, "plain": "request", "kilos": -32800}
+        assert await answers(raw, 5) == expected
 
-        def source() -> Iterator[int]:
-            nonlocal made
-            while made < 20_000:
-                made += 1
-                yield 1
 
-        calls = [client.submit.total(source()) for _ in range(5)]
-        for n in range(20):
-            assert await client.plain(n) == n
-        assert made < 20_000
-        assert sum(await asyncio.gather(*calls)) == 20_000
-
-
-# -- who does not read ----------------------------------------------------------------------------------------------
+@pytest.mark.backpressure
+@pytest.mark.own_socket
+async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+    """Something waits for its words, so they are read; what that takes is bounded all the same."""
+    busy = Busy(max_message_size=100_000, write_buffer=10_000)
+    async with network.serve(busy.server) as endpoint:
+        raw, other = await endpoint.raw(), await endpoint.raw()
+        raw.send(request("ask", "it", id="ask"))
+        await raw.receive()
+        raw.transport.pause_reading()
+        raw.call("kilos", id="kilos", stream=2**30)
+        await network.stalled()
+        while not busy.server.stats()["closed_for_limits"]:
+            raw.send(*[request("plain", n, id=n) for n in range(1000)])
+            await asyncio.sleep(0)
+        await other.silence()
+        assert "the peer left over 140000 bytes of replies unread (write_buffer)" in caplog.text
+        assert busy.server.stats()["closed_for_limits"] == 1
+        assert busy.begun == ["it"]
 
 
 @pytest.mark.fake_time
-@pytest.mark.parametrize("kind", ["stream", "replies", "calls back", "progress"])
+@pytest.mark.parametrize("kind", ["stream", "reply", "call_back", "tell"])
 async def test_slow_readers_are_closed_with_a_reason(
     network: Network, kind: str, fake_time: FakeTimeLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are waited for, held to what the limit allows, and then closed, which is counted and said."""
-    limits = Limits(write_buffer=50_000, write_timeout=30, max_message_size=100_000)
-    server = Server(limits=limits)
-    ended: list[str] = []
+    server = Server(limits=Limits(write_buffer=50_000, write_timeout=30, max_message_size=100_000))
 
     @server
     async def stream() -> AsyncIterator[str]:
-        try:
-            while True:
-                yield "x" * 10_000
-        finally:
-            ended.append("stream")
+        while True:
+            yield KILO * 10
 
     @server
     def reply() -> str:
-        return "x" * 90_000
+        return KILO * 90
 
     @server
     async def call_back(ctx: Context) -> None:
-        try:
-            while True:
-                try:
-                    await ctx.peer.confirm("x" * 10_000, timeout=1)
-                except TimeoutError:
-                    pass
-        finally:
-            ended.append("calls back")
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await ctx.peer.confirm(KILO * 10, timeout=1)
 
     @server
     async def tell(ctx: Context) -> None:
-        try:
-            while True:
-                ctx.progress("x" * 10_000)
-                await asyncio.sleep(0.1)
-        finally:
-            ended.append("progress")
+        while True:
+            ctx.progress(KILO * 10)
+            await asyncio.sleep(0.1)
 
     async with network.serve(server) as endpoint:
         slow, other = await endpoint.raw(), await endpoint.raw()
         slow.transport.pause_reading()
         since = fake_time.time()
-        if kind == "replies":
-            slow.send(*[request("reply", id=n) for n in range(50)])
-        else:
-            method, members = {
-                "stream": ("stream", {"stream": 2**30}),
-                "calls back": ("call_back", {}),
-                "progress": ("tell", {}),
-            }[kind]
-            slow.call(method, **members)
-        session, channel = network.served[0], network.served[0].channel
-        while session.channel is not None:
-            assert channel.unread_size < 400_000
+        slow.send(*[request(kind, id=n, stream=2**30) for n in range(50 if kind == "reply" else 1)])
+        while not server.stats()["closed_for_limits"]:
+            assert network.unread < 400_000
             await asyncio.sleep(1)
         assert 30 <= fake_time.time() - since <= 60
-        await until(lambda: kind == "replies" or ended == [kind])
-        assert server.counters.closed_for_limits == 1
+        await network.finished()
+        assert server.stats()["closed_for_limits"] == 1
         messages = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-        reasons = [message for message in messages if message.startswith("closed ")]
-        assert len(reasons) == 1
-        assert "the peer did not read its replies for 30 s (write_timeout)" in reasons[0]
+        (reason,) = [message for message in messages if message.startswith("closed ")]
+        assert "the peer did not read its replies for 30 s (write_timeout)" in reason
         await other.silence()
 
 
@@ -412,90 +636,135 @@ async def test_what_cannot_wait_is_bounded_by_closing(network: Network, caplog: 
     async with network.raw(server) as raw:
         raw.transport.pause_reading()
         raw.call("tell")
-        await until(lambda: network.served[0].channel is None and not network.served[0].running.handlers)
+        await until(lambda: not network.open_connections)
+        await network.finished()
         assert len(sent) < 1000
         assert "the peer left over 300000 bytes of replies unread (write_buffer)" in caplog.text
-        assert server.counters.closed_for_limits == 1
+        assert server.stats()["closed_for_limits"] == 1
 
 
 @pytest.mark.backpressure
-async def test_a_reader_that_comes_back_in_time(network: Network) -> None:
-    server = Server(limits=Limits(write_buffer=50_000))
+@pytest.mark.parametrize("kind", ["async", "sync", "thread", "upload"])
+async def test_producers_stop_with_credit_left(network: Network, kind: str) -> None:
+    """Credit says what the reader of the stream takes; that its connection takes nothing counts as well."""
+    made: list[int] = []
+    many = 1600
 
-    @server
-    async def stream(n: int) -> AsyncIterator[str]:
-        for each in range(n):
-            yield f"{each} " + "x" * 10_000
+    def values() -> Iterator[str]:
+        for n in range(many):
+            made.append(n)
+            yield f"{n} {KILO * 10}"
 
-    async with network.raw(server) as raw:
-        raw.transport.pause_reading()
-        raw.call("stream", 2000, stream=4000)
-        await until(lambda: network.served[0].write_gate.stalled)
+    async def async_values() -> AsyncIterator[str]:
+        for value in values():
+            yield value
+
+    async def see_it_stop(raw: RawPeer) -> None:
+        await until(lambda: made)
+        count = -1
+        while count != len(made):  # a thread may be at one still
+            count = len(made)
+            await asyncio.sleep(0.02)
+        assert 0 < len(made) < many
         raw.transport.resume_reading()
-        items = await raw.receive_many(2000)
-        assert [int(each["params"]["value"].split()[0]) for each in items] == list(range(2000))
-        await raw.result()
+        items = await raw.receive_many(many)
+        assert [int(each["params"]["value"].split()[0]) for each in items] == list(range(many))
+
+    async def script(raw: RawPeer) -> None:
+        asked = await raw.receive()
+        raw.transport.pause_reading()
+        raw.send(notification("$/credit", stream=asked["params"][0]["id"], n=2**30))
+        await see_it_stop(raw)
+        assert (await raw.receive())["method"] == "$/end"
+        raw.answer(asked, "taken")
+
+    if kind == "upload":
+        async with network.scripted(script) as endpoint:
+            assert await endpoint.client(limits=Limits(write_buffer=50_000)).take(async_values()) == "taken"
+    else:
+        server = Server(limits=Limits(write_buffer=50_000))
+        produce = async_values if kind == "async" else values
+        server.add(produce, name="produce", offload="thread" if kind == "thread" else None)
+        async with network.raw(server) as raw:
+            raw.transport.pause_reading()
+            raw.call("produce", stream=2**30)
+            await see_it_stop(raw)
+            await raw.result()
 
 
 @pytest.mark.backpressure
-async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(network: Network) -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(network: Network, is_lost: bool) -> None:
     server, kept = peer_keeping_server(limits=Limits(write_buffer=50_000, write_timeout=None))
-
     async with network.raw(server) as raw:
         assert await raw.result("hello") is None
         raw.transport.pause_reading()
-        calls = []
-        while not network.served[0].write_gate.stalled:
-            calls.append(asyncio.ensure_future(kept[0].confirm(len(calls), "x" * 10_000)))
-            await asyncio.sleep(0)
-        sent = len(network.served[0].pending)
-        calls += [asyncio.ensure_future(kept[0].confirm(len(calls) + n, "x" * 10_000)) for n in range(300)]
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert len(network.served[0].pending) == sent, "the others wait to be sent"
+        calls = [asyncio.ensure_future(kept[0].confirm(n, KILO * 10)) for n in range(3000)]
+        await turns(300)
+        assert network.unread < 1_000_000, "the others wait to be sent"
+        if is_lost:
+            cut_connections()
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(outcome, ConnectionLost)
+            return
         raw.transport.resume_reading()
         for _ in calls:
             raw.answer(asked := await raw.receive(), asked["params"][0])
         assert await asyncio.gather(*calls) == list(range(len(calls)))
 
 
-@pytest.mark.backpressure
-async def test_calls_that_wait_to_be_sent_fail_with_the_connection(network: Network) -> None:
-    server, kept = peer_keeping_server(limits=Limits(write_buffer=50_000, write_timeout=None))
+async def calling_each_other(network: Network, *, size: int, count: int, **limits: Any) -> list[Any]:
+    """The outcomes of `count` calls each way, all begun at once, which take and give so many bytes."""
+    busy = Busy(**limits)
+    long = "x" * size
+    async with network.client(busy.server, limits=Limits(**limits), timeout=None) as client:
 
-    async with network.raw(server) as raw:
-        assert await raw.result("hello") is None
-        raw.transport.pause_reading()
-        calls = []
-        while not network.served[0].write_gate.stalled:
-            calls.append(asyncio.ensure_future(kept[0].confirm("x" * 10_000)))
+        @client
+        async def echo(value: Any) -> Any:
             await asyncio.sleep(0)
-        calls += [asyncio.ensure_future(kept[0].confirm("x" * 10_000)) for _ in range(10)]
-        await asyncio.sleep(0)
-        network.served[0].abort("the test says so")
-        for call in calls:
-            with pytest.raises(ConnectionLost):
-                await call
+            return value
+
+        await client.hello()
+        (caller,) = busy.callers
+        calls = [end.echo(long) for _ in range(count) for end in (client, caller)]
+        async with asyncio.timeout(20):  # should they wait for each other for ever
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    return ["right" if outcome == long else outcome for outcome in outcomes]
 
 
 @pytest.mark.lasting
-async def test_both_ends_talk_at_once_and_much(network: Network) -> None:
-    """Long messages both ways, calls within calls: neither end waits until the other has read."""
-    server = Server(limits=Limits(write_buffer=50_000))
-    long = "x" * 200_000
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"size": 3_000_000, "count": 10},
+        {"size": 500_000, "count": 50, "write_buffer": 10_000, "max_calls": 100},
+        {"size": 300_000, "count": 50, "write_buffer": 10_000, "max_calls": 2},
+    ],
+    ids=["more than fits between the two", "through small buffers", "at the cap"],
+)
+async def test_long_messages_both_ways(network: Network, limits: dict[str, int]) -> None:
+    """Neither stops reading until the other has read; what cannot be kept is turned away, and nothing is lost."""
+    outcomes = await calling_each_other(network, **limits)
+    assert len(outcomes) == 2 * limits["count"]
+    assert "right" in outcomes
+    assert all(each == "right" or (isinstance(each, ServerBusy) and limits["max_calls"] == 2) for each in outcomes)
 
-    @server
-    async def exchange(text: str, ctx: Context) -> str:
-        back: str = await ctx.peer.back(text)
-        return back
 
-    async with network.client(server, limits=Limits(write_buffer=50_000)) as client:
+@pytest.mark.lasting
+@pytest.mark.parametrize("direction", ["to the server", "to the client"])
+async def test_many_long_calls_begun_at_once(network: Network, direction: str) -> None:
+    """They wait for each other, so that the caller does not take its own haste for a peer that does not read."""
+    busy = Busy(write_buffer=50_000, max_message_size=200_000)
+    async with network.client(busy.server, limits=busy.server.limits) as client:
 
         @client
-        async def back(text: str) -> str:
-            return text
+        async def echo(value: Any) -> Any:
+            return value
 
-        assert await asyncio.gather(*(client.exchange(long) for _ in range(20))) == [long] * 20
+        await client.hello()
+        end: Any = client if direction == "to the server" else busy.callers[0]
+        values = [f"{n} {KILO * 100}" for n in range(100)]
+        assert await asyncio.gather(*map(end.echo, values)) == values
 
 
 async def test_a_full_queue_of_threads_says_busy(network: Network) -> None:
@@ -516,3 +785,51 @@ async def test_a_full_queue_of_threads_says_busy(network: Network) -> None:
         assert {(await raw.reply())["error"]["code"], (await raw.reply())["error"]["code"]} == {-32002}
         go.set()
         assert [await raw.result() for _ in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.one_peer
+@pytest.mark.lasting
+async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(network: Network) -> None:
+    """At the cap: what runs asks its caller still, what waits in line is carried out after it."""
+    busy = Busy(max_calls=1)
+    async with StoppableServer(network, busy.server) as stopping:
+        raw = await stopping.endpoint.raw()
+        raw.send(request("ask", "first", id=1))
+        asked = await raw.receive()
+        raw.send(request("ask", "in line", id=2))
+        await network.queued()
+        stopping.stop()
+        await network.draining()
+        raw.send(request("ask", "too late", id=3), notification("plain", value="too late"))
+        raw.answer(asked, "fine")
+        messages = await raw.receive_many(2)
+        assert [each["result"] for each in messages if "result" in each] == ["fine"]
+        (asked,) = [each for each in messages if "method" in each]
+        raw.answer(asked, "fine as well")
+        assert await raw.reply() == {"jsonrpc": "2.0", "id": 2, "result": "fine as well"}
+        assert await raw.receive() is None
+        assert raw.farewells == [{"last": 2, "reason": "the server is stopping"}]
+    assert busy.begun == ["first", "in line"]
+
+
+@pytest.mark.lasting
+async def test_streams_come_to_their_end_while_the_server_stops(network: Network) -> None:
+    busy = Busy()
+    async with StoppableServer(network, busy.server) as stopping:
+        raw = await stopping.endpoint.raw()
+        raw.send(
+            request("count", 5, id="count", stream=1), request("total", {"$type": "stream", "id": "s"}, id="total")
+        )
+        messages = await raw.receive_many(2)
+        assert {each["method"] for each in messages} == {"$/item", "$/credit"}
+        stopping.stop()
+        await network.draining()
+        raw.send(notification("$/credit", id="count", n=10), notification("$/item", stream="s", value=7))
+        raw.send(notification("$/end", stream="s"))
+        messages = await raw.receive_many(6)
+        assert [each["params"]["value"] for each in messages if "method" in each] == [1, 2, 3, 4]
+        assert {each["id"]: each["result"] for each in messages if "method" not in each} == {
+            "count": None,
+            "total": 7,
+        }
+        assert await raw.receive() is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import threading
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +13,6 @@ import pytest
 from PIL import Image
 
 from rpcstream import AsyncClient, Client, EncodeError, ImageFile, InternalError, InvalidParams, MaxSide, Server
-from rpcstream.client.discovery import methods_of
-from rpcstream.codec import image_files
 from rpcstream.testing import serve_in_thread
 
 rng = np.random.default_rng(5)
@@ -95,25 +93,13 @@ async def test_arguments_of_the_async_client(address: str, folder: Path) -> None
 
 
 @pytest.mark.parametrize("binary", [True, False])
-async def test_large_images_of_replies_are_decoded_in_a_thread(
-    address: str, monkeypatch: pytest.MonkeyPatch, *, binary: bool
-) -> None:
-    threads: list[bool] = []
-    main, examine = threading.get_ident(), image_files.examine
-
-    def watched(*args: Any) -> int:
-        threads.append(threading.get_ident() == main)
-        return examine(*args)
-
-    monkeypatch.setattr(image_files, "examine", watched)
+async def test_small_and_large_images_of_replies(address: str, *, binary: bool) -> None:
     async with AsyncClient(address, binary=binary) as client:
         await client.echo(np.zeros(5000))  # frames from now on
-        for name, here in (("a.jpg", True), ("large.jpg", False), ("a.png", True), ("large.png", False)):
-            threads.clear()
-            found = await client.stored(name)
-            assert found.size == ((1000, 700) if name.startswith("large") else (120, 90))
-            assert threads == [here]
-            assert (await client.call("stored", name, returns=Image.Image)).size == found.size
+        for name in ("a.jpg", "large.jpg", "a.png", "large.png"):
+            size = (1000, 700) if name.startswith("large") else (120, 90)
+            assert (await client.stored(name)).size == size
+            assert (await client.call("stored", name, returns=Image.Image)).size == size
         with pytest.raises(TypeError, match="returns="):
             await client.call("stored", "large.png", returns=int)
 
@@ -156,7 +142,6 @@ def test_images_are_reduced_where_the_hint_says_so(client: Client, folder: Path)
 
 
 def test_discovery_shows_the_side(client: Client) -> None:
-    found = methods_of(client.discover())
-    schema = {each["name"]: each for each in found}["thumbnail"]["params"][0]["schema"]
-    assert schema["x-maxSide"] == 40
-    assert "at most 40 pixels" in schema["description"]
+    described = json.dumps(client.discover())
+    assert '"x-maxSide": 40' in described
+    assert "at most 40 pixels" in described

@@ -84,9 +84,6 @@ def make_server(**options: Any) -> Server:
     return server
 
 
-# -- how they are sent ------------------------------------------------------------------------------------------------
-
-
 def request(params: Any = None, *, method: Any = "add", **members: Any) -> bytes:
     """A request as text; without a member that is ..., with no line end."""
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **members}
@@ -243,9 +240,6 @@ MISTAKES = [
 # fmt: on
 
 
-# -- what is answered -------------------------------------------------------------------------------------------------
-
-
 def error_text(error: dict[str, Any]) -> str:
     text, rest = readable(error["code"], error["message"], error.get("data"))
     return f"{error['code']} {text}" + (f" {json.dumps(rest, ensure_ascii=False)}" if rest else "")
@@ -358,8 +352,6 @@ def answers() -> dict[str, str]:
     return asyncio.run(ask_all())
 
 
-# -- the page -------------------------------------------------------------------------------------------------------
-
 INTRODUCTION = """\
 # Mistakes, and what they are answered
 
@@ -408,9 +400,6 @@ def page() -> str:
                 row = (mistake.name, sent_text(mistake), fine + code(answer))
                 parts.append(f"| {' | '.join(map(cell, row))} |\n")
     return "".join(parts)
-
-
-# -- the tests ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name.replace(" ", "_"))

@@ -6,6 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -26,48 +27,48 @@ class Ordered:
         self.thread_go = threading.Event()
         self.thread_go.set()
 
+        @contextmanager
+        def working(name: Any) -> Iterator[None]:
+            self.at_work += 1
+            self.events.append(("begin", name))
+            try:
+                yield
+            finally:
+                self.at_work -= 1
+                self.events.append(("end", name))
+
         @server(ordered=True, name="async")
         async def work(name: Any, seconds: float = 0) -> Any:
-            self.begin(name)
-            try:
+            with working(name):
                 await asyncio.sleep(seconds)
-            finally:
-                self.end(name)
             return name
 
         @server(ordered=True, name="sync")
         def work_now(name: Any) -> Any:
-            self.begin(name)
-            self.end(name)
-            return name
+            with working(name):
+                return name
 
         @server(ordered=True, name="thread", offload="thread")
         def work_in_thread(name: Any) -> Any:
-            self.begin(name)
-            assert self.thread_go.wait(20)
-            self.end(name)
-            return name
+            with working(name):
+                assert self.thread_go.wait(20)
+                return name
 
-        @server(ordered=True, name="items")
+        @server(ordered=True)
         async def items(name: Any, seconds: float = 0) -> AsyncIterator[Any]:
-            self.begin(name)
-            try:
+            with working(name):
                 await asyncio.sleep(seconds)
                 yield name
-            finally:
-                self.end(name)
 
-        @server(ordered=True, name="sync_items")
+        @server(ordered=True)
         def sync_items(name: Any) -> Iterator[Any]:
-            self.begin(name)
-            yield name
-            self.end(name)
+            with working(name):
+                yield name
 
-        @server(ordered=True, name="fails")
+        @server(ordered=True)
         async def fails(name: Any) -> None:
-            self.begin(name)
-            self.end(name)
-            raise RpcError(5, name)
+            with working(name):
+                raise RpcError(5, name)
 
         @server
         async def free(name: Any, seconds: float = 0) -> Any:
@@ -77,14 +78,6 @@ class Ordered:
         @server
         def plain(name: Any) -> Any:
             return name
-
-    def begin(self, name: Any) -> None:
-        self.at_work += 1
-        self.events.append(("begin", name))
-
-    def end(self, name: Any) -> None:
-        self.at_work -= 1
-        self.events.append(("end", name))
 
     def one_by_one(self, names: list[Any]) -> bool:
         return self.events == [(what, name) for name in names for what in ("begin", "end")]
@@ -168,12 +161,12 @@ async def test_a_failure_does_not_hold_up_the_line(network: Network, ordered: Or
         assert ordered.one_by_one([0, 3])
 
 
-async def test_each_connection_has_a_line_of_its_own(network: Network, ordered: Ordered) -> None:
+async def test_each_connection_has_a_line_of_its_own_which_others_overtake(network: Network, ordered: Ordered) -> None:
     ordered.thread_go.clear()
     async with network.serve(ordered.server) as endpoint:
         one, other = await endpoint.raw(), await endpoint.raw()
-        one.send(request("thread", "one", id=1), request("async", "two", id=2))
-        await until(lambda: ordered.at_work == 1)
+        one.send(request("thread", "one", id=1), request("async", "two", id=2), request("free", 3), request("plain", 4))
+        assert {await one.result(), await one.result()} == {3, 4}
         assert await other.result("async", "other") == "other"
         assert ("begin", "two") not in ordered.events
         ordered.thread_go.set()
@@ -186,18 +179,9 @@ async def test_the_line_ends_with_its_connection(network: Network, ordered: Orde
         raw.send(request("thread", 0, id=0), *[request("async", n, id=n) for n in range(1, 5)])
         await until(lambda: ordered.at_work == 1)
         await network.lose(raw)
-        await until(lambda: not network.served[0].running.handlers)
+        await network.finished()
         ordered.thread_go.set()
         await until(lambda: ordered.one_by_one([0]))
-
-
-async def test_others_overtake(network: Network, ordered: Ordered) -> None:
-    ordered.thread_go.clear()
-    async with network.raw(ordered.server) as raw:
-        raw.send(request("thread", 0, id=0), request("free", 1, id=1), request("plain", 2, id=2))
-        assert {await raw.result(), await raw.result()} == {1, 2}
-        ordered.thread_go.set()
-        assert await raw.result() == 0
 
 
 @pytest.mark.lasting
@@ -248,15 +232,6 @@ async def test_a_line_that_waits_for_itself_ends_in_its_time(
         assert await client.inner() == "inner"
 
 
-# -- without being asked to -----------------------------------------------------------------------------------------
-
-
-async def test_plain_sync_handlers_answer_in_order(network: Network, ordered: Ordered) -> None:
-    async with network.raw(ordered.server) as raw:
-        raw.send(*[request("plain", n, id=n) for n in range(1000)])
-        assert [await raw.result() for _ in range(1000)] == list(range(1000))
-
-
 @pytest.mark.fake_time
 async def test_async_handlers_begin_in_order_and_answer_when_they_are_done(network: Network, ordered: Ordered) -> None:
     begun: list[int] = []
@@ -273,12 +248,18 @@ async def test_async_handlers_begin_in_order_and_answer_when_they_are_done(netwo
         assert begun == list(range(10))
 
 
-async def test_items_come_in_order_and_before_their_reply(network: Network, ordered: Ordered) -> None:
+async def test_what_comes_of_a_call_comes_in_order_and_before_its_reply(network: Network, ordered: Ordered) -> None:
     @ordered.server
-    async def count(n: int) -> AsyncIterator[int]:
+    async def count(n: int, ctx: Context) -> AsyncIterator[int]:
+        ctx.peer.notify.note(1)
         for each in range(n):
             yield each
             await asyncio.sleep(0)
+
+    @ordered.server
+    def tell(ctx: Context) -> None:
+        ctx.peer.notify.note(1)
+        ctx.peer.notify.note(2)
 
     async with network.raw(ordered.server) as raw:
         raw.send(*[request("count", 20, id=each, stream=100) for each in range(5)])
@@ -286,30 +267,13 @@ async def test_items_come_in_order_and_before_their_reply(network: Network, orde
         done = 0
         while done < 5:
             message = await raw.receive()
-            if "method" in message:
+            if message.get("method") == "$/item":
                 seen[message["params"]["id"]].append(message["params"]["value"])
-            else:
+            elif "method" not in message:
                 assert seen[message["id"]] == list(range(20))
                 done += 1
-
-
-async def test_notifications_of_a_handler_come_before_its_reply(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def tell(ctx: Context) -> str:
-        ctx.peer.notify.note(1)
-        ctx.peer.notify.note(2)
-        return "told"
-
-    @server
-    def tell_inline(ctx: Context) -> str:
-        ctx.peer.notify.note(1)
-        ctx.peer.notify.note(2)
-        return "told"
-
-    async with network.raw(server) as raw:
-        for method in ("tell", "tell_inline"):
-            raw.call(method)
-            one, two, reply = await raw.receive_many(3)
-            assert [one["params"], two["params"], reply["result"]] == [[1], [2], "told"]
+        raw.call("tell")
+        one, two, reply = await raw.receive_many(3)
+        assert [one["params"], two["params"], reply["result"]] == [[1], [2], None]
+        raw.send(*[request("plain", n, id=n) for n in range(1000)])
+        assert [await raw.result() for _ in range(1000)] == list(range(1000))

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rpcstream import Context, EncodeError, InternalError, Limits, MessageTooLarge, Server
@@ -66,9 +65,6 @@ async def heard(raw: RawPeer) -> tuple[list[Any], Any]:
     return messages, message
 
 
-# -- on the wire ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_in_order_and_before_the_result(network: Network, working: Working, kind: str) -> None:
     """Values that follow each other too fast may be left out; never the last one."""
@@ -97,24 +93,6 @@ async def test_what_is_said_at_once_is_one_message(network: Network, working: Wo
         assert messages == [said(9_999)]
 
 
-async def test_a_thread_that_says_much(network: Network, working: Working) -> None:
-    async with network.raw(working.server) as raw:
-        raw.call("thread", 3_000)
-        messages, _ = await heard(raw)
-        assert messages[-1] == said(2_999)
-
-
-async def test_with_the_items_of_a_stream(network: Network, working: Working) -> None:
-    async with network.raw(working.server) as raw:
-        raw.call("items", 30, stream=100)
-        messages, reply = await heard(raw)
-        assert "result" in reply
-        values = [each["params"]["value"] for each in messages if each["method"] == "$/progress"]
-        assert values == sorted(values)
-        assert values[-1] == 29
-        assert len(messages) - len(values) == 30
-
-
 async def test_members_of_a_batch(network: Network, working: Working) -> None:
     async with network.raw(working.server) as raw:
         raw.send([request(kind, 3, id=kind) for kind in KINDS])
@@ -124,16 +102,6 @@ async def test_members_of_a_batch(network: Network, working: Working) -> None:
         assert [each["id"] for each in messages.pop()] == KINDS
         last = {each["params"]["token"]: each["params"]["value"] for each in messages}
         assert last == dict.fromkeys(KINDS, 2)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_nobody_is_told_of_a_notification(network: Network, working: Working, kind: str) -> None:
-    async with network.raw(working.server) as raw:
-        raw.send({"jsonrpc": "2.0", "method": kind, "params": [5]})
-        await raw.silence()
-        raw.call(kind, 5, id=None)
-        reply = await raw.reply()
-        assert (reply["id"], reply["result"]) == (None, "done" if kind != "items" else [0, 1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("kind", ["async", "inline", "thread", "ordered"])
@@ -199,9 +167,6 @@ async def test_a_peer_that_does_not_read_is_told_the_last_value(network: Network
         assert reply["result"] == "done"
 
 
-# -- at the caller --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_on_progress(network: Network, working: Working, kind: str) -> None:
     async with network.client(working.server) as client:
@@ -212,46 +177,12 @@ async def test_on_progress(network: Network, working: Working, kind: str) -> Non
         assert await client.call(kind, 5) in ("done", list(range(5))), "nobody wants to know"
 
 
-async def test_on_progress_of_a_generator_that_yields_nothing(network: Network, working: Working) -> None:
-    async with network.client(working.server) as client:
-        assert await client.call("items", 0, on_progress=lambda value: None) == []
-
-
-async def test_each_call_its_own(network: Network, working: Working) -> None:
-    async with network.client(working.server) as client:
-        seen: dict[int, list[int]] = {n: [] for n in range(1, 30)}
-        await asyncio.gather(*(client.call("async", n, on_progress=seen[n].append) for n in seen))
-        assert all(values[-1] == n - 1 and values == sorted(set(values)) for n, values in seen.items())
-
-
 async def test_on_progress_of_a_stream(network: Network, working: Working) -> None:
     async with network.client(working.server) as client:
         seen: list[Any] = []
         assert [each async for each in client.stream.items(100, on_progress=seen.append)] == list(range(100))
         assert seen == sorted(seen)
         assert seen[-1] == 99
-
-
-@pytest.mark.lasting
-async def test_rich_values(network: Network) -> None:
-    server = Server()
-    values: list[Any] = [{"at": [1, 2**70]}, None, "ü", 1.5, b"\x00", {}]
-
-    @server
-    async def work(ctx: Context) -> None:
-        for value in [*values, np.arange(5, dtype=np.float32)]:
-            ctx.progress(value)
-            await ctx.peer.go_on()
-
-    async with network.client(server) as client:
-
-        @client
-        def go_on() -> None: ...
-
-        seen: list[Any] = []
-        await client.work(on_progress=seen.append)
-        assert seen.pop().tolist() == [0, 1, 2, 3, 4]
-        assert seen == values
 
 
 @pytest.mark.lasting
@@ -290,29 +221,6 @@ async def test_on_progress_that_fails_is_not_the_calls_fault(
     errors.expect("on_progress of a call of 'items' failed")
 
 
-async def test_progress_that_belongs_nowhere(network: Network) -> None:
-    async def script(raw: RawPeer) -> None:
-        asked, other = await raw.receive(), await raw.receive()
-        for token in (99, str(asked["id"]), float(asked["id"]), None, True, [asked["id"]], {}):
-            raw.send(said("wrong", token))
-        for params in ({}, [], None, "x", {"value": 1}):
-            raw.send({"jsonrpc": "2.0", "method": "$/progress", "params": params})
-        raw.send(said("right", asked["id"]), said("nobody asked", other["id"]))
-        raw.answer(asked, "done")
-        raw.answer(other, "done as well")
-        raw.send(said("late", asked["id"]))
-        raw.answer(await raw.receive(), "fine")
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client()
-        seen: list[Any] = []
-        call = asyncio.ensure_future(client.work(on_progress=seen.append))
-        other = asyncio.ensure_future(client.other())
-        assert await asyncio.gather(call, other) == ["done", "done as well"]
-        assert await client.next() == "fine"
-        assert seen == ["right"]
-
-
 @pytest.mark.parametrize("broken", [{}, {"value": {"$type": "ndarray", "dtype": "<f4"}}])
 async def test_progress_that_cannot_be_read(network: Network, broken: dict[str, Any], errors: LogLines) -> None:
     """It is dropped with a line in the log; the call goes on."""
@@ -328,26 +236,6 @@ async def test_progress_that_cannot_be_read(network: Network, broken: dict[str, 
         assert await client.work(on_progress=seen.append) == "done"
         assert seen == ["right"]
     errors.expect("on_progress of a call of 'work' failed")
-
-
-async def test_progress_of_a_call_that_was_given_up(network: Network) -> None:
-    async def script(raw: RawPeer) -> None:
-        asked = await raw.receive()
-        raw.send(said(1, asked["id"]))
-        assert (await raw.receive())["method"] == "$/cancelRequest"
-        raw.send(said(2, asked["id"]))
-        raw.answer(await raw.receive(), "fine")
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client()
-        seen: list[Any] = []
-        call = asyncio.ensure_future(client.work(on_progress=seen.append))
-        await until(lambda: seen)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        assert await client.next() == "fine"
-        assert seen == [1]
 
 
 async def test_a_failed_call_had_its_progress(network: Network, errors: LogLines) -> None:

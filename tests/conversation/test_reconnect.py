@@ -142,9 +142,6 @@ async def states() -> States:
     return States()
 
 
-# -- when it tries again --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.fake_time
 @pytest.mark.parametrize(("random", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
 async def test_pauses_grow_up_to_the_longest(door: Door, random: float, share: float) -> None:
@@ -154,17 +151,6 @@ async def test_pauses_grow_up_to_the_longest(door: Door, random: float, share: f
     pauses = [later - earlier for earlier, later in zip(door.attempts, door.attempts[1:], strict=False)]
     assert pauses[:5] == pytest.approx([share * pause for pause in (1, 3, 9, 20, 20)])
     assert door.attempts[0] == 0
-
-
-@pytest.mark.fake_time
-async def test_each_pause_is_drawn_anew(door: Door, states: States) -> None:
-    drawn = iter([0.0, 1.0, 0.5])
-    door.receive = door.refuse
-    backoff = Backoff(first=8, factor=1, longest=8, random=lambda: next(drawn))
-    async with door.client(reconnect=backoff, on_state=states):
-        await states.reach("connecting", 4)
-        assert door.attempts == [0, 4, 12, 18]
-        door.receive = door.welcome
 
 
 @pytest.mark.parametrize("wrong", [{"first": 0}, {"first": 2, "longest": 1}, {"factor": 0.5}, {"first": -1}])
@@ -277,9 +263,6 @@ async def test_connecting_that_hangs_is_given_up(door: Door, states: States) -> 
         door.receive = door.welcome
         await states.reach("connected")
     assert door.attempts == [0, 6, 13]
-
-
-# -- what is called meanwhile ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.fake_time
@@ -409,9 +392,6 @@ async def test_what_was_pending_fails_at_once(network: Network, states: States) 
         assert states.seen == ["connecting", "connected", "waiting"]
 
 
-# -- what is said first ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.one_peer
 async def test_greetings_come_first_on_every_connection(network: Network, states: States) -> None:
     heard: list[list[str]] = []
@@ -538,9 +518,6 @@ async def test_the_greeting_is_not_held_to_the_deadline_of_who_connected(door: D
         assert door.attempts == [0]
 
 
-# -- what the client offers -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.lasting
 @pytest.mark.own_socket
 async def test_offered_methods_are_there_on_every_connection(network: Network) -> None:
@@ -605,35 +582,6 @@ async def test_a_handler_of_the_client_does_not_keep_the_lost_connection(network
 
 
 @pytest.mark.fake_time
-async def test_what_runs_for_a_server_that_is_gone_is_cancelled(door: Door, states: States) -> None:
-    cancelled: list[str] = []
-    async with door.serving(UsualServer()):
-        client = door.client(reconnect=QUICK, on_state=states)
-        begun = asyncio.Event()
-
-        @client
-        async def work() -> None:
-            begun.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                cancelled.append("work")
-
-        async with client:
-            call = client.submit.ask("work")
-            await begun.wait()
-            door.hang_up()
-            with pytest.raises(ConnectionLost):
-                await call
-            await states.reach("connected", 2)
-            await asyncio.sleep(10)
-            assert cancelled == ["work"]
-
-
-# -- the end --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.fake_time
 @pytest.mark.parametrize("where", ["waiting", "connecting", "greeting", "connected"])
 async def test_close_ends_at_once_wherever_the_client_is(
     door: Door, where: str, fake_time: FakeTimeLoop, states: States
@@ -684,9 +632,6 @@ async def test_close_while_calls_wait_to_be_repeated(door: Door, states: States,
     assert fake_time.time() - before <= 1, "the pause between two attempts is over"
 
 
-# -- without it -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.fake_time
 async def test_without_reconnect_the_next_call_connects(door: Door, states: States) -> None:
     async with door.serving(ponging()), door.client(on_state=states) as client:
@@ -714,9 +659,6 @@ async def test_without_reconnect_a_server_that_hangs_up_at_once_fails_the_call(d
             with pytest.raises(ConnectionLost, match=r"closed the connection at once.*'work'"):
                 await client.work()
     assert len(door.attempts) == 3
-
-
-# -- what is repeated -----------------------------------------------------------------------------------------------
 
 
 class Cutting:
@@ -896,9 +838,6 @@ async def test_repeating_ends_with_the_time_out(door: Door, fake_time: FakeTimeL
     assert len(door.attempts) < 20
 
 
-# -- several connections --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.fake_time
 async def test_every_connection_of_a_pool_is_kept(door: Door, states: States) -> None:
     greeted: list[Any] = []
@@ -922,17 +861,6 @@ async def test_every_connection_of_a_pool_is_kept(door: Door, states: States) ->
             assert len(greeted) == 7
             assert await client.ping() == "pong"
     assert states.seen == ["connecting", "connected", "waiting", "connecting", "connected", "closed"]
-
-
-@pytest.mark.fake_time
-async def test_a_pool_pauses_for_each_connection_by_itself(door: Door) -> None:
-    door.receive = door.refuse
-    async with door.client(reconnect=DOUBLING, pool=2):
-        await asyncio.sleep(10)
-    assert door.attempts == [0, 0, 1, 1, 3, 3, 7, 7]
-
-
-# -- faults that another attempt does not change --------------------------------------------------------------------
 
 
 def of_client(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
@@ -986,19 +914,6 @@ async def test_a_fault_that_becomes_another_one(door: Door, caplog: pytest.LogCa
         with pytest.raises(CallTimeout, match="Connection refused"):
             await client.ping(timeout=1)
         assert len(of_client(caplog)) == 1
-
-
-@pytest.mark.fake_time
-async def test_a_client_that_is_closed_makes_no_other_attempt(door: Door) -> None:
-    async with door.serving(Server(token="right")):
-        async with door.client(reconnect=DOUBLING, token="wrong", pool=2) as client:
-            with pytest.raises(NotAuthenticated):
-                await client.ping()
-        await asyncio.sleep(100)
-        assert door.attempts == [0, 0]
-
-
-# -- calls that wait so long, and no longer -------------------------------------------------------------------------
 
 
 @pytest.mark.fake_time

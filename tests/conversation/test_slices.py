@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -83,50 +82,22 @@ async def test_an_endless_generator_is_stopped_at_the_size_of_a_message(network:
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_timeout_of_a_request_stops_it(network: Network, kind: str) -> None:
+@pytest.mark.parametrize("how", ["time-out", "cancel", "lost", "lost notification"])
+async def test_it_ends_with_its_time_or_its_caller(network: Network, kind: str, how: str) -> None:
     counting = Counting()
     async with network.raw(counting.server) as raw:
-        assert await raw.code(kind, ENDLESS, timeout=0.05) == -32003
-        await until(lambda: counting.ended == [kind])
-
-
-@pytest.mark.lasting
-async def test_a_sync_generator_may_have_a_timeout_of_its_own(network: Network) -> None:
-    server = Server()
-
-    @server(timeout=0.05)
-    def count() -> Iterator[int]:
-        while True:
-            yield 1
-
-    async with network.raw(server) as raw:
-        assert await raw.code("count") == -32003
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("kind", KINDS)
-async def test_it_can_be_cancelled(network: Network, kind: str) -> None:
-    counting = Counting()
-    async with network.raw(counting.server) as raw:
-        raw.call(kind, ENDLESS)
-        await until(lambda: counting.made)
-        raw.cancel(1)
-        assert await raw.code() == -32800
-        await until(lambda: counting.ended == [kind])
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("notified", [False, True])
-async def test_it_ends_with_its_caller(network: Network, kind: str, notified: bool) -> None:
-    counting = Counting()
-    async with network.raw(counting.server) as raw:
-        message = request(kind, ENDLESS)
-        if notified:
+        message = request(kind, ENDLESS, timeout=0.05 if how == "time-out" else None)
+        if how == "lost notification":
             del message["id"]
         raw.send(message)
         await until(lambda: counting.made)
-        await network.lose(raw)
+        if how == "time-out":
+            assert await raw.code() == -32003
+        elif how == "cancel":
+            raw.cancel(1)
+            assert await raw.code() == -32800
+        else:
+            await network.lose(raw)
         await until(lambda: counting.ended == [kind])
 
 
@@ -237,9 +208,6 @@ async def test_one_connection_may_not_collect_for_all(network: Network) -> None:
         assert len(await raw.result("collects", id="again")) == 140
 
 
-# -- batches --------------------------------------------------------------------------------------------------------
-
-
 class Batched:
     """A server with a sync method that takes longer than a turn allows ten of, and one that notes when it is called."""
 
@@ -253,6 +221,12 @@ class Batched:
             time.sleep(TURN / 4)
             self.events.append(name)
             self.during(name)
+            return name
+
+        @server
+        async def slow_and_async(name: Any) -> Any:
+            time.sleep(TURN / 4)
+            self.events.append(name)
             return name
 
         @server
@@ -271,36 +245,16 @@ def slow_batch(count: int, method: str = "slow") -> list[dict[str, Any]]:
 
 
 @pytest.mark.lasting
-async def test_others_have_their_turns_within_a_batch(network: Network) -> None:
+@pytest.mark.parametrize("method", ["slow", "slow_and_async"])
+async def test_others_have_their_turns_within_a_batch(network: Network, method: str) -> None:
     batched = Batched()
     async with network.serve(batched.server) as endpoint:
         greedy, other = await endpoint.raw(), await endpoint.raw()
-        greedy.send(slow_batch(40))
+        greedy.send(slow_batch(40, method))
         await until(lambda: batched.events)
         assert await other.result("plain", "other") == "other"
         assert batched.events.index("other") < 30
         assert [reply["result"] for reply in await greedy.receive()] == list(range(40))
-
-
-@pytest.mark.lasting
-async def test_others_have_their_turns_between_the_beginnings_of_async_members(network: Network) -> None:
-    server = Server()
-    events: list[Any] = []
-
-    @server
-    async def slow(name: Any) -> Any:
-        time.sleep(TURN / 4)
-        events.append(name)
-        return name
-
-    async with network.serve(server) as endpoint:
-        greedy, other = await endpoint.raw(), await endpoint.raw()
-        greedy.send(slow_batch(40))
-        await until(lambda: events)
-        assert await other.result("rpc.ping") == "pong"
-        assert len(events) < 30
-        assert [reply["result"] for reply in await greedy.receive()] == list(range(40))
-    assert events == list(range(40))
 
 
 @pytest.mark.lasting
@@ -359,16 +313,6 @@ async def test_all_of_a_batch_is_carried_out_over_http(network: Network) -> None
     assert batched.events == [*range(20), "notified", "last"]
 
 
-async def test_a_batch_of_notifications_is_carried_out_to_its_end(network: Network) -> None:
-    batched = Batched()
-    async with network.client(batched.server) as client:
-        async with client.batch() as batch:
-            for number in range(20):
-                batch.notify.slow(number)
-        await until(lambda: len(batched.events) == 20)
-        assert await client.plain("there") == "there"
-
-
 @pytest.mark.lasting
 async def test_the_time_that_a_member_waits_counts(network: Network) -> None:
     server = Server()
@@ -406,29 +350,3 @@ async def test_a_server_that_stops_finishes_the_batches_that_it_has_read(network
         raw.send([request("stopper", id="s"), *slow_batch(20)])
         replies = await raw.receive()
         assert [reply["id"] for reply in replies] == ["s", *range(20)]
-
-
-def test_threads_stop_when_nobody_waits() -> None:
-    """The one kind that no event loop can cancel looks itself."""
-    from rpcstream import Codec
-    from rpcstream.methods.collected_items import CollectedItems, CollectionBudget
-
-    collection = CollectedItems(
-        Codec(), None, 2**40, side="server", keeps=True, budget=CollectionBudget(2**40, 2**40), owner=1, held=[]
-    )
-    begun, closed = threading.Event(), threading.Event()
-
-    def numbers() -> Iterator[int]:
-        try:
-            while True:
-                begun.set()
-                yield 1
-        finally:
-            closed.set()
-
-    thread = threading.Thread(target=collection.collect, args=(numbers(),))
-    thread.start()
-    assert begun.wait(10)
-    collection.is_stopped = True
-    thread.join(10)
-    assert closed.is_set()

@@ -9,7 +9,6 @@ from typing import Any
 from rpcstream import AsyncClient
 from rpcstream.peer.remote import Peer
 from rpcstream.peer.session import Session
-from rpcstream.transports.stream import LineStream
 
 from ..kit.loops import SteppedLoop
 from .reference_model import ConnectionModel, ExpectedCall, ReferenceModel
@@ -27,7 +26,9 @@ class SimulatedClient:
         self.name = name
         self.connection = ConnectionModel(name)
         self.client: AsyncClient = None  # type: ignore[assignment]
-        self.stream: LineStream | None = None
+        #: The protocol of its connection, and the transport of that.
+        self.stream: Any = None
+        self.transport: Any = None
         self.far: Session | None = None
         self.reads = True
 
@@ -51,8 +52,6 @@ class CallActions:
     callers: dict[str, SimulatedClient]
     peers: dict[str, ScriptedPeer]
     far: dict[ScriptedPeer, Session]
-
-    # -- clients ask --------------------------------------------------------------------------------------------------
 
     def call(self, name: str, kind: str, *, limited: bool = False) -> ExpectedCall:
         client = self.callers[name].client
@@ -174,8 +173,6 @@ class CallActions:
 
     def open_gate(self, expected: ExpectedCall) -> None:
         self.model.gate(expected.number).open()
-
-    # -- the server asks --------------------------------------------------------------------------------------------
 
     def ask(self, name: str, kind: str, *, limited: bool = False) -> ExpectedCall | None:
         """The server calls the client or the scripted peer of this name."""

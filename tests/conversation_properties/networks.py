@@ -9,9 +9,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from rpcstream import Server
-from rpcstream.transports.connection import format_address
-from rpcstream.transports.memory import join
 
+from ..kit.memory import join
 from .reference_model import ConnectionModel
 
 
@@ -38,8 +37,6 @@ class RawPeer(asyncio.Protocol):
         self._transport: Any = None
         self._partial = b""
 
-    # -- asyncio.Protocol ------------------------------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self.is_open = True
@@ -49,7 +46,7 @@ class RawPeer(asyncio.Protocol):
         for line in lines:
             message = json.loads(line)  # which keeps integers of any size
             for one in message if isinstance(message, list) else [message]:
-                self._hear(one)
+                self.hear(one)
 
     def eof_received(self) -> bool:
         self._is_left()
@@ -63,7 +60,7 @@ class RawPeer(asyncio.Protocol):
         self.was_left = self.was_left or not self.connection.was_touched
         self.connection.touch()
 
-    def _hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: dict[str, Any]) -> None:
         method = message.get("method")
         if method is None:
             call_id = message["id"]
@@ -74,8 +71,6 @@ class RawPeer(asyncio.Protocol):
             self.items[str(message["params"].get("id"))] += 1
         elif method == "$/credit":
             self.credit[str(message["params"].get("stream"))] += message["params"]["n"]
-
-    # -- steps of a run --------------------------------------------------------------------------------------------
 
     def say(self, *texts: str) -> None:
         """Send these messages, with one write."""
@@ -143,7 +138,7 @@ class TcpNetwork:
         host, _, port = self._address.rpartition(":")
         transport, _ = await asyncio.get_running_loop().create_connection(lambda: near, host, int(port))
         transport.write(b" ")  # or the server would wait to see what will be spoken
-        return format_address(transport.get_extra_info("sockname"))
+        return "{}:{}".format(*transport.get_extra_info("sockname"))
 
     async def join(self, near: asyncio.Protocol, far: RawPeer) -> None:
         joining = asyncio.get_running_loop().create_task(self._joined(near, far))

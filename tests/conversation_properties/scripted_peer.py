@@ -62,8 +62,6 @@ class ScriptedPeer(RawPeer):
         self._streams: dict[str, int] = {}
         self._uploads: dict[str, ExpectedCall] = {}
 
-    # -- answers ----------------------------------------------------------------------------------------------------
-
     def answer(self, place: int, manner: str) -> None:
         """Answer one of the calls that wait, in a manner of `MANNERS`."""
         if self.has_ended or not self.is_open:
@@ -161,8 +159,6 @@ class ScriptedPeer(RawPeer):
             self.connection.to_nobody += count
             self.say(text)
 
-    # -- requests ---------------------------------------------------------------------------------------------------
-
     def request(self, kind: str, limit: float | None, text: str, since: float) -> ExpectedCall | None:
         """Call the server, with this id as JSON."""
         if self.has_ended or not self.is_open:
@@ -240,16 +236,14 @@ class ScriptedPeer(RawPeer):
             expected.was_cancelled = True
         self.say(f'{{"jsonrpc":"2.0","method":"$/cancelRequest","params":{{"id":{text}}}}}')
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        super()._hear(message)
+    def hear(self, message: dict[str, Any]) -> None:
+        super().hear(message)
         if "method" not in message:
             for expected in self._requests.get(_key(message["id"]), []):
                 # Several requests may have the same id: a result tells which of them it answers.
                 if not expected.is_answered and ("result" not in message or _fits(expected, message["result"])):
                     expected.is_answered = True
                     break
-
-    # -- the end ----------------------------------------------------------------------------------------------------
 
     def finish(self) -> bool:
         """Answer and end all that is open; returns whether a request was."""

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from typing import Any
 
 from rpcstream import AsyncClient
 from rpcstream.peer.session import Session
-from rpcstream.transports.stream import LineStream
 
-from ..internals import invoker_of, note_sessions, set_reading, thread_pool
+from ..kit import live_sessions
 from ..kit.loops import SteppedLoop
 from .call_actions import LIMIT, CallActions, SimulatedClient
-from .networks import MemoryNetwork, RawPeer, TcpNetwork
+from .networks import MemoryNetwork, TcpNetwork
 from .reference_model import ConnectionModel, ReferenceModel
 from .scripted_peer import ScriptedPeer
 from .service import CLIENT_LIMITS, SERVER_LIMITS, make_server, offered
@@ -35,35 +32,16 @@ class Simulation(CallActions):
         self.loop = SteppedLoop()
         self.model = ReferenceModel(crowd=min(SERVER_LIMITS.max_calls, CLIENT_LIMITS.max_calls) - 1)
         self.server = make_server(self.model)
-        self.sessions = note_sessions(self.server)
+        self.sessions: list[Session] = []
         self.network = network(self.server)
         self.callers = {name: SimulatedClient(name) for name in "abc"}
         self.peers: dict[str, ScriptedPeer] = {}
         self.former_peers: list[ScriptedPeer] = []
         self.far: dict[ScriptedPeer, Session] = {}
         self._going: list[asyncio.Task[Any]] = []
-        #: Calls that threads have not done yet.
-        self._busy_threads = 0
-
-    def _count_threads(self) -> None:
-        threads, lock = thread_pool(invoker_of(self.server)), threading.Lock()
-        submit = threads.submit
-
-        def count(change: int) -> None:
-            with lock:
-                self._busy_threads += change
-
-        def counted(call: Callable[[], Any]) -> Future[Any]:
-            count(1)
-            future = submit(call)
-            future.add_done_callback(lambda _: count(-1))
-            return future
-
-        threads.submit = counted  # type: ignore[method-assign]
 
     def open(self) -> None:
         self.run(self.network.open())
-        self._count_threads()
         for caller in self.callers.values():
             self.run(self._make_client(caller))
         for name in "xy":
@@ -87,12 +65,17 @@ class Simulation(CallActions):
     def _all_peers(self) -> list[ScriptedPeer]:
         return [*self.peers.values(), *self.former_peers]
 
-    # -- clients ----------------------------------------------------------------------------------------------------
-
     async def _make_client(self, caller: SimulatedClient) -> None:
-        async def connect(make_stream: Callable[[], LineStream]) -> LineStream:
+        async def connect(make_stream: Callable[[], Any]) -> Any:
             caller.stream, caller.reads = make_stream(), True
             stream = caller.stream
+            begin = stream.connection_made
+
+            def connection_made(transport: Any) -> None:
+                caller.transport = transport
+                begin(transport)
+
+            stream.connection_made = connection_made
             self.sessions.append(stream.session)
             if caller.name != "c":
                 caller.far = await self._connected(stream)
@@ -109,24 +92,23 @@ class Simulation(CallActions):
         for function in offered(self.model, caller.name):
             caller.client(function)
 
-    async def _connected(self, near: LineStream | RawPeer) -> Session:
+    async def _connected(self, near: Any) -> Session:
         """Connect a protocol to the server; returns the server's session.
 
         Raises:
             ConnectionResetError: the run has ended the connection before the server has seen it.
         """
-        known = len(self.sessions)
         address = await self.network.connect(near)
         while True:
-            for session in self.sessions[known:]:
+            for session in live_sessions():
                 # In memory all peers have the same address, and are connected at once.
-                if session.side == "server" and session.channel is not None and session.channel.address == address:
+                is_new = session.side == "server" and session not in self.sessions and session.channel is not None
+                if is_new and session.channel.address == address:
+                    self.sessions.append(session)
                     return session
             if not near.is_open:
                 raise ConnectionResetError("ended before the server has seen it")
             await asyncio.sleep(0)
-
-    # -- scripted peers ----------------------------------------------------------------------------------------------
 
     def reconnect(self, name: str) -> None:
         """Connect a scripted peer anew; its old connection goes on as it can."""
@@ -141,8 +123,6 @@ class Simulation(CallActions):
     def _scripted_peer(self, name: str) -> ScriptedPeer:
         calls_on = self.callers["c"].connection if name == "z" else None
         return ScriptedPeer(ConnectionModel(name), self.model, lambda: list(self.peers.values()), calls_on)
-
-    # -- what happens to connections --------------------------------------------------------------------------------
 
     def disturb(self, name: str, how: str) -> None:
         """Do something to the connection of a client: "abort" it, "abort far" at the server, "drain", or "leave"."""
@@ -174,7 +154,9 @@ class Simulation(CallActions):
         if name in self.peers:
             self.peers[name].read(wanted)
         elif name in self.callers and (stream := self.callers[name].stream) is not None:
-            set_reading(stream, wanted)
+            transport = self.callers[name].transport
+            if transport is not None and not transport.is_closing() and not stream.is_paused:
+                (transport.resume_reading if wanted else transport.pause_reading)()
             self.callers[name].reads = wanted
 
     def advance(self, seconds: float) -> None:
@@ -187,8 +169,6 @@ class Simulation(CallActions):
         if seconds >= SERVER_LIMITS.write_timeout:  # type: ignore[operator]
             for connection in self.connections:  # the server closes connections that are not read for so long
                 connection.touch()
-
-    # -- the end ----------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """Let every call come to its end, and assert that it was a right one."""
@@ -223,9 +203,9 @@ class Simulation(CallActions):
         idle, until = 0, time.monotonic() + 20
         while True:
             self.settle()
-            if is_over() or idle > 200:
+            if is_over() or idle > 2000:
                 break
-            idle = 0 if self._busy_threads else idle + 1
+            idle += 1
             if isinstance(
                 self.network, TcpNetwork
             ):  # sockets are closed when all has arrived, which is looked at now and then

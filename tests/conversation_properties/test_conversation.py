@@ -50,8 +50,6 @@ class Conversation(RandomRun):
         self.simulation = Simulation(self.network)
         self.simulation.open()
 
-    # -- calls ------------------------------------------------------------------------------------------------------
-
     @rule(target=expected_calls, name=clients, kind=st.sampled_from(PLAIN + BACK), limited=limited)
     def call(self, name: str, kind: str, limited: bool) -> ExpectedCall:
         return self.simulation.call(name, kind, limited=limited)
@@ -104,8 +102,6 @@ class Conversation(RandomRun):
     def open_gate(self, expected: ExpectedCall) -> None:
         self.simulation.open_gate(expected)
 
-    # -- scripted peers ----------------------------------------------------------------------------------------------
-
     @rule(name=st.sampled_from("xyz"), place=few, manner=st.sampled_from(MANNERS))
     def answer(self, name: str, place: int, manner: str) -> None:
         if name in self.simulation.peers:
@@ -152,8 +148,6 @@ class Conversation(RandomRun):
     def send_invalid(self, name: str, place: int) -> None:
         if name in self.simulation.peers:
             self.simulation.peers[name].send_invalid(place)
-
-    # -- connections and time ---------------------------------------------------------------------------------------
 
     @rule(name=st.sampled_from("abc"), how=st.sampled_from(["abort", "abort far", "drain", "leave"]))
     def disturb(self, name: str, how: str) -> None:
