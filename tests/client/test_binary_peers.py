@@ -12,7 +12,7 @@ import pytest
 from rpcstream import AsyncClient, Client, ConnectionLost, Context
 from rpcstream.testing import drop_connections, serve_in_thread
 
-from ..kit import UsualServer, authority, reply, request, server_tls
+from ..kit import UsualServer, reply, request
 from .conftest import Connections, MakeClient, Scripted, Traced, answering, refusal
 from .test_go_away import go_away
 
@@ -211,17 +211,6 @@ def test_the_loop_thread_of_a_sync_client_sends_frames() -> None:
     # Sent: the answer to the first call back, the second call and its answer, a call, two items.
     assert traced.frames("send") >= 6
     assert traced.frames("receive") >= 7
-
-
-def test_a_sync_client_sends_frames_over_tls() -> None:
-    traced = Traced()
-    with (
-        serve_in_thread(UsualServer(tls=server_tls())) as where,
-        Client(f"tls://{where.removeprefix('tls://')}", trace=traced, ca=authority()) as client,
-    ):
-        for _ in range(3):
-            assert (client.call("echo", ARRAY) == ARRAY).all()
-    assert (traced.frames("send"), traced.frames("receive")) == (2, 3)
 
 
 async def test_a_client_that_connects_again_asks_again_and_keepalive_goes_on() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trustme
 
-from rpcstream import TLS, AsyncClient, CallTimeout, Client, ConnectFailed, ConnectionLost
+from rpcstream import TLS, AsyncClient, CallTimeout, ConnectFailed, ConnectionLost
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer
@@ -64,13 +64,6 @@ def test_a_server_with_a_certificate_that_is_known(
         assert client.call("echo", value) == value
     by_name = make_client(f"{scheme}://localhost:{address.rpartition(':')[2]}", ca=str(files.ca))
     assert by_name.call("echo", 2) == 2
-
-
-def test_a_conversation_over_tls(serve: Serve, files: Files) -> None:
-    with Client(f"tls://{serve(TLS(certificate=files.here))}", ca=files.ca) as client:
-        client(lambda question: f"{question} yes", name="confirm")
-        assert client.ask("confirm", "really?") == "really? yes"
-        assert list(client.stream.count(100)) == list(range(100))
 
 
 @SCHEMES
