@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from rpcstream import TLS, AsyncClient, ConnectFailed, Context, Hub, Server
-from rpcstream.server.asgi import AsgiApplication
 
 from ..kit import until
 from ..kit.asgi import Driver, call, connected, post, websocket_scope
@@ -358,7 +357,3 @@ async def test_a_hub_passes_calls_on_between_mounted_websockets() -> None:
             assert await caller.call("gpu.times", 2, 3) == 6
         async with AsyncClient(f"http://{address}/rpc/") as client:
             assert await client.call("rpc.ping") == "pong"
-
-
-def test_what_the_types_say() -> None:
-    assert isinstance(Server().asgi(), AsgiApplication)

@@ -8,12 +8,12 @@ import pytest
 
 from rpcstream import AsyncClient, ConnectionLost, Limits, Server
 
-from ..internals import sessions_of
 from ..kit import until
+from ..observe.reading import value
 
 
 def make(begun: list[int], **options: float) -> Server:
-    server = Server(limits=Limits(max_calls=1), **options)
+    server = Server(limits=Limits(max_calls=1), metrics=True, **options)
 
     @server
     async def work(number: int) -> int:
@@ -31,7 +31,7 @@ async def test_what_is_in_line_when_the_time_is_up_is_made_again() -> None:
     async with server.listening(port=0) as address:
         client = AsyncClient(address, reconnect=True)
         calls = [asyncio.ensure_future(client.call("work", number)) for number in range(4)]
-        await until(lambda: sum(session.queue.count for session in sessions_of(server)) == 3)
+        await until(lambda: value(server.metrics_text(), "rpcstream_requests_waiting") == 3)
     async with make(second).listening(port=int(address.rpartition(":")[2])):
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         await client.close()

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import textwrap
@@ -20,7 +21,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import Client, Limits, Server
+from rpcstream import AsyncClient, Client, Limits, Server
 
 PROGRAM = """
     import asyncio, gc, sys, time
@@ -451,3 +452,28 @@ async def test_a_stop_that_is_cancelled_closes_what_listens() -> None:
 async def test_run_in_a_running_loop_names_what_to_use() -> None:
     with pytest.raises(RuntimeError, match=r"use `await server\.serve\(\)`"):
         Server().run(port=0)
+
+
+# -- the file of a Unix socket ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+async def test_the_file_of_the_socket_has_the_permissions_asked_for(tmp_path: Path, mode: int) -> None:
+    before = os.umask(0o022)
+    try:
+        async with Server().listening(unix=tmp_path / "socket", unix_mode=mode) as address:
+            assert stat.S_IMODE(os.stat(tmp_path / "socket").st_mode) == mode
+            async with AsyncClient(address) as client:
+                assert await client.call("rpc.ping") == "pong"
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+
+
+async def test_without_it_the_umask_counts(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        async with Server().listening(unix=tmp_path / "socket"):
+            assert stat.S_IMODE(os.stat(tmp_path / "socket").st_mode) == 0o700
+    finally:
+        os.umask(before)

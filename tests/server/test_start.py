@@ -210,18 +210,3 @@ async def test_async_with_serves_where_start_was_told_to() -> None:
         async with AsyncClient(server.addresses[0]) as client:
             assert await client.add(1, 2) == 3
     assert not server.is_serving
-
-
-async def test_async_with_begins_at_the_default_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-
-    async def start(server: Server, **where: object) -> str:
-        asked.append(where)
-        return await original(server, port=0)
-
-    original = Server.start
-    monkeypatch.setattr(Server, "start", start)
-    async with adder() as server:
-        assert server.is_serving
-    assert asked == [{}]
-    assert not server.is_serving
