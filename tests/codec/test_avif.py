@@ -21,7 +21,7 @@ from rpcstream.codec.image_budget import ImageBudget, TooMuchImage
 from rpcstream.codec.image_files import image_weight, passes
 
 from ..kit.example_count import example_count
-from . import images
+from .images import CODEC, sent, tagged
 
 if not avif_module.is_there():
     pytest.skip("this Pillow has no AVIF", allow_module_level=True)
@@ -46,7 +46,7 @@ def file_of(image: Image.Image, **options: Any) -> bytes:
 
 
 def cost(data: bytes) -> tuple[int, int]:
-    budget = ImageBudget(images.CODEC.image_limits)
+    budget = ImageBudget(CODEC.image_limits)
     return avif_module.coded_pixels(data, budget), budget.metadata
 
 
@@ -60,10 +60,10 @@ BOTH = file_of(gradient("RGBA"))
 def test_there_and_back(mode: str) -> None:
     image = gradient(mode)
     image.info["icc_profile"] = b"p" * 99
-    value = images.sent(image, codec(quality=90))
+    value = sent(image, codec(quality=90))
     assert value["format"] == "avif"
-    rich: Any = images.CODEC.rich_hint(Image.Image)
-    for found in (images.CODEC.decode(value), rich.decode(value), rich.decode(value["data"])):
+    rich: Any = CODEC.rich_hint(Image.Image)
+    for found in (CODEC.decode(value), rich.decode(value), rich.decode(value["data"])):
         assert isinstance(found, Image.Image)
         assert (type(found), found.mode, found.size) == (Image.Image, mode, image.size)
         assert found.info["icc_profile"] == b"p" * 99
@@ -74,22 +74,22 @@ def test_there_and_back(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "CMYK", "F", "I;16"])
 def test_what_avif_cannot_hold_goes_as_before(mode: str) -> None:
-    assert images.sent(Image.new(mode, (3, 2)), codec())["format"] in ("png", "raw")
-    assert images.sent(Image.new("RGBA", (3, 2), (1, 2, 3, 255)), codec())["format"] == "png"
-    assert images.sent(Image.new("RGB", (32_769, 1)), codec())["format"] == "png"
+    assert sent(Image.new(mode, (3, 2)), codec())["format"] in ("png", "raw")
+    assert sent(Image.new("RGBA", (3, 2), (1, 2, 3, 255)), codec())["format"] == "png"
+    assert sent(Image.new("RGB", (32_769, 1)), codec())["format"] == "png"
 
 
 def test_a_file_goes_as_it_is_where_the_user_says_that_the_other_end_reads_it(tmp_path: Any) -> None:
     (tmp_path / "a.avif").write_bytes(PLAIN)
-    assert base64.b64decode(images.sent(ImageFile(tmp_path / "a.avif"), images.CODEC)["data"]) == PLAIN
-    for codec_, goes in ((images.CODEC, False), (codec(), True), (codec(quality=20), False)):
-        value = images.sent(Image.open(io.BytesIO(PLAIN)), codec_)
+    assert base64.b64decode(sent(ImageFile(tmp_path / "a.avif"), CODEC)["data"]) == PLAIN
+    for codec_, goes in ((CODEC, False), (codec(), True), (codec(quality=20), False)):
+        value = sent(Image.open(io.BytesIO(PLAIN)), codec_)
         assert (base64.b64decode(value["data"]) == PLAIN) is goes
-        found: Any = images.CODEC.decode(value)
+        found: Any = CODEC.decode(value)
         assert (found.size, found.getexif()[0x0112]) == ((60, 40), 6)
     wanted = Image.open(io.BytesIO(PLAIN))
     wanted.load()
-    found = images.CODEC.decode(images.tagged(PLAIN, "avif"))
+    found = CODEC.decode(tagged(PLAIN, "avif"))
     assert (found.mode, found.tobytes(), found.info) == (wanted.mode, wanted.tobytes(), wanted.info)
 
 
@@ -103,16 +103,16 @@ class TestCost:
 
     def test_metadata_counts(self) -> None:
         small = Codec(max_image_metadata=20_000)
-        assert small.decode(images.tagged(PLAIN, "avif"))
+        assert small.decode(tagged(PLAIN, "avif"))
         big = file_of(gradient("RGB"), icc_profile=bytes(20_000))
         with pytest.raises(ValueError, match="max_image_metadata"):
-            small.decode(images.tagged(big, "avif"))
+            small.decode(tagged(big, "avif"))
         xmp = file_of(gradient("RGB"), xmp=b"x" * 20_000)
         with pytest.raises(ValueError, match="max_image_metadata"):
-            small.decode(images.tagged(xmp, "avif"))
+            small.decode(tagged(xmp, "avif"))
 
     def test_pixels_count(self) -> None:
-        value = images.tagged(file_of(Image.new("RGB", (100, 100))), "avif")
+        value = tagged(file_of(Image.new("RGB", (100, 100))), "avif")
         assert Codec(max_image_pixels=10_000, max_message_pixels=1).decode(value)
         with pytest.raises(ValueError, match="100 x 100 pixels, the limit is 9999"):
             Codec(max_image_pixels=9999, max_message_pixels=1).decode(value)
@@ -148,11 +148,11 @@ class TestLies:
     def test_a_picture_larger_than_the_file_says(self) -> None:
         huge = coded(b"\x12\x00" + sequence_header(16, 65_536, 65_536))
         with pytest.raises(ValueError, match="65536 x 65536 pixels, the limit is 64000000"):
-            images.CODEC.decode(images.tagged(huge, "avif"))
+            CODEC.decode(tagged(huge, "avif"))
         large = coded(b"\x12\x00" + sequence_header(13, 8000, 7000))
         assert cost(large)[0] == 56_000_000
         with pytest.raises(ValueError, match="scans of 60 x 40 pixels would take too long"):
-            images.CODEC.decode(images.tagged(large, "avif"))
+            CODEC.decode(tagged(large, "avif"))
 
     def test_a_video_may_have_frames_of_any_size(self) -> None:
         with pytest.raises(TooMuchImage, match="65536 x 65536"):
@@ -186,7 +186,7 @@ class TestLies:
     def test_several_pictures_in_time_are_refused(self) -> None:
         data = file_of(gradient("RGB"), save_all=True, append_images=[gradient("RGB")])
         with pytest.raises(ValueError, match="several pictures in time"):
-            images.CODEC.decode(images.tagged(data, "avif"))
+            CODEC.decode(tagged(data, "avif"))
 
     @pytest.mark.parametrize(
         "change",
@@ -201,7 +201,7 @@ class TestLies:
     )
     def test_broken_files(self, change: Callable[[bytes], bytes]) -> None:
         with pytest.raises(ValueError, match="image"):
-            images.CODEC.decode(images.tagged(change(PLAIN), "avif"))
+            CODEC.decode(tagged(change(PLAIN), "avif"))
 
 
 @settings(deadline=None, max_examples=example_count(200))
@@ -209,8 +209,8 @@ class TestLies:
 def test_damaged_files_are_refused_or_read(data: bytes, at: int, damage: bytes) -> None:
     broken = data[:at] + damage + data[at + len(damage) :]
     with contextlib.suppress(ValueError):
-        assert isinstance(images.CODEC.decode(images.tagged(broken, "avif")), Image.Image)
-    image_weight([images.tagged(broken, "avif")], images.CODEC.image_limits)
+        assert isinstance(CODEC.decode(tagged(broken, "avif")), Image.Image)
+    image_weight([tagged(broken, "avif")], CODEC.image_limits)
 
 
 @settings(deadline=None, max_examples=example_count(100))

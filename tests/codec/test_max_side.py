@@ -20,12 +20,12 @@ from rpcstream.codec.hints import hint_checker
 from rpcstream.codec.image_files import is_read_in_one_pass
 
 from ..kit.example_count import example_count
-from . import images
 from .images import CODEC, MODES, RAW, file_of, sent
+from .images import tagged as tagged_file
 
 
 def tagged(data: bytes, name: str = "jpeg") -> dict[str, Any]:
-    return images.tagged(data, name)
+    return tagged_file(data, name)
 
 
 RAMP = Image.fromarray(np.linspace(0, 255, 400 * 300).astype("u1").reshape(300, 400))

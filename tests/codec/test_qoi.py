@@ -14,7 +14,7 @@ from PIL import Image
 
 from rpcstream.codec import Codec, ImageOptions
 
-from . import images
+from .images import noise, tagged
 
 pytest.importorskip("qoi")
 
@@ -30,7 +30,7 @@ def sent(image: Image.Image) -> dict[str, Any]:
 @pytest.mark.parametrize("mode", ["RGB", "RGBA"])
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (640, 480)])
 def test_there_and_back(mode: str, size: tuple[int, int]) -> None:
-    image = images.noise(mode, size)
+    image = noise(mode, size)
     tagged = sent(image)
     assert tagged["format"] == "qoi"
     rich: Any = codec().rich_hint(Image.Image)
@@ -45,14 +45,14 @@ def test_what_qoi_cannot_hold_goes_as_before(mode: str) -> None:
 
 
 def test_profile_and_transparent_colour_are_not_lost() -> None:
-    image = images.noise("RGB")
+    image = noise("RGB")
     image.info["icc_profile"] = b"profile"
     assert sent(image)["format"] == "png"
     image.info = {"transparency": (1, 2, 3)}
     assert sent(image)["format"] == "png"
 
 
-WHOLE = base64.b64decode(sent(images.noise("RGB", (20, 10)))["data"])
+WHOLE = base64.b64decode(sent(noise("RGB", (20, 10)))["data"])
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,11 @@ WHOLE = base64.b64decode(sent(images.noise("RGB", (20, 10)))["data"])
 )
 def test_broken_files_and_bombs(data: bytes) -> None:
     with pytest.raises(ValueError, match="image"):
-        codec().decode(images.tagged(data, "qoi"))
+        codec().decode(tagged(data, "qoi"))
 
 
 def test_the_pixel_limit_counts() -> None:
-    data = images.tagged(WHOLE, "qoi")
+    data = tagged(WHOLE, "qoi")
     assert isinstance(codec(max_image_pixels=200).decode(data), Image.Image)
     with pytest.raises(ValueError, match="20 x 10 pixels, the limit is 199"):
         codec(max_image_pixels=199).decode(data)
@@ -80,7 +80,7 @@ def test_without_the_package() -> None:
     code = (
         "import sys; sys.path = [each for each in sys.path]; sys.modules['qoi'] = None\n"
         "from rpcstream.codec import Codec\n"
-        f"try: Codec().decode({images.tagged(WHOLE, 'qoi')})\n"
+        f"try: Codec().decode({tagged(WHOLE, 'qoi')})\n"
         "except ValueError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)

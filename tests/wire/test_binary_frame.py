@@ -12,8 +12,10 @@ from rpcstream.wire.binary_frame import (
     HEADER_MAX,
     FrameError,
     header,
+    parts_of_frame,
     read_header,
 )
+from rpcstream.wire.buffers import AttachedMessage
 from rpcstream.wire.framing import LineFramer
 from rpcstream.wire.messages import Oversize
 
@@ -238,3 +240,13 @@ def test_mutated_streams_are_read_as_the_model_reads_them(part: int) -> None:
     ]
     for _ in range(MUTATIONS // PARTS):
         check_mutation(mutated(chance.choice(originals), chance), chance)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=20))
+@settings(max_examples=example_count(50))
+def test_what_is_written_is_what_the_model_writes(payloads: list[bytes]) -> None:
+    pieces = [b'{"x":[', *[b","] * (len(payloads) - 1), b"]}"]
+    message = AttachedMessage(pieces, list(payloads))
+    sent = b"".join(map(bytes, parts_of_frame(message)))
+    assert sent == frame_of(message.json[:-1], *payloads)
+    assert read_slowly(sent, 10_000).seen == [(message.json, *payloads)]

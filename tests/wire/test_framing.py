@@ -239,3 +239,32 @@ def test_brackets_in_strings_cannot_keep_the_search_busy() -> None:
     assert json_scan.split_values(text) == ([], text)
     few = b'{"a":"' + b"}{" * 5000 + b'"}[]'
     assert [len(value) for value in envelope.split_values(few)] == [len(few) - 2, 2]
+
+
+def test_small_values_without_end_are_given_as_they_come() -> None:
+    """Where no piece ends with a value, what is held does not grow."""
+    value = b'{"jsonrpc":"2.0","method":"note","params":["}{",[1]]}'
+    pieces = cut(value * 4_000, [65_521])
+    framer = LineFramer(max_size=10_000_000)
+    count = 0
+    for piece in pieces[:-1]:
+        count += len(single_values(list(map(bytes, framer.feed(piece)))))
+    assert count >= 2_500
+
+
+@given(st.lists(st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b'\\"', b"a", b'"a"']), max_size=30), cuts)
+def test_brackets_are_counted_in_any_pieces(tokens: list[bytes], sizes: list[int]) -> None:
+    text = b"".join(tokens)
+    balance = json_scan.Balance()
+    for piece in cut(text, sizes):
+        balance.add(piece)
+    whole = json_scan.Balance()
+    whole.add(text)
+    assert (balance.depth, balance.in_string) == (whole.depth, whole.in_string)
+
+
+@given(values, values, st.integers(1, 30))
+def test_where_a_value_closes_is_never_denied(first: bytes, second: bytes, size: int) -> None:
+    for text in (first, first + second, first + b" \t" + second):
+        assert json_scan.may_end_value(text)
+        assert json_scan.may_end_value(text[-size:])

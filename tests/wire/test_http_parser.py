@@ -16,6 +16,7 @@ from rpcstream.wire.http_parser import (
     BodyTooLongError,
     ChunkedBody,
     RequestReader,
+    SizedBody,
     body_length,
     parse_head,
 )
@@ -224,3 +225,27 @@ def test_limits_of_a_head() -> None:
     assert parse_head(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n" % lines).headers["a"].count("b") == HEADERS_MAX - 1
     with pytest.raises(HttpError, match="431"):
         parse_head(b"GET / HTTP/1.1\r\nHost: a\r\na: b\r\n%b\r\n" % lines)
+
+
+@pytest.mark.parametrize("status", [204, 304])
+def test_responses_that_have_no_body_say_nothing_of_one(status: int) -> None:
+    (line,) = head_of(Response(status))
+    assert line.startswith(f"HTTP/1.1 {status} ")
+    assert head_of(Response(status), keep_alive=False)[1:] == ["Connection: close"]
+
+
+@given(st.binary(max_size=60), st.integers(0, 60), CUTS)
+def test_sized_bodies_cut_anywhere(data: bytes, length: int, cuts: list[int]) -> None:
+    length = min(length, len(data))
+    body, rest = SizedBody(length), None
+    left = b""
+    for piece in pieces(data, cuts):
+        if rest is None:
+            rest = body.feed(piece)
+        else:
+            left += piece
+    if rest is None:
+        assert not data
+        return
+    assert body.take() == data[:length]
+    assert rest + left == data[length:]
