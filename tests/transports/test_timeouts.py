@@ -1,79 +1,57 @@
-"""The time limits of a connection, with the time passed in."""
+"""The time limits of a connection, in time that passes at once."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from rpcstream import Limits
-from rpcstream.transports.timeouts import Timeouts, interval
+from rpcstream.testing import FakeTimeLoop, connections_of
 
-LIMITS = Limits(idle_timeout=100, message_timeout=10, write_timeout=5)
+from ..kit import UsualServer
+from ..kit.matrix import Memory
 
-
-def look(watch: Timeouts, now: float, *, partial: bool = False, unread: int = 0, busy: bool = False) -> Any:
-    return watch.overdue(now, partial=partial, unread=unread, busy=busy)
-
-
-def test_idle() -> None:
-    watch = Timeouts(LIMITS, 0)
-    assert look(watch, 99) is None
-    assert "idle_timeout" in look(watch, 100)
-
-
-def test_what_is_heard_or_worked_on_is_not_idle() -> None:
-    watch = Timeouts(LIMITS, 0)
-    assert look(watch, 90, busy=True) is None
-    assert look(watch, 180) is None
-    watch.heard = True
-    assert look(watch, 185) is None
-    assert look(watch, 280) is None
-    assert "idle" in look(watch, 285)
-
-
-def test_a_message_that_does_not_end() -> None:
-    watch = Timeouts(LIMITS, 0)
-    assert look(watch, 50, partial=True) is None
-    watch.heard = True
-    assert look(watch, 59, partial=True) is None
-    assert "message_timeout" in look(watch, 60, partial=True)
-
-
-def test_a_message_that_ends_while_the_next_begins() -> None:
-    watch = Timeouts(LIMITS, 0)
-    for now in range(0, 100, 9):
-        watch.completed = True
-        assert look(watch, now, partial=True) is None
-
-
-def test_replies_that_are_not_read() -> None:
-    watch = Timeouts(LIMITS, 0)
-    assert look(watch, 1, unread=1000) is None
-    assert look(watch, 5, unread=1000) is None
-    assert look(watch, 5.5, unread=900) is None
-    assert look(watch, 10, unread=900) is None
-    assert "write_timeout" in look(watch, 10.5, unread=900)
-
-
-def test_limits_that_are_off() -> None:
-    watch = Timeouts(Limits(idle_timeout=None, message_timeout=None, write_timeout=None), 0)
-    assert look(watch, 1e9) is None
-    assert look(watch, 2e9, partial=True) is None
-    assert look(watch, 3e9, unread=1) is None
+LIMITS = {"idle_timeout": 100, "message_timeout": 10}
+NEVER = {"idle_timeout": None, "message_timeout": None, "write_timeout": None}
+PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
+HALF = PING[:20]
 
 
 @pytest.mark.parametrize(
-    ("limits", "expected"),
+    ("limits", "said", "reason"),
     [
-        (Limits(), 5.0),
-        (LIMITS, 1.25),
-        (Limits(message_timeout=0.01), 0.05),
-        (Limits(idle_timeout=None, message_timeout=None, write_timeout=None), None),
+        (LIMITS, [(0, b""), (98, b"")], None),
+        (LIMITS, [(0, b""), (110, b"")], "idle_timeout"),
+        (LIMITS, [(90, PING), (90, PING), (90, b"")], None),
+        (LIMITS, [(90, PING), (110, b"")], "idle_timeout"),
+        (LIMITS, [(50, HALF), (8, b"")], None),
+        (LIMITS, [(50, HALF), (8, b" "), (8, b"")], "message_timeout"),
+        (LIMITS, [(9, PING[20:] + HALF if n else HALF) for n in range(10)], None),
+        (NEVER, [(1e6, HALF), (1e6, b"")], None),
+        (LIMITS, [(0, b'{"jsonrpc":"2.0","id":1,"method":"wait"}\n'), (1000, b"")], None),
     ],
+    ids=["silent", "idle", "heard", "idle later", "begun", "not ended", "one behind the other", "no limits", "at work"],
 )
-def test_interval(limits: Limits, expected: float | None) -> None:
-    assert interval(limits) == expected
+def test_what_time_does(
+    limits: Any, said: list[tuple[float, bytes]], reason: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        server = UsualServer(limits=Limits(**limits))
+        async with Memory().serving(server, None) as endpoint:
+            raw = await endpoint.raw()
+            for seconds, data in said:
+                await asyncio.sleep(seconds)
+                raw.write(data)
+            await asyncio.sleep(0)
+            assert bool(connections_of(server)) is (reason is None)
+            assert server.stats()["closed_for_limits"] == (reason is not None)
+            await endpoint.close()
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(main())
+    assert reason is None or reason in caplog.text
 
 
 @pytest.mark.parametrize("wrong", [{"max_batch": 0}, {"idle_timeout": -1}, {"max_depth": 255}, {"write_timeout": 0}])
