@@ -13,11 +13,12 @@ from PIL import Image
 
 from rpcstream import Example, NotPermitted, RegistrationError, RpcError, Server
 
-from . import calling
+from .calling import described as described_there
+from .calling import document_of
 
 
 def described(function: Any, **options: Any) -> dict[str, Any]:
-    return calling.described(function, **{"name": "m", **options})[0]
+    return described_there(function, **{"name": "m", **options})[0]
 
 
 def add(a: int, b: int = 1) -> int:
@@ -182,7 +183,7 @@ async def test_groups_and_batched_methods_take_them_too() -> None:
     def double(numbers: list[int]) -> list[int]:
         return [2 * number for number in numbers]
 
-    methods = (await calling.document_of(server))["methods"]
+    methods = (await document_of(server))["methods"]
     assert (methods["calc.add"]["tags"], methods["calc.add"]["deprecated"]) == ([{"name": "x"}], True)
     assert methods["double"]["examples"][0]["result"]["value"] == 4
 

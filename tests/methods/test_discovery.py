@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from rpcstream import Context
 
 from ..kit.example_count import example_count
-from . import calling
+from .calling import bind as bind_there
+from .calling import described as described_there
 
 INF, NAN = math.inf, math.nan
 
@@ -62,13 +63,13 @@ class Rich:
 
 def described(function: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The schemas of the parameters, and those that they refer to, as they go over the wire."""
-    method, schemas = calling.described(function)
+    method, schemas = described_there(function)
     return [parameter["schema"] for parameter in method["params"]], schemas
 
 
 def description_of(function: Any, **options: Any) -> dict[str, Any]:
     """What the document says of a method."""
-    return calling.described(function, **options)[0]
+    return described_there(function, **options)[0]
 
 
 def allows(schema: Any, value: Any, components: dict[str, Any]) -> bool:
@@ -261,7 +262,7 @@ def test_what_a_schema_allows_is_taken(data: st.DataObject) -> None:
 
 
 def bind(function: Any, value: Any) -> None:
-    calling.bind(function, orjson.dumps({"params": [value]}, option=orjson.OPT_PASSTHROUGH_SUBCLASS))
+    bind_there(function, orjson.dumps({"params": [value]}, option=orjson.OPT_PASSTHROUGH_SUBCLASS))
 
 
 @pytest.mark.parametrize(
