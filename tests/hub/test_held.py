@@ -88,7 +88,7 @@ async def test_calls_of_one_batch_wait_together(hub: RunningHub) -> None:
 
 
 async def test_a_long_message_is_passed_on_as_it_came(hub: RunningHub) -> None:
-    caller, payload = await hub.peer(), bytes(range(256)) * 400
+    caller, payload = await hub.peer(), bytes(range(256)) * 1200
     value = {"$type": "bytes", "data": base64.b64encode(payload).decode()}
     caller.call("work", value)
     caller.send(CALL % (2, "work", f"[{2**70}]"))
@@ -302,6 +302,10 @@ async def test_made_up_names_displace_none_that_were_offered(open_hub: OpenHub) 
         assert await caller.code(f"made-up-{number}") == UNKNOWN
     caller.call("more")
     await until(lambda: hub.hub.stats()["calls_held"] == 1)
+    await left(hub, "new")  # which displaces the oldest of those that were offered
+    assert (await caller.reply("work", id="at once"))["id"] == "at once"
+    caller.call("new")
+    await until(lambda: hub.hub.stats()["calls_held"] == 2)
 
 
 async def test_when_the_hub_stops() -> None:
