@@ -10,6 +10,8 @@ import pytest
 
 from rpcstream import Server
 
+from ..kit import raw_peers
+
 FOOBAR = {"jsonrpc": "2.0", "error": {"code": -32601, "message": "Method not found"}, "id": "1"}
 PARSE_ERROR = {"jsonrpc": "2.0", "error": {"code": -32700, "message": "Parse error"}, "id": None}
 INVALID = {"jsonrpc": "2.0", "error": {"code": -32600, "message": "Invalid Request"}, "id": None}
@@ -113,12 +115,12 @@ def in_order(replies: list[Any]) -> list[bytes]:
 
 @pytest.mark.parametrize(("sent", "expected"), EXAMPLES)
 @pytest.mark.parametrize("cut", ["whole", "byte by byte"])
-async def test_example(server: Server, connect: Any, sent: str, expected: Any, cut: str) -> None:
+async def test_example(server: Server, sent: str, expected: Any, cut: str) -> None:
     line = sent.encode() + b"\n"
-    async with server.listening(port=0) as address:
-        raw = await connect(address)
+    async with raw_peers(server) as connect:
+        raw = await connect()
         for piece in [line] if cut == "whole" else [line[at : at + 1] for at in range(len(line))]:
-            await raw.send(piece)
+            raw.write(piece)
             await asyncio.sleep(0)
         raw.end()
         replies = [plain(reply) for reply in await raw.rest()]
@@ -126,10 +128,10 @@ async def test_example(server: Server, connect: Any, sent: str, expected: Any, c
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-async def test_all_examples_in_one_segment(server: Server, connect: Any, end: bytes) -> None:
-    async with server.listening(port=0) as address:
-        raw = await connect(address)
-        await raw.send(b"".join(sent.encode() + end for sent, _ in EXAMPLES) + end)
+async def test_all_examples_in_one_segment(server: Server, end: bytes) -> None:
+    async with raw_peers(server) as connect:
+        raw = await connect()
+        raw.write(b"".join(sent.encode() + end for sent, _ in EXAMPLES) + end)
         replies = [plain(reply) for reply in await raw.rest()]
     expected = [reply for _, reply in EXAMPLES if reply is not None]
     assert in_order(replies) == in_order(expected)
