@@ -16,7 +16,7 @@ import pytest
 from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound
 
 from ..kit import until_in_thread
-from .conftest import Connections, Scripted, answering, echoing
+from .conftest import Connections, Scripted, Traced, answering, echoing
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ def test_cancelled_futures(scripted: Scripted) -> None:
         line.answer(first, "late")
         echoing(line)
 
-    with Client(scripted(script)) as client:
+    with Client(scripted(script), trace=(traced := Traced())) as client:
         future = client.submit.first()
         assert asked.wait(20)
         told: list[Any] = []
@@ -305,6 +305,7 @@ def test_cancelled_futures(scripted: Scripted) -> None:
         assert future.cancelled()
         assert concurrent.futures.wait([future], 20).done == {future}
         until_in_thread(lambda: told == [future])
+        until_in_thread(lambda: traced.asked("$/cancelRequest"))
         answer_now.set()
         second = client.submit.second("second")
         assert second.result(20) == "second"
