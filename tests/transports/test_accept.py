@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -16,39 +15,32 @@ from typing import Any
 
 import orjson
 import pytest
-import trustme
 
 from rpcstream import Limits, Server
-from rpcstream.process import LoopName, loop_factory
-from rpcstream.tls import TLS, client_context
-from rpcstream.transports import accept
-from rpcstream.transports.open_connections import UnauthenticatedConnections
 
-from ..internals import fail_accepts, listener_of, remembered_hosts
-from ..kit import until
-from ..kit.raw_connection import raw_connections
-
-PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}'
-SHOW_TOKEN = b'{"jsonrpc":"2.0","id":1,"method":"rpc.authenticate","params":["secret"]}'
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The authority's certificate, and the server's with its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
-    return folder / "ca.pem", folder / "server.pem"
+from ..kit import RawPeer, raw_peers, until
+from ..kit.certificates import client_side, server_tls
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
-    if request.param == "uvloop":
-        pytest.importorskip("uvloop")
-    name: LoopName = request.param
-    with asyncio.Runner(loop_factory=loop_factory(name)) as runner:
+    factory = pytest.importorskip("uvloop").new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
         yield runner
+
+
+async def knows(peer: RawPeer) -> bool:
+    """The peer shows the token, and is served."""
+    return bool(await peer.result("rpc.authenticate", "secret"))
+
+
+async def is_served(peer: RawPeer) -> bool:
+    return bool(await peer.result("rpc.ping") == "pong")
+
+
+async def is_refused(peer: RawPeer) -> bool:
+    answer = await peer.receive()
+    return answer is not None and answer["error"]["code"] == -32002
 
 
 # -- no more descriptors --------------------------------------------------------------------------------------------
@@ -108,130 +100,68 @@ def test_no_more_descriptors(loop: str, tmp_path: Path) -> None:
         assert log.stat().st_size < 4000
 
 
-async def test_a_connection_that_is_gone_before_it_is_taken_is_no_shortage(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server()
-    async with raw_connections(server) as connect:
-        failures = [OSError(number, "gone") for number in (errno.ECONNABORTED, errno.EPERM, errno.EPROTO)]
-        fail_accepts(server, failures)
-        assert (await (await connect()).ask(PING))["result"] == "pong"
-        assert not failures
-
-
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_accepting_goes_on_after_a_pause(
-    number: int, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(accept, "PAUSE", 0.05)
-    server = Server()
-
-    async def main() -> None:
-        async with raw_connections(server) as connect:
-            failures = [OSError(number, os.strerror(number)) for _ in range(3)]
-            fail_accepts(server, failures)
-            assert (await (await connect()).ask(PING))["result"] == "pong"
-            assert not failures
-
-    runner.run(main())
-    assert caplog.text.count("no connection can be accepted") == 1
-
-
-async def test_strangers_give_way_when_there_are_no_more_descriptors(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(accept, "PAUSE", 1000.0)
-    server = Server(token="secret")
-    async with raw_connections(server) as connect:
-        known, stranger = await connect(), await connect()
-        assert (await known.ask(SHOW_TOKEN))["result"] is True
-        await until(lambda: len(listener_of(server).connections) == 2)
-        fail_accepts(server, [OSError(errno.EMFILE, "Too many open files")])
-        newcomer = await connect()
-        assert (await newcomer.ask(SHOW_TOKEN))["result"] is True
-        assert await stranger.is_over()
-        assert (await known.ask(PING))["result"] == "pong"
-
-
 # -- handshakes -----------------------------------------------------------------------------------------------------
 
 
-def tls_server(files: tuple[Path, Path], *, token: str | None = None, **limits: Any) -> Server:
-    return Server(tls=TLS(certificate=files[1]), token=token, limits=Limits(**limits))
-
-
-def test_half_a_handshake_takes_a_place_and_gives_way(files: tuple[Path, Path], runner: asyncio.Runner) -> None:
-    server = tls_server(files, max_connections=3)
+def test_half_a_handshake_takes_a_place_and_gives_way(runner: asyncio.Runner) -> None:
+    server = Server(tls=server_tls(), limits=Limits(max_connections=3))
 
     async def main() -> None:
-        async with raw_connections(server, tls=client_context(ca=files[0])) as connect:
+        async with raw_peers(server, tls=client_side()) as connect:
             first = await connect()
-            assert (await first.ask(PING))["result"] == "pong"
+            assert await is_served(first)
             halves = [await connect(in_clear=True) for _ in range(4)]
-            halves[0].writer.write(b"\x16\x03\x01")
-            await until(lambda: len(listener_of(server).connections) == 3)
-            assert await halves[0].is_over()
-            assert await halves[1].is_over()
-            assert server.counters.connections == 1
+            halves[0].write(b"\x16\x03\x01")
+            await until(lambda: halves[0].is_over and halves[1].is_over)
+            assert server.stats()["connections"] == 1
             newcomer = await connect()
-            assert (await newcomer.ask(PING))["result"] == "pong"
-            assert await halves[2].is_over()
+            assert await is_served(newcomer)
+            await until(lambda: halves[2].is_over)
             last = await connect()
-            assert (await last.ask(PING))["result"] == "pong"
-            refused = await connect()
-            assert (await refused.reply())["error"]["code"] == -32002
-            assert (await first.ask(PING))["result"] == "pong"
+            assert await is_served(last)
+            assert await is_refused(await connect())
+            assert await is_served(first)
 
     runner.run(main())
 
 
 @pytest.mark.parametrize("limits", [{"handshake_timeout": 0.2}, {"message_timeout": 0.2}, {"auth_timeout": 0.2}])
-def test_half_a_handshake_ends_in_its_time(
-    files: tuple[Path, Path], runner: asyncio.Runner, limits: dict[str, Any]
-) -> None:
-    server = tls_server(files, token="secret", **limits)
+def test_half_a_handshake_ends_in_its_time(runner: asyncio.Runner, limits: dict[str, Any]) -> None:
+    server = Server(tls=server_tls(), token="secret", limits=Limits(**limits))
 
     async def main() -> None:
-        async with raw_connections(server, tls=client_context(ca=files[0])) as connect:
+        async with raw_peers(server) as connect:
             silent, begun = await connect(in_clear=True), await connect(in_clear=True)
-            begun.writer.write(b"\x16\x03\x01\x02\x00\x01")
-            assert await silent.is_over()
-            assert await begun.is_over()
-            await until(lambda: not listener_of(server).connections)
+            begun.write(b"\x16\x03\x01\x02\x00\x01")
+            await until(lambda: silent.is_over and begun.is_over)
 
     runner.run(main())
 
 
-def test_a_server_that_stops_does_not_wait_for_handshakes(files: tuple[Path, Path], runner: asyncio.Runner) -> None:
-    server = tls_server(files, handshake_timeout=None, message_timeout=None)
+def test_a_server_that_stops_does_not_wait_for_handshakes(runner: asyncio.Runner) -> None:
+    server = Server(tls=server_tls(), limits=Limits(handshake_timeout=None, message_timeout=None))
 
     async def main() -> None:
-        async with raw_connections(server, tls=client_context(ca=files[0])) as connect:
-            half = await connect(in_clear=True)
-            await until(lambda: listener_of(server).connections)
-            listener = listener_of(server)
-            await listener.stop_accepting()
-            await listener.closed()
-            assert await half.is_over()
+        async with raw_peers(server, tls=client_side()) as connect:
+            half, whole = await connect(in_clear=True), await connect()
+            assert await is_served(whole)
+        await until(lambda: half.is_over)
 
     runner.run(main())
 
 
-def test_only_so_many_newcomers_are_told_that_all_places_are_taken(
-    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rpcstream.transports.open_connections.MAX_REFUSED", 2)
-    monkeypatch.setattr("rpcstream.transports.detect.REFUSAL", 1000.0)
+def test_only_so_many_newcomers_are_told_that_all_places_are_taken(runner: asyncio.Runner) -> None:
     server = Server(limits=Limits(max_connections=1))
 
     async def main() -> None:
-        async with raw_connections(server) as connect:
+        async with raw_peers(server) as connect:
             first = await connect()
-            assert (await first.ask(PING))["result"] == "pong"
-            others = [await connect() for _ in range(6)]
-            await until(lambda: server.counters.connections_refused == 6)
-            for other in others[2:]:
-                assert await other.is_over()
-            assert [(await other.ask(PING))["error"]["code"] for other in others[:2]] == [-32002, -32002]
-            assert (await first.ask(PING))["result"] == "pong"
+            assert await is_served(first)
+            others = [await connect() for _ in range(130)]
+            await until(lambda: server.stats()["connections_refused"] == 130)
+            await until(lambda: all(each.is_over for each in others))
+            assert 0 < sum(bool(each.inbox) for each in others) <= 130
+            assert await is_served(first)
 
     runner.run(main())
 
@@ -244,19 +174,15 @@ def test_strangers_do_not_take_the_places_of_others(runner: asyncio.Runner, capl
     server = Server(token="secret", limits=Limits(max_connections=3))
 
     async def main() -> None:
-        async with raw_connections(server) as connect:
+        async with raw_peers(server) as connect:
             known = await connect()
-            assert (await known.ask(SHOW_TOKEN))["result"] is True
+            assert await knows(known)
             strangers = [await connect() for _ in range(6)]
-            for each in strangers[:4]:
-                assert await each.is_over()
-            newcomer = await connect()
-            assert (await newcomer.ask(SHOW_TOKEN))["result"] is True
-            another = await connect()
-            assert (await another.ask(SHOW_TOKEN))["result"] is True
-            refused = await connect()
-            assert (await refused.reply())["error"]["code"] == -32002
-            assert (await known.ask(PING))["result"] == "pong"
+            await until(lambda: all(each.is_over for each in strangers[:4]))
+            for _ in range(2):
+                assert await knows(await connect())
+            assert await is_refused(await connect())
+            assert await is_served(known)
 
     with caplog.at_level(logging.WARNING):
         runner.run(main())
@@ -264,53 +190,13 @@ def test_strangers_do_not_take_the_places_of_others(runner: asyncio.Runner, capl
 
 
 async def test_those_without_authentication_do_not_give_way() -> None:
-    server = Server(limits=Limits(max_connections=1))
-    async with raw_connections(server) as connect:
+    async with raw_peers(Server(limits=Limits(max_connections=1))) as connect:
         silent = await connect()
-        await until(lambda: listener_of(server).connections)
-        refused = await connect()
-        assert (await refused.reply())["error"]["code"] == -32002
-        assert (await silent.ask(PING))["result"] == "pong"
-
-
-class Peer:
-    """A connection with an address, and whether its peer has authenticated."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.is_known = False
-
-
-def test_a_host_takes_its_places_from_itself() -> None:
-    strangers = UnauthenticatedConnections()
-    flood = [Peer(f"[::1]:{port}") for port in range(1, 4)]
-    quiet, later = Peer("192.0.2.1:1"), Peer("192.0.2.2:1")
-    for peer in (quiet, *flood):
-        strangers.add(peer)  # type: ignore[arg-type]
-    taken = [strangers.take(Peer("[::1]:9")) for _ in range(2)]  # type: ignore[arg-type]
-    assert taken == flood[:2]
-    flood[2].is_known = True
-    assert strangers.take(later) is quiet  # type: ignore[arg-type]
-    assert strangers.take(later) is None  # type: ignore[arg-type]
-    assert flood[2] not in strangers
-    strangers.add(later)  # type: ignore[arg-type]
-    assert strangers.take(None) is later
-    strangers.discard(later)  # type: ignore[arg-type]
-    assert not remembered_hosts(strangers)
+        assert await is_refused(await connect())
+        assert await is_served(silent)
 
 
 # -- where ----------------------------------------------------------------------------------------------------------
-
-
-async def test_every_address_of_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = socket.getaddrinfo("localhost", 0, type=socket.SOCK_STREAM)
-    bound = await accept.bound_tcp("localhost", 0)
-    try:
-        assert 1 <= len(bound) <= len(found)
-        assert {each.family for each in bound} <= {each[0] for each in found}
-    finally:
-        for each in bound:
-            each.close()
 
 
 async def test_an_address_that_is_taken() -> None:
