@@ -296,7 +296,7 @@ class TestGiven:
         ):
             spooled.write(data)
             named.write(data)
-            files = [plain, both, unbuffered, zipped, spooled, named, io.BytesIO(data)]
+            files: list[Any] = [plain, both, unbuffered, zipped, spooled, named, io.BytesIO(data)]
             for value in (ImageFile(path), ImageFile(str(path)), path, *files):
                 if value in files:
                     value.seek(3)
