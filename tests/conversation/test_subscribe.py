@@ -372,6 +372,7 @@ async def test_without_reconnect_the_loop_ends_behind_what_waits(network: Networ
         await two.__aenter__()
         waiting = asyncio.ensure_future(two.__anext__())
         await client.tell("a", 1)
+        await client.call("rpc.ping")
         cut_connections()
         with pytest.raises(ConnectionLost, match=r"no more events of 'b'.* \(at "):
             await waiting
