@@ -12,6 +12,8 @@ from rpcstream.nats.options import NatsOptions
 from ..internals import nats_transport
 from ..kit.nats_server import NatsServer
 
+pytestmark = pytest.mark.nats
+
 
 @pytest.mark.parametrize(
     "second",

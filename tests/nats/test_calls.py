@@ -20,6 +20,8 @@ from ..kit.nats_raw_client import RawClient
 from ..kit.nats_server import NatsServer
 from .test_hostile_instances import hostile, raw_instance, until_method
 
+pytestmark = pytest.mark.nats
+
 
 async def test_a_method_that_no_instance_has_is_not_found_at_once(shared_nats: NatsServer) -> None:
     server = Server()

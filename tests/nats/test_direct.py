@@ -24,6 +24,8 @@ from ..kit.plain_nats import PlainClient, plain_client
 from ..kit.raw_connection import RawConnection
 from .test_tickets import SERVICE, SIZE, array, client_of, joined, make_server, nats, tickets
 
+pytestmark = pytest.mark.nats
+
 __all__ = ["nats"]
 
 

@@ -19,6 +19,8 @@ from ..kit.raw_connection import RawConnection
 from .test_direct import Peer, ended, open_direct
 from .test_tickets import SERVICE, SIZE, joined
 
+pytestmark = pytest.mark.nats
+
 StartNats = Callable[..., NatsServer]
 
 #: What the page on permissions names for callers of some methods only.

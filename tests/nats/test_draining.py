@@ -20,6 +20,8 @@ from ..kit import until
 from ..kit.nats_server import NatsServer
 from ..kit.plain_nats import plain_client
 
+pytestmark = pytest.mark.nats
+
 
 class InstanceUnderTest:
     """An instance of a service, whose calls wait for `released`.

@@ -27,6 +27,8 @@ from rpcstream.nats.event_messages import (
 from rpcstream.nats.subjects import decoded, event_subject, event_tokens
 from rpcstream.wire.buffers import AttachedMessage
 
+pytestmark = pytest.mark.nats
+
 LEVELS = st.sampled_from(["a", "b", "", "rpc", "$x", "ü", "a b", "%2A", "\u2003", "\x00", "end.", "~"])
 TOPICS = st.lists(LEVELS, min_size=1, max_size=5).map(".".join)
 PATTERNS = st.tuples(

@@ -32,6 +32,8 @@ from .event_setup import (
     value_of,
 )
 
+pytestmark = pytest.mark.nats
+
 SUBJECT = f"rpc.{SERVICE}.$event"
 
 

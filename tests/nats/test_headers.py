@@ -8,6 +8,8 @@ pytest.importorskip("nats")
 
 from rpcstream.nats.protocol import read_headers
 
+pytestmark = pytest.mark.nats
+
 TOLD = b'Nats-Request-Info: {"acc":"WEB"}\r\n'
 
 

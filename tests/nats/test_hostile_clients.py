@@ -23,6 +23,8 @@ from ..kit import until
 from ..kit.nats_raw_client import RawClient, RawMessage
 from ..kit.nats_server import NatsServer
 
+pytestmark = pytest.mark.nats
+
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"add","params":[1,2]}'
 WAIT = b'{"jsonrpc":"2.0","id":1,"method":"wait"}'
 

@@ -20,6 +20,8 @@ from ..kit import until
 from ..kit.nats_raw_client import RawClient
 from ..kit.nats_server import NatsServer
 
+pytestmark = pytest.mark.nats
+
 
 class RawInstance:
     """An instance by hand: it is sent calls, and its test says what it answers.

@@ -24,6 +24,8 @@ from ..kit.nats_accounts import Key, Operator
 from ..kit.nats_server import NatsCluster, NatsServer
 from ..kit.plain_nats import plain_client
 
+pytestmark = pytest.mark.nats
+
 StartNats = Callable[..., NatsServer]
 StartCluster = Callable[..., NatsCluster]
 

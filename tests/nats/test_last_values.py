@@ -31,6 +31,8 @@ from .event_setup import (
     value_of,
 )
 
+pytestmark = pytest.mark.nats
+
 SUBJECT = f"rpc.{SERVICE}.$event"
 BUCKET = f"rpc_{SERVICE}_last"
 

@@ -21,6 +21,8 @@ from rpcstream.nats.options import NatsLogin, NatsOptions
 from ..kit import until
 from ..kit.nats_server import NatsCluster, NatsServer
 
+pytestmark = pytest.mark.nats
+
 
 def options_of(nats: NatsServer, **more: Any) -> NatsOptions:
     return NatsOptions(servers=(f"127.0.0.1:{nats.port}",), **more)

@@ -15,6 +15,8 @@ from rpcstream import AsyncClient, Context, Server
 
 from ..kit.nats_server import NatsServer
 
+pytestmark = pytest.mark.nats
+
 
 def joined(nats: NatsServer, service: str, **options: Any) -> Server:
     """A server with a few methods, which joins a service."""

@@ -11,6 +11,8 @@ pytest.importorskip("nats")
 
 from rpcstream import AsyncClient, ConnectFailed, Server
 
+pytestmark = pytest.mark.nats
+
 INFO = b'INFO {"server_id": "old", "version": "2.1.9", "max_payload": 1048576, "proto": 1}\r\n'
 
 

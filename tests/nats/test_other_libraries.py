@@ -22,6 +22,8 @@ from ..kit import until  # noqa: E402
 from ..kit.nats_server import NatsServer  # noqa: E402
 from ..kit.plain_nats import plain_client  # noqa: E402
 
+pytestmark = pytest.mark.nats
+
 
 @pytest.fixture
 def service(request: pytest.FixtureRequest) -> str:

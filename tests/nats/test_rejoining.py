@@ -20,6 +20,8 @@ from ..kit import until
 from ..kit.nats_raw_client import RawClient
 from ..kit.nats_server import NatsCluster, NatsServer
 
+pytestmark = pytest.mark.nats
+
 StartNats = Callable[..., NatsServer]
 
 SERVICE = "rejoining"

@@ -40,6 +40,8 @@ from ..kit.nats_raw_client import RawClient
 from ..kit.nats_server import NatsServer
 from ..kit.plain_nats import plain_client
 
+pytestmark = pytest.mark.nats
+
 StartNats = Callable[..., NatsServer]
 
 

@@ -21,6 +21,8 @@ from ..kit.nats_raw_client import RawClient
 from ..kit.nats_server import NatsServer
 from ..kit.plain_nats import plain_client
 
+pytestmark = pytest.mark.nats
+
 
 class Served:
     """A server, its address, and what its methods have done."""

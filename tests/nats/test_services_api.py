@@ -31,6 +31,8 @@ from ..kit import until
 from ..kit.nats_server import NatsServer
 from ..kit.plain_nats import PlainClient, plain_client
 
+pytestmark = pytest.mark.nats
+
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+$")]
 Count = Annotated[int, Meta(ge=0)]
 

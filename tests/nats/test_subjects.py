@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from rpcstream.nats.subjects import SUBJECT_MAX, check_service, decoded, encoded
 
+pytestmark = pytest.mark.nats
+
 #: Any text, with many of the characters that have a meaning, and of those that forbidden ones become.
 NAMES = st.text(
     st.one_of(st.sampled_from(".$*>% -%2EF24\t\r\n\x00\x0b\x7f\x85\u00a0\u2028é\U0001d538"), st.characters()),

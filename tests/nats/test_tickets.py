@@ -35,6 +35,8 @@ from ..kit import authority, server_tls, until
 from ..kit.nats_server import NatsServer
 from ..kit.plain_nats import plain_client
 
+pytestmark = pytest.mark.nats
+
 SERVICE = "tickets"
 
 #: Over the default `max_payload` of 1 MiB.

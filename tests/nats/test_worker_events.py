@@ -19,7 +19,10 @@ from ..kit.nats_server import NatsServer, skip_without_program
 from ..supervisor.conftest import APP, WorkersProcess, serve_command
 from .event_setup import SERVICE, all_until, client_of, instance, next_of
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the workers' processes are looked at")
+pytestmark = [
+    pytest.mark.nats,
+    pytest.mark.skipif(sys.platform != "linux", reason="the workers' processes are looked at"),
+]
 
 EVENTS_APP = f"""
 {APP}
