@@ -1,34 +1,54 @@
-"""Hosts and origins of HTTP requests, without a connection."""
+"""Hosts and origins of HTTP requests: who may call from where, and what browsers are told."""
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
-from rpcstream.transports.access import AccessRules
-from rpcstream.wire.http_messages import Request
+from rpcstream import Server
 
-EVERYBODY = AccessRules(hosts="*", origins="*")
-
-
-def asking(host: str | None = "localhost", origin: str | None = None, method: str = "POST", **more: Any) -> Request:
-    headers = {name.replace("_", "-"): value for name, value in more.pop("headers", {}).items()}
-    if host is not None:
-        headers["host"] = host
-    if origin is not None:
-        headers["origin"] = origin
-    return Request(method, more.pop("target", "/"), headers, **more)
+from ..kit.asgi import Driver, call, http_scope
+from ..kit.http import RawHttpConnection, get, post
+from ..kit.http import call as call_bytes
+from .conftest import Serve
 
 
-def status(rules: AccessRules, *args: Any, **options: Any) -> int | None:
+def answer(
+    options: dict[str, Any],
+    host: str | None = "localhost",
+    origin: str | None = None,
+    method: str = "POST",
+    **more: Any,
+) -> Driver:
+    """The response of a server with these options to a ping."""
+
+    async def ask() -> Driver:
+        app = Server(**options).asgi()
+        scope = http_scope(method, "/")
+        headers = {"host": host, "origin": origin, **more.pop("headers", {})}
+        kept = [each for each in scope["headers"] if each[0] != b"host"]
+        scope["headers"] = kept + [
+            (name.encode(), value.encode()) for name, value in headers.items() if value is not None
+        ]
+        async with app.lifespan():
+            driver = Driver(app, {**scope, **more})
+            driver.body(orjson.dumps(call("rpc.ping")))
+            return await driver.ended()
+
+    return asyncio.run(ask())
+
+
+def status(options: dict[str, Any], *args: Any, **more: Any) -> int | None:
     """None: the request is answered."""
-    refusal = rules.check(asking(*args, **options))
-    if refusal is None:
-        return None
-    assert refusal.head(len(refusal.body), True).startswith(b"HTTP/1.1 ")
-    return refusal.status
+    found = answer(options, *args, **more).status
+    return found if found in (400, 403) else None
 
+
+EVERYBODY = {"hosts": "*", "origins": "*"}
 
 # -- hosts ----------------------------------------------------------------------------------------------------------
 
@@ -53,7 +73,7 @@ def status(rules: AccessRules, *args: Any, **options: Any) -> int | None:
 )
 @pytest.mark.parametrize("method", ["POST", "GET", "HEAD", "OPTIONS", "PUT", "BREW"])
 def test_loopback_may_be_named(host: str, method: str) -> None:
-    assert status(AccessRules(), host, method=method) is None
+    assert status({}, host, method=method) is None
 
 
 HOSTILE = [
@@ -142,43 +162,15 @@ HOSTILE = [
 @pytest.mark.parametrize("host", HOSTILE, ids=lambda host: ascii(host)[:40])
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_whatever_else_is_named_is_refused(host: str, method: str) -> None:
-    assert status(AccessRules(), host, method=method) == 403
+    assert status({}, host, method=method) == 403
 
 
 def test_a_refusal_names_the_host_and_stays_short() -> None:
-    refusal = AccessRules().check(asking("evil.example\r\nSet-Cookie: x" + "y" * 10_000))
-    assert refusal is not None
-    assert "evil.example" in refusal.text
-    assert "\r" not in refusal.text
-    assert len(refusal.body) < 300
-    assert not any("evil" in value for _, value in refusal.headers)
-
-
-def test_a_host_must_be_named() -> None:
-    assert status(AccessRules(), None) == 400
-    assert status(EVERYBODY, None) == 400
-    # No browser speaks HTTP/1.0 without it.
-    assert status(AccessRules(), None, is_http10=True) is None
-    assert status(AccessRules(), None, "http://evil.example", is_http10=True) == 400
-    assert status(AccessRules(), "evil.example", is_http10=True) == 403
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ("http://localhost/x", None),
-        ("http://localhost:8545", None),
-        ("HTTP://LOCALHOST/", None),
-        ("http://evil.example/", 403),
-        ("http://evil.example@localhost/", 403),
-        ("http:///", 403),
-        ("x://", 403),
-        ("/a?b=http://evil.example", None),
-        ("//evil.example/x", None),
-    ],
-)
-def test_a_target_with_a_host_counts_as_well(target: str, expected: int | None) -> None:
-    assert status(AccessRules(), "localhost", target=target) == expected
+    refusal = answer({}, "evil.example\r\nSet-Cookie: x" + "y" * 10_000)
+    assert b"evil.example" in refusal.content
+    assert b"\r" not in refusal.content
+    assert len(refusal.content) < 300
+    assert not any("evil" in value for value in refusal.headers.values())
 
 
 @pytest.mark.parametrize(
@@ -194,7 +186,7 @@ def test_a_target_with_a_host_counts_as_well(target: str, expected: int | None) 
     ],
 )
 def test_further_hosts(hosts: Any, good: list[str], bad: list[str]) -> None:
-    rules = AccessRules(hosts=hosts)
+    rules = {"hosts": hosts}
     assert [host for host in [*good, "localhost", "127.0.0.1"] if status(rules, host) is not None] == []
     assert [host for host in bad if status(rules, host) is None] == []
 
@@ -222,35 +214,7 @@ def test_further_hosts(hosts: Any, good: list[str], bad: list[str]) -> None:
 )
 def test_what_is_no_host(host: str) -> None:
     with pytest.raises(ValueError, match="hosts: "):
-        AccessRules(hosts=[host])
-
-
-@pytest.mark.parametrize(
-    ("at", "good", "bad"),
-    [
-        ("192.168.1.5", ["192.168.1.5:8545", "localhost"], ["192.168.1.6"]),
-        ("fd00::1", ["[fd00::1]:8545"], ["[fd00::2]"]),
-        ("Box.local", ["box.local"], ["local"]),
-        ("0.0.0.0", ["localhost"], ["0.0.0.0", "192.168.1.5"]),
-        ("::", ["[::1]"], ["[::]"]),
-        ("", ["localhost"], ["", "x"]),
-    ],
-)
-def test_the_address_listened_at_may_be_named(at: str, good: list[str], bad: list[str]) -> None:
-    before = AccessRules()
-    rules = before.at(at)
-    assert [host for host in good if status(rules, host) is not None] == []
-    assert [host for host in bad if status(rules, host) is None] == []
-    assert status(before, "192.168.1.5") == 403
-
-
-def test_at_a_unix_socket_the_host_says_nothing() -> None:
-    rules = AccessRules().at(None)
-    for host in [*HOSTILE, None]:
-        assert status(rules, host) is None
-    # An origin does: a proxy in front of the socket passes on what browsers send.
-    assert status(rules, "evil.example", "http://evil.example") == 403
-    assert status(rules, "localhost", "http://localhost") is None
+        Server(hosts=[host])
 
 
 # -- origins --------------------------------------------------------------------------------------------------------
@@ -272,7 +236,7 @@ def test_at_a_unix_socket_the_host_says_nothing() -> None:
 )
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_a_page_of_the_host_itself_may(host: str, origin: str, method: str) -> None:
-    assert status(AccessRules(), host, origin, method=method) is None
+    assert status({}, host, origin, method=method) is None
 
 
 @pytest.mark.parametrize(
@@ -315,12 +279,14 @@ def test_a_page_of_the_host_itself_may(host: str, origin: str, method: str) -> N
 )
 @pytest.mark.parametrize("method", ["POST", "GET", "OPTIONS"])
 def test_no_other_page_may(host: str, origin: str, method: str) -> None:
-    assert status(AccessRules(), host, origin, method=method) == 403
-    assert not [name for name, _ in AccessRules().cors(asking(host, origin)) if name.startswith("Access-")]
+    assert status({}, host, origin, method=method) == 403
+    assert not [
+        name for name, _ in answer({}, host, origin, method=method).headers.items() if name.startswith("access-")
+    ]
 
 
 def test_a_rebound_name_is_no_host_though_the_origin_is_the_same() -> None:
-    assert status(AccessRules(), "evil.example:8545", "http://evil.example:8545") == 403
+    assert status({}, "evil.example:8545", "http://evil.example:8545") == 403
 
 
 @pytest.mark.parametrize(
@@ -337,7 +303,7 @@ def test_a_rebound_name_is_no_host_though_the_origin_is_the_same() -> None:
     ],
 )  # fmt: skip
 def test_further_origins(origins: Any, good: list[str], bad: list[str]) -> None:
-    rules = AccessRules(origins=origins)
+    rules = {"origins": origins}
     assert [origin for origin in good if status(rules, "localhost", origin) is not None] == []
     assert [origin for origin in bad if status(rules, "localhost", origin) is None] == []
     # The host counts all the same.
@@ -359,72 +325,87 @@ def test_further_origins(origins: Any, good: list[str], bad: list[str]) -> None:
 )
 def test_what_is_no_origin(origin: str) -> None:
     with pytest.raises(ValueError, match="origins: "):
-        AccessRules(origins=[origin])
+        Server(origins=[origin])
 
 
 # -- CORS -----------------------------------------------------------------------------------------------------------
 
+ORIGIN = {"origins": ["https://example.org"]}
+ASKED = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+
 
 def test_a_page_may_read_the_answer() -> None:
-    rules = AccessRules(origins=["https://example.org"])
-    assert rules.cors(asking("localhost", "https://example.org")) == [
-        ("Access-Control-Allow-Origin", "https://example.org"),
-        ("Vary", "Origin"),
-    ]
+    headers = answer(ORIGIN, "localhost", "https://example.org").headers
+    assert (headers["access-control-allow-origin"], headers["vary"]) == ("https://example.org", "Origin")
     # An answer that may be kept says that another page would get another one.
-    assert rules.cors(asking("localhost")) == [("Vary", "Origin")]
-    assert rules.cors(asking("localhost", "https://evil.example")) == [("Vary", "Origin")]
-    assert AccessRules().cors(asking("localhost")) == []
-
-
-def test_any_origin_is_answered_with_its_name() -> None:
-    headers = dict(EVERYBODY.cors(asking("localhost", "https://a.example")))
-    assert headers["Access-Control-Allow-Origin"] == "https://a.example"
-    assert "Access-Control-Allow-Credentials" not in headers
-
-
-def preflight(origin: str | None, host: str = "localhost", **headers: str) -> Request:
-    asked = {"access-control-request-method": "POST", "access-control-request-headers": "content-type", **headers}
-    return asking(host, origin, method="OPTIONS", headers=asked)
+    assert answer(ORIGIN, "localhost").headers["vary"] == "Origin"
+    assert "vary" not in answer({}, "localhost").headers
+    headers = answer(EVERYBODY, "localhost", "https://a.example").headers
+    assert headers["access-control-allow-origin"] == "https://a.example"
+    assert "access-control-allow-credentials" not in headers
 
 
 def test_a_browser_is_told_what_a_page_may_send() -> None:
-    response = AccessRules(origins=["https://example.org"]).preflight(preflight("https://example.org"))
-    assert response is not None
-    headers = dict(response.headers)
-    assert (response.status, response.body) == (204, b"")
-    assert headers["Access-Control-Allow-Origin"] == "https://example.org"
-    assert headers["Vary"] == "Origin"
-    assert "POST" in headers["Access-Control-Allow-Methods"]
-    assert {"Authorization", "Content-Type"} <= set(headers["Access-Control-Allow-Headers"].split(", "))
-    assert int(headers["Access-Control-Max-Age"]) > 0
-    assert "Access-Control-Allow-Credentials" not in headers
-    assert response.head(0, True).startswith(b"HTTP/1.1 204 ")
-
-
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "", "http://localhost:3000"])
-def test_a_browser_is_told_nothing_about_other_pages(origin: str) -> None:
-    response = AccessRules(origins=["https://example.org"]).preflight(preflight(origin))
-    assert response is not None
-    assert response.status == 403
-    assert not [name for name, _ in response.headers if name.startswith("Access-")]
-
-
-def test_a_preflight_for_another_host_is_refused() -> None:
-    response = AccessRules(origins="*").preflight(preflight("https://example.org", host="evil.example"))
-    assert response is not None
-    assert response.status == 403
+    told = answer(ORIGIN, "localhost", "https://example.org", method="OPTIONS", headers=ASKED)
+    assert (told.status, told.content) == (204, b"")
+    assert told.headers["access-control-allow-origin"] == "https://example.org"
+    assert told.headers["vary"] == "Origin"
+    assert "POST" in told.headers["access-control-allow-methods"]
+    assert {"Authorization", "Content-Type"} <= set(told.headers["access-control-allow-headers"].split(", "))
+    assert int(told.headers["access-control-max-age"]) > 0
+    assert "access-control-allow-credentials" not in told.headers
 
 
 @pytest.mark.parametrize(
-    "request_",
+    ("host", "origin"),
     [
-        asking(method="OPTIONS"),
-        asking(origin="https://example.org", method="OPTIONS"),
-        asking(origin="https://example.org", headers={"access-control-request-method": "POST"}),
-        preflight(None),
+        ("localhost", "https://evil.example"),
+        ("localhost", "null"),
+        ("localhost", ""),
+        ("localhost", "http://localhost:3000"),
+        ("evil.example", "https://example.org"),
     ],
-    ids=["plain", "no question", "no OPTIONS", "no origin"],
 )
-def test_what_is_no_preflight(request_: Request) -> None:
-    assert AccessRules(origins="*").preflight(request_) is None
+def test_a_browser_is_told_nothing_about_other_pages(host: str, origin: str) -> None:
+    told = answer(ORIGIN, host, origin, method="OPTIONS", headers=ASKED)
+    assert told.status == 403
+    assert not [name for name in told.headers if name.startswith("access-")]
+
+
+@pytest.mark.parametrize(("origin", "headers"), [(None, {}), ("https://example.org", {}), (None, ASKED)])
+def test_what_is_no_preflight(origin: str | None, headers: dict[str, str]) -> None:
+    assert answer({"origins": "*"}, "localhost", origin, method="OPTIONS", headers=headers).status == 405
+
+
+# -- over a socket --------------------------------------------------------------------------------------------------
+
+HOST = b"Host: 127.0.0.1\r\n"
+OLD = post(call_bytes("rpc.ping"), version="1.0")
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (get("http://localhost/healthz"), 200),
+        (get("HTTP://LOCALHOST/healthz"), 200),
+        (post(call_bytes("rpc.ping"), target="http://evil.example/"), 403),
+        (get("//evil.example/x"), 404),
+        (get("/healthz?b=http://evil.example"), 200),
+        # No browser speaks HTTP/1.0 without a host.
+        (OLD.replace(HOST, b""), 200),
+        (OLD.replace(HOST, b"Origin: http://evil.example\r\n"), 400),
+        (OLD.replace(HOST, b"Host: evil.example\r\n"), 403),
+    ],
+)
+async def test_a_target_with_a_host_counts_as_well(serve: Serve, request_: bytes, expected: int) -> None:
+    assert (await (await (await serve()).http()).ask(request_)).status == expected
+
+
+async def test_at_a_unix_socket_the_host_says_nothing(tmp_path: Path) -> None:
+    """An origin does: a proxy in front of the socket passes on what browsers send."""
+    async with Server().listening(unix=tmp_path / "s"):
+        for line, expected in ((b"", 200), (b"Origin: http://evil.example\r\n", 403)):
+            http = RawHttpConnection(*await asyncio.open_unix_connection(tmp_path / "s"))
+            request = get("/healthz").replace(HOST, b"Host: evil.example\r\n" + line)
+            assert (await http.ask(request)).status == expected
+            await http.close()
