@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Context, InvalidParams, NotPermitted, RegistrationError, Server
+from rpcstream import AsyncClient, Context, InvalidParams, MethodNotFound, NotPermitted, RegistrationError, Server
 from rpcstream.testing import memory_client
 
 from ..kit import batch, notification, request
@@ -119,6 +119,16 @@ async def test_who_may_not_does_not(method: str) -> None:
         assert await client.call("open_to_all", 3) == 3
         assert await client.call("read", "y") == "y"
     assert server.state.called == ["y"]
+
+
+async def test_a_name_that_a_caller_may_not_call_is_not_suggested() -> None:
+    async with memory_client(serving()) as client:
+        for name, near in (("bob", []), ("alice", ["erase"])):
+            await known(client, name)
+            with pytest.raises(MethodNotFound) as caught:
+                await client.call("eras")
+            assert caught.value.data.get("nearest", []) == near
+            assert ("erase" in str(caught.value)) is bool(near)
 
 
 async def test_in_a_batch_each_member_by_itself() -> None:
