@@ -112,7 +112,11 @@ class ReplyWriter:
         """Log the error of a notification, which its sender is not told."""
         address = _address_of(session)
         sender = f" (it came from {address})" if address else ""
-        self._log.warning(address, "notification of %r failed: %s", shortened(str(name)), f"{error}"[:200] + sender)
+        try:
+            text = str(error)
+        except Exception:  # of a class that forgets to initialize its base, say
+            text = _text_of(error)
+        self._log.warning(address, "notification of %r failed: %s", shortened(str(name)), text[:200] + sender)
 
     def error_to(self, message: Any, error: RpcError) -> Encoded | None:
         """The error reply to a request (no batch); one that cannot be read gets the id null."""

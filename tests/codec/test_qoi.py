@@ -63,6 +63,7 @@ WHOLE = base64.b64decode(sent(noise("RGB", (20, 10)))["data"])
         b"qoif" + struct.pack(">IIBB", 2**31, 2**31, 3, 0) + b"\xfd" * 100,
         b"qoif" + struct.pack(">IIBB", 9000, 9000, 4, 0) + b"\xfd" * 100,
     ],
+    ids=range(10),
 )
 def test_broken_files_and_bombs(data: bytes) -> None:
     with pytest.raises(ValueError, match="image"):
