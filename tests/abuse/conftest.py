@@ -35,6 +35,7 @@ class AttackTest(pytest.Item):
     def __init__(self, *, attack: Attack, **options: object) -> None:
         super().__init__(**options)
         self.attack = attack
+        self.add_marker(pytest.mark.slow)
         if not attack.in_suite:
             self.add_marker(pytest.mark.skip(reason="a variant: python -m tests.abuse"))
         if sys.platform != "linux":
