@@ -108,7 +108,8 @@ class AiorpcX:
     async def error(self, method: str, *args: Any) -> tuple[int, str, Any]:
         with pytest.raises(pytest.importorskip("aiorpcx").RPCError) as caught:
             await self.call(method, *args)
-        return caught.value.code, caught.value.message, DATA if method == "refuse" else None
+        found: Any = caught.value
+        return found.code, found.message, DATA if method == "refuse" else None
 
 
 class AiorpcXWebSocket(AiorpcX):
