@@ -103,7 +103,7 @@ class AiorpcX:
             batch.add_notification("note", [note])
             for method, *args in calls:
                 batch.add_request(method, args)
-        return [each.code if isinstance(each, Exception) else each for each in batch.results]
+        return [getattr(each, "code", each) for each in batch.results]
 
     async def error(self, method: str, *args: Any) -> tuple[int, str, Any]:
         with pytest.raises(pytest.importorskip("aiorpcx").RPCError) as caught:
