@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import orjson
-
-from rpcstream import Server
 
 #: Bytes of the longest line that a raw connection reads.
 LIMIT = 256 * 1024 * 1024
@@ -84,29 +81,3 @@ class RawConnection:
             await self.writer.wait_closed()
         except ConnectionError:
             pass
-
-
-Kind = TypeVar("Kind", bound=RawConnection)
-
-
-@contextlib.asynccontextmanager
-async def raw_connections(
-    server: Server, kind: type[Kind] = RawConnection, *, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[Callable[..., Awaitable[Kind]]]:
-    """Run a server, and give a function that connects to it, for a minute at most; the connections end with the block.
-
-    Args:
-        tls: for the connections, but for those that are made with `connect(in_clear=True)`.
-    """
-    opened: list[Kind] = []
-
-    async def connect(*, in_clear: bool = False) -> Kind:
-        opened.append(await kind.open(address, tls=None if in_clear else tls))
-        return opened[-1]
-
-    async with asyncio.timeout(60), server.listening(port=0) as address:
-        try:
-            yield connect
-        finally:
-            for each in opened:
-                each.writer.transport.abort()
