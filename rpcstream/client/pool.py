@@ -412,7 +412,11 @@ class ConnectionPool:
             raise
         except OSError as error:
             fault = self._certificate_fault(connection.reason())
-            connection.abort(reason)
+            if connection.session.peer_is_leaving:
+                connection.session.close_when_idle()  # calls that came before the server said so are answered
+                connection.probe_until_closed()
+            else:
+                connection.abort(reason)
             if fault is not None:
                 raise fault from error
             why, lasts = failure(error, limit, self._settings.address), is_permanent_failure(error)
