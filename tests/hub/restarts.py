@@ -16,11 +16,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from typing import Any
 
-from rpcstream import AsyncClient, Client, Hub
-from rpcstream.testing import serve_in_thread
+from rpcstream import AsyncClient, Client
 
 #: Seconds for which the calls of one kind wait for the hub and its providers.
 WAIT_FOR = 10.0
@@ -48,23 +47,6 @@ class HubProcess:
         if self._process.returncode is None:
             self._process.send_signal(number)
             await self._process.communicate()
-
-
-class HubThread(HubProcess):
-    """A hub in a thread, which starts sooner; it is always stopped in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._running: AbstractContextManager[str] | None = None
-
-    async def start(self) -> None:
-        self._running = serve_in_thread(Hub(), port=self.port)
-        await asyncio.to_thread(self._running.__enter__)
-
-    async def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            await asyncio.to_thread(running.__exit__, None, None, None)
 
 
 class Load:
@@ -111,9 +93,7 @@ async def provide(stack: AsyncExitStack, address: str, name: str) -> None:
     await client.offer()
 
 
-async def run(
-    restarts: int, *, kills: bool = False, interval: float = 1.0, loops: int = 8, hub: HubProcess | None = None
-) -> Load:
+async def run(restarts: int, *, kills: bool = False, interval: float = 1.0, loops: int = 8) -> Load:
     """Restart a hub so often under load.
 
     Args:
@@ -121,9 +101,8 @@ async def run(
         kills: with SIGKILL, and the calls are of methods that may be repeated.
         interval: seconds between two restarts.
         loops: calls at once of each client.
-        hub: None: a process.
     """
-    hub, load = hub or HubProcess(), Load()
+    hub, load = HubProcess(), Load()
     options: dict[str, Any] = {"wait_for": WAIT_FOR}
     if kills:
         options |= {"retries": 3, "retry": "idempotent"}
