@@ -22,7 +22,7 @@ from typing import Any
 from rpcstream import AsyncClient, Client
 
 #: Seconds for which the calls of one kind wait for the hub and its providers.
-WAIT_FOR = 10.0
+WAIT_FOR = 45.0
 
 
 class HubProcess:
