@@ -13,7 +13,7 @@ import pytest
 from rpcstream import Context, Limits, Server
 from rpcstream.testing import ServerConnection, connections_of
 
-from ..kit import RawPeer, UsualServer, until
+from ..kit import RawPeer, UsualServer, open_peer, until
 from ..kit.http import RawHttpConnection
 from ..kit.websocket import RawWebSocket
 
@@ -38,9 +38,9 @@ class Served:
         self._streams.append(made)
         return made
 
-    async def line(self) -> RawPeer:
-        made = await RawPeer.open(self.address)
-        self._lines.append(made)
+    async def line(self, make: Callable[[], Any] = RawPeer) -> Any:
+        """A raw peer, or whatever protocol a function makes."""
+        self._lines.append(made := await open_peer(self.address, make))
         return made
 
     @property
