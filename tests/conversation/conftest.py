@@ -1,9 +1,9 @@
 """Runs each conversation test over several transports, and checks that no task, call, stream or logged error is left.
 
 A test that asks for `network` runs once for each protocol, with the mark `every_transport` also where the same bytes
-travel in another way, and with `once` over TCP alone. `RPCSTREAM_TRANSPORTS="tls memory unix wss https"` names others, for all tests (steps of
-`.ci/run`); `asgi` and `asgi-ws` are HTTP and WebSocket where the server is mounted under uvicorn. With the mark
-`fake_time` a test runs in memory only, on a loop whose time jumps to the next timer (`rpcstream.testing.FakeTimeLoop`).
+travel in another way, and with `once` over TCP alone. `RPCSTREAM_TRANSPORTS="tls memory unix wss https"` names others,
+for all tests (steps of `.ci/run`); `asgi` and `asgi-ws` are HTTP and WebSocket where the server is mounted under
+uvicorn. With the mark `fake_time` a test runs in memory only, on a loop whose time jumps to the next timer.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, CallTimeout, ConnectionLost, Context, Limits, RpcError, Server
-from rpcstream.testing import FakeTimeLoop, memory_client
+from rpcstream.testing import FakeTimeLoop
 
 from ..kit import Network, RawPeer, StoppableServer, UsualServer, notification, request, until
 
@@ -239,19 +239,6 @@ async def test_a_cancel_overtakes_a_request_that_waits_unread(network: Network, 
         assert "second" not in waiting.begun
 
 
-@pytest.mark.one_read
-async def test_a_cancel_that_comes_with_a_request_that_has_to_wait(network: Network) -> None:
-    waiting = Waiting(limits=Limits(max_calls=1))
-    async with network.raw(waiting) as raw:
-        raw.send(request("wait", "first"), request("wait", "second", id=2), notification("$/cancelRequest", id=2))
-        await until(lambda: waiting.begun == ["first"])
-        waiting.release()
-        assert await raw.result() == "first"
-        assert await raw.code() == -32800
-        assert waiting.begun == ["first"]
-        assert await raw.result("wait", "again", id=2) == "again"
-
-
 async def test_a_cancel_means_no_later_request_of_the_same_id(network: Network) -> None:
     waiting = Waiting(limits=Limits(max_calls=3))
     async with network.raw(waiting) as raw:
@@ -395,27 +382,6 @@ async def test_it_goes_on_to_the_calls_back(network: Network, kind: str) -> None
         told = {each["params"]["id"] for each in messages if each.get("method") == "$/cancelRequest"}
         assert told == {each["id"] for each in asked}
         assert [each["error"]["code"] for each in messages if "error" in each] == [-32800]
-
-
-@pytest.mark.lasting
-async def test_it_goes_down_twenty_levels_and_to_other_servers(network: Network, waiting: Waiting) -> None:
-    server = Server()
-    cancelled: list[int] = []
-    async with memory_client(waiting) as behind, network.client(server) as client:
-        for end in (server, client):
-
-            @end
-            async def down(n: int, ctx: Context) -> None:
-                try:
-                    await (ctx.peer.down(n - 1) if n else behind.wait("behind"))
-                except asyncio.CancelledError:
-                    cancelled.append(n)
-                    raise
-
-        task = client.submit.down(20)
-        await until(lambda: waiting.begun == ["behind"])
-        task.cancel()
-        await until(lambda: sorted(cancelled) == list(range(21)) and waiting.cancelled == ["behind"])
 
 
 async def test_a_lost_connection_cancels_what_ran_for_it(network: Network, waiting: Waiting) -> None:

@@ -24,12 +24,8 @@ STREAM = {"$type": "stream", "id": "s"}
 
 
 def limited(**limits: Any) -> UsualServer:
-    """The usual server, with `confirm` and `confirm_in_thread`, which ask their caller, and an endless stream."""
+    """The usual server, with `confirm`, which asks its caller, and an endless stream."""
     server = UsualServer(limits=Limits(**limits))
-
-    @server(offload="thread")
-    def confirm_in_thread(value: Any, ctx: Context) -> Any:
-        return ctx.peer.confirm(value)
 
     @server
     async def confirm(value: Any, ctx: Context) -> Any:
@@ -87,26 +83,6 @@ async def test_a_batch_counts_with_each_of_its_members(network: Network) -> None
         server.release()
         assert [each["result"] for each in await raw.receive()] == list(range(10))
         assert await answers(raw, 2) == {"w": "behind", "p": None}
-
-
-@pytest.mark.one_read
-@pytest.mark.parametrize("method", ["confirm", "confirm_in_thread"])
-async def test_replies_get_through_at_the_cap(network: Network, method: str) -> None:
-    """Every handler that may run waits for the peer, whose answers come behind requests that must wait."""
-    async with network.raw(limited(max_calls=3)) as raw:
-        raw.send(*[request(method, n, id=n) for n in range(5)])
-        results: dict[Any, Any] = {}
-        for each in await raw.receive_many(3):
-            name = each["params"][0]
-            raw.send(request("echo", name, id=f"behind {name}"))
-            raw.answer(each, name)
-        while len(results) < 8:
-            message = await raw.receive()
-            if "method" in message:
-                raw.answer(message, message["params"][0])
-            else:
-                results[message["id"]] = message["result"]
-        assert results == {**{n: n for n in range(5)}, **{f"behind {n}": n for n in range(3)}}
 
 
 async def test_words_of_the_conversation_get_through_at_the_cap(network: Network) -> None:
@@ -643,23 +619,6 @@ async def test_long_messages_both_ways(network: Network, size: int, count: int, 
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert long in outcomes
     assert all(each == long or (isinstance(each, ServerBusy) and limits.get("max_calls") == 2) for each in outcomes)
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("direction", ["to the server", "to the client"])
-async def test_many_long_calls_begun_at_once(network: Network, direction: str) -> None:
-    """They wait for each other, so that the caller does not take its own haste for a peer that does not read."""
-    server = limited(write_buffer=50_000, max_message_size=200_000)
-    async with network.client(server, limits=server.limits) as client:
-
-        @client
-        async def echo(value: Any) -> Any:
-            return value
-
-        await client.hello()
-        end: Any = client if direction == "to the server" else server.peers[0]
-        values = [f"{n} {KILO * 100}" for n in range(50)]
-        assert await asyncio.gather(*map(end.echo, values)) == values
 
 
 @pytest.mark.one_peer
