@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import (
-    CallCancelled,
     ConnectionLost,
     Context,
     EncodeError,
@@ -23,7 +22,7 @@ from rpcstream import (
     Server,
 )
 
-from ..kit import PATIENCE, LogLines, Network, RawPeer, UsualServer, notification, until
+from ..kit import PATIENCE, Network, RawPeer, UsualServer, notification, until
 from ..kit.matrix import cut_connections
 
 
@@ -242,27 +241,6 @@ async def test_a_handler_that_is_slow_or_has_enough(
 
 
 @pytest.mark.lasting
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-async def test_a_handler_that_fails(network: Network, form: Callable[[Source], Any], errors: LogLines) -> None:
-    server = Server()
-
-    @server
-    async def fails(values: AsyncIterator[int], code: int) -> None:
-        async for value in values:
-            if value == 3:
-                raise RpcError(code, "three") if code else KeyError("three")
-
-    async with network.client(server) as client:
-        for code in (7, 0):
-            source = Source()
-            with pytest.raises(RpcError) as caught:
-                await client.fails(form(source), code)
-            assert caught.value.code == (code or -32603)
-            await until(lambda source=source: source.closed == 1)  # type: ignore[misc]
-    errors.expect("method 'fails' failed")
-
-
-@pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 async def test_a_producer_that_fails(
@@ -338,30 +316,6 @@ async def test_the_caller_says_nothing_more(network: Network, taking: Taking, ki
         assert await raw.code() == -32800
         assert (taking.seen, taking.ends) == (["begun", 1], ["CallCancelled"])
         assert await raw.receive() is None
-
-
-@pytest.mark.once
-async def test_a_stream_that_is_kept_beyond_its_call(network: Network) -> None:
-    server = Server()
-    kept: list[Any] = []
-
-    @server
-    async def keep(values: AsyncIterator[int]) -> int:
-        kept.append(values)
-        return await anext(values)
-
-    @server(offload="thread")
-    def keep_in_thread(values: Iterator[int]) -> int:
-        kept.append(values)
-        return next(values)
-
-    async with network.client(server) as client:
-        assert await client.keep(Source().sync()) == 0
-        assert await client.keep_in_thread(Source().sync()) == 0
-        with pytest.raises(CallCancelled):
-            await anext(kept[0])
-        with pytest.raises(CallCancelled):
-            await asyncio.to_thread(next, kept[1])
 
 
 STREAM = {"$type": "stream", "id": "s"}

@@ -405,17 +405,6 @@ async def test_a_lost_connection_cancels_what_ran_for_it(network: Network, waiti
         await until(lambda: {("detached", "whole"), ("told", "whole")} <= set(waiting.ended))
 
 
-async def test_what_waited_unread_is_not_begun_for_a_lost_connection(network: Network) -> None:
-    waiting = Waiting(limits=Limits(max_calls=1))
-    async with network.raw(waiting) as raw:
-        raw.send(*[request("wait", n, id=n) for n in range(5)])
-        await until(lambda: waiting.begun == [0])
-        await network.lose(raw)
-        await until(lambda: waiting.cancelled == [0])
-        waiting.release()
-        assert waiting.begun == [0]
-
-
 @pytest.mark.half_close
 @pytest.mark.parametrize("vanishes", [False, True])
 async def test_a_peer_that_half_closed_and_listens_or_has_vanished(

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Optional
 import pytest
 
 from rpcstream import (
-    CallTimeout,
     ConnectionLost,
     Context,
     InternalError,
@@ -240,22 +239,12 @@ async def test_twenty_levels_deep(network: Network) -> None:
 
 
 @pytest.mark.lasting
-@pytest.mark.parametrize("offload", [None, "thread"])
-async def test_notifications_streams_and_progress_of_the_peer(network: Network, offload: Any) -> None:
+async def test_notifications_streams_and_progress_of_the_peer(network: Network) -> None:
     server = Server()
     seen: list[Any] = []
 
-    async def use(ctx: Context) -> None:
-        ctx.peer.notify.note("one")
-        ctx.peer.notify("note", text="two")
-        stream = ctx.peer.stream.count(100)
-        assert sum([item async for item in stream]) == 4950
-        assert stream.result == "end"
-        async with ctx.peer.stream.count(10**9) as stream:
-            assert [await anext(stream) for _ in "123"] == [0, 1, 2]
-        assert await ctx.peer.total(iter(range(100)), on_progress=seen.append) == 4950
-
-    def use_in_thread(ctx: Context) -> None:
+    @server(offload="thread")
+    def use(ctx: Context) -> None:
         ctx.peer.notify.note("one")
         ctx.peer.notify("note", text="two")
         stream = ctx.peer.stream.count(100)
@@ -265,7 +254,6 @@ async def test_notifications_streams_and_progress_of_the_peer(network: Network, 
             assert [next(stream) for _ in "123"] == [0, 1, 2]
         assert ctx.peer.total(iter(range(100)), on_progress=seen.append) == 4950
 
-    server.add(use_in_thread if offload else use, name="use", offload=offload)
     async with network.client(server) as client:
 
         @client
@@ -437,22 +425,3 @@ async def test_a_call_back_after_the_peers_last_word(network: Network) -> None:
         go.set()
         await until(lambda: len(seen) == 2)
         assert (await raw.rest())[-1] == {"jsonrpc": "2.0", "id": 1, "result": "done"}
-
-
-@pytest.mark.fake_time
-async def test_a_call_back_has_a_timeout_of_its_own(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def ask(ctx: Context) -> str:
-        with pytest.raises(CallTimeout, match="'confirm'"):
-            await ctx.peer.confirm(timeout=30)
-        return "no answer"
-
-    async with network.raw(server) as raw:
-        raw.call("ask")
-        asked = await raw.receive()
-        assert asked["timeout"] == 30
-        gave_up = await raw.receive()
-        assert (gave_up["method"], gave_up["params"]) == ("$/cancelRequest", {"id": asked["id"]})
-        assert await raw.result() == "no answer"

@@ -295,18 +295,9 @@ async def test_what_waited_too_long_to_be_read_is_not_begun(network: Network, me
 
 
 @pytest.mark.fake_time
-async def test_waiting_to_be_read_takes_time_of_the_call(network: Network) -> None:
-    timed = Timed(limits=Limits(max_calls=1))
-    async with network.raw(timed.server) as raw:
-        raw.send(request("sleep", 3, "first"), request("left", id=2, timeout=5), request("left_inline", timeout=5))
-        raw.send([request("left", 1, id=3, timeout=5)])
-        assert await raw.result() == "first"
-        assert [await raw.result(), await raw.result()] == [2, 2]
-        assert (await raw.receive())[0]["result"] == 1
-
-
-@pytest.mark.fake_time
-async def test_what_waits_for_a_thread_is_not_begun(network: Network, fake_time: FakeTimeLoop) -> None:
+async def test_what_waits_for_a_thread_is_not_begun_and_what_runs_there_learns_it(
+    network: Network, fake_time: FakeTimeLoop
+) -> None:
     fake_time.autojump = False
     timed = Timed(threads=1)
     async with network.raw(timed.server) as raw:
@@ -319,20 +310,13 @@ async def test_what_waits_for_a_thread_is_not_begun(network: Network, fake_time:
         timed.thread_go.set()
         assert [await raw.result(), await raw.result()] == ["first", "third"]
         assert timed.begun == ["first", "third"]
-
-
-@pytest.mark.fake_time
-async def test_what_runs_in_a_thread_learns_it(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
-    """The caller has its answer meanwhile."""
-    fake_time.autojump = False
-    async with network.raw(timed.server) as raw:
+        timed.thread_go.clear()
         raw.call("in_thread", "it", timeout=5)
-        await until(lambda: timed.begun == ["it"])
+        await until(lambda: timed.begun[-1] == "it")
         fake_time.jump(5)
         assert await raw.code() == -32003
         timed.thread_go.set()
         await until(lambda: timed.cancelled == [("it", True, 0)])
-        await raw.silence()
 
 
 @pytest.mark.fake_time

@@ -13,13 +13,13 @@ from PIL import Image
 from rpcstream import Client, EncodeError, ImageFile, InternalError, InvalidParams, MaxSide, Server
 from rpcstream.testing import serve_in_thread
 
-SIZES = {"a.jpg": (120, 90), "a.png": (120, 90), "large.jpg": (1000, 700), "large.png": (1000, 700)}
+SIZES = {"a.jpg": (120, 90), "a.png": (120, 90), "large.jpg": (400, 300), "large.png": (400, 300)}
 
 
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.filterwarnings("error::ResourceWarning")
 def test_image_files_of_every_size(tmp_path: Path, *, binary: bool) -> None:
-    noise = np.random.default_rng(5).integers(0, 255, (700, 1000, 3), "u1")
+    noise = np.random.default_rng(5).integers(0, 255, (300, 400, 3), "u1")
     exif = Image.Exif()
     exif[0x0112] = 6
     for name, (width, height) in SIZES.items():
@@ -62,9 +62,8 @@ def test_image_files_of_every_size(tmp_path: Path, *, binary: bool) -> None:
                 for method in ("stored", "opened"):
                     found = client.call(method, name, returns=Image.Image)
                     assert (found.size, found.tobytes()) == (size, image.tobytes())
-            reduced = (40, 30) if size == (120, 90) else (40, 28)
             # Beside a parameter that takes anything, all are decoded first.
-            assert client.thumbnail(path) == client.thumbnail(path, [path]) == [*reduced]
+            assert client.thumbnail(path) == client.thumbnail(path, [path]) == [40, 30]
         assert client.call("stored", "a.png", returns=Annotated[Image.Image, MaxSide(20)]).size == (20, 15)
         with pytest.raises(TypeError, match="returns="):
             client.call("stored", "large.png", returns=int)

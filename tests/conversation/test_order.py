@@ -148,15 +148,6 @@ async def test_a_cancel_does_not_let_the_next_one_in_too_early(network: Network,
         assert ordered.one_by_one([0, 2])
 
 
-async def test_a_failure_does_not_hold_up_the_line(network: Network, ordered: Ordered) -> None:
-    async with network.raw(ordered.server) as raw:
-        raw.send(request("fails", 0, id=0), request("async", id=1), request("missing", id=2), request("async", 3, id=3))
-        replies = await raw.receive_many(4)
-        by_id = {each["id"]: each.get("result", each.get("error", {}).get("code")) for each in replies}
-        assert by_id == {0: 5, 1: -32602, 2: -32601, 3: 3}
-        assert ordered.one_by_one([0, 3])
-
-
 async def test_each_connection_has_a_line_of_its_own_which_others_overtake(network: Network, ordered: Ordered) -> None:
     ordered.thread_go.clear()
     async with network.serve(ordered.server) as endpoint:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, NotAuthenticated, Server
-from rpcstream.testing import FakeTimeLoop, memory_client
+from rpcstream.testing import FakeTimeLoop
 
 from ..kit import PATIENCE, LogLines, Network, RawPeer, UsualServer, until
 from ..kit.matrix import cut_connections
@@ -224,16 +224,6 @@ async def test_a_server_that_hangs_up_is_not_stormed(door: Door, way: str) -> No
 
 
 @pytest.mark.fake_time
-async def test_connecting_that_hangs_is_given_up(door: Door, states: States) -> None:
-    door.receive = door.ignore
-    async with door.client(reconnect=DOUBLING, connect_timeout=5, on_state=states):
-        await states.reach("waiting", 2)
-        door.receive = door.welcome
-        await states.reach("connected")
-    assert door.attempts == [0, 6, 13]
-
-
-@pytest.mark.fake_time
 async def test_entering_connects_and_does_not_wait(door: Door) -> None:
     """Without entering, the first call connects."""
     door.receive = door.ignore
@@ -308,17 +298,6 @@ async def test_calls_wait_no_longer_than_their_time_out(door: Door, fake_time: F
             await longest
         assert fake_time.time() == 20
     assert door.attempts == [0, 1, 3, 7, 15], "calls do not make it try more often"
-
-
-@pytest.mark.fake_time
-async def test_a_call_that_finds_a_connection_just_lost_waits_for_the_next(door: Door) -> None:
-    async with door.serving(ponging()), door.client(reconnect=DOUBLING) as client:
-        door.receive = door.slam
-        call = client.submit.ping()
-        await until(lambda: client.state == "waiting")
-        door.receive = door.welcome
-        assert await call == "pong"
-        assert door.attempts == [0, 1]
 
 
 @pytest.mark.one_peer
@@ -429,57 +408,6 @@ async def test_a_greeting_that_fails_twice(
             await until(lambda: server.stats()["connections"] == 1)
         assert door.attempts == attempts
     errors.expect("a mistake", times=2 if fault == "mistake" else 0)
-
-
-@pytest.mark.fake_time
-async def test_a_greeting_that_fails_without_reconnect(door: Door, states: States, errors: LogLines) -> None:
-    async with door.serving(ponging()):
-        client = door.client(on_state=states)
-
-        @client.on_connect
-        async def hello(peer: Any) -> None:
-            if len(door.attempts) == 1:
-                raise ValueError("a mistake")
-            if len(door.attempts) == 2:
-                await peer.nothing()
-
-        with pytest.raises(ConnectFailed, match=r"a mistake.*'ping'"):
-            await client.ping()
-        assert client.state == "idle"
-        with pytest.raises(ConnectFailed, match=r"refused the token, or a call of on_connect.*-32601.*'ping'"):
-            await client.ping()
-        assert await client.ping() == "pong"
-        assert states.seen == [*["connecting", "idle"] * 2, "connecting", "connected"]
-    errors.expect("a mistake")
-
-
-@pytest.mark.fake_time
-async def test_the_greeting_is_not_held_to_the_deadline_of_who_connected(door: Door, states: States) -> None:
-    """A handler with a deadline makes the first call; the connection is for everybody."""
-    behind, front = ponging(), ponging()
-
-    @behind
-    async def slowly() -> str:
-        await asyncio.sleep(3)
-        return "welcome"
-
-    async with door.serving(behind):
-        client = door.client(reconnect=DOUBLING, on_state=states)
-
-        @client.on_connect
-        async def hello(peer: Any) -> None:
-            assert await peer.slowly() == "welcome"
-
-        @front(timeout=1)
-        async def ask() -> Any:
-            return await client.ping()
-
-        async with memory_client(front) as caller:
-            with pytest.raises(TimeoutError):
-                await caller.ask()
-            await states.reach("connected")
-            assert await client.ping() == "pong"
-        assert door.attempts == [0]
 
 
 @pytest.mark.one_peer
@@ -604,14 +532,6 @@ async def test_without_reconnect_the_next_call_connects(door: Door, states: Stat
 # -- repeated calls (all rules: tests/client/test_wait_for.py) --------------------------------------------------------
 
 
-class Questions(list[bytes]):
-    """A client's `trace` that keeps what it asks the server of itself."""
-
-    def __call__(self, direction: str, message: bytes) -> None:
-        if direction == "send" and b'"rpc.discover"' in message:
-            self.append(message)
-
-
 class Cutting:
     """A server that cuts the connection at each of its first calls.
 
@@ -653,11 +573,16 @@ class Cutting:
 @pytest.mark.lasting
 @pytest.mark.parametrize("again", [{}, {"reconnect": QUICK}], ids=["", "reconnect"])
 async def test_idempotent_methods_are_repeated_and_others_are_not(network: Network, again: dict[str, Any]) -> None:
-    cutting, asked = Cutting(cuts=2), Questions()
+    cutting, discoveries = Cutting(cuts=2), []
+
+    def trace(direction: str, message: bytes) -> None:
+        if direction == "send" and b'"rpc.discover"' in message:
+            discoveries.append(message)
+
     async with network.serve(cutting.server) as endpoint:
-        client = endpoint.client(retries=2, trace=asked, **again)
+        client = endpoint.client(retries=2, trace=trace, **again)
         assert await asyncio.gather(*(client.price(timeout=None) for _ in range(20))) == [2.5] * 20
-        assert len(asked) == 1, "asked once"
+        assert len(discoveries) == 1, "asked once"
         cutting.asked.clear()
         cutting.cuts = 1
         with pytest.raises(ConnectionLost, match=r"not declared idempotent.*'buy'"):
@@ -679,35 +604,6 @@ async def test_idempotent_methods_are_repeated_and_others_are_not(network: Netwo
             with pytest.raises(ConnectionLost):
                 await other.total(values())
             assert cutting.asked == ["items", "total"]
-
-
-@pytest.mark.parametrize("how", ["refuse", "slam"])
-async def test_what_was_never_sent_may_be_sent(door: Door, how: str) -> None:
-    """No connection could be made: that is no reason to ask what may be repeated."""
-    receive = {"refuse": door.refuse, "slam": door.slam}[how]
-    cutting, asked = Cutting(cuts=0), Questions()
-
-    async def not_the_first(make: Callable[[], Any]) -> Any:
-        door.receive = door.welcome
-        return await receive(make)
-
-    async with door.serving(cutting.server):
-        for number, call in enumerate(("buy", "notify.buy")):
-            door.receive = not_the_first
-            client = door.client(retries=1, trace=asked)
-            assert await (client.buy() if call == "buy" else client.notify.buy()) in ("bought", None)
-            await until(lambda number=number: cutting.asked == ["buy"] * (number + 1))  # type: ignore[misc]
-    assert not asked
-
-
-@pytest.mark.fake_time
-async def test_repeating_ends_with_the_time_out(door: Door, fake_time: FakeTimeLoop) -> None:
-    door.receive = door.refuse
-    client = door.client(retries=1000, timeout=10)
-    with pytest.raises((ConnectFailed, CallTimeout)):
-        await client.work()
-    assert 9 <= fake_time.time() <= 10
-    assert len(door.attempts) < 20
 
 
 # -- pools and tokens -------------------------------------------------------------------------------------------------

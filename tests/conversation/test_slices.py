@@ -196,23 +196,6 @@ async def test_what_comes_behind_a_batch_waits_for_its_sync_members(network: Net
     assert [reply["id"] for reply in batch] == [*range(20), "a"]
 
 
-@pytest.mark.one_read
-@pytest.mark.lasting
-async def test_a_member_can_be_cancelled_before_its_turn(network: Network) -> None:
-    batched = Batched()
-    async with network.raw(batched.server) as raw:
-        raw.send([*slow_batch(40), request("awaiting", "async", id="x")])
-        await until(lambda: batched.events)
-        raw.cancel(38)
-        raw.cancel("38")  # is another id
-        raw.cancel("x")
-        raw.cancel("never")
-        replies = await raw.receive()
-        codes = {reply["id"]: reply["error"]["code"] for reply in replies if "error" in reply}
-        assert codes == {38: -32800, "x": -32800}
-    assert batched.events == [number for number in range(40) if number != 38]
-
-
 @pytest.mark.one_peer
 @pytest.mark.lasting
 async def test_the_rest_of_a_batch_is_not_begun_when_the_caller_is_gone(network: Network) -> None:

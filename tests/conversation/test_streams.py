@@ -131,22 +131,6 @@ async def test_no_stream_was_asked_for(network: Network, counting: Counting) -> 
         await raw.silence()
 
 
-async def test_credit_is_for_a_stream_of_the_same_connection(network: Network, counting: Counting) -> None:
-    async with network.serve(counting) as endpoint:
-        one, other = await endpoint.raw(), await endpoint.raw()
-        one.call("sync", 2, stream=0)
-        other.call("async", 2, stream=0)
-        other.send(credit(1))
-        assert await other.receive() == item(0)
-        await one.silence()
-        one.cancel(1)
-        assert await one.code() == -32800
-        await other.silence()
-        other.send(credit(1))
-        assert await other.receive() == item(1)
-        await other.result()
-
-
 async def test_streams_in_batches_and_in_the_order_of_calls(network: Network, counting: Counting) -> None:
     async with network.raw(counting) as raw:
         raw.send([request("sync", 2, id=1, stream=1), request("async", 2, id=2, stream=5), request("echo", 3, id=3)])
