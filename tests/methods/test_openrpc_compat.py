@@ -124,7 +124,7 @@ TITLES: list[tuple[dict[str, Any], str | None]] = [
     (param("a", type="integer"), "Integer"),
     (param("b", type="integer", default=1), "PriceB"),
     (param("c", type="array", items={"type": "integer"}), "ListOfInteger"),
-    (param("d", anyOf=[ref("NdArray_f4"), {"type": "null"}]), "NdArrayF4OrNull"),
+    (param("d", anyOf=[ref("NdArray_f4"), {"type": "null"}]), "ShopNdArrayF4OrNull"),
     (
         param("e", type="object", additionalProperties={"type": "array", "items": [{"type": "string"}]}),
         "MapOfTupleOfStr",
