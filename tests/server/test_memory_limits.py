@@ -234,32 +234,35 @@ async def test_long_requests_in_line_count_and_are_refused_over_the_total() -> N
         assert (refused["id"], refused["error"]["code"]) == ("refused", -32002)
 
 
-async def test_items_that_wait_count_until_they_are_used_and_end_their_stream_over_the_total() -> None:
+@pytest.mark.parametrize(("value", "count"), [([1000], 20 * KIB), ("x", 100 * KIB)], ids=["numbers", "text"])
+async def test_items_that_wait_count_until_they_are_used_and_end_their_stream_over_the_total(
+    value: Any, count: int
+) -> None:
     server = make_server(max_held_total=2 * MIB)
 
     @server
-    async def read(values: AsyncIterator[list[int]]) -> int:
+    async def read(values: AsyncIterator[Any]) -> int:
         size = len(await anext(values))
         await server.call_wait()
         return size + sum([len(each) async for each in values])
 
     def item(count: int) -> dict[str, Any]:
-        return notification("$/item", stream="s", value=[1000] * count)
+        return notification("$/item", stream="s", value=value * count)
 
     async with raw_peers(server) as connect:
         first, second = await connect(), await connect()
         for raw in (first, second):
             credit = await raw.ask(request("read", {"$type": "stream", "id": "s"}))
             assert credit["method"] == "$/credit"
-            raw.send(item(1), *[item(20 * KIB)] * 6)
+            raw.send(item(1), *[item(count)] * 6)
             await until(lambda raw=raw: len(server.begun) == (1 if raw is first else 2))
         await second.silence()
         server.release()
         error = (await second.reply())["error"]
         assert error["code"] == -32600
         assert "max_held_total" in error["data"]["reason"]
-        first.send(*[item(20 * KIB)] * 8, notification("$/end", stream="s"))
-        assert await first.result() == 14 * 20 * KIB + 1
+        first.send(*[item(count)] * 8, notification("$/end", stream="s"))
+        assert await first.result() == 14 * count + 1
 
 
 # -- what is not read, and the collector ----------------------------------------------------------------------------
