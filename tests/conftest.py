@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from .internals import forget_searches
 from .kit.example_count import example_count
 from .kit.loops import new_loop
 from .kit.raw_connection import RawConnection
@@ -87,12 +86,6 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_report_header() -> str:
     return f"event loop: {os.environ.get('RPCSTREAM_LOOP', 'auto')}"
-
-
-@pytest.fixture(autouse=True)
-def time_for_searches() -> None:
-    """Each test may search for nearest names, however many the tests before it have searched for."""
-    forget_searches()
 
 
 @pytest.fixture(scope="module")

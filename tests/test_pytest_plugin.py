@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -59,16 +58,6 @@ async def test_an_async_client_is_joined_in_memory(
     async with rpc_async_client(server, timeout=5) as client:
         assert await client.add(1, 2) == 3
         assert server.addresses == ()
-
-
-def test_an_async_client_without_a_plugin_for_async_tests(
-    rpc_async_client: Callable[..., AbstractAsyncContextManager[AsyncClient]],
-) -> None:
-    async def call() -> int:
-        async with rpc_async_client(adder()) as client:
-            return await client.add(1, 2)
-
-    assert asyncio.run(call()) == 3
 
 
 # -- a run of pytest that finds the plugin by its entry point ----------------------------------------------------------
@@ -134,17 +123,20 @@ def test_a_run_that_uses_none_does_not_import_the_package(run_pytest: Callable[.
     assert "1 passed" in run_pytest(NOT_USED)
 
 
+@pytest.mark.slow
 def test_a_program_that_has_imported_the_package_may_run_pytest(run_pytest: Callable[..., str]) -> None:
     """As in a notebook. pytest would warn that it cannot rewrite the package's assertions."""
     start = ("-c", "import sys, pytest, rpcstream; sys.exit(pytest.main(sys.argv[1:]))")
     assert "1 passed" in run_pytest(USED, start=start)
 
 
+@pytest.mark.slow
 def test_naming_the_modules_as_plugins_does_no_harm(run_pytest: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["rpcstream.testing", "rpcstream.pytest_plugin"]\n')
     assert "1 passed" in run_pytest(USED)
 
 
+@pytest.mark.slow
 def test_it_can_be_switched_off(run_pytest: Callable[..., str]) -> None:
     code = 'import sys\n\ndef test_it():\n    assert "rpcstream.pytest_plugin" not in sys.modules\n'
     assert "1 passed" in run_pytest(code, "-p", "no:rpcstream.pytest_plugin")

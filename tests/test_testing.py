@@ -7,7 +7,6 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,13 +51,6 @@ async def test_memory_client_speaks_to_the_real_server() -> None:
             await client.missing()
 
 
-async def test_memory_client_with_more_than_the_buffers_hold() -> None:
-    async with memory_client(make_server()) as client:
-        large = np.zeros(1_000_000)
-        for result in await asyncio.gather(*(client.double(large) for _ in range(4))):
-            assert result.shape == large.shape
-
-
 async def test_memory_client_enters_the_lifespan_and_takes_options() -> None:
     events = []
 
@@ -86,25 +78,11 @@ def test_serve_in_thread() -> None:
         Client(address).later("x")
 
 
-def test_serve_in_thread_on_a_unix_socket(tmp_path: Path) -> None:
-    with serve_in_thread(make_server(), unix=tmp_path / "socket") as address, Client(address) as client:
-        assert address == f"unix://{tmp_path / 'socket'}"
-        assert client.later("x") == "x"
-
-
 def test_what_keeps_the_server_from_starting_is_raised() -> None:
     with serve_in_thread(make_server()) as address:
         port = int(address.rpartition(":")[2])
         with pytest.raises(OSError, match=address), serve_in_thread(make_server(), port=port):
             raise AssertionError("it did not start")
-
-
-def test_the_fixture(rpc_server: Callable[[Server], str]) -> None:
-    first, second = rpc_server(make_server()), rpc_server(make_server())
-    assert first != second
-    for address in (first, second):
-        with Client(address) as client:
-            assert client.later("x") == "x"
 
 
 def test_plain_asyncio_where_there_is_no_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,19 +150,6 @@ def test_deadlines_follow_fake_time() -> None:
 
     in_fake_time(test)
     assert abs(deadline.now() - time.monotonic()) < 60, "the real clock is back"
-
-
-def test_limits_of_a_connection_follow_fake_time() -> None:
-    async def test(loop: FakeTimeLoop) -> None:
-        server = Server(limits=Limits(idle_timeout=1_000))
-        async with memory_client(server) as client:
-            assert await client.call("rpc.ping") == "pong"
-            await asyncio.sleep(900)
-            assert server.counters.connections == 1
-            await asyncio.sleep(200)
-            assert (server.counters.connections, server.counters.closed_for_limits) == (0, 1)
-
-    in_fake_time(test)
 
 
 def test_time_that_moves_by_hand_alone() -> None:

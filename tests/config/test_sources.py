@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import string
@@ -56,6 +57,17 @@ def test_the_real_environment_and_an_empty_variable(monkeypatch: pytest.MonkeyPa
     assert client_options()["address"] == "tls://a.example"
 
 
+NO_USERS: list[tuple[dict[str, Any], str]] = [
+    ({"token": SECRET}, "user 1: name is missing"),
+    ({"name": "", "token": SECRET}, "user 1: name must be text that is not empty, got str"),
+    ({"name": "a"}, "user 1: needs a token, a token_file or a certificate"),
+    ({"name": "a", "token": SECRET, "token_file": "x"}, "one token only"),
+    ({"name": "a", "token": [SECRET]}, "user 1: token must be text that is not empty, got list"),
+    ({"name": "a", "token": f"{SECRET} x"}, "user 1: a token has no blanks"),
+    ({"name": "a", "token": SECRET, "role": "x"}, "user 1: unknown field 'role' (did you mean 'roles'?)"),
+    ({"name": "a", "token": SECRET, "roles": [1]}, "user 1: roles must be a text, or a list of texts"),
+    ({"name": "a", "token_file": "/none"}, "user 1: token_file: cannot read '/none'"),
+]
 WHOLE, SECONDS = "must be a whole number", "must be a number of seconds"
 
 
@@ -90,21 +102,27 @@ WHOLE, SECONDS = "must be a whole number", "must be a number of seconds"
         *(({first: "a", second: "b"}, ", not both") for first, second in [("host", "unix"), ("unix", "host")]),
         ({"token": "a", "token_file": "b"}, "either token"),
         ({"call_timeout": 1, "call_timeout_ms": 1}, "call_timeout is given already"),
+        *(({"users": [each]}, words) for each, words in NO_USERS),
+        *(
+            (
+                {"users": [{"name": "a", key: SECRET}, {"name": "b", key: SECRET}]},
+                f"users 'a' and 'b' have the same {key}",
+            )
+            for key in ("token", "certificate")
+        ),
+        *(({"users": [{"name": "a", "token": "b"}], key: "x"}, "not both") for key in ("token", "token_file")),
     ],
 )
 def test_complaints_name_what_is_wrong_and_where(values: dict[str, Any], words: str, write: Any) -> None:
-    with pytest.raises(ConfigError) as caught:
-        hub(values)
-    assert str(caught.value).startswith("configuration: ")
-    assert words in str(caught.value)
-    try:
-        path = write("hub.json", json.dumps(values, allow_nan=False))
-    except ValueError:
-        return
-    with pytest.raises(ConfigError) as caught:
-        hub(path)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert words in str(caught.value)
+    sources: list[Any] = [values]
+    with contextlib.suppress(ValueError):  # NaN
+        sources.append(write("hub.json", json.dumps(values, allow_nan=False)))
+    for source in sources:
+        with pytest.raises(ConfigError) as caught:
+            hub(source)
+        assert str(caught.value).startswith("configuration: " if source is values else f"{source}: ")
+        assert words in str(caught.value)
+        assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -53,36 +53,32 @@ TOLD = {"jsonrpc": "2.0", "method": "subscription", "params": ["0xabc"]}
 
 
 @pytest.mark.lasting
-@pytest.mark.parametrize("method", METHODS)
-async def test_the_reply_is_on_the_wire_before_the_notification(network: Network, method: str) -> None:
+async def test_the_reply_is_on_the_wire_before_the_notification(network: Network) -> None:
     async with network.raw(subscriptions()) as raw:
-        for number in range(3):
-            raw.call(method, id=number)
-            assert await raw.receive_many(2) == [{"jsonrpc": "2.0", "id": number, "result": "0xabc"}, TOLD]
-        raw.send([request(method, id=1), request("awaiting", id=2), request("rpc.ping", id=3)])
-        replies, *told = await raw.receive_many(3)
-        assert [reply["result"] for reply in replies] == ["0xabc", "0xabc", "pong"]
-        assert told == [TOLD] * 2
-        raw.send({"jsonrpc": "2.0", "method": method})  # which has no reply to wait for
-        assert await raw.receive() == TOLD
-        await raw.silence()
+        for method in METHODS:
+            for number in range(3):
+                raw.call(method, id=number)
+                assert await raw.receive_many(2) == [{"jsonrpc": "2.0", "id": number, "result": "0xabc"}, TOLD]
+            raw.send([request(method, id=1), request("awaiting", id=2), request("rpc.ping", id=3)])
+            replies, *told = await raw.receive_many(3)
+            assert [reply["result"] for reply in replies] == ["0xabc", "0xabc", "pong"]
+            assert told == [TOLD] * 2
+            raw.send({"jsonrpc": "2.0", "method": method})  # which has no reply to wait for
+            assert await raw.receive() == TOLD
+            await raw.silence()
+        for method in ("items", "async_items"):
+            assert await raw.result(method) == [1]
+            assert await raw.receive() == TOLD
+            raw.call(method, stream=5)
+            item, reply, last = await raw.receive_many(3)
+            assert (item["method"], reply["result"], last) == ("$/item", None, TOLD)
 
 
 @pytest.mark.lasting
-@pytest.mark.parametrize("method", ["items", "async_items"])
-async def test_the_reply_that_ends_a_stream_is_before_it(network: Network, method: str) -> None:
-    async with network.raw(subscriptions()) as raw:
-        assert await raw.result(method) == [1]
-        assert await raw.receive() == TOLD
-        raw.call(method, stream=5)
-        item, reply, told = await raw.receive_many(3)
-        assert (item["method"], reply["result"], told) == ("$/item", None, TOLD)
-
-
-@pytest.mark.lasting
-async def test_nothing_is_done_after_a_call_that_failed(network: Network) -> None:
+async def test_nothing_is_done_after_a_call_that_failed_or_whose_caller_is_gone(network: Network) -> None:
     server = Server()
     called: list[str] = []
+    gone, left = asyncio.Event(), asyncio.Event()
 
     @server
     def fails(ctx: Context) -> None:
@@ -95,10 +91,11 @@ async def test_nothing_is_done_after_a_call_that_failed(network: Network) -> Non
         await asyncio.sleep(0)
         raise RpcError(7, "no")
 
-    @server
+    @server(detached=True)
     async def waits(ctx: Context) -> None:
         ctx.after_reply(lambda: called.append("waits"))
-        await asyncio.sleep(3600)
+        left.set()
+        await gone.wait()
 
     @server
     def too_long(ctx: Context) -> str:
@@ -113,23 +110,8 @@ async def test_nothing_is_done_after_a_call_that_failed(network: Network) -> Non
         raw.cancel(1)
         assert await raw.code() == -32800
         await raw.silence()
-    assert called == []
-
-
-@pytest.mark.lasting
-async def test_nothing_is_done_when_the_caller_is_gone(network: Network) -> None:
-    server = Server()
-    called: list[str] = []
-    gone, left = asyncio.Event(), asyncio.Event()
-
-    @server(detached=True)
-    async def work(ctx: Context) -> None:
-        ctx.after_reply(lambda: called.append("called"))
-        left.set()
-        await gone.wait()
-
-    async with network.raw(server) as raw:
-        raw.call("work")
+        left.clear()
+        raw.call("waits")
         await left.wait()
         await network.lose(raw)
         gone.set()
@@ -137,65 +119,38 @@ async def test_nothing_is_done_when_the_caller_is_gone(network: Network) -> None
     assert called == []
 
 
-async def test_functions_are_called_after_the_response_of_http_too(network: Network) -> None:
-    """Over HTTP the caller cannot be notified, but the handler may have something else to do."""
-    server = Server()
-    called: list[str] = []
-
-    @server
-    def sync(ctx: Context) -> str:
-        ctx.after_reply(lambda: called.append("sync"))
-        return "done"
-
-    @server
-    async def awaiting(ctx: Context) -> str:
-        ctx.after_reply(lambda: called.append("awaiting"))
-        await asyncio.sleep(0)
-        return "done"
-
-    async with network.client(server) as client:
-        assert await client.sync() == "done"
-        assert await client.awaiting() == "done"
-        await until(lambda: len(called) == 2)
-    assert called == ["sync", "awaiting"]
-
-
-@pytest.mark.lasting
 async def test_functions_are_called_in_order_and_one_that_fails_hurts_nobody(
     network: Network, errors: LogLines
 ) -> None:
+    """Over HTTP the caller cannot be notified, but the handler may have something else to do."""
     server = Server()
-
-    @server
-    def work(ctx: Context) -> None:
-        ctx.after_reply(lambda: 1 / 0)
-        for number in range(3):
-            ctx.peer.notify.told(number, after_reply=True)
-
-    async with network.raw(server) as raw:
-        await raw.reply("work")
-        assert [message["params"] for message in await raw.receive_many(3)] == [[0], [1], [2]]
-    errors.expect("a function that method 'work' gave to after_reply failed.*\n(.*\n)*.*ZeroDivisionError")
-
-
-async def test_what_cannot_be_done_after_a_reply_is_said_at_once(network: Network) -> None:
-    server = Server()
+    called: list[int] = []
     contexts: list[Context] = []
 
     @server
-    def work(ctx: Context) -> str:
+    async def work(ctx: Context, waits: bool) -> str:
         contexts.append(ctx)
 
         async def later() -> None: ...
 
         with pytest.raises(TypeError, match="plain function"):
             ctx.after_reply(later)
+        ctx.after_reply(lambda: 1 / 0)
+        for number in range(3):
+            ctx.after_reply(lambda number=number: called.append(number))  # type: ignore[misc]
+        if waits:
+            await asyncio.sleep(0)
         return "done"
 
     async with network.client(server) as client:
-        assert await client.work() == "done"
+        for waits in (False, True):
+            assert await client.work(waits) == "done"
+            await until(lambda: len(called) == 3)
+            assert called == [0, 1, 2]
+            called.clear()
         with pytest.raises(RuntimeError, match="is done"):
             contexts[0].after_reply(lambda: None)
+    errors.expect("a function that method 'work' gave to after_reply failed.*\n(.*\n)*.*ZeroDivisionError", times=2)
 
 
 @pytest.mark.lasting

@@ -14,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import Context, Server
-from rpcstream.wire.buffers import is_own
 
 from ..kit import Frame, RawPeer, client_side, frame, open_peer, request, server_tls
 from ..kit.loops import new_loop
@@ -153,35 +152,3 @@ def test_a_server_sends_arrays_as_they_were(tls: Any, act: str) -> None:
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(run())
-
-
-def payload_of(array: NDArray[Any]) -> Any:
-    return array.reshape(-1).view(np.uint8)
-
-
-def test_memory_is_the_messages_own_where_nobody_else_holds_it() -> None:
-    # Not within the assertion, which holds all parts of it.
-    for payload in (payload_of(np.zeros(5000)), payload_of(np.zeros((50, 100), np.float32)), b"x" * 5000):
-        assert is_own(payload)
-    array = np.zeros(9000)[1000:8000]
-    payload = payload_of(array)
-    assert not is_own(payload)
-    view = array[10:]
-    del array
-    assert not is_own(payload)
-    del view
-    assert is_own(payload)
-    buffer = bytearray(5000)
-    for other in (np.frombuffer(buffer, np.uint8)[:], memoryview(buffer), np.ndarray(5000, np.uint8, buffer)[:]):
-        assert not is_own(other)
-
-
-def test_memory_that_is_lent_counts_once() -> None:
-    memory = np.zeros(5000, np.uint8)
-    payload = payload_of(memory)
-    assert not is_own(payload)
-    assert is_own(payload, [id(memory)])
-    again = memory.view()
-    assert not is_own(payload, [id(memory)])
-    del again
-    assert is_own(payload, [id(memory)])

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rpcstream import CallCancelled, CallTimeout, Client, Context, DeadlineExceeded, Limits, Server
-from rpcstream.testing import FakeTimeLoop, memory_client, serve_in_thread
+from rpcstream import CallCancelled, CallTimeout, Context, DeadlineExceeded, Limits, Server
+from rpcstream.testing import FakeTimeLoop, memory_client
 
-from ..kit import LogLines, Network, RawPeer, request, until
+from ..kit import LogLines, Network, RawPeer, notification, request, until
 
 
 class Timed:
@@ -111,28 +111,23 @@ async def test_when_it_passes(network: Network, timed: Timed, fake_time: FakeTim
         assert timed.cancelled == ["late"]
         raw.cancel(2)
         assert await raw.code() == -32800
+        raw.send({"jsonrpc": "2.0", "method": "sleep", "params": [100, "noted"], "timeout": 5})
+        assert await raw.result("sleep", 6, "later") == "later"
+        assert timed.cancelled == ["late", "never", "noted"]
         batch = [request("sleep", 100, "a", id=1, timeout=2), request("sleep", 3, "b", id=2, timeout=4)]
         raw.send(batch)
         first, second = await raw.receive()
         assert (first["error"]["code"], second["result"]) == (-32003, "b")
 
 
-@pytest.mark.fake_time
-async def test_a_notification_has_one_as_well(network: Network, timed: Timed) -> None:
+@pytest.mark.once
+async def test_no_time_at_all(network: Network, timed: Timed) -> None:
     async with network.raw(timed.server) as raw:
-        raw.send({"jsonrpc": "2.0", "method": "sleep", "params": [100, "noted"], "timeout": 5})
-        assert await raw.result("sleep", 6, "later") == "later"
-        assert timed.cancelled == ["noted"]
-
-
-@pytest.mark.parametrize("zero", [0, 0.0, -0.0])
-async def test_no_time_at_all(network: Network, timed: Timed, zero: float) -> None:
-    async with network.raw(timed.server) as raw:
-        assert await raw.code("left", timeout=zero) == -32003
-        assert await raw.code("sleep", 0, timeout=zero) == -32003
-        assert await raw.code("in_thread", timeout=zero) == -32003
-        assert await raw.code("items", 0, 1, timeout=zero, stream=5) == -32003
-        assert await raw.code("left_inline", timeout=zero) == -32003
+        for zero in (0, 0.0, -0.0):
+            for method in ("left", "left_inline", "in_thread"):
+                assert await raw.code(method, timeout=zero) == -32003
+            assert await raw.code("sleep", 0, timeout=zero) == -32003
+            assert await raw.code("items", 0, 1, timeout=zero, stream=5) == -32003
         assert timed.begun == timed.cancelled == []
 
 
@@ -160,15 +155,6 @@ async def test_what_a_client_tells(network: Network) -> None:
             "streamed_without",
         ]
         assert all(19 < told[name] <= 20 for name in ("limited", "streamed"))
-
-
-@pytest.mark.fake_time
-async def test_both_ends_give_up(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
-    async with network.client(timed.server) as client:
-        with pytest.raises((CallTimeout, DeadlineExceeded)):
-            await client.sleep(100, "it", timeout=5)
-        assert fake_time.time() == 5
-        await until(lambda: timed.cancelled == ["it"])
 
 
 @pytest.mark.fake_time
@@ -201,7 +187,7 @@ def asking(server: Server) -> None:
 
 
 @pytest.mark.fake_time
-async def test_calls_back_have_what_is_left(network: Network) -> None:
+async def test_calls_back_have_what_is_left(network: Network, fake_time: FakeTimeLoop) -> None:
     server = Server()
     asking(server)
     async with network.raw(server) as raw:
@@ -219,45 +205,19 @@ async def test_calls_back_have_what_is_left(network: Network) -> None:
             assert asked.get("timeout") == told
             raw.answer(asked, "fine")
             assert await raw.result() == "fine"
-
-
-@pytest.mark.fake_time
-async def test_threads_and_streams_inherit_as_well(network: Network, fake_time: FakeTimeLoop) -> None:
-    fake_time.autojump = False
-    server = Server()
-    asking(server)
-    async with network.raw(server) as raw:
-        for method, params, told in [
-            ("ask_in_thread", [], 5),
-            ("ask_in_thread", [0, 1], 1),
-            ("ask_in_thread", [0, 100], 5),
-            ("ask_for_items", [], 5),
-        ]:
-            raw.call(method, *params, timeout=5)
+        fake_time.autojump = False
+        for own, told in ([], 5), ([0, 1], 1), ([0, 100], 5):
+            raw.call("ask_in_thread", *own, timeout=5)
             asked = await raw.receive()
             assert asked["timeout"] == told
-            raw.answer(asked, [])
-            if method == "ask_for_items":  # no item came: does it stream?
-                asked = await raw.receive()
-                assert (asked["method"], asked["timeout"]) == ("rpc.discover", told)
-                raw.answer(asked, {"methods": []})
-            await raw.result()
-
-
-@pytest.mark.fake_time
-async def test_it_is_handed_down_from_end_to_end(network: Network) -> None:
-    server = Server()
-
-    def add_to(end: Any) -> None:
-        @end
-        async def down(n: int, ctx: Context) -> list[Any]:
-            await asyncio.sleep(1)
-            return [ctx.remaining, *(await ctx.peer.down(n - 1))] if n else [ctx.remaining]
-
-    add_to(server)
-    async with network.client(server) as client:
-        add_to(client)
-        assert await client.down(5, timeout=10) == [9, 8, 7, 6, 5, 4]
+            raw.answer(asked, "fine")
+            assert await raw.result() == "fine"
+        raw.call("ask_for_items", timeout=5)
+        asked = await raw.receive()
+        assert (asked["stream"], asked["timeout"]) == (16, 5)
+        raw.send(notification("$/item", id=asked["id"], value=1))
+        raw.answer(asked)
+        assert await raw.result() == [1]
 
 
 @pytest.mark.fake_time
@@ -276,26 +236,6 @@ async def test_calls_of_other_servers_inherit_it(network: Network, timed: Timed)
             assert await raw.result("ask", timeout=50) == 7, "the client's own, since there is another now"
             assert await raw.result("ask") is None
             assert await raw.result("ask", 3) == 3
-
-
-async def test_the_sync_client_in_a_thread_inherits_it(network: Network) -> None:
-    behind, front = Server(), Server()
-
-    @behind
-    def left(ctx: Context) -> float | None:
-        return ctx.remaining
-
-    with serve_in_thread(behind) as address, Client(address) as client:
-
-        @front(offload="thread")
-        def ask() -> list[Any]:
-            return [client.left(), client.left(timeout=1000)]
-
-        async with network.raw(front) as raw:
-            assert await raw.result("ask") == [None, pytest.approx(1000, abs=30)]
-            first, second = await raw.result("ask", timeout=30)
-            assert 0 < first <= 30
-            assert 0 < second <= 30
 
 
 @pytest.mark.fake_time
@@ -355,18 +295,9 @@ async def test_what_waited_too_long_to_be_read_is_not_begun(network: Network, me
 
 
 @pytest.mark.fake_time
-async def test_waiting_to_be_read_takes_time_of_the_call(network: Network) -> None:
-    timed = Timed(limits=Limits(max_calls=1))
-    async with network.raw(timed.server) as raw:
-        raw.send(request("sleep", 3, "first"), request("left", id=2, timeout=5), request("left_inline", timeout=5))
-        raw.send([request("left", 1, id=3, timeout=5)])
-        assert await raw.result() == "first"
-        assert [await raw.result(), await raw.result()] == [2, 2]
-        assert (await raw.receive())[0]["result"] == 1
-
-
-@pytest.mark.fake_time
-async def test_what_waits_for_a_thread_is_not_begun(network: Network, fake_time: FakeTimeLoop) -> None:
+async def test_what_waits_for_a_thread_is_not_begun_and_what_runs_there_learns_it(
+    network: Network, fake_time: FakeTimeLoop
+) -> None:
     fake_time.autojump = False
     timed = Timed(threads=1)
     async with network.raw(timed.server) as raw:
@@ -379,20 +310,13 @@ async def test_what_waits_for_a_thread_is_not_begun(network: Network, fake_time:
         timed.thread_go.set()
         assert [await raw.result(), await raw.result()] == ["first", "third"]
         assert timed.begun == ["first", "third"]
-
-
-@pytest.mark.fake_time
-async def test_what_runs_in_a_thread_learns_it(network: Network, timed: Timed, fake_time: FakeTimeLoop) -> None:
-    """The caller has its answer meanwhile."""
-    fake_time.autojump = False
-    async with network.raw(timed.server) as raw:
+        timed.thread_go.clear()
         raw.call("in_thread", "it", timeout=5)
-        await until(lambda: timed.begun == ["it"])
+        await until(lambda: timed.begun[-1] == "it")
         fake_time.jump(5)
         assert await raw.code() == -32003
         timed.thread_go.set()
         await until(lambda: timed.cancelled == [("it", True, 0)])
-        await raw.silence()
 
 
 @pytest.mark.fake_time
@@ -405,13 +329,3 @@ async def test_what_waits_for_its_turn_is_not_begun(network: Network, timed: Tim
         assert [await raw.result(), await raw.result()] == [0, 2]
         assert fake_time.time() == 11
         assert timed.begun == [0, 2]
-
-
-@pytest.mark.fake_time
-async def test_members_of_a_batch_that_wait_for_room(network: Network) -> None:
-    timed = Timed(limits=Limits(max_calls=1))
-    async with network.raw(timed.server) as raw:
-        raw.send([request("sleep", 6, "a", id=1), request("sleep", 1, "b", id=2, timeout=5), request("left", id=3)])
-        first, second, third = await raw.receive()
-        assert (first["result"], second["error"]["code"], third["result"]) == ("a", -32003, None)
-        assert timed.begun == ["a", "left"]

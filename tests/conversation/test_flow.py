@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -15,90 +14,34 @@ import pytest
 from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server, ServerBusy
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import Network, RawPeer, StoppableServer, notification, peer_keeping_server, request, until
+from ..kit import Network, RawPeer, StoppableServer, UsualServer, notification, request, until
 from ..kit.matrix import cut_connections
 
 pytestmark = pytest.mark.every_transport
 
 KILO = "x" * 1000
+STREAM = {"$type": "stream", "id": "s"}
 
 
-class Busy:
-    """A server whose handlers wait: for `go`, or for their caller.
+def limited(**limits: Any) -> UsualServer:
+    """The usual server, with `confirm`, which asks its caller, and an endless stream."""
+    server = UsualServer(limits=Limits(**limits))
 
-    Attributes:
-        callers: those who said hello.
-    """
+    @server
+    async def confirm(value: Any, ctx: Context) -> Any:
+        return await ctx.peer.confirm(value)
 
-    def __init__(self, **limits: Any) -> None:
-        self.server = server = Server(limits=Limits(**limits))
-        self.go = asyncio.Event()
-        self.begun: list[Any] = []
-        self.ended: list[Any] = []
-        self.callers: list[Any] = []
-        self.running = self.most = 0
+    @server
+    async def kilos() -> AsyncIterator[str]:
+        while True:
+            yield KILO * 10
 
-        @server
-        async def hello(ctx: Context) -> None:
-            self.callers.append(ctx.peer)
-
-        @server
-        async def wait(name: Any, text: str = "") -> Any:
-            self.begun.append(name)
-            self.running += 1
-            self.most = max(self.most, self.running)
-            try:
-                await self.go.wait()
-            finally:
-                self.running -= 1
-                self.ended.append(name)
-            return name
-
-        @server
-        async def ask(name: Any, ctx: Context) -> Any:
-            self.begun.append(name)
-            answer = await ctx.peer.confirm(name)
-            self.ended.append(name)
-            return answer
-
-        @server(offload="thread")
-        def ask_in_thread(name: Any, ctx: Context) -> Any:
-            self.begun.append(name)
-            return ctx.peer.confirm(name)
-
-        @server
-        async def total(values: AsyncIterator[int]) -> int:
-            self.begun.append("total")
-            found = sum([value async for value in values])
-            self.ended.append("total")
-            return found
-
-        @server
-        async def count(n: int) -> AsyncIterator[int]:
-            for each in range(n):
-                yield each
-            self.ended.append("count")
-
-        @server
-        async def kilos() -> AsyncIterator[str]:
-            while True:
-                yield KILO * 10
-
-        @server
-        def plain(value: Any = None) -> Any:
-            self.begun.append(value)
-            return value
-
-        @server
-        async def echo(value: Any) -> Any:
-            await asyncio.sleep(0)
-            return value
-
-
-async def turns(count: int = 50) -> None:
-    """Let everything happen that would."""
-    for _ in range(count):
+    @server
+    async def echo_async(value: Any) -> Any:
         await asyncio.sleep(0)
+        return value
+
+    return server
 
 
 async def answers(raw: RawPeer, count: int) -> dict[Any, Any]:
@@ -112,78 +55,41 @@ async def answers(raw: RawPeer, count: int) -> dict[Any, Any]:
     return found
 
 
-@pytest.mark.parametrize("cap", [1, 4])
-async def test_the_cap_stops_reading(network: Network, cap: int) -> None:
+async def test_the_cap_stops_reading(network: Network) -> None:
     """What is not begun waits, some of it here and the rest with the peer; the others do not."""
-    busy = Busy(max_calls=cap, write_buffer=20_000)
-    async with network.serve(busy.server) as endpoint:
+    server = limited(max_calls=4, write_buffer=20_000)
+    async with network.serve(server) as endpoint:
         raw, other = await endpoint.raw(), await endpoint.raw()
-        raw.send(*[request("wait", n, KILO * 10, id=n) for n in range(300)])
+        raw.send(*[request("wait", n, id=n, note=KILO * 10) for n in range(100)])
         await network.paused()
-        await turns()
-        assert busy.begun == list(range(cap))
-        assert [await other.result("plain", n) for n in range(10)] == list(range(10))
-        busy.go.set()
-        assert [await raw.result() for _ in range(300)] == list(range(300))
-        assert busy.most == cap
-
-
-async def test_a_batch_counts_with_each_of_its_members(network: Network) -> None:
-    busy = Busy(max_calls=3)
-    async with network.raw(busy.server) as raw:
-        raw.send([request("wait", n, id=n) for n in range(10)])
-        raw.send(request("wait", "behind", id="w"), request("plain", "behind", id="p"))
-        await until(lambda: len(busy.begun) == 3)
-        await network.queued()
-        busy.go.set()
-        assert [each["result"] for each in await raw.receive()] == list(range(10))
-        assert await answers(raw, 2) == {"w": "behind", "p": "behind"}
-        assert busy.most == 3
-
-
-@pytest.mark.one_read
-@pytest.mark.parametrize("method", ["ask", "ask_in_thread"])
-async def test_replies_get_through_at_the_cap(network: Network, method: str) -> None:
-    """Every handler that may run waits for the peer, whose answers come behind requests that must wait."""
-    busy = Busy(max_calls=3)
-    async with network.raw(busy.server) as raw:
-        raw.send(*[request(method, n, id=n) for n in range(5)])
-        results: dict[Any, Any] = {}
-        for each in await raw.receive_many(3):
-            name = each["params"][0]
-            raw.send(request("plain", name, id=f"behind {name}"))
-            raw.answer(each, name)
-        while len(results) < 8:
-            message = await raw.receive()
-            if "method" in message:
-                raw.answer(message, message["params"][0])
-            else:
-                results[message["id"]] = message["result"]
-        assert results == {**{n: n for n in range(5)}, **{f"behind {n}": n for n in range(3)}}
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert server.begun == [0, 1, 2, 3]
+        assert [await other.result("echo", n) for n in range(10)] == list(range(10))
+        server.release()
+        assert [await raw.result() for _ in range(100)] == list(range(100))
 
 
 async def test_words_of_the_conversation_get_through_at_the_cap(network: Network) -> None:
     """Credit and items, progress and cancels, though behind requests that must wait."""
-    busy = Busy(max_calls=4)
+    server = limited(max_calls=4)
     seen: list[Any] = []
 
-    @busy.server
+    @server
     async def watch(ctx: Context) -> Any:
         return await ctx.peer.work(on_progress=seen.append)
 
-    async with network.raw(busy.server) as raw:
-        raw.send(
-            request("count", 3, id="items", stream=0), request("total", {"$type": "stream", "id": "s"}, id="total")
-        )
-        raw.send(request("watch", id="watch"), request("wait", "wait", id="wait"))
+    async with network.raw(server) as raw:
+        raw.send(request("count", 3, id="items", stream=0), request("total", STREAM, id="total"))
+        raw.send(request("watch", id="watch"), request("wait", id="wait"))
         messages = await raw.receive_many(2)
         (asked,) = [each for each in messages if each["method"] == "work"]
-        await until(lambda: "wait" in busy.begun)
-        raw.send(request("plain", "behind", id="behind"))
+        await until(lambda: server.begun)
+        raw.send(request("echo", "behind", id="behind"))
         await network.queued()
-        raw.send(request("plain", "also behind", id="also"), notification("$/credit", id="items", n=2))
+        raw.send(request("echo", "also behind", id="also"), notification("$/credit", id="items", n=2))
         assert [each["params"]["value"] for each in await raw.receive_many(2)] == [0, 1]
-        raw.send(request("plain", "also behind", id="also"), notification("$/progress", token=asked["id"], value=7))
+        raw.send(request("echo", "also behind", id="also"), notification("$/progress", token=asked["id"], value=7))
         await until(lambda: seen == [7])
         raw.send(notification("$/item", stream="s", value=5), notification("$/end", stream="s"))
         replies = [await raw.reply() for _ in range(4)]  # one is done: now the requests behind have room
@@ -197,44 +103,10 @@ async def test_words_of_the_conversation_get_through_at_the_cap(network: Network
         assert await raw.result() == "watched"
 
 
-@pytest.mark.own_socket
-@pytest.mark.parametrize("method", ["ask", "ask_in_thread"])
-async def test_busy_where_it_must_not_wait(network: Network, method: str) -> None:
-    """All that may run wait for the peer, which sends more requests than can be kept: those are turned away, since
-    the answers that everybody waits for come behind them."""
-    busy = Busy(max_calls=2)
-    async with network.raw(busy.server) as raw:
-        raw.send(request(method, 0, id=0), request(method, 1, id=1))
-        asked = await raw.receive_many(2)
-        for n in range(2, 12):
-            raw.call("plain", n, id=n)
-            await asyncio.sleep(0)
-        raw.send([request("plain", id=50), request("plain", id=51)])
-        raw.send({"jsonrpc": "2.0", "method": "plain", "params": [1]})
-        raw.send(request("plain", id=True), request("plain", id=None), b"no JSON")
-        await until(lambda: not raw.transport.get_write_buffer_size() and len(raw.inbox) >= 4)
-        for each in asked:
-            raw.answer(each, "confirmed")
-        raw.call("rpc.ping", id="last")
-        replies: list[Any] = []
-        while not {*range(12), "last"} <= {each["id"] for each in replies}:
-            message = await raw.receive()
-            replies += message if isinstance(message, list) else [message]
-        await raw.silence()
-        refused = [each for each in replies if each.get("error", {}).get("code") == -32002]
-        assert refused
-        assert all(each["error"]["data"] == {"limit": 2} for each in refused)
-        answered = {each["id"]: each.get("result") for each in replies if each["id"] in range(12)}
-        assert len([each for each in replies if each["id"] in range(12)]) == 12, "each has one answer"
-        assert (answered[0], answered[1]) == ("confirmed", "confirmed")
-        assert all(answered[n] in (n, None) for n in range(2, 12))
-
-
 @pytest.mark.lasting
 async def test_a_flood_while_all_wait_for_the_peer(network: Network) -> None:
-    """As above, with both ends talking as fast as they can: everything is answered, with a result or as busy."""
-    busy = Busy(max_calls=8)
-    async with network.serve(busy.server) as endpoint:
+    """Both ends talk as fast as they can: everything is answered, with a result or as busy."""
+    async with network.serve(limited(max_calls=8)) as endpoint:
         client: AsyncClient = endpoint.client()
         answered = 0
 
@@ -245,159 +117,138 @@ async def test_a_flood_while_all_wait_for_the_peer(network: Network) -> None:
             await asyncio.sleep(0)
             return name
 
-        calls = [client.ask(n) if n % 2 else client.plain(n) for n in range(500)]
+        calls = [client.confirm(n) if n % 2 else client.echo(n) for n in range(500)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         results = [each for each in outcomes if not isinstance(each, BaseException)]
         refused = [each for each in outcomes if getattr(each, "code", None) == -32002]
         assert len(results) + len(refused) == 500
         assert [each for n, each in enumerate(outcomes) if each == n] == results
-        assert answered == len([n for n in busy.begun if n % 2])
+        assert answered == len([n for n in results if n % 2])
 
 
 @pytest.mark.lasting
 @pytest.mark.own_socket
 async def test_a_client_has_a_cap_as_well(network: Network) -> None:
-    server = Server()
-
-    @server
-    async def ask(ctx: Context) -> list[Any]:
-        return await asyncio.gather(*(ctx.peer.work(n) for n in range(20)))
-
+    server = UsualServer()
     async with network.client(server, limits=Limits(max_calls=3)) as client:
-        running = most = 0
+        running: list[int] = []
 
         @client
         async def work(n: int) -> int:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
+            running.append(n)
             for _ in range(3):
                 await asyncio.sleep(0)
-            running -= 1
-            return n
+            running.remove(n)
+            return len(running)
 
-        try:
-            assert await client.ask() == list(range(20))
-        except Exception as error:  # it waits for an answer itself, so it may say that it is busy
-            assert "-32603" in str(error)
-        assert most == 3
-
-
-async def test_what_is_turned_away_and_counted(network: Network) -> None:
-    """Each request has one answer, each member of a batch its own; notifications have none, and count as well."""
-    busy = Busy(max_calls=2)
-    async with network.raw(busy.server) as raw:
-        raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
-        asked = await raw.receive_many(2)
-        raw.send(request("plain", "kept 2", id=2), request("plain", "kept 3", id=3))
-        await network.full()
-        raw.call("plain", "away", id="away")
-        raw.send({"jsonrpc": "2.0", "method": "plain", "params": ["away"]})
-        raw.send([request("plain", "away", id=7), notification("plain", value="away"), request("plain", id="8"), 5])
-        raw.send([notification("plain", value="away"), notification("plain", value="away")])
-        raw.send(request("plain", "away", id=None), request("plain", "away", id=True))
-        busied = {"code": -32002, "message": "Server busy", "data": {"limit": 2}}
-        assert await raw.reply() == {"jsonrpc": "2.0", "id": "away", "error": busied}
-        batch = await raw.receive()
-        assert [(each["id"], each["error"]) for each in batch] == [(7, busied), ("8", busied), (None, busied)]
-        assert [await raw.reply(), await raw.reply()] == [{"jsonrpc": "2.0", "id": None, "error": busied}] * 2
-        assert busy.server.stats()["turned_away"] == 10
-        for each in asked:
-            raw.answer(each, "fine")
-        results = [await raw.result() for _ in range(4)]
-        assert sorted(results) == ["fine", "fine", "kept 2", "kept 3"]
-        await raw.silence()
-        assert "away" not in busy.begun
-
-
-async def test_nothing_is_turned_away_that_only_waits_for_its_turn(network: Network) -> None:
-    """A handler waits for its caller, but there is room for calls: those that come faster than they are carried out
-    wait, however many they are."""
-    busy = Busy(max_calls=3, write_buffer=500)
-    async with network.raw(busy.server) as raw:
-        raw.call("ask", "it", id="ask")
-        asked = await raw.receive()
-        for n in range(0, 1000, 50):
-            raw.send(*[request("plain", each, id=each) for each in range(n, n + 50)])
-            await asyncio.sleep(0)
-        assert [await raw.result() for _ in range(1000)] == list(range(1000))
-        assert busy.server.stats()["turned_away"] == 0
-        raw.answer(asked, "fine")
-        assert await raw.result() == "fine"
+        await client.hello()
+        assert max(await asyncio.gather(*(server.peers[0].work(n) for n in range(20)))) == 2
 
 
 async def crowded(network: Network, raw: RawPeer, *waiting: dict[str, Any]) -> list[dict[str, Any]]:
     """Two calls run and wait for their caller, and these two wait in line, which is full; what the two asked."""
-    raw.send(request("ask", 0, id=0), request("ask", 1, id=1))
+    raw.send(request("confirm", 0, id=0), request("confirm", 1, id=1))
     asked = await raw.receive_many(2)
     raw.send(*waiting)
     await network.full()
     return asked
 
 
-def undelimited(*messages: Any) -> bytes:
-    """One line, in which the messages stand one behind the other."""
-    return b"".join(map(orjson.dumps, messages))
+async def test_what_is_turned_away_and_counted(network: Network) -> None:
+    """Each request has one answer, each member of a batch its own; notifications have none, and count as well."""
+    server = limited(max_calls=2)
+    async with network.raw(server) as raw:
+        asked = await crowded(network, raw, request("echo", "kept 2", id=2), request("echo", "kept 3", id=3))
+        raw.call("note", "away", id="away")
+        raw.send(notification("note", value="away"))
+        raw.send([request("note", "away", id=7), notification("note", value="away"), request("note", id="8"), 5])
+        raw.send([notification("note", value="away"), notification("note", value="away")])
+        raw.send(request("note", "away", id=None), request("note", "away", id=True))
+        busied = {"code": -32002, "message": "Server busy", "data": {"limit": 2}}
+        assert await raw.reply() == {"jsonrpc": "2.0", "id": "away", "error": busied}
+        batch = await raw.receive()
+        assert [(each["id"], each["error"]) for each in batch] == [(7, busied), ("8", busied), (None, busied)]
+        assert [await raw.reply(), await raw.reply()] == [{"jsonrpc": "2.0", "id": None, "error": busied}] * 2
+        assert server.stats()["turned_away"] == 10
+        for each in asked:
+            raw.answer(each, "fine")
+        assert await answers(raw, 4) == {0: "fine", 1: "fine", 2: "kept 2", 3: "kept 3"}
+        await raw.silence()
+        assert server.noted == []
 
 
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("is_full", [False, True])
+async def test_nothing_is_turned_away_that_only_waits_for_its_turn(network: Network) -> None:
+    """A handler waits for its caller, but there is room for calls: those that come faster than they are carried out
+    wait, however many they are."""
+    server = limited(max_calls=3, write_buffer=500)
+    async with network.raw(server) as raw:
+        raw.call("confirm", "it", id="ask")
+        asked = await raw.receive()
+        for n in range(0, 500, 50):
+            raw.send(*[request("echo", each, id=each) for each in range(n, n + 50)])
+            await asyncio.sleep(0)
+        assert [await raw.result() for _ in range(500)] == list(range(500))
+        assert server.stats()["turned_away"] == 0
+        raw.answer(asked, "fine")
+        assert await raw.result() == "fine"
+
+
+@pytest.mark.parametrize(("packed", "is_full"), [(False, False), (True, True), (False, True)])
 async def test_words_about_calls_that_wait_wait_with_them(network: Network, packed: bool, is_full: bool) -> None:
     """The end of a stream, and credit for one, whose calls have not begun: no requests, and not turned away. They count
     once the calls begin, also where these fill all the room there is, so that nothing else of what waits is read."""
-    waiting = [request("total", {"$type": "stream", "id": "s"}, id="total"), request("count", 3, id="count", stream=1)]
+    waiting = [request("total", STREAM, id="total"), request("count", 3, id="count", stream=1)]
     words = [notification("$/end", stream="s"), notification("$/credit", id="count", n=5)]
-    busy = Busy(max_calls=2 if is_full else 5)
-    async with network.raw(busy.server) as raw:
+    server = limited(max_calls=2 if is_full else 5)
+    async with network.raw(server) as raw:
         if is_full:
             asked = await crowded(network, raw, *waiting)
             raw.send(words) if packed else raw.send(*words)
-            assert await raw.code("plain", id="away") == -32002  # so the words have been read
+            assert await raw.code("echo", id="away") == -32002  # so the words have been read
             for each in asked:
                 raw.answer(each, "fine")
             assert await answers(raw, 4) == {0: "fine", 1: "fine", "total": 0, "count": None}
         else:
             raw.send(*[request("wait", n, id=n) for n in range(5)])
-            await until(lambda: len(busy.begun) == 5)
+            await until(lambda: len(server.begun) == 5)
             raw.send(*waiting)
             await network.queued(2)
-            raw.send(words) if packed else raw.send(*words)
+            raw.send(*words)
             await network.queued(4)
             raw.cancel(0)
             raw.cancel(1)
             assert await answers(raw, 4) == {0: -32800, 1: -32800, "total": 0, "count": None}
-            busy.go.set()
+            server.release()
             assert await answers(raw, 3) == {2: 2, 3: 3, 4: 4}
 
 
 @pytest.mark.backpressure
 async def test_cancels_count_however_many_come(network: Network) -> None:
     """Those about nothing take no room from the others; nor do long ids."""
-    busy = Busy(max_calls=3)
-    async with network.raw(busy.server) as raw:
+    server = limited(max_calls=3)
+    async with network.raw(server) as raw:
         raw.send(*[request("wait", n, id=n) for n in range(3)])
-        await until(lambda: len(busy.begun) == 3)
+        await until(lambda: len(server.begun) == 3)
         words = [notification("$/cancelRequest", id=n) for n in range(100, 1100)]
         ids = [3, 4, "x" * 1000, "x" * 1001]
         later = [request("count", 3, id=3, stream=1), *[request("wait", n, id=n) for n in ids[1:]]]
         raw.send(*words, *later, *[notification("$/cancelRequest", id=n) for n in [*ids, 0]])
         assert await answers(raw, 5) == dict.fromkeys([*ids, 0], -32800)
-        busy.go.set()
+        server.release()
         assert await answers(raw, 2) == {1: 1, 2: 2}
-        assert sorted(busy.begun) == [0, 1, 2]
+        assert sorted(server.begun) == [0, 1, 2]
 
 
 async def test_words_of_which_too_many_come_are_dropped(network: Network) -> None:
-    busy = Busy(max_calls=2, max_message_size=2000, write_buffer=1000)
-    async with network.raw(busy.server) as raw:
-        asked = await crowded(network, raw, request("plain", 2, id=2), request("plain", 3, id=3))
-        for n in range(1000):
+    async with network.raw(limited(max_calls=2, max_message_size=2000, write_buffer=1000)) as raw:
+        asked = await crowded(network, raw, request("echo", 2, id=2), request("echo", 3, id=3))
+        for n in range(300):
             raw.send(notification("$/credit", id=f"unknown {n}", n=1))
-            raw.send(notification("$/end", stream=f"unknown {n}", error={"code": 1, "message": "x" * 1000}))
-        assert await raw.code("plain", id="away") == -32002
+            raw.send(notification("$/end", stream=f"unknown {n}", error={"code": 1, "message": KILO}))
+        assert await raw.code("echo", id="away") == -32002
         for each in asked:
             raw.answer(each, "fine")
-        assert sorted([str(await raw.result()) for _ in range(4)]) == ["2", "3", "fine", "fine"]
+        assert await answers(raw, 4) == {0: "fine", 1: "fine", 2: 2, 3: 3}
         await raw.silence()
 
 
@@ -418,20 +269,19 @@ async def test_answers_and_items_without_a_delimiter_pass_requests(network: Netw
 
 
 async def answers_pass(network: Network, way: str, is_full: bool) -> None:
-    busy = Busy(max_calls=2)
-    async with network.raw(busy.server) as raw:
-        raw.send(request("ask", 0, id=0), request("total", {"$type": "stream", "id": "s"}, id="total"))
+    async with network.raw(limited(max_calls=2)) as raw:
+        raw.send(request("confirm", 0, id=0), request("total", STREAM, id="total"))
         first = await raw.receive_many(2)
         (asked,) = [each for each in first if each["method"] == "confirm"]
-        raw.call("plain", 2, id=2)
+        raw.call("echo", 2, id=2)
         if is_full:
-            raw.call("plain", 3, id=3)
+            raw.call("echo", 3, id=3)
         await (network.full() if is_full else network.queued())
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": "fine"}
         words = [notification("$/item", stream="s", value=5), notification("$/end", stream="s")]
-        last = request("plain", "last", id="last")
+        last = request("echo", "last", id="last")
         if way == "no delimiter":
-            raw.send(undelimited(answer, last, *words))
+            raw.send(b"".join(map(orjson.dumps, [answer, last, *words])))
         elif way == "batch":
             raw.send([answer, last, *words])
         elif way == "batch of nothing else":
@@ -439,12 +289,13 @@ async def answers_pass(network: Network, way: str, is_full: bool) -> None:
         else:
             lines = [orjson.dumps(each).replace(b"result", b"r\\u0065sult") for each in (answer, *words)]
             raw.send(*[line.replace(b"$/", b"\\u0024/") for line in lines], last)
-        expected = {0: "fine", "total": 5, 2: 2, "last": -32002 if is_full else "last"}
-        if is_full:
-            expected[3] = 3
-        assert await answers(raw, len(expected)) == expected
+        found = await answers(raw, 5 if is_full else 4)
+        last_codes = ["last"] if not is_full else [-32002] if way == "batch" else [-32002, "last"]
+        assert found.pop("last") in last_codes, "it may come when there is room again"
+        assert found == {0: "fine", "total": 5, 2: 2, **({3: 3} if is_full else {})}
 
 
+@pytest.mark.once
 @pytest.mark.one_read
 @pytest.mark.own_socket
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -470,26 +321,7 @@ async def test_a_busy_connection_does_not_keep_the_others_waiting(network: Netwo
         assert sorted(done) == list(range(1000))
 
 
-@pytest.mark.one_read
-async def test_calls_of_one_connection_take_turns(network: Network) -> None:
-    server = Server()
-    steps: list[int] = []
-
-    @server
-    async def work(which: int) -> None:
-        for _ in range(100):
-            steps.append(which)
-            await asyncio.sleep(0)
-
-    async with network.raw(server) as raw:
-        raw.send(*[request("work", n, id=n) for n in range(10)])
-        await raw.receive_many(10)
-    ahead = [0] * 10
-    for which in steps:
-        ahead[which] += 1
-        assert max(ahead) - min(ahead) <= 2
-
-
+@pytest.mark.once
 async def test_streams_share_their_connection(network: Network) -> None:
     """Generators that never wait, on one connection, with all the credit they want: each has its turn, and a plain call
     between them as well."""
@@ -497,7 +329,6 @@ async def test_streams_share_their_connection(network: Network) -> None:
     progress = [0] * 10
     first_done: list[list[int]] = []
 
-    @server
     def count(which: int, n: int) -> Iterator[str]:
         for each in range(n):
             progress[which] = each + 1
@@ -505,73 +336,74 @@ async def test_streams_share_their_connection(network: Network) -> None:
         if not first_done:
             first_done.append(list(progress))
 
-    @server(offload="thread")
-    def count_in_thread(which: int, n: int) -> Iterator[str]:
-        for each in range(n):
-            progress[which] = each + 1
-            yield "x" * 100
-
+    server.add(count)
+    server.add(count, name="count_in_thread", offload="thread")
     async with network.raw(server) as raw:
-        raw.send(*[request("count", n, 1500, id=n, stream=2**30) for n in range(9)])
-        raw.send(request("count_in_thread", 9, 200, id=9, stream=2**30), request("rpc.ping", id="ping"))
+        raw.send(*[request("count", n, 1000, id=n, stream=2**30) for n in range(5)])
+        raw.send(request("count_in_thread", 9, 1000, id=9, stream=2**30), request("rpc.ping", id="ping"))
         items = replies = 0
-        while replies < 11:
+        while replies < 7:
             message = await raw.receive()
             if "method" in message:
                 items += 1
             else:
                 replies += 1
-                if message["id"] == "ping":
-                    assert items < 9 * 1500
-        assert items == 9 * 1500 + 200
-        assert min(first_done[0][:9]) > 100, "none waited until another was done"
+                assert message["id"] != "ping" or items < 5000
+        assert items == 6000
+        assert min(first_done[0][:5]) > 100, "none waited until another was done"
 
 
 @pytest.mark.backpressure
 @pytest.mark.own_socket
 async def test_words_count_though_who_says_them_does_not_read(network: Network) -> None:
     """Answers, items and cancels of a peer that reads nothing are heeded; its requests wait."""
-    busy = Busy(write_buffer=50_000)
-    async with network.raw(busy.server) as raw:
-        raw.send(request("ask", "ask", id="ask"), request("wait", "wait", id="wait"))
-        raw.call("total", {"$type": "stream", "id": "s"}, id="total")
-        first = await raw.receive_many(2)
-        (asked,) = [each for each in first if each["method"] == "confirm"]
+    server = limited(write_buffer=50_000)
+    heeded: list[Any] = []
+
+    @server
+    async def heed(values: AsyncIterator[Any], ctx: Context) -> Any:
+        heeded.append(await ctx.peer.confirm())
+        async for each in values:
+            heeded.append(each)
+
+    async with network.raw(server) as raw:
+        raw.send(request("heed", STREAM, id="heed"), request("wait", "wait", id="wait"))
+        asked = await raw.receive()
+        await until(lambda: server.begun)
         raw.transport.pause_reading()
         raw.call("kilos", id="kilos", stream=2**30)
         await network.stalled()
-        raw.call("plain", "request", id="plain")
-        raw.send(notification("$/item", stream="s", value=5))
-        raw.send(notification("$/end", stream="s"))
-        raw.cancel("wait")
+        raw.call("note", "request", id="note")
         raw.answer(asked, "confirmed")
-        await until(lambda: sorted(busy.ended) == ["ask", "total", "wait"])
-        assert "request" not in busy.begun
+        raw.cancel("wait")
+        await until(lambda: heeded == ["confirmed"] and server.ended == [("wait", "CancelledError")])
+        assert server.noted == []
         raw.cancel("kilos")
         raw.transport.resume_reading()
-        expected = {"ask": "confirmed", "total": 5, "wait": -32800, "plain": "request", "kilos": -32800}
-        assert await answers(raw, 5) == expected
+        raw.send(notification("$/end", stream="s"))
+        expected = {"heed": None, "wait": -32800, "note": None, "kilos": -32800}
+        assert await answers(raw, 4) == expected
 
 
 @pytest.mark.backpressure
 @pytest.mark.own_socket
 async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     """Something waits for its words, so they are read; what that takes is bounded all the same."""
-    busy = Busy(max_message_size=100_000, write_buffer=10_000)
-    async with network.serve(busy.server) as endpoint:
+    server = limited(max_message_size=100_000, write_buffer=10_000)
+    async with network.serve(server) as endpoint:
         raw, other = await endpoint.raw(), await endpoint.raw()
-        raw.send(request("ask", "it", id="ask"))
+        raw.send(request("confirm", "it", id="ask"))
         await raw.receive()
         raw.transport.pause_reading()
         raw.call("kilos", id="kilos", stream=2**30)
         await network.stalled()
-        while not busy.server.stats()["closed_for_limits"]:
-            raw.send(*[request("plain", n, id=n) for n in range(1000)])
+        while not server.stats()["closed_for_limits"]:
+            raw.send(*[request("note", n, id=n) for n in range(1000)])
             await asyncio.sleep(0)
         await other.silence()
         assert "the peer left over 140000 bytes of replies unread (write_buffer)" in caplog.text
-        assert busy.server.stats()["closed_for_limits"] == 1
-        assert busy.begun == ["it"]
+        assert server.stats()["closed_for_limits"] == 1
+        assert server.noted == []
 
 
 @pytest.mark.fake_time
@@ -648,12 +480,12 @@ async def test_what_cannot_wait_is_bounded_by_closing(network: Network, caplog: 
 async def test_producers_stop_with_credit_left(network: Network, kind: str) -> None:
     """Credit says what the reader of the stream takes; that its connection takes nothing counts as well."""
     made: list[int] = []
-    many = 1600
+    many = 200
 
     def values() -> Iterator[str]:
         for n in range(many):
             made.append(n)
-            yield f"{n} {KILO * 10}"
+            yield f"{n} {KILO * 80}"
 
     async def async_values() -> AsyncIterator[str]:
         for value in values():
@@ -664,7 +496,7 @@ async def test_producers_stop_with_credit_left(network: Network, kind: str) -> N
         count = -1
         while count != len(made):  # a thread may be at one still
             count = len(made)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.01)
         assert 0 < len(made) < many
         raw.transport.resume_reading()
         items = await raw.receive_many(many)
@@ -695,12 +527,13 @@ async def test_producers_stop_with_credit_left(network: Network, kind: str) -> N
 @pytest.mark.backpressure
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(network: Network, is_lost: bool) -> None:
-    server, kept = peer_keeping_server(limits=Limits(write_buffer=50_000, write_timeout=None))
+    server = limited(write_buffer=50_000, write_timeout=None)
     async with network.raw(server) as raw:
         assert await raw.result("hello") is None
         raw.transport.pause_reading()
-        calls = [asyncio.ensure_future(kept[0].confirm(n, KILO * 10)) for n in range(3000)]
-        await turns(300)
+        calls = [asyncio.ensure_future(server.peers[0].confirm(n, KILO * 50)) for n in range(400)]
+        for _ in range(300):
+            await asyncio.sleep(0)
         assert network.unread < 1_000_000, "the others wait to be sent"
         if is_lost:
             cut_connections()
@@ -713,113 +546,66 @@ async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(netw
         assert await asyncio.gather(*calls) == list(range(len(calls)))
 
 
-async def calling_each_other(network: Network, *, size: int, count: int, **limits: Any) -> list[Any]:
-    """The outcomes of `count` calls each way, all begun at once, which take and give so many bytes."""
-    busy = Busy(**limits)
+@pytest.mark.lasting
+@pytest.mark.parametrize(
+    ("size", "count", "limits"),
+    [
+        (3_000_000, 3, {}),
+        (500_000, 10, {"write_buffer": 10_000, "max_calls": 100}),
+        (300_000, 15, {"write_buffer": 10_000, "max_calls": 2}),
+    ],
+    ids=["more than fits between the two", "through small buffers", "at the cap"],
+)
+async def test_long_messages_both_ways(network: Network, size: int, count: int, limits: dict[str, int]) -> None:
+    """Neither stops reading until the other has read; what cannot be kept is turned away, and nothing is lost."""
+    server = limited(**limits)
     long = "x" * size
-    async with network.client(busy.server, limits=Limits(**limits), timeout=None) as client:
+    async with network.client(server, limits=Limits(**limits), timeout=None) as client:
 
         @client
-        async def echo(value: Any) -> Any:
+        async def echo_async(value: Any) -> Any:
             await asyncio.sleep(0)
             return value
 
         await client.hello()
-        (caller,) = busy.callers
-        calls = [end.echo(long) for _ in range(count) for end in (client, caller)]
+        calls = [end.echo_async(long) for _ in range(count) for end in (client, server.peers[0])]
         async with asyncio.timeout(20):  # should they wait for each other for ever
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    return ["right" if outcome == long else outcome for outcome in outcomes]
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"size": 3_000_000, "count": 10},
-        {"size": 500_000, "count": 50, "write_buffer": 10_000, "max_calls": 100},
-        {"size": 300_000, "count": 50, "write_buffer": 10_000, "max_calls": 2},
-    ],
-    ids=["more than fits between the two", "through small buffers", "at the cap"],
-)
-async def test_long_messages_both_ways(network: Network, limits: dict[str, int]) -> None:
-    """Neither stops reading until the other has read; what cannot be kept is turned away, and nothing is lost."""
-    outcomes = await calling_each_other(network, **limits)
-    assert len(outcomes) == 2 * limits["count"]
-    assert "right" in outcomes
-    assert all(each == "right" or (isinstance(each, ServerBusy) and limits["max_calls"] == 2) for each in outcomes)
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("direction", ["to the server", "to the client"])
-async def test_many_long_calls_begun_at_once(network: Network, direction: str) -> None:
-    """They wait for each other, so that the caller does not take its own haste for a peer that does not read."""
-    busy = Busy(write_buffer=50_000, max_message_size=200_000)
-    async with network.client(busy.server, limits=busy.server.limits) as client:
-
-        @client
-        async def echo(value: Any) -> Any:
-            return value
-
-        await client.hello()
-        end: Any = client if direction == "to the server" else busy.callers[0]
-        values = [f"{n} {KILO * 100}" for n in range(100)]
-        assert await asyncio.gather(*map(end.echo, values)) == values
-
-
-async def test_a_full_queue_of_threads_says_busy(network: Network) -> None:
-    server = Server(threads=1, limits=Limits(max_queue=2))
-    go = threading.Event()
-    begun: list[int] = []
-
-    @server(offload="thread")
-    def work(n: int, ctx: Context) -> int:
-        begun.append(n)
-        assert go.wait(20)
-        return n
-
-    async with network.raw(server) as raw:
-        raw.call("work", 0, id=0)
-        await until(lambda: begun == [0])
-        raw.send(*[request("work", n, id=n) for n in range(1, 5)])
-        assert {(await raw.reply())["error"]["code"], (await raw.reply())["error"]["code"]} == {-32002}
-        go.set()
-        assert [await raw.result() for _ in range(3)] == [0, 1, 2]
+    assert long in outcomes
+    assert all(each == long or (isinstance(each, ServerBusy) and limits.get("max_calls") == 2) for each in outcomes)
 
 
 @pytest.mark.one_peer
 @pytest.mark.lasting
 async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(network: Network) -> None:
     """At the cap: what runs asks its caller still, what waits in line is carried out after it."""
-    busy = Busy(max_calls=1)
-    async with StoppableServer(network, busy.server) as stopping:
+    server = limited(max_calls=1)
+    async with StoppableServer(network, server) as stopping:
         raw = await stopping.endpoint.raw()
-        raw.send(request("ask", "first", id=1))
+        raw.call("confirm", "first", id=1)
         asked = await raw.receive()
-        raw.send(request("ask", "in line", id=2))
+        raw.call("confirm", "in line", id=2)
         await network.queued()
         stopping.stop()
         await network.draining()
-        raw.send(request("ask", "too late", id=3), notification("plain", value="too late"))
+        raw.send(request("confirm", "too late", id=3), notification("note", value="too late"))
         raw.answer(asked, "fine")
         messages = await raw.receive_many(2)
         assert [each["result"] for each in messages if "result" in each] == ["fine"]
         (asked,) = [each for each in messages if "method" in each]
+        assert asked["params"] == ["in line"]
         raw.answer(asked, "fine as well")
         assert await raw.reply() == {"jsonrpc": "2.0", "id": 2, "result": "fine as well"}
         assert await raw.receive() is None
         assert raw.farewells == [{"last": 2, "reason": "the server is stopping"}]
-    assert busy.begun == ["first", "in line"]
+    assert server.noted == []
 
 
 @pytest.mark.lasting
 async def test_streams_come_to_their_end_while_the_server_stops(network: Network) -> None:
-    busy = Busy()
-    async with StoppableServer(network, busy.server) as stopping:
+    async with StoppableServer(network, limited()) as stopping:
         raw = await stopping.endpoint.raw()
-        raw.send(
-            request("count", 5, id="count", stream=1), request("total", {"$type": "stream", "id": "s"}, id="total")
-        )
+        raw.send(request("count", 5, id="count", stream=1), request("total", STREAM, id="total"))
         messages = await raw.receive_many(2)
         assert {each["method"] for each in messages} == {"$/item", "$/credit"}
         stopping.stop()
@@ -828,8 +614,5 @@ async def test_streams_come_to_their_end_while_the_server_stops(network: Network
         raw.send(notification("$/end", stream="s"))
         messages = await raw.receive_many(6)
         assert [each["params"]["value"] for each in messages if "method" in each] == [1, 2, 3, 4]
-        assert {each["id"]: each["result"] for each in messages if "method" not in each} == {
-            "count": None,
-            "total": 7,
-        }
+        assert {each["id"]: each["result"] for each in messages if "id" in each} == {"count": None, "total": 7}
         assert await raw.receive() is None

@@ -11,22 +11,12 @@ from typing import Any
 
 import pytest
 
-from rpcstream import (
-    AsyncClient,
-    Backoff,
-    CallTimeout,
-    ConnectFailed,
-    ConnectionLost,
-    NotAuthenticated,
-    Server,
-)
-from rpcstream.testing import FakeTimeLoop, memory_client
+from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, NotAuthenticated, Server
+from rpcstream.testing import FakeTimeLoop
 
 from ..kit import PATIENCE, LogLines, Network, RawPeer, UsualServer, until
 from ..kit.matrix import cut_connections
 from ..kit.memory import join
-
-pytestmark = pytest.mark.every_transport
 
 #: For real transports, where a pause takes real time.
 QUICK = Backoff(first=0.001, longest=0.01)
@@ -123,9 +113,9 @@ class Door:
                 end.close()
 
 
-def ponging() -> Server:
+def ponging(**options: Any) -> Server:
     """A server that answers."""
-    server = Server()
+    server = Server(**options)
     server.add(lambda: "pong", name="ping")
     return server
 
@@ -142,6 +132,9 @@ async def states() -> States:
     return States()
 
 
+# -- when attempts are made -------------------------------------------------------------------------------------------
+
+
 @pytest.mark.fake_time
 @pytest.mark.parametrize(("random", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
 async def test_pauses_grow_up_to_the_longest(door: Door, random: float, share: float) -> None:
@@ -153,26 +146,25 @@ async def test_pauses_grow_up_to_the_longest(door: Door, random: float, share: f
     assert door.attempts[0] == 0
 
 
-@pytest.mark.parametrize("wrong", [{"first": 0}, {"first": 2, "longest": 1}, {"factor": 0.5}, {"first": -1}])
-def test_a_back_off_that_makes_no_sense(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="back-off"):
-        Backoff(**wrong)
-
-
 def test_a_back_off_for_years_and_by_chance() -> None:
     backoff = Backoff(random=lambda: 1.0)
     assert [backoff.pause(failures) for failures in (1, 2, 100, 10**9)] == [0.1, 0.2, 30, 30]
     assert len({Backoff().pause(5) for _ in range(100)}) > 90, "clients do not come back together"
+    for wrong in ({"first": 0.0}, {"first": 2.0, "longest": 1.0}, {"factor": 0.5}, {"first": -1.0}):
+        with pytest.raises(ValueError, match="back-off"):
+            Backoff(**wrong)
 
 
 @pytest.mark.fake_time
-async def test_states_in_order(door: Door, states: States) -> None:
+async def test_states_in_order_and_a_function_for_them_that_fails(door: Door, states: States, errors: LogLines) -> None:
     client: AsyncClient
     told_early: list[bool] = []
 
     def on_state(state: str) -> None:
         told_early.append(client.state == state)
         states(state)
+        if state == "closed":
+            raise ValueError(state)
 
     client = door.client(reconnect=DOUBLING, on_state=on_state)
     assert client.state == "idle"
@@ -187,46 +179,22 @@ async def test_states_in_order(door: Door, states: States) -> None:
     assert states.seen == ["connecting", "connected", *again * 3, "connected", "closed"]
     assert all(told_early)
     assert door.attempts == [0, 1, 3, 7]
+    errors.expect("on_state of a client failed")
 
 
 @pytest.mark.fake_time
-async def test_a_function_for_states_that_fails(door: Door, errors: LogLines) -> None:
-    def on_state(state: str) -> None:
-        raise ValueError(state)
-
-    async with door.serving(ponging()):
-        client = door.client(reconnect=True, on_state=on_state)
-        assert await client.ping() == "pong"
-        await client.close()
-        assert client.state == "closed"
-    errors.expect("on_state of a client failed", times=3)
-
-
-@pytest.mark.fake_time
-async def test_a_connection_that_lasted_makes_the_next_pause_short(door: Door, states: States) -> None:
-    door.receive = door.refuse
-    async with door.client(reconnect=DOUBLING, on_state=states):
-        await states.reach("waiting", 3)
-        door.receive = door.welcome
-        await states.reach("connected", 1)
-        assert door.attempts == [0, 1, 3, 7]
-        await asyncio.sleep(STABLE + 1)
-        lost = asyncio.get_running_loop().time()
-        door.hang_up()
-        await states.reach("connected", 2)
-        assert door.attempts[4:] == [lost + 1]
-
-
-@pytest.mark.fake_time
-async def test_a_connection_that_did_not_last_makes_it_longer(door: Door, states: States) -> None:
+@pytest.mark.parametrize(("lasts", "pauses"), [(STABLE + 1, [1, 1, 1, 1, 1]), (STABLE / 2, [1, 2, 4, 8, 8])])
+async def test_only_a_connection_that_lasted_makes_the_next_pause_short(
+    door: Door, states: States, lasts: float, pauses: list[float]
+) -> None:
     async with door.client(reconnect=DOUBLING, on_state=states):
         for times in range(1, 6):
             await states.reach("connected", times)
-            await asyncio.sleep(STABLE / 2)
+            await asyncio.sleep(lasts)
             door.hang_up()
         await states.reach("connected", 6)
-    pauses = [later - earlier - STABLE / 2 for earlier, later in zip(door.attempts, door.attempts[1:], strict=False)]
-    assert pauses == [1, 2, 4, 8, 8]
+    found = [later - earlier - lasts for earlier, later in zip(door.attempts, door.attempts[1:], strict=False)]
+    assert found == pauses
 
 
 @pytest.mark.fake_time
@@ -256,16 +224,6 @@ async def test_a_server_that_hangs_up_is_not_stormed(door: Door, way: str) -> No
 
 
 @pytest.mark.fake_time
-async def test_connecting_that_hangs_is_given_up(door: Door, states: States) -> None:
-    door.receive = door.ignore
-    async with door.client(reconnect=DOUBLING, connect_timeout=5, on_state=states):
-        await states.reach("waiting", 2)
-        door.receive = door.welcome
-        await states.reach("connected")
-    assert door.attempts == [0, 6, 13]
-
-
-@pytest.mark.fake_time
 async def test_entering_connects_and_does_not_wait(door: Door) -> None:
     """Without entering, the first call connects."""
     door.receive = door.ignore
@@ -279,6 +237,9 @@ async def test_entering_connects_and_does_not_wait(door: Door) -> None:
         await asyncio.sleep(100)
         assert (door.attempts, client.state) == ([0], "idle")
         assert await client.ping() == "pong"
+
+
+# -- calls that wait --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.fake_time
@@ -305,10 +266,13 @@ async def test_calls_wait_for_the_connection(door: Door, fake_time: FakeTimeLoop
                 answer = batch.ping()
             return answer.result()
 
+        given_up = client.submit.ping()
         waiting = [
             asyncio.ensure_future(each)
             for each in (client.ping(timeout=None), stream(), batch(), client.notify.say("hello"))
         ]
+        await asyncio.sleep(0)
+        given_up.cancel()  # which does not take the connection from the others
         door.receive = door.welcome
         assert await asyncio.gather(*waiting) == ["pong", [1], "pong", None]
         await until(lambda: said == ["hello"])
@@ -334,30 +298,6 @@ async def test_calls_wait_no_longer_than_their_time_out(door: Door, fake_time: F
             await longest
         assert fake_time.time() == 20
     assert door.attempts == [0, 1, 3, 7, 15], "calls do not make it try more often"
-
-
-@pytest.mark.fake_time
-async def test_who_gives_up_does_not_take_the_connection_from_others(door: Door) -> None:
-    door.receive = door.refuse
-    async with door.serving(ponging()):
-        client = door.client(reconnect=DOUBLING)
-        first, other = client.submit.ping(), client.submit.ping()
-        await until(lambda: client.state == "waiting")
-        first.cancel()
-        door.receive = door.welcome
-        assert await other == "pong"
-        assert first.cancelled()
-
-
-@pytest.mark.fake_time
-async def test_a_call_that_finds_a_connection_just_lost_waits_for_the_next(door: Door) -> None:
-    async with door.serving(ponging()), door.client(reconnect=DOUBLING) as client:
-        door.receive = door.slam
-        call = client.submit.ping()
-        await until(lambda: client.state == "waiting")
-        door.receive = door.welcome
-        assert await call == "pong"
-        assert door.attempts == [0, 1]
 
 
 @pytest.mark.one_peer
@@ -390,6 +330,9 @@ async def test_what_was_pending_fails_at_once(network: Network, states: States) 
                 await call
         reading.cancel()
         assert states.seen == ["connecting", "connected", "waiting"]
+
+
+# -- greetings and offers ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.one_peer
@@ -467,73 +410,6 @@ async def test_a_greeting_that_fails_twice(
     errors.expect("a mistake", times=2 if fault == "mistake" else 0)
 
 
-@pytest.mark.fake_time
-async def test_a_greeting_that_fails_without_reconnect(door: Door, states: States, errors: LogLines) -> None:
-    async with door.serving(ponging()):
-        client = door.client(on_state=states)
-
-        @client.on_connect
-        async def hello(peer: Any) -> None:
-            if len(door.attempts) == 1:
-                raise ValueError("a mistake")
-            if len(door.attempts) == 2:
-                await peer.nothing()
-
-        with pytest.raises(ConnectFailed, match=r"a mistake.*'ping'"):
-            await client.ping()
-        assert client.state == "idle"
-        with pytest.raises(ConnectFailed, match=r"refused the token, or a call of on_connect.*-32601.*'ping'"):
-            await client.ping()
-        assert await client.ping() == "pong"
-        assert states.seen == [*["connecting", "idle"] * 2, "connecting", "connected"]
-    errors.expect("a mistake")
-
-
-@pytest.mark.fake_time
-async def test_the_greeting_is_not_held_to_the_deadline_of_who_connected(door: Door, states: States) -> None:
-    """A handler with a deadline makes the first call; the connection is for everybody."""
-    behind, front = ponging(), ponging()
-
-    @behind
-    async def slowly() -> str:
-        await asyncio.sleep(3)
-        return "welcome"
-
-    async with door.serving(behind):
-        client = door.client(reconnect=DOUBLING, on_state=states)
-
-        @client.on_connect
-        async def hello(peer: Any) -> None:
-            assert await peer.slowly() == "welcome"
-
-        @front(timeout=1)
-        async def ask() -> Any:
-            return await client.ping()
-
-        async with memory_client(front) as caller:
-            with pytest.raises(TimeoutError):
-                await caller.ask()
-            await states.reach("connected")
-            assert await client.ping() == "pong"
-        assert door.attempts == [0]
-
-
-@pytest.mark.lasting
-@pytest.mark.own_socket
-async def test_offered_methods_are_there_on_every_connection(network: Network) -> None:
-    server = UsualServer()
-    async with network.client(server, reconnect=QUICK) as client:
-
-        @client
-        async def double(n: int) -> int:
-            return 2 * n
-
-        for _ in range(3):
-            assert await client.ask("double", 3) == 6
-            cut_connections()
-            await until(lambda: not server.stats()["connections"])
-
-
 @pytest.mark.one_peer
 async def test_the_server_calls_by_itself_as_soon_as_the_client_is_back(network: Network) -> None:
     answers: list[Any] = []
@@ -582,13 +458,20 @@ async def test_a_handler_of_the_client_does_not_keep_the_lost_connection(network
 
 
 @pytest.mark.fake_time
-@pytest.mark.parametrize("where", ["waiting", "connecting", "greeting", "connected"])
+@pytest.mark.parametrize("where", ["waiting", "connecting", "greeting", "connected", "repeating"])
 async def test_close_ends_at_once_wherever_the_client_is(
     door: Door, where: str, fake_time: FakeTimeLoop, states: States
 ) -> None:
     async with door.serving(ponging()):
-        client = door.client(reconnect=Backoff(first=1000, longest=1000), connect_timeout=None, on_state=states)
-        door.receive = {"waiting": door.refuse, "connecting": door.ignore}.get(where, door.welcome)
+        client = door.client(
+            reconnect=Backoff(first=1000, longest=1000) if where != "repeating" else None,
+            retries=1000 if where == "repeating" else 0,
+            connect_timeout=None,
+            on_state=states,
+        )
+        door.receive = {"connecting": door.ignore, "greeting": door.welcome, "connected": door.welcome}.get(
+            where, door.refuse
+        )
         greeted: list[int] = []
 
         @client.on_connect
@@ -603,33 +486,24 @@ async def test_close_ends_at_once_wherever_the_client_is(
                 await states.reach("connected")
             elif where == "greeting":
                 await until(lambda: greeted)
+            elif where == "repeating":
+                await states.reach("idle", 8)
             else:
                 await until(lambda: client.state == where)
-        assert fake_time.time() == 0
-        assert client.state == states.seen[-1] == "closed"
+            began = fake_time.time()
         for call in calls:
-            with pytest.raises((ConnectFailed, ConnectionLost), match="the client was closed"):
+            with pytest.raises((ConnectFailed, ConnectionLost, RuntimeError), match=r"closed|could not connect"):
                 await call
+        assert fake_time.time() - began <= (1 if where == "repeating" else 0)
+        assert client.state == states.seen[-1] == "closed"
         attempts = len(door.attempts)
         with pytest.raises(RuntimeError, match="closed client"):
             await client.ping()
         await client.close()
         await asyncio.sleep(5000)
-        assert len(door.attempts) == attempts == 1
+        assert len(door.attempts) == attempts
+        assert where == "repeating" or attempts == 1
         assert states.seen.count("closed") == 1
-
-
-@pytest.mark.fake_time
-async def test_close_while_calls_wait_to_be_repeated(door: Door, states: States, fake_time: FakeTimeLoop) -> None:
-    door.receive = door.refuse
-    client = door.client(retries=1000, on_state=states, timeout=None)
-    call = client.submit.work()
-    await states.reach("idle", 8)
-    before = fake_time.time()
-    await client.close()
-    with pytest.raises((ConnectFailed, RuntimeError)):
-        await call
-    assert fake_time.time() - before <= 1, "the pause between two attempts is over"
 
 
 @pytest.mark.fake_time
@@ -645,20 +519,17 @@ async def test_without_reconnect_the_next_call_connects(door: Door, states: Stat
         assert door.attempts == [0, 1000]
         door.hang_up()
         await states.reach("idle", 2)
+        door.receive = door.slam
+        with pytest.raises(ConnectionLost, match=r"closed the connection at once.*'work'"):
+            await client.work()
         door.receive = door.refuse
         with pytest.raises(ConnectFailed, match=r"could not connect.*'work'"):
             await client.work()
-    assert states.seen == [*["connecting", "connected", "idle"] * 2, "connecting", "idle", "closed"]
+    assert states.seen[:7] == [*["connecting", "connected", "idle"] * 2, "connecting"]
+    assert states.seen[-2:] == ["idle", "closed"]
 
 
-@pytest.mark.fake_time
-async def test_without_reconnect_a_server_that_hangs_up_at_once_fails_the_call(door: Door) -> None:
-    door.receive = door.slam
-    async with door.client() as client:
-        for _ in range(3):
-            with pytest.raises(ConnectionLost, match=r"closed the connection at once.*'work'"):
-                await client.work()
-    assert len(door.attempts) == 3
+# -- repeated calls (all rules: tests/client/test_wait_for.py) --------------------------------------------------------
 
 
 class Cutting:
@@ -690,10 +561,6 @@ class Cutting:
         async def total(values: AsyncIterator[int]) -> int:
             return await self._answer("total", sum([value async for value in values]))
 
-        @self.server
-        def tell() -> None:
-            self.asked.append("tell")
-
     async def _answer(self, method: str, answer: Any) -> Any:
         self.asked.append(method)
         if self.cuts:
@@ -703,139 +570,43 @@ class Cutting:
         return answer
 
 
-class Discoveries:
-    """A client's `trace` that counts what it asks the server of itself."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, direction: str, message: bytes) -> None:
-        self.count += direction == "send" and b'"rpc.discover"' in message
-
-
-@pytest.fixture(params=[False, True], ids=["", "reconnect"])
-def again(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The options of a client that keeps its connection, and of one that does not."""
-    return {"reconnect": QUICK} if request.param else {}
-
-
 @pytest.mark.lasting
-async def test_all_calls_are_repeated_where_that_is_asked_for_and_not_more_often(
-    network: Network, again: dict[str, Any]
-) -> None:
-    cutting, discoveries = Cutting(cuts=2), Discoveries()
-    async with network.client(cutting.server, retries=2, retry="all", trace=discoveries, **again) as client:
-        assert await client.buy() == "bought"
-        assert cutting.asked == ["buy"] * 3
-        cutting.cuts = 3
-        with pytest.raises(ConnectionLost, match=r"'buy'"):
-            await client.buy()
-        assert cutting.asked == ["buy"] * 6
-        assert await client.buy() == "bought"
-        assert discoveries.count == 0
-
-
-@pytest.mark.lasting
+@pytest.mark.parametrize("again", [{}, {"reconnect": QUICK}], ids=["", "reconnect"])
 async def test_idempotent_methods_are_repeated_and_others_are_not(network: Network, again: dict[str, Any]) -> None:
-    cutting, discoveries = Cutting(cuts=2), Discoveries()
+    cutting, discoveries = Cutting(cuts=2), []
+
+    def trace(direction: str, message: bytes) -> None:
+        if direction == "send" and b'"rpc.discover"' in message:
+            discoveries.append(message)
+
     async with network.serve(cutting.server) as endpoint:
-        client = endpoint.client(retries=2, trace=discoveries, **again)
+        client = endpoint.client(retries=2, trace=trace, **again)
         assert await asyncio.gather(*(client.price(timeout=None) for _ in range(20))) == [2.5] * 20
-        assert discoveries.count == 1, "asked once"
+        assert len(discoveries) == 1, "asked once"
         cutting.asked.clear()
         cutting.cuts = 1
         with pytest.raises(ConnectionLost, match=r"not declared idempotent.*'buy'"):
             await client.buy()
         assert cutting.asked == ["buy"]
-        assert await client.buy() == "bought"
         cutting.cuts = 1
-        with pytest.raises(ConnectionLost):  # nothing is repeated unasked
-            await endpoint.client(**again).price()
-        assert cutting.asked == ["buy", "buy", "price"]
-
-
-@pytest.mark.parametrize("how", ["refuse", "slam"])
-async def test_what_was_never_sent_may_be_sent(door: Door, how: str) -> None:
-    """No connection could be made: that is no reason to ask what may be repeated."""
-    receive = {"refuse": door.refuse, "slam": door.slam}[how]
-    cutting, discoveries = Cutting(cuts=0), Discoveries()
-
-    async def not_the_first(make: Callable[[], Any]) -> Any:
-        door.receive = door.welcome
-        return await receive(make)
-
-    async with door.serving(cutting.server):
-        door.receive = not_the_first
-        client = door.client(retries=1, trace=discoveries)
-        assert await client.buy() == "bought"
-        assert (cutting.asked, discoveries.count) == (["buy"], 0)
-        door.receive = not_the_first
-        other = door.client(retries=1)
-        await other.notify.tell()
-        await until(lambda: cutting.asked == ["buy", "tell"])
-
-
-@pytest.mark.one_peer
-@pytest.mark.parametrize("knows", ["answers nothing", "knows no such method"])
-async def test_a_server_that_does_not_say_what_may_be_repeated(
-    network: Network, again: dict[str, Any], knows: str
-) -> None:
-    """Nothing is repeated, and the error says what happened."""
-    heard: list[str] = []
-
-    async def script(raw: RawPeer) -> None:
-        message = await raw.receive()
-        if message is not None:
-            heard.append(message["method"])
-            if message["method"] == "rpc.discover" and knows == "knows no such method":
-                raw.send({"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "no"}})
-                await raw.receive()
-        raw.close()
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client(retries=2, **again)
-        with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
-            await client.price()
-    assert heard == ["price", *["rpc.discover"] * (3 if knows == "answers nothing" else 1)]
-
-
-@pytest.mark.fake_time
-async def test_a_server_that_says_nothing_of_what_may_be_repeated(door: Door, fake_time: FakeTimeLoop) -> None:
-    async with door.serving(Cutting(cuts=1).server):
-        client = door.client(retries=1)
-        call = client.submit.price(timeout=5)
-        await until(lambda: client.state == "connected")
-        door.accept = RawPeer
-        with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
-            await call
-        assert fake_time.time() == 5
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("retry", ["all", "idempotent"])
-async def test_streams_are_never_repeated(network: Network, again: dict[str, Any], retry: Any) -> None:
-    cutting = Cutting(cuts=2)
-    async with network.client(cutting.server, retries=5, retry=retry, **again) as client:
+        assert await endpoint.client(retries=2, retry="all", **again).buy() == "bought"
+        assert cutting.asked == ["buy"] * 3
 
         async def values() -> AsyncIterator[int]:
             yield 1
 
-        with pytest.raises(ConnectionLost):
-            await anext(client.stream.items())
-        with pytest.raises(ConnectionLost):
-            await client.total(values())
-        assert cutting.asked == ["items", "total"]
-        assert await client.total(values()) == 1
+        for retry in ("all", "idempotent"):  # streams are never repeated
+            cutting.asked.clear()
+            cutting.cuts = 2
+            other = endpoint.client(retries=5, retry=retry, **again)
+            with pytest.raises(ConnectionLost):
+                await anext(other.stream.items())
+            with pytest.raises(ConnectionLost):
+                await other.total(values())
+            assert cutting.asked == ["items", "total"]
 
 
-@pytest.mark.fake_time
-async def test_repeating_ends_with_the_time_out(door: Door, fake_time: FakeTimeLoop) -> None:
-    door.receive = door.refuse
-    client = door.client(retries=1000, timeout=10)
-    with pytest.raises((ConnectFailed, CallTimeout)):
-        await client.work()
-    assert 9 <= fake_time.time() <= 10
-    assert len(door.attempts) < 20
+# -- pools and tokens -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.fake_time
@@ -873,8 +644,7 @@ async def test_a_wrong_token_is_told_at_once_and_not_tried_again_and_again(
     door: Door, states: States, caplog: pytest.LogCaptureFixture, fake_time: FakeTimeLoop
 ) -> None:
     tokens = ["another"]
-    server = Server(authenticate=lambda credentials: credentials.token in tokens or None)
-    server.add(lambda: "pong", name="ping")
+    server = ponging(authenticate=lambda credentials: credentials.token in tokens or None)
     caplog.set_level("WARNING", "rpcstream.client")
     async with door.serving(server), door.client(reconnect=DOUBLING, token="s3cret", on_state=states) as client:
         for _ in range(3):
@@ -889,6 +659,13 @@ async def test_a_wrong_token_is_told_at_once_and_not_tried_again_and_again(
         assert "no connection to memory: [-32005]" in caplog.text
         assert "attempt is made in 8 s" in caplog.text
         assert "s3cret" not in caplog.text
+        # A server that is just not there is no such fault: calls wait, and soon there is another attempt.
+        door.receive = door.refuse
+        await asyncio.sleep(5.5)
+        assert door.attempts[3:] == [24, 25]
+        with pytest.raises(CallTimeout, match="Connection refused"):
+            await client.ping(timeout=1)
+        door.receive = door.welcome
         tokens.append("s3cret")
         await states.reach("connected")
         assert await client.ping() == "pong"
@@ -897,67 +674,3 @@ async def test_a_wrong_token_is_told_at_once_and_not_tried_again_and_again(
         door.hang_up()
         await asyncio.sleep(30)
         assert len(of_client(caplog)) == 2
-
-
-@pytest.mark.fake_time
-async def test_a_fault_that_becomes_another_one(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    """A server that is just not there is no such fault: its calls wait, and soon there is another attempt."""
-    server = Server(token="right")
-    server.add(lambda: "pong", name="ping")
-    caplog.set_level("WARNING", "rpcstream.client")
-    async with door.serving(server), door.client(reconnect=DOUBLING, token="wrong") as client:
-        with pytest.raises(NotAuthenticated):
-            await client.ping()
-        door.receive = door.refuse
-        await asyncio.sleep(9.5)
-        assert door.attempts == [0, 8, 9]
-        with pytest.raises(CallTimeout, match="Connection refused"):
-            await client.ping(timeout=1)
-        assert len(of_client(caplog)) == 1
-
-
-@pytest.mark.fake_time
-async def test_a_call_that_waits_ends_long_pauses(door: Door, fake_time: FakeTimeLoop) -> None:
-    """Of a client that connects again by itself, and would make its next attempt in an hour."""
-    door.receive = door.refuse
-    patient = {"reconnect": Backoff(first=3600, longest=3600), "wait_for": 5}
-    async with door.serving(ponging()), door.client(**patient) as client:
-        await asyncio.sleep(1)
-        assert door.attempts == [0]
-        with pytest.raises(ConnectFailed, match=r"time to wait for one \(wait_for\); .*Connection refused"):
-            await client.ping()
-        assert fake_time.time() == 6
-        assert len(door.attempts) > 5
-        so_far = len(door.attempts)
-        await asyncio.sleep(100)  # nobody waits any more
-        assert len(door.attempts) <= so_far + 1
-        waiting = client.submit.ping()
-        await asyncio.sleep(0)
-        door.receive = door.welcome
-        assert await waiting == "pong"
-        assert fake_time.time() <= 107
-
-
-@pytest.mark.fake_time
-async def test_a_first_attempt_is_not_cut_short(door: Door, fake_time: FakeTimeLoop) -> None:
-    """A connection that takes its time is no reason to fail for those who would wait."""
-    for reconnect in (True, False):
-        door.receive = door.ignore
-        client = door.client(reconnect=reconnect, wait_for=1, connect_timeout=4)
-        began = fake_time.time()
-        with pytest.raises(ConnectFailed, match="could not connect within 4 s"):
-            await client.ping()
-        assert fake_time.time() - began == pytest.approx(4, abs=0.1)
-
-
-@pytest.mark.fake_time
-async def test_calls_that_wait_share_their_attempts(door: Door, fake_time: FakeTimeLoop) -> None:
-    door.receive = door.refuse
-    async with door.serving(ponging()):
-        client = door.client(wait_for=60)
-        tasks = [client.submit.ping() for _ in range(100)]
-        await asyncio.sleep(10)
-        assert len(door.attempts) < 50
-        door.receive = door.welcome
-        assert await asyncio.gather(*tasks) == ["pong"] * 100
-        assert len(door.inside) == 1

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import gc
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
-from PIL import Image
 
 from rpcstream import (
-    ConnectionLost,
     Context,
     InternalError,
     InvalidParams,
@@ -25,19 +20,18 @@ from rpcstream import (
     RpcError,
     Server,
 )
-from rpcstream.testing import memory_client
 
-from ..kit import LogLines, Network, RawPeer, StoppableServer, notification, request, until
+from ..kit import LogLines, Network, RawPeer, UsualServer, notification, request, until
 
 #: A generator of each kind, under these names.
 KINDS = ["sync", "async", "thread"]
 
 
-class Counting:
+class Counting(UsualServer):
     """A server that counts, in every way, and what became of its generators."""
 
-    def __init__(self, **options: Any) -> None:
-        self.server = Server(**options)
+    def __init__(self) -> None:
+        super().__init__()
         self.made: list[Any] = []
         self.closed = 0
 
@@ -63,14 +57,10 @@ class Counting:
                 await asyncio.sleep(0)
                 self.closed += 1
 
-        self.server.add(count, name="sync")
-        self.server.add(count_async, name="async")
-        self.server.add(count, name="thread", offload="thread")
-        self.server.add(count, name="ordered", ordered=True)
-
-        @self.server
-        def plain(value: Any) -> Any:
-            return value
+        self.add(count, name="sync")
+        self.add(count_async, name="async")
+        self.add(count, name="thread", offload="thread")
+        self.add(count, name="ordered", ordered=True)
 
 
 @pytest.fixture
@@ -86,9 +76,10 @@ def credit(n: Any, id: Any = 1) -> dict[str, Any]:
     return notification("$/credit", id=id, n=n)
 
 
+@pytest.mark.every_transport
 @pytest.mark.parametrize("kind", KINDS)
 async def test_never_more_than_was_permitted(network: Network, counting: Counting, kind: str) -> None:
-    async with network.raw(counting.server) as raw:
+    async with network.raw(counting) as raw:
         raw.call(kind, 7, stream=0)
         await raw.silence()
         raw.send(credit(2))
@@ -110,7 +101,7 @@ async def test_never_more_than_was_permitted(network: Network, counting: Countin
 async def test_the_end_needs_no_credit_and_every_id_may_have_a_stream(
     network: Network, counting: Counting, kind: str
 ) -> None:
-    async with network.raw(counting.server) as raw:
+    async with network.raw(counting) as raw:
         for permitted in (3, 4, 1000, 2**31, 2**53, 2**62):
             raw.call(kind, 3, stream=permitted)
             raw.send(credit(2**62))  # more than is counted; as good as any
@@ -129,52 +120,26 @@ async def test_the_end_needs_no_credit_and_every_id_may_have_a_stream(
 
 
 async def test_no_stream_was_asked_for(network: Network, counting: Counting) -> None:
-    async with network.raw(counting.server) as raw:
+    async with network.raw(counting) as raw:
         for kind in [*KINDS, "ordered"]:
             assert await raw.result(kind, 3) == [0, 1, 2]
             assert await raw.result(kind, 3, stream=None) == [0, 1, 2]
             assert await raw.result(kind, 0) == []
             assert (await raw.reply(kind, 3, 2))["error"] == {"code": 9, "message": "far enough", "data": 2}
-        assert counting.closed == 16
+            raw.send({"jsonrpc": "2.0", "method": kind, "params": [3], "stream": 3})  # a notification cannot stream
+        await until(lambda: counting.closed == 20)
+        await raw.silence()
 
 
-async def test_credit_is_for_a_stream_of_the_same_connection(network: Network, counting: Counting) -> None:
-    async with network.serve(counting.server) as endpoint:
-        one, other = await endpoint.raw(), await endpoint.raw()
-        one.call("sync", 2, stream=0)
-        other.call("async", 2, stream=0)
-        other.send(credit(1))
-        assert await other.receive() == item(0)
-        await one.silence()
-        one.cancel(1)
-        assert await one.code() == -32800
-        await other.silence()
-        other.send(credit(1))
-        assert await other.receive() == item(1)
-        await other.result()
-
-
-async def test_members_of_a_batch_may_stream(network: Network, counting: Counting) -> None:
-    async with network.raw(counting.server) as raw:
-        raw.send([request("sync", 2, id=1, stream=1), request("async", 2, id=2, stream=5), request("plain", 3, id=3)])
+async def test_streams_in_batches_and_in_the_order_of_calls(network: Network, counting: Counting) -> None:
+    async with network.raw(counting) as raw:
+        raw.send([request("sync", 2, id=1, stream=1), request("async", 2, id=2, stream=5), request("echo", 3, id=3)])
         items = await raw.receive_many(3)
         assert sorted(each["params"]["id"] for each in items) == [1, 2, 2]
         await raw.silence()
         raw.send([credit(1, id=1)])
         assert await raw.receive() == item(1, id=1)
         assert [each["result"] for each in await raw.receive()] == ["end", None, 3]
-
-
-async def test_a_notification_cannot_stream(network: Network, counting: Counting) -> None:
-    async with network.raw(counting.server) as raw:
-        for kind in KINDS:
-            raw.send({"jsonrpc": "2.0", "method": kind, "params": [3], "stream": 3})
-        await until(lambda: counting.closed == 3)
-        await raw.silence()
-
-
-async def test_it_keeps_its_place_in_the_order(network: Network, counting: Counting) -> None:
-    async with network.raw(counting.server) as raw:
         raw.send(request("ordered", 2, id=1, stream=1), request("ordered", 1, id=2, stream=5))
         assert await raw.receive() == item(0, id=1)
         await raw.silence()
@@ -186,8 +151,8 @@ async def test_it_keeps_its_place_in_the_order(network: Network, counting: Count
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_items_and_result(network: Network, counting: Counting, kind: str) -> None:
-    async with network.client(counting.server) as client:
+async def test_items_result_and_errors(network: Network, counting: Counting, kind: str) -> None:
+    async with network.client(counting) as client:
         for n in (0, 1, 15, 16, 17, 33, 300):
             counting.closed = 0
             stream = client.stream(kind, n)
@@ -199,41 +164,15 @@ async def test_items_and_result(network: Network, counting: Counting, kind: str)
             assert "ended" in repr(stream)
             assert counting.closed == 1
             assert await client.call(kind, n) == list(range(n))
-
-
-@pytest.mark.lasting
-async def test_rich_items(network: Network) -> None:
-    server = Server()
-    picture = Image.new("RGB", (5, 4), (1, 2, 3))
-    values: list[Any] = [2**64, -(2**100), [10**30, {"a": 2**65}], None, "ü\u2028", 1.5, {}, True, b"\x00\xff", 1 + 2j]
-
-    @server
-    async def arrays() -> AsyncIterator[NDArray[np.float32]]:
-        for n in range(3):
-            yield np.full((2, n), n, np.float32)
-
-    @server
-    def anything() -> Iterator[Any]:
-        yield from [*values, picture]
-
-    @server(offload="thread")
-    def large(n: int) -> Iterator[NDArray[np.uint8]]:
-        for each in range(n):
-            yield np.full(300_000, each, np.uint8)
-
-    async with network.client(server) as client:
-        got = [each async for each in client.stream.arrays()]
-        assert [(each.shape, each.dtype.str) for each in got] == [((2, n), "<f4") for n in range(3)]
-        *got, last = [each async for each in client.stream.anything()]
-        assert (got, last.tobytes()) == (values, picture.tobytes())
-        assert [int(each[-1]) async for each in client.stream.large(20)] == list(range(20))
-
-
-def faulty(fault: str) -> Iterator[Any]:
-    yield "short"
-    if fault == "fails":
-        raise KeyError("secret")
-    yield {"too large": "x" * 2000, "no JSON": object(), "another type": 5}[fault]
+        for fail_at in (0, 1, 40):  # behind the items before it
+            got = []
+            with pytest.raises(RpcError, match="far enough") as caught:
+                async for each in client.stream(kind, 50, fail_at):
+                    got.append(each)
+            assert (caught.value.code, caught.value.data) == (9, fail_at)
+            assert got == list(range(fail_at))
+        with pytest.raises(InvalidParams, match="'n'"):
+            await anext(client.stream(kind))
 
 
 #: What is wrong with the second item, what its reader is told, and what is logged.
@@ -249,6 +188,12 @@ FAULTS: dict[str, tuple[type[Exception], str, str]] = {
 async def test_an_item_that_is_none_ends_its_stream(network: Network, errors: LogLines, fault: str) -> None:
     error, told, logged = FAULTS[fault]
     server = Server(limits=Limits(max_message_size=1000))
+
+    def faulty(fault: str) -> Iterator[Any]:
+        yield "short"
+        if fault == "fails":
+            raise KeyError("secret")
+        yield {"too large": "x" * 2000, "no JSON": object(), "another type": 5}[fault]
 
     def typed(fault: str) -> Iterator[str]:
         yield from faulty(fault)
@@ -291,63 +236,26 @@ async def test_an_item_that_its_reader_does_not_take(network: Network) -> None:
         assert await client.call("rpc.ping") == "pong"
 
 
-async def test_generators_in_another_process() -> None:
-    server = Server(processes=1)
-    server.add(difflib.unified_diff, name="diff", offload="process")
-    old, new = ["a", "b", "c"], ["a", "c", "d"]
-    lines = list(difflib.unified_diff(old, new, "old", "new"))
-    async with memory_client(server) as client:
-        assert [each async for each in client.stream.diff(old, new, "old", "new")] == lines
-        assert await client.diff(old, new, "old", "new") == lines
-        async for each in client.stream.diff(old, new, "old", "new"):
-            assert each == lines[0]
-            break
-        assert await client.call("rpc.ping") == "pong"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-async def test_an_error_comes_behind_the_items_before_it(network: Network, counting: Counting, kind: str) -> None:
-    async with network.client(counting.server) as client:
-        for fail_at in (0, 1, 40):
-            got = []
-            with pytest.raises(RpcError, match="far enough") as caught:
-                async for each in client.stream(kind, 50, fail_at):
-                    got.append(each)
-            assert (caught.value.code, caught.value.data) == (9, fail_at)
-            assert got == list(range(fail_at))
-        assert counting.closed == 3
-
-
-async def test_wrong_arguments_of_a_stream(network: Network, counting: Counting) -> None:
-    async with network.client(counting.server) as client:
-        for kind in KINDS:
-            with pytest.raises(InvalidParams, match="'n'"):
-                await anext(client.stream(kind))
-        assert counting.made == []
-
-
 @pytest.mark.parametrize("value", [3, [1, 2], [], None])
 async def test_a_method_that_does_not_stream_has_its_result_as_its_one_item(
     network: Network, counting: Counting, value: Any
 ) -> None:
-    async with network.client(counting.server) as client:
-        stream = client.stream.plain(value)
+    async with network.client(counting) as client:
+        stream = client.stream.echo(value)
         assert [item async for item in stream] == [value]
         assert stream.result == value
         with pytest.raises(TypeError):
-            [item async for item in client.stream_request("plain", [value], returns=dict[str, int])]
+            [item async for item in client.stream_request("echo", [value], returns=dict[str, int])]
 
 
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_slow_reader_slows_its_producer_alone(network: Network, counting: Counting, kind: str) -> None:
-    async with network.client(counting.server) as client:
+    async with network.client(counting) as client:
         slow = client.stream(kind, 1000)
         assert await anext(slow) == 0
-        for n in range(50):
-            assert await client.plain(n) == n
         assert [each async for each in client.stream.sync(100)] == list(range(100))
-        assert await asyncio.gather(*(client.plain(n) for n in range(50))) == list(range(50))
+        assert await asyncio.gather(*(client.echo(n) for n in range(50))) == list(range(50))
         produced = len(counting.made) - 100
         assert produced <= 16 + 1 + 1, "a window, what was read, and one ahead"
         assert [each async for each in slow] == list(range(1, 1000))
@@ -379,6 +287,12 @@ async def _open_only(stream: Any) -> None:
         pass
 
 
+async def _never_begin(stream: Any) -> None:
+    await stream.aclose()
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
 async def _cancel(stream: Any) -> None:
     async def read() -> None:
         async for _ in stream:
@@ -401,52 +315,51 @@ async def _drop_in_a_thread(stream: Any) -> None:
 
 
 @pytest.mark.lasting
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("way", [_break, _close, _leave, _open_only, _cancel, _drop_in_a_thread])
+@pytest.mark.parametrize("kind", [*KINDS, "stalls"])
+@pytest.mark.parametrize("way", [_break, _close, _leave, _open_only, _never_begin, _cancel, _drop_in_a_thread])
 async def test_breaking_off_stops_the_generator(
     network: Network, counting: Counting, kind: str, way: Callable[[Any], Any]
 ) -> None:
-    async with network.client(counting.server) as client:
-        await way(client.stream(kind, 10**9))
-        gc.collect()
-        assert await client.plain("still there") == "still there"
-        await network.finished()
-        await until(lambda: counting.closed == bool(counting.made))
-        made = len(counting.made)
-        assert await client.plain("still there") == "still there"
-        assert (len(counting.made), counting.closed) == (made, bool(made))
-
-
-async def test_a_stream_that_was_never_begun(network: Network, counting: Counting) -> None:
-    async with network.client(counting.server) as client:
-        stream = client.stream.sync(10)
-        await stream.aclose()
-        with pytest.raises(StopAsyncIteration):
-            await anext(stream)
-        client.stream.sync(10)
-        assert await client.plain(1) == 1
-        assert counting.made == []
-
-
-async def test_cancelling_the_reader_of_a_stream_without_items(network: Network, counting: Counting) -> None:
-    @counting.server
-    async def stalls() -> AsyncIterator[int]:
+    @counting
+    async def stalls(n: int) -> AsyncIterator[int]:
         try:
-            yield 0
+            for each in range(4):
+                counting.made.append(each)
+                yield each
             await asyncio.Event().wait()
         finally:
             counting.closed += 1
 
-    async with network.client(counting.server) as client:
-        await _cancel(client.stream.stalls())
+    async with network.client(counting) as client:
+        await way(client.stream(kind, 10**9))
         gc.collect()
-        await until(lambda: counting.closed == 1)
+        assert await client.echo("still there") == "still there"
+        await network.finished()
+        await until(lambda: counting.closed == bool(counting.made))
+        made = len(counting.made)
+        assert await client.echo("still there") == "still there"
+        assert (len(counting.made), counting.closed) == (made, bool(made))
 
 
+@pytest.mark.every_transport
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_lost_connection_stops_the_generator(network: Network, counting: Counting, kind: str) -> None:
-    async with network.serve(counting.server) as endpoint:
+async def test_a_lost_connection_or_a_cancel_stops_the_generator(
+    network: Network, counting: Counting, kind: str
+) -> None:
+    async with network.serve(counting) as endpoint:
         raw, other = await endpoint.raw(), await endpoint.raw()
+        raw.call(kind, 10**9, stream=2)
+        await raw.receive_many(2)
+        raw.cancel(1)
+        assert await raw.code() == -32800
+        assert counting.closed == 1
+        raw.send(credit(100))
+        await raw.silence()
+        raw.send([request(kind, 10**9, id=5, stream=2), notification("$/cancelRequest", id=5)])
+        while not isinstance(message := await raw.receive(), list):
+            assert message["method"] == "$/item"
+        assert message[0]["error"]["code"] == -32800
+        counting.closed, counting.made = 0, []
         raw.call(kind, 10**9, stream=3)
         await raw.receive_many(3)
         await network.lose(raw)
@@ -462,7 +375,7 @@ async def test_a_peer_that_says_nothing_more_permits_nothing_more(
     network: Network, counting: Counting, kind: str
 ) -> None:
     """The items that were permitted still come; then the call ends without an error."""
-    async with network.raw(counting.server) as raw:
+    async with network.raw(counting) as raw:
         raw.send(request(kind, 2, id=1, stream=2), request(kind, 10, id=2, stream=3))
         raw.end()
         messages = await raw.rest()
@@ -475,22 +388,7 @@ async def test_a_peer_that_says_nothing_more_permits_nothing_more(
         assert counting.closed == 2
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_cancelled_on_the_wire(network: Network, counting: Counting, kind: str) -> None:
-    async with network.raw(counting.server) as raw:
-        raw.call(kind, 10**9, stream=2)
-        await raw.receive_many(2)
-        raw.cancel(1)
-        assert await raw.code() == -32800
-        assert counting.closed == 1
-        raw.send(credit(100))
-        await raw.silence()
-        raw.send([request(kind, 10**9, id=5, stream=2), notification("$/cancelRequest", id=5)])
-        while not isinstance(message := await raw.receive(), list):
-            assert message["method"] == "$/item"
-        assert message[0]["error"]["code"] == -32800
-
-
+@pytest.mark.once
 async def test_a_thread_in_the_middle_of_a_step(network: Network) -> None:
     """It cannot be interrupted, and is closed when that step is done: once, and not before."""
     server = Server()
@@ -528,42 +426,7 @@ async def test_a_thread_in_the_middle_of_a_step(network: Network) -> None:
             assert steps == ["in the middle", "cancelled: True", "closed"]
 
 
-async def test_a_thread_that_waits_for_its_turn(network: Network) -> None:
-    """Broken off while the step has no thread yet: the step is not run, the generator is closed all the same."""
-    server = Server(threads=1)
-    go = threading.Event()
-    steps: list[str] = []
-
-    @server(offload="thread")
-    def items() -> Iterator[int]:
-        try:
-            for n in range(10):
-                steps.append(f"made {n}")
-                yield n
-        finally:
-            steps.append("closed")
-
-    @server(offload="thread")
-    def block() -> None:
-        steps.append("blocked")
-        assert go.wait(20)
-
-    async with network.raw(server) as raw:
-        raw.call("items", stream=0)
-        await until(lambda: steps == ["made 0"])
-        raw.call("block", id=2)
-        await until(lambda: steps == ["made 0", "blocked"])
-        raw.send(credit(1))
-        assert await raw.receive() == item(0)
-        await raw.silence()
-        raw.cancel(1)
-        await raw.silence()
-        go.set()
-        replies = {each["id"]: each for each in await raw.receive_many(2)}
-        assert replies[1]["error"]["code"] == -32800
-        assert steps == ["made 0", "blocked", "closed"]
-
-
+@pytest.mark.once
 async def test_an_error_while_closing(network: Network, errors: LogLines) -> None:
     server = Server()
 
@@ -586,22 +449,31 @@ async def test_an_error_while_closing(network: Network, errors: LogLines) -> Non
     errors.expect("while closing", times=2)
 
 
-async def test_drain_lets_streams_end(network: Network, counting: Counting) -> None:
-    async with StoppableServer(network, counting.server) as stopping:
-        client = stopping.endpoint.client()
-        stream = client.stream("async", 100)
-        assert await anext(stream) == 0
-        stopping.stop()
-        await network.draining()
-        assert [each async for each in stream] == list(range(1, 100))
+DEEP = b'{"jsonrpc":"2.0","method":"$/item","params":{"id":%d,"value":' + b"[" * 200 + b"]" * 200 + b"}}"
+
+#: What a server sends for a stream of 16 items, what the reader gets of it, and the error that ends it.
+WRONG: dict[str, tuple[Callable[[int], list[Any]], list[Any], type[Exception], str]] = {
+    "more than was permitted": (
+        lambda id: [item(n, id) for n in range(19)],
+        list(range(16)),
+        InvalidRequest,
+        "credit",
+    ),
+    "no value": (lambda id: [notification("$/item", id=id)], [], InternalError, "cannot be read"),
+    "no array": (lambda id: [item({"$type": "ndarray", "dtype": "<f4"}, id)], [], InternalError, "cannot be read"),
+    "too deep": (lambda id: [DEEP % id], [], InternalError, "cannot be read"),
+}
 
 
-async def test_more_items_than_were_permitted(network: Network) -> None:
+@pytest.mark.parametrize("wrong", WRONG)
+async def test_items_that_are_wrong_end_their_stream_alone(network: Network, wrong: str) -> None:
+    items, expected, error, reason = WRONG[wrong]
     heard: list[Any] = []
 
     async def script(raw: RawPeer) -> None:
         asked = await raw.receive()
-        raw.send(*[item(n, id=asked["id"]) for n in range(asked["stream"] + 3)])
+        assert asked["stream"] == 16
+        raw.send(*items(asked["id"]))
         heard.append(await raw.receive())
         raw.answer(asked, "late")
         raw.send(item(7, id=asked["id"]))
@@ -609,52 +481,15 @@ async def test_more_items_than_were_permitted(network: Network) -> None:
 
     async with network.scripted(script) as endpoint:
         client = endpoint.client()
-        stream = client.stream.many()
-        got = []
-        with pytest.raises(InvalidRequest, match="credit"):
-            await anext(stream)
-            await until(lambda: heard)
+        stream, got = client.stream.items(), []
+        with pytest.raises(error, match=reason):
+            if expected:
+                got.append(await anext(stream))
+                await until(lambda: heard)
             async for each in stream:
                 got.append(each)
-        assert got == list(range(1, 16))
-        assert heard[0]["method"] == "$/cancelRequest"
-        assert await client.next() == "fine"
-        assert client.replies_dropped >= 2
-
-
-@pytest.mark.parametrize("broken", [{}, {"value": {"$type": "ndarray", "dtype": "<f4"}}, {"value": "deep"}])
-async def test_an_item_that_cannot_be_read(network: Network, broken: dict[str, Any]) -> None:
-    heard: list[Any] = []
-
-    async def script(raw: RawPeer) -> None:
-        asked = await raw.receive()
-        if broken.get("value") == "deep":
-            start = b'{"jsonrpc":"2.0","method":"$/item","params":{"id":%d,"value":' % asked["id"]
-            raw.send(start + b"[" * 200 + b"]" * 200 + b"}}")
-        else:
-            raw.send(notification("$/item", id=asked["id"], **broken))
-        heard.append(await raw.receive())
-        raw.answer(await raw.receive(), "fine")
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client()
-        with pytest.raises(InternalError, match="cannot be read"):
-            await anext(client.stream.items())
+        assert got == expected
         await until(lambda: heard)
         assert heard[0]["method"] == "$/cancelRequest"
         assert await client.next() == "fine"
-
-
-async def test_a_connection_that_is_lost_in_the_middle(network: Network) -> None:
-    async def script(raw: RawPeer) -> None:
-        asked = await raw.receive()
-        raw.send(item(0, id=asked["id"]), item(1, id=asked["id"]))
-        raw.end()
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client()
-        got = []
-        with pytest.raises(ConnectionLost, match="'items'"):
-            async for each in client.stream.items():
-                got.append(each)
-        assert got == [0, 1]
+        assert client.replies_dropped >= 2

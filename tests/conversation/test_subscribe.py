@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import AsyncClient, Backoff, ConnectionLost, InternalError, InvalidParams, Limits, Server, ServerBusy
+from rpcstream import Backoff, ConnectionLost, InvalidParams, Limits, Server, ServerBusy
 
-from ..kit import Network, RawPeer, StoppableServer, notification, request, until
+from ..kit import Network, StoppableServer, until
 from ..kit.matrix import cut_connections
-from ..kit.memory import join
 
 pytestmark = [pytest.mark.lasting, pytest.mark.own_subscribers]
 
@@ -39,10 +37,6 @@ def make_server(**options: Any) -> Server:
         return server.publish(topic, value, retain=retain)
 
     return server
-
-
-def event(topic: Any, value: Any) -> dict[str, Any]:
-    return notification("$/event", topic=topic, value=value)
 
 
 async def take(events: Any, count: int) -> list[Any]:
@@ -136,34 +130,6 @@ async def test_readers_of_a_topic_share_one_subscription(network: Network) -> No
         assert await client.tell("a", 4) == 0
 
 
-async def test_readers_that_begin_together_share_one_connection_of_the_pool(network: Network) -> None:
-    server = make_server()
-    async with network.client(server, pool=3) as client:
-        readers = [client.subscribe(topic) for topic in "aaabbb"]
-        await asyncio.gather(*(reader.__aenter__() for reader in readers))
-        await asyncio.gather(*(client.tell("nobody's", "other calls") for _ in range(20)))
-        assert dict(server.topics) == {"a": 1, "b": 1}
-        assert (server.publish("a", 1), server.publish("b", 2)) == (1, 1)
-        assert await asyncio.gather(*map(anext, readers)) == [1, 1, 1, 2, 2, 2]
-        await asyncio.gather(*(reader.aclose() for reader in readers))
-        await until(lambda: not server.topics)
-
-
-async def test_a_reader_joins_while_another_leaves(network: Network) -> None:
-    server = make_server()
-    async with network.client(server) as client:
-        first = client.subscribe("a")
-        await first.__aenter__()
-        for number in range(20):
-            second = client.subscribe("a")
-            await asyncio.gather(first.aclose(), second.__aenter__())
-            assert server.publish("a", number) == 1
-            assert await anext(second) == number
-            first = second
-        await first.aclose()
-        await until(lambda: not server.topics)
-
-
 async def test_each_reader_is_given_each_event_once(network: Network) -> None:
     server = make_server()
     async with network.client(server) as client, client.subscribe("a.*") as wide, client.subscribe("a.*") as too:
@@ -190,16 +156,6 @@ async def test_each_reader_is_given_each_event_once(network: Network) -> None:
         assert await client.tell("a.b", 9) == 0
 
 
-async def test_what_waits_when_a_subscription_ends_is_not_lost_for_the_others(network: Network) -> None:
-    server = make_server()
-    async with network.raw(server) as raw:
-        publish = [request("tell", "a.b", number, id=number) for number in range(5)]
-        raw.send(request("rpc.subscribe", "a.b"), request("rpc.subscribe", "a.*"), *publish)
-        raw.send(request("rpc.unsubscribe", "a.b", id="bye"), request("rpc.ping", id="end"))
-        messages = await raw.receive_many(2 + 5 + 2 + 5)
-        assert [each["params"]["value"] for each in messages if "method" in each] == [0, 1, 2, 3, 4]
-
-
 async def test_last_values_are_for_whoever_subscribes_later(network: Network) -> None:
     server = make_server()
     async with network.serve(server) as endpoint:
@@ -216,32 +172,6 @@ async def test_last_values_are_for_whoever_subscribes_later(network: Network) ->
                     assert await anext(again) is None, "the connection had the last value already"
         async with client.subscribe("state.>") as events:
             assert await anext(events) == "on"
-
-
-async def test_readers_come_and_go_while_events_come(network: Network) -> None:
-    """A subscriber gets what is published between its begin and its end, in order, each event once."""
-    server = make_server()
-
-    async def read(client: AsyncClient, topic: str, count: int) -> None:
-        async with client.subscribe(topic).with_topics() as events:
-            seen = [value for _, value in await take(events, count)]
-        assert seen == list(range(seen[0], seen[0] + count)), topic
-
-    async def publish() -> None:
-        number = 0
-        while True:
-            server.publish("a.b", number)
-            number += 1
-            await asyncio.sleep(0)
-
-    async with network.client(server) as client:
-        publishing = asyncio.create_task(publish())
-        for count in range(1, 8):
-            topics = ("a.b", "a.*", ">", "*.b", "a.b", "a.>")
-            await asyncio.gather(*(read(client, topic, count * 3) for topic in topics))
-        publishing.cancel()
-        await asyncio.wait([publishing])
-        await until(lambda: not server.topics)
 
 
 @pytest.mark.parametrize("topic", ["a.b", "a.*"])
@@ -316,51 +246,6 @@ async def test_what_makes_no_sense_or_is_refused(network: Network) -> None:
         assert await client.tell("a", 1) == 0
         async with client.subscribe("b"):
             assert dict(server.topics) == {"b": 1}
-
-
-async def test_topics_that_are_none_and_topics_without_end(network: Network) -> None:
-    deep = ".".join("*" * 32)
-    topics = ["*", ">", "a.*", "a.>", deep, deep[:-1] + ">", "." * 100_000, "rpc.a", "", "a"]
-
-    async def script(raw: RawPeer) -> None:
-        for _ in range(3):
-            raw.answer(await raw.receive(), {})
-        raw.send(*(event(topic, number) for number, topic in enumerate(topics)), event("a.end", "end"))
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client()
-        async with client.subscribe("a.*") as one, client.subscribe(deep) as two, client.subscribe("*.>") as three:
-            assert await take(one, 3) == [2, 3, "end"]
-            assert await take(two, 1) == [4]
-            assert await take(three, 6) == [2, 3, 4, 5, 6, "end"]
-
-
-async def test_what_comes_before_the_reply_is_for_those_who_have_theirs(network: Network) -> None:
-    """It comes for another subscription, and would stop when that ends: the new reader would have a gap."""
-
-    async def script(raw: RawPeer) -> None:
-        raw.answer(await raw.receive(), {})
-        asked = await raw.receive()
-        reply = {"jsonrpc": "2.0", "id": asked["id"], "result": {}}
-        raw.send(event("a.b", 1), event("a.b", 2), reply, event("a.b", 4))
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client()
-        async with client.subscribe("a.b") as one, client.subscribe("a.*") as two:
-            assert await take(one, 3) == [1, 2, 4]
-            assert await anext(two) == 4
-
-
-async def test_broken_values_are_raised_with_their_own_topic(network: Network) -> None:
-    async def script(raw: RawPeer) -> None:
-        raw.answer(await raw.receive(), {})
-        raw.send(notification("$/event", topic="a.b"), event("a.b", {"$type": "bytes"}), event("a.b", "good"))
-
-    async with network.scripted(script) as endpoint, endpoint.client().subscribe("a.*").with_topics() as events:
-        for _ in range(2):
-            with pytest.raises(InternalError):
-                await anext(events)
-        assert await anext(events) == ("a.b", "good")
 
 
 @pytest.mark.one_peer
@@ -449,39 +334,3 @@ async def test_a_server_that_stops_and_a_client_that_closes_then(network: Networ
             await client.close()
         (outcome,) = await asyncio.gather(task, return_exceptions=True)
         assert isinstance(outcome, StopAsyncIteration if reconnect else ConnectionLost)
-
-
-class OneEvent(asyncio.Protocol):
-    """A server that answers every request, and a subscription with its topic as the first event."""
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        for line in data.splitlines():
-            request = orjson.loads(line)
-            params = {**request["params"], "value": request["params"]["topic"]}
-            for message in ({"id": request["id"], "result": True}, {"method": "$/event", "params": params}):
-                self.transport.write(orjson.dumps({"jsonrpc": "2.0", **message}) + b"\n")
-
-
-def test_readers_in_an_event_loop_that_is_over_are_left_behind() -> None:
-    async def connect(make_stream: Any) -> Any:
-        stream = make_stream()
-        join(stream, OneEvent())
-        return stream
-
-    client = AsyncClient("memory", connect=connect, reconnect=True)
-    left_open = []
-
-    async def read(topic: str) -> Any:
-        events = client.subscribe(topic)
-        left_open.append(events)
-        return await anext(events)
-
-    topics = ["a", "b", "a"]
-    assert [asyncio.run(read(topic)) for topic in topics] == topics
-    assert [events.reconnects for events in left_open] == [0, 0, 0]
-    assert asyncio.run(client.call("anything", topic="x")) is True
-    asyncio.run(left_open[0].aclose())
-    asyncio.run(client.close())

@@ -14,6 +14,14 @@ from rpcstream.errors import error_from_wire
 
 from ..kit import TRANSPORTS, RawPeer
 
+TOKEN = "a-secret-of-tests"
+
+
+@functools.cache
+def kept_server(name: str, token: str | None = None) -> Server:
+    """A server for one method of this name after the other: to make one takes longer than all that is done with it."""
+    return Server(token=token)
+
 
 def bind(function: Callable[..., Any], params: Any, **options: Any) -> Any:
     """What the function returns for these params, or for a line of bytes.
@@ -27,8 +35,8 @@ def bind(function: Callable[..., Any], params: Any, **options: Any) -> Any:
     def it(*args: Any, **kwargs: Any) -> None:
         returned.append(function(*args, **kwargs))
 
-    server = Server(**options)
-    server.add(it, name="it", check_result=False)
+    server = Server(**options) if options else kept_server("it")
+    server.add(it, name="it", check_result=False, replace=True)
     line = params if isinstance(params, bytes) else orjson.dumps({"params": params})
 
     async def run() -> Any:
@@ -55,10 +63,9 @@ async def document_of(server: Server, token: str | None = None, **params: Any) -
     return {**document, "methods": {each["name"]: each for each in document["methods"]}}
 
 
-def described(function: Any, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def described(function: Any, *, name: str = "it", **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """How a method is described, and the schemas that the description refers to."""
-    token = "a-secret-of-tests"
-    server = Server(token=token)
-    server.add(function, **{"name": "it", **options})
-    document = asyncio.run(document_of(server, token))
-    return document["methods"][options.get("name", "it")], document["components"]["schemas"]
+    server = kept_server(name, TOKEN)
+    server.add(function, name=name, replace=True, **options)
+    document = asyncio.run(document_of(server, TOKEN))
+    return document["methods"][name], document["components"]["schemas"]

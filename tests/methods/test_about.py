@@ -1,17 +1,22 @@
-"""Tags, errors, examples and deprecations: checked at registration, and described."""
+"""What the document of `rpc.discover` says of methods: options, examples, docstrings; and how it is given."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import functools
+import inspect
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import Example, NotPermitted, RegistrationError, RpcError, Server
+from rpcstream import AsyncClient, Context, Example, Limits, NotPermitted, RegistrationError, RpcError, Server
+from rpcstream.testing import memory_client
 
 from .calling import described as described_there
 from .calling import document_of
@@ -42,16 +47,15 @@ async def total(numbers: AsyncIterator[int]) -> int:
     return sum([number async for number in numbers])
 
 
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
 def test_examples_stand_as_they_go_over_the_wire() -> None:
-    examples = [
-        Example({"a": 1, "b": 2}, 3, name="two numbers", description="Both are given."),
-        Example([2**70], 2**70 + 1),
-        Example([5]),
-    ]
+    examples = [Example({"a": 1, "b": 2}, 3, name="two numbers", description="Both."), Example([2**70], 2**70 + 1)]
     assert described(add, examples=examples)["examples"] == [
         {
             "name": "two numbers",
-            "description": "Both are given.",
+            "description": "Both.",
             "params": [{"name": "a", "value": 1}, {"name": "b", "value": 2}],
             "result": {"name": "result", "value": 3},
         },
@@ -60,46 +64,21 @@ def test_examples_stand_as_they_go_over_the_wire() -> None:
             "params": [{"name": "a", "value": 2**70}],
             "result": {"name": "result", "value": 2**70 + 1},
         },
-        {"name": "example 3", "params": [{"name": "a", "value": 5}]},
     ]
-
-
-def test_rich_values_streams_and_further_arguments_in_examples() -> None:
     photo = Image.new("L", (2, 1))
     example = Example([photo, Box((1, 2), np.zeros(2, "u1")), 0.5, 2], np.zeros((2, 3), "<f4"))
-    (made,) = described(look, examples=[example])["examples"]
+    named = Example({"photo": photo, "box": Box((1, 2)), "title": "x"})
+    made, other = described(look, examples=[example, named])["examples"]
     assert [each["name"] for each in made["params"]] == ["photo", "box", "more", "more"]
     assert made["params"][0]["value"]["$type"] == "image"
     assert made["params"][1]["value"]["corner"] == [1, 2]
     assert made["params"][1]["value"]["picture"]["dtype"] == "|u1"
     assert made["result"]["value"]["shape"] == [2, 3]
-    named = Example({"photo": photo, "box": Box((1, 2)), "title": "x"})
-    assert described(look, examples=[named])["examples"][0]["params"][-1] == {"name": "title", "value": "x"}
+    assert other["params"][-1] == {"name": "title", "value": "x"}
     (made,) = described(count, examples=[Example([2], [0, 1])])["examples"]
     assert made["result"] == {"name": "result", "value": [0, 1]}
-    (made,) = described(total, examples=[Example([[1, 2]], 3)])["examples"]
-    assert made["params"] == [{"name": "numbers", "value": [1, 2]}]
-
-
-@pytest.mark.parametrize(
-    ("function", "example", "reason"),
-    [
-        (add, Example({"a": "x"}), "the example 'example 1' does not fit: .*a: expected an integer"),
-        (add, Example({"a": 1, "c": 1}), "unexpected 'c'|unknown"),
-        (add, Example([1, 2, 3]), "at most 2"),
-        (add, Example([]), "missing 'a'"),
-        (add, Example([1], "x"), "the result is not what the return hint says"),
-        (count, Example([2], ["x"]), "the result is not what the return hint says"),
-        (count, Example([2], 5), "not iterable"),
-        (add, Example([object()]), "cannot be sent"),
-        (look, Example([1, Box((1, 2))]), "expected an image"),
-        (lambda x: x, Example([b"\0" * 100_000]), "has 1.* bytes as JSON, and may have 65536"),
-        (add, {"a": 1}, "examples are Example"),
-    ],
-)
-def test_an_example_that_does_not_fit_is_refused(function: Any, example: Any, reason: str) -> None:
-    with pytest.raises(RegistrationError, match=f"^m: .*(?:{reason})"):
-        described(function, examples=[example])
+    (made,) = described(total, examples=[Example([[1, 2]])])["examples"]
+    assert made == {"name": "example 1", "params": [{"name": "numbers", "value": [1, 2]}]}
 
 
 class Full(RpcError):
@@ -112,6 +91,29 @@ class OfRow(RpcError):
         super().__init__(42, f"row {row}")
 
 
+def old() -> None: ...
+
+
+old.__deprecated__ = "since 2"  # type: ignore[attr-defined]  # as `warnings.deprecated` does (PEP 702)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "said"),
+    [
+        (add, {}, {"tags": None, "deprecated": None, "x-deprecated": None}),
+        (add, {"deprecated": True}, {"deprecated": True, "x-deprecated": None}),
+        (add, {"deprecated": "use plus"}, {"deprecated": True, "x-deprecated": "use plus"}),
+        (old, {}, {"deprecated": True, "x-deprecated": "since 2"}),
+        (add, {"name": "math.plus.add"}, {"tags": [{"name": "math"}]}),
+        (add, {"name": "math.add", "tags": ["b", "a", "b"]}, {"tags": [{"name": "b"}, {"name": "a"}]}),
+        (add, {"name": "math.add", "tags": ()}, {"tags": None}),
+    ],
+)
+def test_what_options_say(function: Any, options: dict[str, Any], said: dict[str, Any]) -> None:
+    found = described(function, **options)
+    assert {name: found.get(name) for name in said} == said
+
+
 def test_errors_that_are_declared_stand_before_those_of_the_framework() -> None:
     errors = described(add, errors=[RpcError(404, "Not found"), Full, OfRow(3), NotPermitted])["errors"]
     assert errors == [
@@ -122,51 +124,40 @@ def test_errors_that_are_declared_stand_before_those_of_the_framework() -> None:
         {"code": -32602, "message": "Invalid params"},
         {"code": -32603, "message": "Internal error"},
     ]
-    assert {each["code"] for each in described(total, allow="ann")["errors"]} == {
-        *(-32602, -32603, -32002, -32003, -32800, -32006)
-    }
-
-
-def test_what_is_said_of_the_deprecation() -> None:
-    def old() -> None: ...
-
-    assert "deprecated" not in described(add)
-    assert described(add, deprecated=True)["deprecated"] is True
-    assert "x-deprecated" not in described(add, deprecated=True)
-    assert described(add, deprecated="use plus")["x-deprecated"] == "use plus"
-    old.__deprecated__ = "since 2"  # type: ignore[attr-defined]  # as `warnings.deprecated` does (PEP 702)
-    assert (described(old)["deprecated"], described(old)["x-deprecated"]) == (True, "since 2")
-
-
-def test_tags_are_given_or_the_first_part_of_the_name() -> None:
-    assert "tags" not in described(add)
-    assert described(add, name="math.plus.add")["tags"] == [{"name": "math"}]
-    assert described(add, name="math.add", tags=["sums", "integers", "sums"])["tags"] == [
-        {"name": "sums"},
-        {"name": "integers"},
-    ]
-    assert "tags" not in described(add, name="math.add", tags=())
+    codes = {each["code"] for each in described(total, allow="ann")["errors"]}
+    assert codes == {-32602, -32603, -32002, -32003, -32800, -32006}
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("function", "options", "reason"),
     [
-        ({"tags": "x"}, "tags must be a list"),
-        ({"tags": [""]}, "a tag is a string of 1 to 100 characters"),
-        ({"tags": ["x" * 101]}, "a tag is a string"),
-        ({"tags": ["x"] * 101}, "tags: at most 100, got 101"),
-        ({"errors": [404]}, "errors are RpcErrors"),
-        ({"errors": RpcError(1, "x")}, "errors must be a list"),
-        ({"errors": [OfRow]}, "errors: OfRow needs arguments"),
-        ({"errors": [RpcError(1.5, "x")]}, "errors: the code of an error is an integer"),
-        ({"errors": [RpcError(1, "x", object())]}, "the error 1 cannot be sent"),
-        ({"examples": Example()}, "examples must be a list"),
-        ({"deprecated": 1}, "deprecated must be"),
+        (add, {"examples": [Example({"a": "x"})]}, "the example 'example 1' does not fit: .*a: expected an integer"),
+        (add, {"examples": [Example({"a": 1, "c": 1})]}, ".*unexpected 'c'|.*unknown"),
+        (add, {"examples": [Example([1, 2, 3])]}, ".*at most 2"),
+        (add, {"examples": [Example([1], "x")]}, ".*the result is not what the return hint says"),
+        (count, {"examples": [Example([2], ["x"])]}, ".*the result is not what the return hint says"),
+        (count, {"examples": [Example([2], 5)]}, ".*not iterable"),
+        (add, {"examples": [Example([object()])]}, ".*cannot be sent"),
+        (lambda x: x, {"examples": [Example([b"\0" * 100_000])]}, ".*has 1.* bytes as JSON, and may have 65536"),
+        (add, {"examples": [{"a": 1}]}, "examples are Example"),
+        (add, {"examples": Example()}, "examples must be a list"),
+        (add, {"tags": "x"}, "tags must be a list"),
+        (add, {"tags": [""]}, "a tag is a string of 1 to 100 characters"),
+        (add, {"tags": ["x" * 101]}, "a tag is a string"),
+        (add, {"tags": ["x"] * 101}, "tags: at most 100, got 101"),
+        (add, {"errors": [404]}, "errors are RpcErrors"),
+        (add, {"errors": RpcError(1, "x")}, "errors must be a list"),
+        (add, {"errors": [OfRow]}, "errors: OfRow needs arguments"),
+        (add, {"errors": [RpcError(1.5, "x")]}, "errors: the code of an error is an integer"),
+        (add, {"errors": [RpcError(1, "x", object())]}, "the error 1 cannot be sent"),
+        (add, {"deprecated": 1}, "deprecated must be"),
+        (add, {"name": "x" * 1001}, ".*at most 1000 characters of Unicode"),
+        (add, {"name": "a\ud800"}, ".*at most 1000 characters of Unicode"),
     ],
 )
-def test_what_is_malformed_is_refused(options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(RegistrationError, match=f"^m: {reason}"):
-        described(add, **options)
+def test_what_cannot_be_said_is_refused(function: Any, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(RegistrationError, match=f"^(?:m: )?{reason}"):
+        described(function, **options)
 
 
 async def test_groups_and_batched_methods_take_them_too() -> None:
@@ -188,7 +179,252 @@ async def test_groups_and_batched_methods_take_them_too() -> None:
     assert methods["double"]["examples"][0]["result"]["value"] == 4
 
 
-@pytest.mark.parametrize("name", ["x" * 1001, "a\ud800"])
-def test_a_name_that_cannot_be_sent_or_is_too_long_is_refused(name: str) -> None:
-    with pytest.raises(RegistrationError, match="at most 1000 characters of Unicode"):
-        Server().add(add, name=name)
+# -- docstrings -------------------------------------------------------------------------------------------------------
+
+HEAD = "\nDetect objects.\n\nIt takes a while.\n"
+GOOGLE = """
+Args:
+    photo: the picture,
+        in colour.
+    gain (float, optional): how much
+    *more: others
+    **by_name: others by name
+
+Returns:
+    dict: the boxes
+
+Note:
+    Not for stars.
+"""
+NUMPY = """
+Parameters
+----------
+photo : Image
+    the picture,
+    in colour.
+gain, bias : float, optional
+    how much
+*more
+    others
+**by_name
+    others by name
+
+Returns
+-------
+dict
+    the boxes
+
+Notes
+-----
+Not for stars.
+"""
+SPHINX = """
+Not for stars.
+
+:param photo: the picture,
+    in colour.
+:param float gain: how much
+:type photo: Image
+:param more: others
+:param \\\\**by_name: others by name
+:returns: the boxes
+"""
+EPYTEXT = """
+@param photo: the picture,
+    in colour.
+@param gain: how much
+@param more: others
+@param by_name: others by name
+@return: the boxes
+"""
+
+
+def method(text: str | None) -> dict[str, Any]:
+    """How a method with this docstring is described."""
+
+    def it(photo: int, gain: int = 1, *more: int, a: int = 1, **by_name: int) -> int:
+        return 0
+
+    it.__doc__ = text
+    return described(it)
+
+
+@pytest.mark.parametrize("text", [GOOGLE, NUMPY, SPHINX, EPYTEXT], ids=["google", "numpy", "sphinx", "epytext"])
+def test_each_form_of_docstrings_is_read(text: str) -> None:
+    found = method(HEAD + text)
+    params = {each["name"]: each.get("description", "") for each in found["params"]}
+    assert found["summary"] == "Detect objects."
+    assert params["photo"].split() == ["the", "picture,", "in", "colour."]
+    assert (params["gain"], params["more"], params["by_name"]) == ("how much", "others", "others by name")
+    assert found["result"]["description"] == "the boxes"
+    assert found["description"].startswith("It takes a while.")
+    assert ("Not for stars." in found["description"]) == ("Not for stars." in text)
+    for section in ("picture", "the boxes", "Args", "Parameters", "param", "Returns", "@"):
+        assert section not in found["description"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Adds.",
+        "Adds.\n\nReturns nothing: it is: a colon.",
+        "Adds.\n\nExample:\n    >>> add(1, 2)\n    3",
+        "Args:",
+        "Parameters\n----------",
+        "a\n\n-----\n:foo bar",
+        "Adds.\n\n    Args: as in Args",
+    ],
+)
+def test_a_text_without_such_sections_stays_whole(text: str) -> None:
+    first, _, rest = inspect.cleandoc(text).partition("\n\n")
+    found = method(text)
+    assert (found["summary"], found.get("description", "")) == (first.replace("\n", " "), rest)
+    assert not any("description" in each for each in found["params"])
+
+
+def test_docstrings_that_are_empty_long_or_half_a_character() -> None:
+    assert method("Count.\n\nYields:\n    the numbers")["result"]["description"] == "the numbers"
+    for text in (None, ""):
+        assert not {"summary", "description"} & method(text).keys()
+    long = "word " * 100 + "\n\nMore."
+    assert method(long)["summary"].endswith("...")
+    assert method(long)["description"] == long
+    found = method("A \ud800 B.\n\nArgs:\n    a: \udfff é")
+    assert found["summary"] == "A \\ud800 B."
+    assert {each["name"]: each.get("description") for each in found["params"]}["a"] == "\\udfff é"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a " * 500_000,
+        "A.\n\nArgs:\n" + "    x: y\n" * 100_000,
+        ":param x: y\n" * 80_000,
+        "Parameters\n----------\n" + "x : y\n    z\n" * 80_000,
+        ":" * 1_000_000,
+        "Args:\n" + " " * 1_000_000,
+        ":param " + "a" * 1_000_000,
+    ],
+    ids=lambda text: text[:12].strip(),
+)
+def test_a_text_of_a_megabyte_is_cut(text: str) -> None:
+    assert len(orjson.dumps(method(text))) < 100_000
+
+
+def numbers(scale: float, to: int, ctx: Context | None = None) -> Iterator[float]:
+    """Give the numbers."""
+    yield from (scale * each for each in range(to))
+
+
+class Counter:
+    def __call__(self, to: int) -> int:
+        """Count to a number."""
+        return to
+
+
+class Described(Counter):
+    """A counter with a text of its own."""
+
+
+def renamed(function: Any) -> Any:
+    function.__doc__ = "Its own text."
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "summary"),
+    [
+        (functools.partial(functools.partial(numbers, 2.0), to=3), "Give the numbers."),
+        (functools.wraps(numbers)(lambda *args: numbers(*args)), "Give the numbers."),
+        (renamed(functools.partial(numbers, 2.0)), "Its own text."),
+        (Counter(), "Count to a number."),
+        (functools.partial(Counter()), "Count to a number."),
+        (Described(), "A counter with a text of its own."),
+        (functools.partial(lambda to: to), None),
+    ],
+)
+def test_a_docstring_is_found(function: Any, summary: str | None) -> None:
+    for options in ({}, {"offload": "thread"}):
+        assert described(function, **options).get("summary") == summary
+
+
+# -- the document -----------------------------------------------------------------------------------------------------
+
+
+def server_of(count: int) -> Server:
+    server = Server()
+    for number in range(count):
+        server.add(lambda a, b=1: a, name=f"m{number}")
+    return server
+
+
+async def test_all_who_ask_are_told_the_same_and_after_a_change_another() -> None:
+    server, turns = server_of(300), 0
+
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with server.listening(port=0) as address, AsyncClient(address) as client, AsyncClient(address) as other:
+        asking = [client.submit("rpc.discover") for _ in range(5)]
+        gone = other.submit("rpc.discover", compat="1.2.6")
+        ticking = asyncio.create_task(tick())
+        await asyncio.sleep(0)
+        gone.cancel()  # what was begun for one who left goes on for the next
+        documents = await asyncio.gather(*asking, other.call("rpc.discover"))
+        ticking.cancel()
+        assert turns > 3, "others have their turn while it is written"
+        older = await asyncio.gather(*[each.call("rpc.discover", compat="1.2.6") for each in (client, other)])
+        assert all(each == documents[0] for each in documents)
+        assert older[0] == older[1] != documents[0]
+        assert len(older[0]["methods"]) == 300
+        server.add(lambda: 1, name="new")
+        assert "new" in {each["name"] for each in (await client.call("rpc.discover"))["methods"]}
+
+
+def test_it_may_be_asked_for_in_one_loop_after_another() -> None:
+    server = server_of(2)
+    first = asyncio.run(document_of(server))
+    server.add(lambda: 1, name="new")
+    assert asyncio.run(document_of(server))["methods"].keys() - first["methods"].keys() == {"new"}
+
+
+async def test_long_texts_names_and_defaults_do_not_make_it_long() -> None:
+    server = Server(description="d" * 1_000_000)
+
+    def long(value: int = 1, text: str = "t" * 1_000_000, numbers: list[int] = [7] * 500_000) -> None: ...
+
+    long.__doc__ = "A" * 1_000_000 + "\n\nArgs:\n    value: " + "b" * 1_000_000
+    server.add(long)
+    kind = type("C" * 100_000, (), {"__annotations__": {"a": int}})
+    kind.__doc__ = "\ud800" * 1_000_000
+
+    def take(value: Any, half: str = "\udfff") -> None: ...
+
+    take.__annotations__ = {"value": dataclasses.dataclass(kind), "return": None}
+    server.add(take)
+    async with memory_client(server, limits=Limits(max_message_size=200_000)) as client:
+        made = await client.call("rpc.discover")
+    methods = {each["name"]: each for each in made["methods"]}
+    assert methods["long"]["params"][1]["schema"]["x-default"].endswith("...")
+    assert methods["long"]["params"][2]["schema"]["x-default"].endswith("...")
+    assert len(methods["long"]["summary"]) <= 300
+    ((name, schema),) = made["components"]["schemas"].items()
+    assert len(name) <= 100
+    assert schema["description"].startswith("\\ud800")
+    assert methods["take"]["params"][1]["schema"]["x-default"] == "'\\udfff'"
+
+
+async def test_the_more_methods_the_less_is_said_of_each() -> None:
+    sizes = []
+    for count in (0, 600):
+        server = server_of(count)
+
+        def it() -> None: ...
+
+        it.__doc__ = "Short.\n\n" + "long " * 4000
+        server.add(it)
+        sizes.append(len((await document_of(server))["methods"]["it"]["description"]))
+    assert 10_000 < sizes[1] < 0.9 * sizes[0]

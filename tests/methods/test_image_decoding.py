@@ -75,20 +75,16 @@ def process_size(image: Image.Image) -> list[int]:
 
 def make_server(**limits: Any) -> Server:
     server = Server(limits=Limits(**limits), drain_timeout=0.5, processes=1)
-    server.state.log = []
+    log = server.state.log = []
 
     @server
     def size(image: Image.Image, mark: str = "") -> list[int]:
-        server.state.log.append(mark)
+        log.append(mark)
         return list(image.size)
 
     @server
-    def echo(value: Any) -> Any:
-        return value
-
-    @server
     def note(mark: str) -> str:
-        server.state.log.append(mark)
+        log.append(mark)
         return mark
 
     @server
@@ -96,18 +92,12 @@ def make_server(**limits: Any) -> Server:
         return list(image.size)
 
     @server(offload="thread")
-    def in_thread(image: Image.Image) -> list[int]:
-        return list(image.size)
-
-    server.add(process_size, offload="process")
-
-    @server(offload="thread")
     def anything(value: Any) -> list[int]:
         return list(value[0].size)
 
     @server(ordered=True)
     async def ordered(mark: str, image: Image.Image | None = None) -> str:
-        server.state.log.append(mark)
+        log.append(mark)
         return mark
 
     @server
@@ -132,6 +122,9 @@ def make_server(**limits: Any) -> Server:
     def many(images: list[Image.Image]) -> list[int]:
         return [image.width for image in images]
 
+    server.add(lambda value: value, name="echo")
+    server.add(process_size, name="in_thread", offload="thread")
+    server.add(process_size, offload="process")
     return server
 
 
@@ -171,7 +164,7 @@ async def replies(raw: RawPeer, count: int) -> list[Any]:
         ("many", [wire(LARGE)], "image"),
         ("in_thread", [wire(SMALL)], "image"),
         ("anything", [[wire(SMALL)]], "image"),
-        ("process_size", [wire(SMALL)], "image"),
+        pytest.param("process_size", [wire(SMALL)], "image", marks=pytest.mark.slow),
         ("echo", [[wire(SMALL)] * 20], "image"),
     ],
 )
@@ -190,34 +183,23 @@ async def test_handlers_keep_the_order_of_a_connection_and_others_are_served(dec
         decoding.shut()
         raw, other = await connect(), await connect()
         calls = [("note", "a"), ("size", wire(LARGE), "b"), ("note", "c"), ("size", wire(SMALL), "d")]
-        calls += [("size", wire(LARGE), "e"), ("note", "f")]
+        calls += [("ordered", "e", wire(LARGE)), ("ordered", "f"), ("size", wire(LARGE), "g"), ("note", "h")]
         raw.send(*[request(*call, id=n) for n, call in enumerate(calls)])
         assert (await raw.reply())["id"] == 0
         await decoding.begun()
         assert await other.result("note", "other") == "other"
         assert server.state.log == ["a", "other"]
+        # Async and offloaded handlers hold nobody up.
+        other.send(*[request(name, wire(LARGE), id=name) for name in ("later", "in_thread", "many")])
+        assert await other.result("note", "x", id="x") == "x"
         decoding.open()
-        assert [(await raw.reply())["id"] for _ in range(5)] == [1, 2, 3, 4, 5]
-        assert server.state.log == ["a", "other", *"bcdef"]
-        server.state.log.clear()
-        calls = [("ordered", "a", wire(LARGE)), ("ordered", "b"), ("ordered", "c", wire(LARGE)), ("ordered", "d")]
-        raw.send(*[request(*call, id=n) for n, call in enumerate(calls)])
-        assert [(await raw.reply())["id"] for _ in calls] == [0, 1, 2, 3]
-        assert server.state.log == list("abcd")
-
-
-async def test_async_and_offloaded_handlers_hold_nobody_up(decoding: Decoding) -> None:
-    async with serving(make_server()) as connect:
-        decoding.shut()
-        raw = await connect()
-        raw.send(*[request(name, wire(LARGE), id=name) for name in ("later", "in_thread", "process_size", "many")])
-        assert await raw.result("note", "x") == "x"
-        decoding.open()
-        assert all("result" in each for each in await raw.receive_many(4))
+        assert all("result" in each for each in await other.receive_many(3))
+        assert sorted([(await raw.reply())["id"] for _ in range(7)]) == [1, 2, 3, 4, 5, 6, 7]
+    assert [each for each in server.state.log if each in "abcdefgh" and each] == list("abcdefgh")
 
 
 @pytest.mark.parametrize("how", ["cancelled", "late", "lost"])
-@pytest.mark.parametrize("method", ["size", "later", "in_thread", "with_context", "ordered"])
+@pytest.mark.parametrize("method", ["size", "later", "ordered"])
 async def test_a_call_is_given_up_while_its_image_is_decoded(method: str, how: str, decoding: Decoding) -> None:
     async with serving(make_server()) as connect:
         decoding.shut()
@@ -271,23 +253,21 @@ async def test_a_batch_is_one_message_for_the_limits() -> None:
             assert sorted(codes, key=str) == [-32602, None, None]
 
 
-@pytest.mark.parametrize("method", ["size", "later", "in_thread", "process_size", "with_context", "many"])
+@pytest.mark.parametrize("method", ["size", "later", "in_thread", "with_context", "many"])
 async def test_what_is_wrong_with_an_image_is_said_as_ever(method: str) -> None:
     async with serving(make_server()) as connect:
         raw = await connect()
         broken = wire(LARGE)
         broken["data"] = broken["data"][:100]
-        for image in (broken, too_many_pixels(), 5, {"$type": "bytes", "data": ""}):
+        for image in (broken, too_many_pixels(), 5):
             error = (await raw.reply(method, image))["error"]
-            assert error["code"] == -32602
-            assert error["data"]["parameter"].startswith("image")
+            assert (error["code"], error["data"]["parameter"][:5]) == (-32602, "image")
 
 
 async def test_images_as_items_of_a_stream() -> None:
     async with memory_client(make_server()) as client:
         images = [SMALL, LARGE, SMALL, LARGE]
         assert await client.call("widths", images=iter(images), first=LARGE) == [600, 100, 600, 100, 600]
-        assert await client.call("widths", images=iter([]), first=LARGE) == [600]
         assert await client.call("widths_in_thread", images=iter(images)) == [100, 600, 100, 600]
         assert await client.call("widths_in_thread", images=images) == [100, 600, 100, 600]
         assert [row async for row in client.stream("rows", LARGE)] == [600, 601, 602]
@@ -298,20 +278,19 @@ async def test_images_as_items_of_a_stream() -> None:
 
 async def test_over_http() -> None:
     async with make_server().listening(port=0) as address, AsyncClient(f"http://{address}/") as client:
-        for _ in range(2):
-            async with client.batch() as batch:
-                results = [batch.size(LARGE), batch.note("x")]
-            assert [each.result() for each in results] == [[600, 600], "x"]
+        async with client.batch() as batch:
+            results = [batch.size(LARGE), batch.note("x")]
+        assert [each.result() for each in results] == [[600, 600], "x"]
 
 
 async def test_calls_wait_for_memory_and_none_is_lost() -> None:
     async with serving(make_server(max_image_memory=2_000_000)) as connect:  # one of the large ones, or a little more
-        raws = [await connect() for _ in range(4)]
+        raws = [await connect() for _ in range(3)]
         for raw in raws:
-            raw.send(*[request(("later", "in_thread", "size", "many")[n % 4], wire(LARGE), id=n) for n in range(10)])
+            raw.send(*[request(("later", "in_thread", "size", "many")[n % 4], wire(LARGE), id=n) for n in range(8)])
         for raw in raws:
-            answers = await raw.receive_many(10)
-            assert {answer["id"] for answer in answers if "result" in answer} == set(range(10))
+            answers = await raw.receive_many(8)
+            assert {answer["id"] for answer in answers if "result" in answer} == set(range(8))
 
 
 async def test_connections_take_turns_and_each_has_one_decoded_at_a_time(decoding: Decoding) -> None:

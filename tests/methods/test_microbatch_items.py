@@ -15,10 +15,11 @@ import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
 from rpcstream import RegistrationError, Server, Shape
 from rpcstream.testing import memory_client
+
+from .calling import document_of
 
 Floats = NDArray[np.float32]
 
@@ -34,20 +35,15 @@ def handler(hint: Any, *, returns: Any = inspect.Parameter.empty, default: Any =
     return function
 
 
-async def described(server: Server) -> dict[str, tuple[Any, Any]]:
-    """Parameters and results of the methods of a server."""
-    async with memory_client(server) as client:
-        methods = (await client.call("rpc.discover"))["methods"]
-    return {each["name"]: (each["params"], each["result"]) for each in methods}
-
-
-async def assert_alike(batched: Any, single: Any) -> None:
+async def assert_alike(batched: Any, single: Any, server: Server | None = None) -> None:
     """A batched handler is described as a function of one item."""
-    server = Server()
-    server.batched(name="batched")(batched)
+    if server is None:
+        server = Server()
+        server.batched(name="batched")(batched)
     server.add(single, name="single")
-    both = await described(server)
-    assert both["batched"] == both["single"]
+    methods = (await document_of(server))["methods"]
+    both = [(methods[name]["params"], methods[name]["result"]) for name in ("batched", "single")]
+    assert both[0] == both[1]
 
 
 def refused(function: Callable[..., Any]) -> str:
@@ -62,25 +58,17 @@ def refused(function: Callable[..., Any]) -> str:
         (list[str], str),
         (Sequence[str], str),
         (typing.List[int], int),  # noqa: UP006
-        (typing.Sequence[int], int),
         (list, Any),
-        (Sequence, Any),
-        (list[list[float]], list[float]),
-        (list[int | None], int | None),
         (list[Floats], Floats),
-        (list[Image.Image], Image.Image),
         (Annotated[list[str], "texts"], Annotated[str, "texts"]),
         (np.ndarray, np.ndarray),
         (Floats, Floats),
         (Annotated[Floats, Shape(None, 224, 224, 3)], Annotated[Floats, Shape(224, 224, 3)]),
-        (Annotated[Floats, Shape(None, ...)], Annotated[Floats, Shape(...)]),
         (Annotated[Floats, Shape(..., 3)], Annotated[Floats, Shape(..., 3)]),
         (Annotated[Floats, Shape(None, None)], Annotated[Floats, Shape(None)]),
         (Annotated[Floats, Shape(None)], np.float32),
         (Annotated[np.ndarray, Shape(None)], np.generic),
-        (Annotated[NDArray[Any], Shape(None)], np.generic),
         (np.ndarray[tuple[int, int], np.dtype[np.float32]], np.ndarray[tuple[int], np.dtype[np.float32]]),
-        (np.ndarray[tuple[int, Literal[3]], np.dtype[Any]], np.ndarray[tuple[Literal[3]], np.dtype[Any]]),
         (np.ndarray[tuple[int], np.dtype[np.int64]], np.int64),
         (np.ndarray[tuple[int], np.dtype[np.int64] | np.dtype[np.float64]], np.int64 | np.float64),
         (np.ndarray[tuple[int, ...], np.dtype[np.int64]], np.ndarray[tuple[int, ...], np.dtype[np.int64]]),
@@ -95,11 +83,9 @@ async def test_a_list_is_its_items_and_an_array_its_rows(hint: Any, item: Any) -
     ("hint", "result"),
     [
         (list[str], str),
-        (Sequence[str], str),
         (tuple[str, ...], str),
         (list, Any),
         (Any, Any),
-        (object, Any),
         (list[float | ValueError], float),
         (list[float | Exception | None], float | None),
         (list[Any | Exception], Any),
@@ -191,10 +177,8 @@ async def test_calls_become_lists_and_stacks() -> None:
 
     await assert_alike(score, single)
     server = Server()
-    server.batched(max_wait=0, idempotent=True)(score)
+    server.batched(max_wait=0)(score)
     async with memory_client(server) as client:
-        (method,) = [each for each in (await client.call("rpc.discover"))["methods"] if each["name"] == "score"]
-        assert (method["summary"], method["x-idempotent"]) == ("How much.", True)
         calls = [client.score("n0", np.zeros(2, "f4")), client.call("score", a="n1", b=np.ones(2, "f4"), c=2.0)]
         assert await asyncio.gather(*calls) == [0.0, 0.0]
     assert seen == [(["n0", "n1"], [[0, 0], [1, 1]], "float32", [0.5, 2.0])]
@@ -223,7 +207,5 @@ async def test_hints_may_be_strings_of_local_names_and_a_partial_has_fewer_param
 
     one.__annotations__ = {"points": Local, "return": Local}
     server = Server()
-    server.batched(name="batched")(functools.partial(points, object()))
-    server.add(one, name="single")
-    both = await described(server)
-    assert both["batched"] == both["single"]
+    server.batched(name="batched")(functools.partial(points, object()))  # here, where the names are known
+    await assert_alike(None, one, server)

@@ -16,13 +16,14 @@ def own(server: Server) -> list[str]:
     return sorted(name for name in server.methods if not name.startswith("rpc."))
 
 
+async def later() -> None: ...
+
+
 def test_the_decorated_function_is_returned_unchanged() -> None:
     server = Server()
 
     def add(a: int, b: int) -> int:
         return a + b
-
-    async def later() -> None: ...
 
     assert server(add) is add
     assert server(name="vision.add", offload="thread", timeout=1)(add) is add
@@ -59,6 +60,7 @@ def test_a_name_twice_is_an_error_unless_asked_for() -> None:
         (lambda: 1, {"name": "x", "timeout": 1}, "cannot stop a sync function"),
         (lambda: 1, {"name": "x", "timeout": 0, "offload": "thread"}, "positive"),
         (lambda: 1, {"name": "x", "offload": "process"}, "another process can import"),
+        (later, {"offload": "thread"}, "shares the loop already"),
     ],
 )
 def test_refused(function: Any, options: dict[str, Any], words: str) -> None:
@@ -66,13 +68,6 @@ def test_refused(function: Any, options: dict[str, Any], words: str) -> None:
     with pytest.raises(RegistrationError, match=words):
         server.add(function, **options)
     assert own(server) == []
-
-
-def test_an_async_function_is_not_offloaded() -> None:
-    async def function() -> None: ...
-
-    with pytest.raises(RegistrationError, match="shares the loop already"):
-        Server().add(function, offload="thread")
 
 
 class Calculator:
@@ -99,58 +94,45 @@ class Calculator:
     def _private(self) -> None: ...
 
 
-def test_public_methods_of_an_object() -> None:
+def test_public_methods_of_an_object_and_of_a_class_those_that_need_no_instance() -> None:
     server = Server()
     server.add_object(Calculator(), prefix="calc")
     assert own(server) == ["calc.add", "calc.later", "calc.twice", "calc.who"]
     assert server.methods["calc.add"].function(1, 2) == 3
     server.add_object(Calculator(), prefix="other/", check_result=False)
     assert "other/add" in server.methods
-    server.add_object(Calculator())
-    assert "add" in server.methods
-
-
-def test_a_class_gives_what_needs_no_instance() -> None:
     server = Server()
     server.add_object(Calculator)
     assert own(server) == ["twice", "who"]
-
-
-def test_an_object_without_methods_is_refused() -> None:
     with pytest.raises(RegistrationError, match="no public methods"):
-        Server().add_object(object())
+        server.add_object(object())
 
 
-def make_module() -> types.ModuleType:
-    module = types.ModuleType("plant")
-    source = """
+SOURCE = """
 from os.path import join as control_foreign
 def control_flowrate(a: int) -> int: return a
 def control_pump(): return 1
 def helper(): return 2
 def _private(): return 3
 """
-    exec(source, module.__dict__)
-    return module
 
 
-def test_functions_of_a_module() -> None:
+@pytest.mark.parametrize(
+    ("more", "options", "names"),
+    [
+        ("", {}, ["control_flowrate", "control_pump", "helper"]),
+        (
+            *("", {"pattern": "control_*", "prefix": "plant"}),
+            ["plant.control_flowrate", "plant.control_foreign", "plant.control_pump"],
+        ),
+        ("__all__ = ['helper']", {}, ["helper"]),
+    ],
+)
+def test_functions_of_a_module(more: str, options: Any, names: list[str]) -> None:
+    module = types.ModuleType("plant")
+    exec(SOURCE + more, module.__dict__)
     server = Server()
-    server.add_module(make_module())
-    assert own(server) == ["control_flowrate", "control_pump", "helper"]
-
-
-def test_functions_of_a_module_by_pattern() -> None:
-    server = Server()
-    server.add_module(make_module(), pattern="control_*", prefix="plant")
-    assert own(server) == ["plant.control_flowrate", "plant.control_foreign", "plant.control_pump"]
+    server.add_module(module, **options)
+    assert own(server) == names
     with pytest.raises(RegistrationError, match="'nothing_\\*'"):
-        server.add_module(make_module(), pattern="nothing_*")
-
-
-def test_a_module_with_all() -> None:
-    module = make_module()
-    module.__dict__["__all__"] = ["helper"]
-    server = Server()
-    server.add_module(module)
-    assert own(server) == ["helper"]
+        server.add_module(module, pattern="nothing_*")

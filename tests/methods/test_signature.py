@@ -9,8 +9,8 @@ import enum
 import functools
 import math
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, TypedDict, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
@@ -63,7 +63,6 @@ class Pair(NamedTuple):
     right: str = "r"
 
 
-UserId = NewType("UserId", int)
 T = TypeVar("T")
 
 
@@ -78,15 +77,6 @@ def test_positional_only_keyword_only_defaults_and_the_rest() -> None:
     assert bind(function, {"a": 1, "b": 5, "c": 3, "d": 6, "e": 7}) == (1, 5, (), 3, 6, {"e": 7})
     assert refused(function, [1, 2, 3])["missing"] == ["c"]
     assert refused(function, {"a": 1, "c": 3, "e": "x"})["path"] == "$.e"
-
-
-def test_rest_by_position_is_checked_item_by_item() -> None:
-    def function(a: int, *rest: int) -> Any:
-        return a, rest
-
-    assert bind(function, [1, 2, 3]) == (1, (2, 3))
-    data = refused(function, [1, 2, "x"])
-    assert (data["path"], data["parameter"], data["expected"], data["got"]) == ("$[2]", "rest", "int", "str")
 
 
 def test_no_hints_takes_anything() -> None:
@@ -149,6 +139,7 @@ def test_methods_partials_callables_and_wrapped() -> None:
         return wrapper
 
     calculator = Calculator()
+    assert bind(math.sqrt, [4]) == bind(math.sqrt, {"x": 4}) == 2
     assert bind(calculator.add, [1, 2]) == 3
     assert bind(Calculator.twice, [2]) == 4
     assert bind(Calculator.name, ["!"]) == "Calculator!"
@@ -164,11 +155,6 @@ def test_methods_partials_callables_and_wrapped() -> None:
         assert refused(function, {"a": "x"})["path"] == "$.a"
 
 
-def test_functions_written_in_c() -> None:
-    assert bind(math.sqrt, [4]) == 2
-    assert bind(math.sqrt, {"x": 4}) == 2
-
-
 # -- hints ----------------------------------------------------------------------------------------------------------
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -178,44 +164,24 @@ SOME_ID = uuid.UUID("5f0c9a52-7a0d-4c9e-8d3f-0f6c3b1a2e47")
 @pytest.mark.parametrize(
     ("hint", "sent", "expected"),
     [
-        (int, 1, 1),
         (float, 1, 1.0),
-        (str, "x", "x"),
-        (bool, True, True),
-        (None, None, None),
-        (Any, {"a": [1]}, {"a": [1]}),
-        (object, [1], [1]),
-        (int | None, None, None),
-        (int | str | None, "x", "x"),
-        (Literal["a", 1], 1, 1),
-        (list[int], [1], [1]),
-        (list, [1, "x"], [1, "x"]),
         (Sequence[int], [1], [1]),
-        (Iterable[int], [1], [1]),
         (tuple[int, str], [1, "x"], (1, "x")),
         (tuple[int, ...], [1, 2], (1, 2)),
         (set[int], [1, 1], {1}),
         (frozenset[str], ["x"], frozenset("x")),
-        (dict[str, list[int]], {"a": [1]}, {"a": [1]}),
         (dict[int, str], {"1": "x"}, {1: "x"}),
         (dict[Colour, int], {"red": 1}, {Colour.RED: 1}),
-        (Mapping[str, int], {"a": 1}, {"a": 1}),
         (Colour, "red", Colour.RED),
         (Level, 1, Level.LOW),
         (Point, {"x": 1}, Point(1.0)),
         (Box, {"corner": {"x": 1, "y": 2}}, Box(Point(1.0, 2.0))),
         (list[Point | None], [None, {"x": 1}], [None, Point(1.0)]),
-        (Movie, {"title": "M"}, {"title": "M"}),
         (Pair, [1], Pair(1)),
-        (UserId, 5, 5),
         (datetime.datetime, "2026-01-02T03:04:05Z", NOW),
-        (datetime.date, "2026-01-02", NOW.date()),
-        (datetime.time, "03:04:05", datetime.time(3, 4, 5)),
         (datetime.timedelta, "PT1.5S", datetime.timedelta(seconds=1.5)),
         (uuid.UUID, str(SOME_ID), SOME_ID),
         (decimal.Decimal, "1.10", decimal.Decimal("1.10")),
-        (Annotated[int, msgspec.Meta(ge=0)], 0, 0),
-        (Annotated[str, "a note"], "x", "x"),
         (bytes, "YWI=", b"ab"),
         (bytes, {"$type": "bytes", "data": "YWI="}, b"ab"),
         (str | bytes, "YWI=", "YWI="),
@@ -240,30 +206,13 @@ def test_hint_accepts(hint: Any, sent: Any, expected: Any) -> None:
     ("hint", "sent", "path"),
     [
         (int, "1", ""),
-        (int, 1.5, ""),
         (int, True, ""),
-        (int, None, ""),
-        (bool, 1, ""),
-        (float, "1", ""),
-        (str, 1, ""),
-        (Literal["a", 1], "b", ""),
-        (int | None, "x", ""),
         (list[int], [1, "x"], "[1]"),
         (dict[str, int], {"a": "x"}, "[...]"),
         (tuple[int, str], [1], ""),
-        (Colour, "blue", ""),
         (Point, {"x": 1, "y": "z"}, ".y"),
         (Box, {"corner": {"y": 1}}, ".corner"),
-        (Movie, {"year": 1}, ""),
-        (datetime.datetime, "yesterday", ""),
-        (uuid.UUID, "x", ""),
-        (decimal.Decimal, "x", ""),
-        (Annotated[int, msgspec.Meta(ge=0)], -1, ""),
-        (Annotated[bytes, msgspec.Meta(max_length=1)], "YWI=", ""),
-        (bytes, "YWI", ""),
-        (str | bytes, 5, ""),
         (Point | Movie, {"other": 1}, ""),
-        (NDArray[np.float32], [1.0], ""),
         (list[bytes], ["YQ==", "%"], "[1]"),
         (Image.Image, "YWI=", ""),
     ],
@@ -351,46 +300,17 @@ def test_rich_values_inside_classes() -> None:
 
 
 def test_rich_values_inside_structs_typed_dicts_and_named_tuples() -> None:
-    def reading(r: Reading) -> Reading:
-        return r
+    def take(r: Reading, u: Upload, c: Chunk) -> Any:
+        return r, u, c
 
-    def upload(u: Upload) -> Upload:
-        return u
-
-    def chunk(c: Chunk) -> Chunk:
-        return c
-
-    assert bind(reading, {"r": {"value": 1.5}}) == Reading(1.5)
-    assert bind(reading, {"r": {"value": array([1], "f8")}}).value.tolist() == [1]
-    assert refused(reading, {"r": {"value": "x"}})["path"] == "$.r.value"
-    assert refused(reading, {"r": {"value": 1, "other": 2}})["path"] == "$.r"
-    assert bind(upload, {"u": {"name": "a"}}) == {"name": "a"}
-    assert bind(upload, {"u": {"name": "a", "data": "YQ=="}}) == {"name": "a", "data": b"a"}
-    assert bind(chunk, {"c": [1, "YQ=="]}) == Chunk(1, b"a")
-    assert bind(chunk, {"c": [1]}) == Chunk(1)
-
-
-class Tree(msgspec.Struct):
-    data: bytes
-    children: list[Tree] = []
-
-
-def test_recursive_classes() -> None:
-    def function(tree: Tree) -> Tree:
-        return tree
-
-    got = bind(function, {"tree": {"data": "YQ==", "children": [{"data": "Yg=="}]}})
-    assert got == Tree(b"a", [Tree(b"b")])
-
-
-def test_array_hints_mean_what_they_say() -> None:
-    def function(a: Annotated[NDArray[np.float32], Shape(None, 3)]) -> Any:
-        return a
-
-    assert bind(function, [array([[1, 2, 3]], "f4")]).shape == (1, 3)
-    assert "float32" in refused(function, [array([[1, 2, 3]], "f8")])["reason"]
-    assert "(1, 2)" in refused(function, [array([[1, 2]], "f4")])["reason"]
-    assert refused(function, ["not base64"])["path"] == "$[0]"
+    sent = {"r": {"value": array([1], "f8")}, "u": {"name": "a", "data": "YQ=="}, "c": [1, "YQ=="]}
+    reading, upload, chunk = bind(take, sent)
+    assert reading.value.tolist() == [1]
+    assert (upload, chunk) == ({"name": "a", "data": b"a"}, Chunk(1, b"a"))
+    plain = {"r": {"value": 1.5}, "u": {"name": "a"}, "c": [1]}
+    assert bind(take, plain) == (Reading(1.5), {"name": "a"}, Chunk(1))
+    assert refused(take, {**plain, "r": {"value": "x"}})["path"] == "$.r.value"
+    assert refused(take, {**plain, "r": {"value": 1, "other": 2}})["path"] == "$.r"
 
 
 def test_tagged_values_in_untyped_places() -> None:
@@ -413,26 +333,21 @@ class Opaque:
 
 
 @pytest.mark.parametrize("hint", [Opaque, list[Opaque], Callable[[int], int], Opaque | int, type[int], "Nowhere"])
-def test_a_hint_that_cannot_be_checked_is_refused_with_the_parameter(hint: Any) -> None:
-    def function(fine: int, wrong) -> None: ...  # type: ignore[no-untyped-def]
+def test_a_hint_that_cannot_be_checked_is_refused_with_its_place(hint: Any) -> None:
+    def function(fine: int, wrong): ...  # type: ignore[no-untyped-def]
 
-    function.__annotations__["wrong"] = hint
-    with pytest.raises(RegistrationError, match=r"my\.method: parameter 'wrong'"):
-        Server().add(function, name="my.method")
-
-
-def test_a_return_hint_that_cannot_be_checked_is_refused() -> None:
-    def function() -> Opaque: ...  # type: ignore[empty-body]
-
-    with pytest.raises(RegistrationError, match="the return value"):
-        Server().add(function)
+    for name, place in (("wrong", "parameter 'wrong'"), ("return", "the return value")):
+        function.__annotations__ = {"fine": int, name: hint}
+        with pytest.raises(RegistrationError, match=f"my.method: {place}" if hint != "Nowhere" else "my.method: "):
+            Server().add(function, name="my.method")
 
 
-async def test_string_hints_mean_local_classes() -> None:
+async def test_string_hints_mean_local_classes_and_those_of_the_module_before_others() -> None:
     @dataclasses.dataclass
     class Local:
         a: int
 
+    decimal = int  # noqa: F841  (what the hint of `at_the_top` must not find)
     server, seen = Server(), []
 
     @server
@@ -440,9 +355,15 @@ async def test_string_hints_mean_local_classes() -> None:
         seen.append(value)
         return value
 
+    server.add(at_the_top)
     async with memory_client(server) as client:
         assert await client.function({"a": 1}) == {"a": 1}
+        assert await client.at_the_top("1.5") == "Decimal"
     assert seen == [Local(1)]
+
+
+def at_the_top(value: decimal.Decimal) -> str:
+    return type(value).__name__
 
 
 def test_the_codec_knows_the_types_of_the_user() -> None:
@@ -521,29 +442,14 @@ class WithInitVar:
     scale: dataclasses.InitVar[int] = 1
 
 
-def test_what_the_constructor_refuses_is_the_callers_error() -> None:
-    def function(value: Careful) -> None: ...
+def test_what_the_constructor_refuses_is_the_callers_error_and_a_pseudo_field_refused() -> None:
+    def careful(value: Careful) -> None: ...
 
-    assert refused(function, [{"data": ""}])["reason"] == "no data"
+    def pseudo(value: WithInitVar) -> None: ...
 
-
-def test_a_pseudo_field_is_refused_at_registration() -> None:
-    def function(value: WithInitVar) -> None: ...
-
+    assert refused(careful, [{"data": ""}])["reason"] == "no data"
     with pytest.raises(RegistrationError, match="InitVar"):
-        Server().add(function)
-
-
-async def test_names_where_it_is_registered_do_not_hide_those_of_its_module() -> None:
-    decimal = int  # noqa: F841  (what the hint of `at_the_top` must not find)
-    server = Server()
-    server.add(at_the_top)
-    async with memory_client(server) as client:
-        assert await client.at_the_top("1.5") == "Decimal"
-
-
-def at_the_top(value: decimal.Decimal) -> str:
-    return type(value).__name__
+        Server().add(pseudo)
 
 
 def test_a_tagged_array_in_the_place_of_an_object() -> None:

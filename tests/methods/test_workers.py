@@ -52,51 +52,38 @@ async def begun(folder: Path, name: str) -> int:
     return int((folder / name).read_text())
 
 
-def outcomes(results: list[Any]) -> tuple[int, list[Any]]:
-    """How many succeeded, and what the others' errors say."""
-    failed = [result for result in results if isinstance(result, BaseException)]
-    assert all(isinstance(error, InternalError) for error in failed), failed
-    return len(results) - len(failed), [error.data for error in failed if isinstance(error, InternalError)]
+KILLED = "SIGKILL, as the system does when memory runs out"
 
 
-async def test_only_the_call_of_a_killed_worker_fails(
+@pytest.mark.slow
+async def test_only_the_calls_of_killed_workers_fail(
     workers: Any, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with serving(workers, 2) as (client, _):
-        held = [client.submit.hold(str(folder), name) for name in ("a", "b")]
-        waiting = [client.submit.process_id() for _ in range(54)]
-        victim = await begun(folder, "a")
-        await begun(folder, "b")
-        os.kill(victim, signal.SIGKILL)
-        with pytest.raises(InternalError) as failed:
-            await held[0]
-        assert failed.value.data == {"reason": "worker lost"}
-        (folder / "release").touch()
-        assert await held[1] == "b"
-        assert outcomes(await asyncio.gather(*waiting, return_exceptions=True)) == (54, [])
-    assert f"worker process {victim} ended while it ran 'hold': killed by SIGKILL" in caplog.text
-    assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
-
-
-async def test_when_all_are_killed_at_once_those_at_work_fail_and_the_others_run(workers: Any, folder: Path) -> None:
-    async with serving(workers, 2) as (client, _):
-        held = [client.submit.hold(str(folder), name) for name in ("a", "b")]
-        waiting = [client.submit.process_id() for _ in range(54)]
-        for victim in [await begun(folder, "a"), await begun(folder, "b")]:
+    """Of one of two, then of both at once, then of one that has nothing to do."""
+    async with serving(workers, 2) as (client, server):
+        for names, count in (("ab", 1), ("cd", 2)):
+            held = [client.submit.hold(str(folder), name) for name in names]
+            waiting = [client.submit.process_id() for _ in range(54)]
+            victims = [await begun(folder, name) for name in names][:count]
+            for victim in victims:
+                os.kill(victim, signal.SIGKILL)
+            for call in held[:count]:
+                with pytest.raises(InternalError) as failed:
+                    await call
+                assert failed.value.data == {"reason": "worker lost"}
+            (folder / "release").touch()
+            assert await asyncio.gather(*held[count:]) == list(names[count:])
+            assert all(isinstance(each, int) for each in await asyncio.gather(*waiting))
+            (folder / "release").unlink()
+        (record, *_) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert record.getMessage().endswith(f"ended while it ran 'hold': killed by {KILLED}")
+        for victim in {await client.process_id() for _ in range(20)}:
             os.kill(victim, signal.SIGKILL)
-        lost = [{"reason": "worker lost"}]
-        assert outcomes(await asyncio.gather(*held, return_exceptions=True)) == (0, 2 * lost)
-        assert outcomes(await asyncio.gather(*waiting, return_exceptions=True)) == (54, [])
+        await until(lambda: metric(server, "worker_processes") < 2)
+        assert await client.process_id()
 
 
-async def test_workers_that_are_killed_while_they_have_nothing_to_do_fail_no_call(workers: Any) -> None:
-    async with serving(workers, 1) as (client, server):
-        victim = await client.process_id()
-        os.kill(victim, signal.SIGKILL)
-        await until(lambda: metric(server, "worker_processes") == 0)
-        assert await client.process_id() != victim
-
-
+@pytest.mark.slow
 async def test_a_worker_that_lives_without_its_pipe_is_lost_and_killed(workers: Any) -> None:
     async with serving(workers, 1) as (client, _):
         before = await client.process_id()
@@ -114,24 +101,22 @@ async def test_a_function_that_kills_its_worker_each_time_waits_longer_each_time
 ) -> None:
     async with serving(workers, 1) as (client, _):
         results = await asyncio.gather(*[client.submit.die() for _ in range(4)], return_exceptions=True)
-        assert outcomes(results) == (0, 4 * [{"reason": "worker lost"}])
+        assert [error.data for error in results] == 4 * [{"reason": "worker lost"}]
         assert await client.process_id()
     said = [record.getMessage() for record in caplog.records if "ended while it ran 'die'" in record.getMessage()]
     pauses = ["", *(f"; the next one starts in {pause} s" for pause in (0.1, 0.2, 0.4))]
     assert [line.partition("exit status 3")[2] for line in said] == pauses
 
 
-async def test_a_result_over_the_limit_stays_in_its_worker(workers: Any) -> None:
+async def test_results_over_the_limit_and_calls_that_are_given_up_cost_a_worker_nothing(
+    workers: Any, folder: Path
+) -> None:
     async with serving(workers, 1, max_worker_result=10_000) as (client, _):
         assert len(await client.blob(9000)) == 9000
         with pytest.raises(MessageTooLarge) as failed:
             await client.blob(20_000)
         assert failed.value.data["limit"] == 10_000
         assert failed.value.data["size"] > 20_000
-
-
-async def test_calls_that_are_given_up_before_a_worker_takes_them_are_not_begun(workers: Any, folder: Path) -> None:
-    async with serving(workers, 1) as (client, _):
         held = client.submit.hold(str(folder), "a")
         await begun(folder, "a")
         late = [client.submit.hold(str(folder), f"late {number}") for number in range(20)]
@@ -145,6 +130,7 @@ async def test_calls_that_are_given_up_before_a_worker_takes_them_are_not_begun(
     assert not list(folder.glob("late*"))
 
 
+@pytest.mark.slow
 async def test_a_worker_that_ignores_sigterm_is_killed_when_the_server_ends(workers: Any, folder: Path) -> None:
     async with serving(workers, 1) as (client, _):
         client.submit.deaf_hold(str(folder), "a")

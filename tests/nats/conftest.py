@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from rpcstream.testing import FakeTimeLoop
+
 from ..kit.nats_server import NatsCluster, NatsServer, skip_without_program
+from .service import Service
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Callable[[], Any]] | None:
+    return {"fake-time": FakeTimeLoop} if "clock" in getattr(item, "fixturenames", ()) else None
+
+
+class Clock:
+    """The time of a test's event loop: it passes only when it is told to. That of NATS goes on."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FakeTimeLoop)
+        loop.autojump = False
+        self.jump = loop.jump
+
+    async def turn(self) -> None:
+        """Let NATS, and other threads, answer what was sent."""
+        await asyncio.to_thread(time.sleep, 0.005)
+
+    async def until(self, condition: Callable[[], object], step: float = 0.25) -> None:
+        """Let seconds pass until the condition holds."""
+        passed = 0.0
+        while not condition():
+            assert passed < 300, "waited for something that did not happen"
+            self.jump(step)
+            passed += step
+            await self.turn()
+
+
+@pytest.fixture
+async def clock() -> Clock:
+    """Time of its own for the test that asks for it."""
+    return Clock()
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +55,20 @@ def shared_nats() -> Iterator[NatsServer]:
     pytest.importorskip("nats")
     skip_without_program()
     with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture
+def service(shared_nats: NatsServer) -> Service:
+    return Service(shared_nats)
+
+
+@pytest.fixture(scope="module")
+def keeping_nats() -> Iterator[NatsServer]:
+    """One with JetStream, for the tests of a module."""
+    pytest.importorskip("nats")
+    skip_without_program()
+    with NatsServer(jetstream=True) as server:
         yield server
 
 

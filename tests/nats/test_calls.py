@@ -11,101 +11,77 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, Client, ConnectFailed, ConnectionLost, MessageTooLarge, MethodNotFound, Server
-from rpcstream.nats import places
+from rpcstream import Client, ConnectFailed, ConnectionLost, MessageTooLarge, MethodNotFound, Server
 from rpcstream.testing import serve_in_thread
 
-from ..kit import PATIENCE, until
-from ..kit.nats_raw_client import RawClient
-from ..kit.nats_server import NatsServer
-from .test_hostile_instances import hostile, raw_instance, until_method
+from ..kit import PATIENCE, UsualServer, reply, until
+from ..kit.nats_server import NatsCluster, NatsServer
+from .conftest import Clock
+from .service import Service, call_of
 
 pytestmark = pytest.mark.nats
 
+NO_INSTANCE = "no instance of the service '{}'"
 
-async def test_a_method_that_no_instance_has_is_not_found_at_once(shared_nats: NatsServer) -> None:
-    server = Server()
-    server.join_nats(shared_nats.url, service="lacks-it", only=True)
-    async with server.listening(), AsyncClient(f"{shared_nats.url}/lacks-it", timeout=20) as client:
-        with pytest.raises(MethodNotFound, match="add: no instance of the service 'lacks-it' offers it") as failed:
-            await client.call("add", 1, 2)
-        assert failed.value.data == {"no_provider": True, "service": "lacks-it"}
+
+async def test_a_method_that_no_instance_has_is_not_found_at_once(service: Service) -> None:
+    async with service.serving(), service.client() as client:
+        with pytest.raises(MethodNotFound, match=f"nothing: {NO_INSTANCE.format(service.name)} offers it") as failed:
+            await client.call("nothing", 1, 2)
+        assert failed.value.data == {"no_provider": True, "service": service.name}
         async with client.batch() as batch:
-            results = [batch.add(1, 2), batch.add(2, 3)]
-        for result in results:
-            with pytest.raises(MethodNotFound):
-                result.result()
-        await client.notify("add", 1, 2)
-        with Client(f"{shared_nats.url}/lacks-it", timeout=20) as blocking, pytest.raises(MethodNotFound):
-            await asyncio.to_thread(blocking.call, "add", 1, 2)
+            results = [batch.nothing(), batch.add(2, 3)]
+        with pytest.raises(MethodNotFound):
+            results[0].result()
+        assert results[1].result() == 5
+        await client.notify("nothing", 1, 2)
+        with Client(service.address, timeout=20) as blocking, pytest.raises(MethodNotFound):
+            await asyncio.to_thread(blocking.call, "nothing")
 
 
-async def test_wait_for_waits_for_an_instance(shared_nats: NatsServer) -> None:
-    async with AsyncClient(f"{shared_nats.url}/comes-later", timeout=20) as client:
-        waiting = asyncio.create_task(client.call("add", 1, 2, wait_for=20))
-        with pytest.raises(ConnectFailed, match="no instance of the service 'comes-later' is there now"):
-            await client.call("add", 1, 2)
-        server = Server()
+async def test_where_no_instance_is_each_kind_of_call_fails_as_one_that_was_not_sent(service: Service) -> None:
+    async with service.client() as client:
 
-        @server
-        def add(a: int, b: int) -> int:
-            return a + b
+        async def batch() -> None:
+            async with client.batch() as batch:
+                batch.call("add", 1, 2)
 
-        server.join_nats(shared_nats.url, service="comes-later", only=True)
-        async with server.listening():
-            assert await waiting == 3
-
-
-async def test_a_cancel_before_the_acknowledgement_is_sent_when_it_comes(shared_nats: NatsServer) -> None:
-    async with hostile(shared_nats, timeout=20) as (client, instance):
-        await instance.raw.subscribe(instance.own)
-        waiting = asyncio.create_task(client.call("one"))
-        call = await instance.next_call()
-        waiting.cancel()
-        await asyncio.wait({waiting})
-        instance.send("ack", [call["id"]])
-        cancel = await instance.raw.next()
-        assert (cancel.subject, cancel.json["method"]) == (instance.own, "$/cancelRequest")
-        assert cancel.json["params"] == {"id": call["id"]}
+        calls = [client.call("add"), anext(client.stream("count")), batch(), client.call("echo", "x" * 2_000_000)]
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, ConnectFailed), error
+            assert (error.executed, error.is_permanent) == (False, False)
+            assert NO_INSTANCE.format(service.name) in error.reason
+    with Client(service.address, timeout=20) as blocking, pytest.raises(ConnectFailed):
+        await asyncio.to_thread(blocking.call, "add", 1, 2)
 
 
-async def test_an_acknowledged_call_is_lost_with_its_instance_and_no_other(shared_nats: NatsServer) -> None:
-    """NATS says that nothing subscribes to the subject of the session; the instance that is there keeps its calls."""
-    async with hostile(shared_nats, timeout=60) as (client, instance):
-        other = f"{instance.own}-other"
-        await instance.raw.subscribe(other)
-        lost, kept = (asyncio.create_task(client.call(name)) for name in ("lost", "kept"))
-        one = await until_method(instance, "lost")
-        two = await until_method(instance, "kept")
-        instance.send("ack", [one["id"]])  # nothing subscribes to its subject
-        instance.send("ack", [two["id"]], other)
-        with pytest.raises(ConnectionLost, match="the instance is gone"):
-            await lost
-        instance.send("m", {"jsonrpc": "2.0", "id": two["id"], "result": "right"}, other)
-        assert await kept == "right"
+async def test_wait_for_waits_for_an_instance(service: Service) -> None:
+    async with service.client(wait_for=20) as client:
+        stream = client.stream("count", 1)
+        waiting = asyncio.ensure_future(asyncio.gather(client.call("add", 1, 2), anext(stream)))
+        with pytest.raises(ConnectFailed, match=f"{NO_INSTANCE.format(service.name)} is there now"):
+            await client.call("add", 1, 2, wait_for=None)
+        assert not waiting.done()
+        async with service.serving():
+            assert await waiting == [3, 0]
+            await stream.aclose()
 
 
-async def test_a_call_that_no_instance_has_is_lost(shared_nats: NatsServer) -> None:
+async def test_a_call_that_no_instance_has_is_lost(clock: Clock, service: Service) -> None:
     """It was on its way to a process that has died: nothing acknowledges it, and all that are there deny it."""
-    async with hostile(shared_nats, timeout=60) as (client, dying):
-        server = Server()
-
-        @server
-        def add(a: int, b: int) -> int:
-            return a + b
-
-        service = dying.own.split(".")[1]
+    async with service.raw() as dying, service.client(timeout=None) as client:
+        await dying.subscribe(f"{service.root}only_there", "rpc")
         waiting = asyncio.create_task(client.call("only_there"))
-        await dying.next_call()
-        server.join_nats(shared_nats.url, service=service, only=True)
-        async with server.listening():
-            await dying.raw.close()
+        await dying.next()
+        async with service.serving():
+            await dying.close()
+            await clock.until(waiting.done)
             with pytest.raises(ConnectionLost, match="is gone, or the message was lost"):
                 await waiting
 
 
 @contextmanager
-def kept_instance(nats: NatsServer, service: str) -> Iterator[tuple[threading.Event, threading.Event]]:
+def kept_instance(service: Service) -> Iterator[tuple[threading.Event, threading.Event]]:
     """An instance whose method `keep` keeps its event loop: set when that has begun, and to let it end."""
     server, begun, go_on = Server(slow_call=3600), threading.Event(), threading.Event()
 
@@ -115,7 +91,7 @@ def kept_instance(nats: NatsServer, service: str) -> Iterator[tuple[threading.Ev
         go_on.wait(PATIENCE)
         return "done"
 
-    server.join_nats(nats.url, service=service)
+    server.join_nats(service.url, service=service.name)
     with serve_in_thread(server):
         try:
             yield begun, go_on
@@ -123,76 +99,62 @@ def kept_instance(nats: NatsServer, service: str) -> Iterator[tuple[threading.Ev
             go_on.set()
 
 
-async def test_an_instance_whose_loop_is_kept_by_a_handler_is_waited_for(
-    shared_nats: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_instance_whose_loop_is_kept_by_a_handler_is_waited_for(clock: Clock, service: Service) -> None:
     """It answers no question meanwhile, and NATS does not say that it is gone."""
-    for name in ("WATCH_EVERY", "LATE_AFTER", "ANSWER_TIME"):
-        monkeypatch.setattr(places, name, 0.02)
-    service = "kept-by-a-handler"
-    address = f"{shared_nats.url}/{service}"
-    raw = await RawClient.connect(shared_nats.port)
-    await raw.subscribe(f"rpc.{service}.$inquiry")
-    with kept_instance(shared_nats, service) as (begun, go_on):
-        async with AsyncClient(address, timeout=60) as first, AsyncClient(address, timeout=60) as second:
+    with kept_instance(service) as (begun, go_on):
+        async with (
+            service.raw(f"{service.root}$inquiry") as raw,
+            service.client(timeout=None) as first,
+            service.client(timeout=None) as second,
+        ):
             calls = [asyncio.create_task(first.call("keep"))]
             await until(begun.is_set)
             calls.append(asyncio.create_task(second.call("keep")))
-            for _ in range(5):
-                await raw.next()
+            await clock.until(lambda: raw.messages.qsize() > 5)
             assert not any(call.done() for call in calls)
             go_on.set()
             assert await asyncio.gather(*calls) == ["done", "done"]
-    await raw.close()
 
 
-async def test_a_caller_is_told_of_an_instance_before_its_first_call_keeps_the_loop(shared_nats: NatsServer) -> None:
-    raw = await RawClient.connect(shared_nats.port)
-    await raw.subscribe("mine.rpcstream.*")
-    with kept_instance(shared_nats, "kept-at-first") as (_, go_on):
-        raw.publish("rpc.kept-at-first.keep", b'{"jsonrpc":"2.0","id":5,"method":"keep"}', "mine.rpcstream.5")
-        told = await raw.next()  # while the handler waits for this test
-        assert (told.subject, told.json) == ("mine.rpcstream.ack", [5])
-        go_on.set()
-        assert (await raw.next()).json["result"] == "done"  # it is not told again
-    await raw.close()
+async def test_a_caller_is_told_of_an_instance_before_its_first_call_keeps_the_loop(service: Service) -> None:
+    with kept_instance(service) as (_, go_on):
+        async with service.raw("mine.rpcstream.*") as raw:
+            raw.publish(f"{service.root}keep", call_of("keep", call_id=5), "mine.rpcstream.5")
+            told = await raw.next()  # while the handler waits for this test
+            assert (told.subject, told.json) == ("mine.rpcstream.ack", [5])
+            go_on.set()
+            assert (await raw.next()).json["result"] == "done"  # it is not told again
 
 
-async def test_a_token_leaves_less_room_for_a_message(shared_nats: NatsServer) -> None:
+async def test_a_token_leaves_less_room_for_a_message(service: Service) -> None:
     """NATS counts headers, and would end the connection for one byte too many."""
-    server = Server(authenticate=lambda credentials: credentials.token)
-
-    @server
-    def size(text: str) -> int:
-        return len(text)
-
-    server.join_nats(shared_nats.url, service="sized", only=True, direct=False)
-    async with server.listening() as address, AsyncClient(address, token="t" * 1000, timeout=20) as client:
+    server = UsualServer(authenticate=lambda credentials: credentials.token)
+    async with service.serving(server, direct=False), service.client(token="t" * 1000) as client:
         # Short of it, at it, and over it by what the header has.
         texts = ["x" * length for length in range((1 << 20) - 1400, (1 << 20) + 100, 100)]
-        outcomes = [(await asyncio.gather(client.call("size", text), return_exceptions=True))[0] for text in texts]
-        assert outcomes[0] == len(texts[0])
-        assert type(outcomes[-1]) is MessageTooLarge
-        for text, outcome in zip(texts, outcomes, strict=True):
-            assert outcome == len(text) or type(outcome) is MessageTooLarge
-        assert await client.call("size", "x") == 1
+        outcomes = [(await asyncio.gather(client.note(text), return_exceptions=True))[0] for text in texts]
+        assert (outcomes[0], type(outcomes[-1])) == (None, MessageTooLarge)
+        assert all(outcome is None or type(outcome) is MessageTooLarge for outcome in outcomes)
+        assert await client.add(1, 2) == 3
 
 
-async def test_two_instances_never_answer_for_each_other(shared_nats: NatsServer) -> None:
-    async with (
-        raw_instance(shared_nats, "pair") as one,
-        raw_instance(shared_nats, "pair") as other,
-        AsyncClient(f"{shared_nats.url}/pair", timeout=20) as client,
-    ):
+async def test_two_instances_never_answer_for_each_other(service: Service) -> None:
+    async with service.raw() as one, service.raw() as other, service.client() as client:
 
-        async def answer(instance: object) -> None:
+        async def answer(number: int) -> None:
+            raw = (one, other)[number]
+            await raw.subscribe(f"{service.root}*", "rpc")
             while True:
-                call = await instance.next_call()  # type: ignore[attr-defined]
-                instance.answer(call, call["params"])  # type: ignore[attr-defined]
+                message = await raw.next()
+                if not message.subject.endswith("$inquiry"):
+                    answer = reply(message.json["id"], message.json["params"])
+                    inbox = message.reply.rpartition(".")[0]
+                    raw.publish(f"{inbox}.m", bytes(f"{answer}".replace("'", '"'), "ascii"), f"own.{number}")
 
-        answering = [asyncio.create_task(answer(instance)) for instance in (one, other)]
-        results = await asyncio.gather(*[client.call("echo", number) for number in range(500)])
-        assert results == [[number] for number in range(500)]
+        answering = [asyncio.create_task(answer(number)) for number in range(2)]
+        await until(lambda: len(service.subscribed("*")) == 2)
+        results = await asyncio.gather(*[client.call("echo", number) for number in range(300)])
+        assert results == [[number] for number in range(300)]
         for task in answering:
             task.cancel()
         await asyncio.wait(answering)
@@ -201,26 +163,58 @@ async def test_two_instances_never_answer_for_each_other(shared_nats: NatsServer
 async def test_a_lost_connection_fails_what_waits_and_the_next_call_connects(
     start_nats: Callable[..., NatsServer],
 ) -> None:
-    nats = start_nats()
-    server = Server()
-    begun = asyncio.Event()
-
-    @server
-    async def wait() -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
-    @server
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    server.join_nats(nats.url, service="lost", only=True)
-    async with server.listening() as address, AsyncClient(address, timeout=60, wait_for=30) as client:
+    service, server = Service(start_nats()), UsualServer()
+    async with service.serving(server), service.client(timeout=60, wait_for=30) as client:
         waiting = asyncio.create_task(client.call("wait"))
-        await begun.wait()
-        nats.kill()
+        await until(lambda: server.begun)
+        service.nats.kill()
         with pytest.raises(ConnectionLost, match="the connection to NATS was lost"):
             await waiting
-        await asyncio.to_thread(nats.restart)
+        await asyncio.to_thread(service.nats.restart)
         assert await client.call("add", 1, 2) == 3
         await until(lambda: server.stats()["connections"] == 1)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [BrokenPipeError(32, "Broken pipe"), RuntimeError("unable to perform operation; the handler is closed")],
+    ids=["asyncio", "uvloop"],
+)
+async def test_a_write_that_fails_is_a_lost_connection(
+    service: Service, monkeypatch: pytest.MonkeyPatch, second: Exception
+) -> None:
+    """Also where what came to wait meanwhile cannot be written either."""
+    loop, real, failures = asyncio.get_running_loop(), asyncio.StreamWriter.drain, list[Exception]()
+    server = UsualServer()
+    server.join_nats(service.url, service=service.name)
+    with serve_in_thread(server):
+        async with service.client(timeout=60) as client:
+            waiting = asyncio.create_task(client.call("wait"))
+            await until(lambda: server.begun)
+
+            async def drain(writer: asyncio.StreamWriter) -> None:
+                if asyncio.get_running_loop() is not loop:
+                    await real(writer)
+                elif not failures:
+                    failures.append(BrokenPipeError(32, "Broken pipe"))
+                    await client.notify("add", 1, 2)  # comes to wait
+                    raise failures[0]
+                else:
+                    raise second
+
+            monkeypatch.setattr(asyncio.StreamWriter, "drain", drain)
+            await client.notify("add", 1, 2)
+            with pytest.raises(ConnectionLost, match="Broken pipe"):
+                await waiting
+            assert failures
+
+
+async def test_client_and_server_go_on_at_another_node_than_the_one_they_were_given(
+    start_cluster: Callable[..., NatsCluster],
+) -> None:
+    first, _ = start_cluster(2).nodes
+    service = Service(first)
+    async with service.serving(), service.client(wait_for=30, timeout=30, retries=5, retry="all") as client:
+        assert await client.call("add", 1, 2) == 3
+        first.kill()
+        assert await client.call("add", 3, 3) == 6

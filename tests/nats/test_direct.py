@@ -22,7 +22,7 @@ from ..kit import until
 from ..kit.nats_server import NatsServer
 from ..kit.plain_nats import PlainClient, plain_client
 from ..kit.raw_connection import RawConnection
-from .test_tickets import SERVICE, SIZE, array, client_of, joined, make_server, nats, tickets
+from .tickets_setup import SERVICE, SIZE, array, client_of, joined, make_server, nats, tickets
 
 pytestmark = pytest.mark.nats
 

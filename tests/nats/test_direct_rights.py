@@ -17,7 +17,7 @@ from rpcstream.nats.tickets import TICKET, ticket
 from ..kit.nats_server import NatsServer
 from ..kit.raw_connection import RawConnection
 from .test_direct import Peer, ended, open_direct
-from .test_tickets import SERVICE, SIZE, joined
+from .tickets_setup import SERVICE, SIZE, joined
 
 pytestmark = pytest.mark.nats
 

@@ -186,6 +186,7 @@ async def test_a_large_result_arrives_although_its_instance_has_ended_the_sessio
         await closing
 
 
+@pytest.mark.slow
 async def test_calls_on_their_way_are_carried_out_once(shared_nats: NatsServer) -> None:
     """NATS sends calls to an instance until it knows that this stops; those are answered, too."""
     instances = [InstanceUnderTest(shared_nats, "on_their_way", name) for name in ("one", "two", "three")]

@@ -214,6 +214,7 @@ async def test_only_what_has_subscribers_is_subscribed_to(nats: NatsServer) -> N
         await until(lambda: subjects_of(nats) == [])
 
 
+@pytest.mark.slow
 async def test_subscriptions_that_begin_and_end_neither_lose_nor_repeat_events(nats: NatsServer) -> None:
     async with instance(nats.url) as one, AsyncClient(one.address) as there, client_of(nats) as publisher:
         is_over = asyncio.Event()
@@ -421,6 +422,7 @@ async def test_a_forged_mark_hides_no_event_of_another(nats: NatsServer) -> None
 # -- the command line -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_command_line_publishes_and_subscribes(nats: NatsServer) -> None:
     address = f"{nats.url}/{SERVICE}"
 

@@ -229,6 +229,7 @@ def test_a_configuration_that_nats_refuses_is_shown(start_nats: StartNats) -> No
         start_nats(config={"max_pailoud": 1})
 
 
+@pytest.mark.slow
 def test_no_server_outlives_a_test_run_that_is_killed() -> None:
     program = """
 import time

@@ -216,6 +216,7 @@ async def test_a_name_that_is_no_topic_is_skipped(
     assert "could not be handled" not in caplog.text
 
 
+@pytest.mark.slow
 async def test_no_subscriber_misses_one_or_sees_an_older_one_after_a_newer(nats: NatsServer) -> None:
     count = 400
     async with instance(nats.url) as one, instance(nats.url) as other, AsyncExitStack() as stack:
@@ -391,6 +392,7 @@ async def test_what_is_retained_while_nats_is_away_is_stored_later(nats: NatsSer
         assert await kept_at(other, "*", 2) == {"a": 2, "c": 4}
 
 
+@pytest.mark.slow
 async def test_instances_learn_what_has_changed_while_they_were_away(start_cluster: Callable[..., Any]) -> None:
     cluster = start_cluster(3, jetstream=True)
     first, second = cluster.nodes[0], cluster.nodes[1]

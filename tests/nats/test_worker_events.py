@@ -21,6 +21,7 @@ from .event_setup import SERVICE, all_until, client_of, instance, next_of
 
 pytestmark = [
     pytest.mark.nats,
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="the workers' processes are looked at"),
 ]
 

@@ -27,7 +27,7 @@ def main() -> int:
     is_right = True
     server = functools.partial(server_restarted, scheme=options.scheme)
     for name, show in (("three shared providers", providers_restarted), ("a server", server)):
-        outcome = asyncio.run(show(rounds=options.rounds, as_programs=True, **load))
+        outcome = asyncio.run(show(rounds=options.rounds, **load))
         is_right &= outcome.is_right
         print(f"{name}: {outcome}: {'right' if outcome.is_right else 'WRONG'}", flush=True)
     return 0 if is_right else 1

@@ -15,13 +15,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from rpcstream import AsyncClient, Server
+from rpcstream import AsyncClient
 from rpcstream.hub import Hub
-
-from ..internals import serving_client
-from .programs import make_server, make_work
 
 #: Seconds that a program has to begin and to end.
 PATIENCE = 60
@@ -111,86 +108,6 @@ class Calls:
         self._is_over = True
 
 
-class Running(Protocol):
-    """Something that takes calls."""
-
-    async def stop(self) -> None:
-        """End it in an orderly way, as SIGTERM does, and wait for that."""
-
-
-class Restartable(Protocol):
-    """What starts something that takes calls."""
-
-    async def start(self) -> Running:
-        """Start one more; returns when it takes calls."""
-
-    def executed(self) -> Counter[int]:
-        """How often each number was carried out."""
-
-
-# -- in this process ---------------------------------------------------------------------------------------------------
-
-
-class LocalProviders:
-    """Providers at a hub, each a client in this process."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._noted: Counter[int] = Counter()
-
-    async def start(self) -> Running:
-        client = AsyncClient(self._address)
-        client(name="work", shared=True)(make_work(lambda number: self._noted.update((number,))))
-        await client.offer()
-        return _LocalProvider(client)
-
-    def executed(self) -> Counter[int]:
-        return self._noted
-
-
-class _LocalProvider:
-    def __init__(self, client: AsyncClient) -> None:
-        self._client = client
-        self._serving = serving_client(client)
-        self._task = asyncio.ensure_future(self._serving.serve())
-
-    async def stop(self) -> None:
-        self._serving.stop()
-        await self._task
-        await self._client.close()
-
-
-class LocalServer:
-    """A server in this process, always at the same port."""
-
-    def __init__(self) -> None:
-        self.port = 0
-        self._noted: Counter[int] = Counter()
-
-    async def start(self) -> Running:
-        server = make_server(lambda number: self._noted.update((number,)))
-        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(server.serve(port=self.port, on_listening=listening.set_result))
-        self.port = int((await listening).rpartition(":")[2])
-        return _LocalServer(server, task)
-
-    def executed(self) -> Counter[int]:
-        return self._noted
-
-
-class _LocalServer:
-    def __init__(self, server: Server, task: asyncio.Task[None]) -> None:
-        self._server = server
-        self._task = task
-
-    async def stop(self) -> None:
-        self._server.stop()
-        await self._task
-
-
-# -- as programs -------------------------------------------------------------------------------------------------------
-
-
 class Programs:
     """Providers or servers as processes: `kind` and `where` as for `programs`.
 
@@ -209,24 +126,25 @@ class Programs:
         self._options = options
         self.said = ""
 
-    async def start(self) -> Running:
+    async def start(self) -> Program:
         command = ("-m", "tests.rolling.programs", self._kind, self._where(), str(self._log))
         process = await asyncio.create_subprocess_exec(
             sys.executable, *self._before, *command, stdout=asyncio.subprocess.PIPE, **self._options
         )
         assert process.stdout is not None
         self.said = (await asyncio.wait_for(process.stdout.readline(), PATIENCE)).decode().strip()
-        return _Program(process)
+        return Program(process)
 
     def executed(self) -> Counter[int]:
         return Counter(map(int, self._log.read_text().split())) if self._log.exists() else Counter()
 
 
-class _Program:
+class Program:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def stop(self) -> None:
+        """End it in an orderly way, and wait for that."""
         self._process.terminate()
         status = await asyncio.wait_for(self._process.wait(), PATIENCE)
         if status:
@@ -236,18 +154,17 @@ class _Program:
 # -- what is shown -----------------------------------------------------------------------------------------------------
 
 
-async def providers_restarted(*, rounds: int, as_programs: bool, calls: int = 100, **load: int) -> Outcome:
+async def providers_restarted(*, rounds: int, calls: int = 100, **load: int) -> Outcome:
     """Three programs share a method at a hub; one after the other is replaced, `rounds` times, while it is called.
 
     Args:
         rounds: how often all three are replaced.
-        as_programs: the providers are processes.
         calls: that are made between two restarts, at least.
         load: as for `Calls`.
     """
     outcome = Outcome()
     async with Hub().listening(port=0) as address, folder_for_logs() as folder:
-        providers = Programs("provider", lambda: address, folder) if as_programs else LocalProviders(address)
+        providers = Programs("provider", lambda: address, folder)
         running = [await providers.start() for _ in range(3)]
         async with calling(Calls(address, outcome, **load)) as callers:
             for place in [*range(3)] * rounds:
@@ -262,9 +179,7 @@ async def providers_restarted(*, rounds: int, as_programs: bool, calls: int = 10
     return outcome
 
 
-async def server_restarted(
-    *, rounds: int, as_programs: bool, calls: int = 100, scheme: str = "tcp", **load: int
-) -> Outcome:
+async def server_restarted(*, rounds: int, calls: int = 100, scheme: str = "tcp", **load: int) -> Outcome:
     """A server is stopped with requests in flight and started again at its address; callers reconnect by themselves.
 
     Args: as for `providers_restarted`; `scheme` is that of the callers' address.
@@ -272,10 +187,9 @@ async def server_restarted(
     outcome = Outcome()
     async with folder_for_logs() as folder:
         port = 0
-        local = LocalServer()
-        servers = Programs("server", lambda: str(port), folder) if as_programs else local
+        servers = Programs("server", lambda: str(port), folder)
         running = await servers.start()
-        port = int(servers.said.rpartition(":")[2]) if isinstance(servers, Programs) else local.port
+        port = int(servers.said.rpartition(":")[2])
         async with calling(Calls(f"{scheme}://127.0.0.1:{port}", outcome, reconnect=True, **load)) as callers:
             for _ in range(rounds):
                 await callers.more(calls)

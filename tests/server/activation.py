@@ -16,8 +16,7 @@ import itertools
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 
 from rpcstream import AsyncClient
 
@@ -37,45 +36,21 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
-def activated(sockets: list[socket.socket], folder: Path, workers: int) -> Programs:
-    """Programs of so many processes that serve at these sockets; see `tests.rolling.programs`."""
-    numbers = [sock.fileno() for sock in sockets]
-    before = ("-c", PASS_ON, ",".join(map(str, numbers)))
-    return Programs("activated", lambda: str(workers), folder, before=before, pass_fds=numbers)
-
-
-class ShortCalls:
-    """Callers that open a connection for each call; their numbers do not meet those of other callers."""
-
-    def __init__(self, addresses: list[str], outcome: Outcome) -> None:
-        self._addresses = addresses
-        self._outcome = outcome
-        self._numbers = itertools.count(10**9)
-        self._is_over = False
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        tasks = [asyncio.ensure_future(self._call(address)) for address in self._addresses]
+async def short_calls(address: str, numbers: Iterator[int], outcome: Outcome, is_over: asyncio.Event) -> None:
+    """Call with a connection for each call."""
+    while not is_over.is_set():
+        number = next(numbers)
         try:
-            yield
-        finally:
-            self._is_over = True
-            await asyncio.gather(*tasks)
-
-    async def _call(self, address: str) -> None:
-        while not self._is_over:
-            number = next(self._numbers)
-            try:
-                async with AsyncClient(address, timeout=60) as client:
-                    result = await client.call("work", number)
-            except Exception as error:
-                self._outcome.errors.append(f"one connection a call: {type(error).__name__}: {error}")
+            async with AsyncClient(address, timeout=60) as client:
+                result = await client.call("work", number)
+        except Exception as error:
+            outcome.errors.append(f"one connection a call: {type(error).__name__}: {error}")
+        else:
+            if result == number:
+                outcome.answered.add(number)
             else:
-                if result == number:
-                    self._outcome.answered.add(number)
-                else:
-                    self._outcome.errors.append("the answer of another call")
-            await asyncio.sleep(0.002)
+                outcome.errors.append("the answer of another call")
+        await asyncio.sleep(0.002)
 
 
 async def restarted(
@@ -84,7 +59,6 @@ async def restarted(
     """Restart a server so often while it is called at a port and at a Unix socket.
 
     Args:
-        restarts: how often.
         calls: that are made between two restarts, at least.
         clients, each: as for `Calls`.
         scheme: of the address at which those that stay connected call.
@@ -93,18 +67,22 @@ async def restarted(
     Returns:
         What became of the calls, and the longest time (s) without a server.
     """
-    outcome, away = Outcome(), 0.0
+    outcome, away, is_over = Outcome(), 0.0, asyncio.Event()
     async with folder_for_logs() as folder, contextlib.AsyncExitStack() as stack:
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))
         unix = stack.enter_context(socket.socket(socket.AF_UNIX))
         unix.bind(str(folder / "sock"))
         unix.listen(1024)
         addresses = [f"127.0.0.1:{tcp.getsockname()[1]}", f"unix://{folder / 'sock'}"]
-        programs = activated([tcp, unix], folder, workers)
+        numbers = [sock.fileno() for sock in (tcp, unix)]
+        before = ("-c", PASS_ON, ",".join(map(str, numbers)))
+        programs = Programs("activated", lambda: str(workers), folder, before=before, pass_fds=numbers)
         running = await programs.start()
-        short = ShortCalls(addresses, outcome)
+        count = itertools.count(10**9)  # these do not meet the numbers of other callers
         callers = Calls(f"{scheme}://{addresses[0]}", outcome, clients=clients, each=each, reconnect=True)
-        async with short.running(), calling(callers):
+        async with asyncio.TaskGroup() as group, calling(callers):
+            for address in addresses:
+                group.create_task(short_calls(address, count, outcome, is_over))
             for _ in range(restarts):
                 await callers.more(calls)
                 ends = time.monotonic()
@@ -113,6 +91,7 @@ async def restarted(
                 away = max(away, time.monotonic() - ends)
                 outcome.restarts += 1
             await callers.more(calls)
+            is_over.set()
         await running.stop()
         outcome.executed = programs.executed()
     return outcome, away

@@ -11,31 +11,19 @@ from typing import Any
 
 import pytest
 
-from rpcstream import TLS, AsyncClient, ConnectFailed, Context, Hub, Server
+from rpcstream import TLS, AsyncClient, ConnectFailed, Hub, Server
 
-from ..kit import until
+from ..kit import UsualServer, until
 from ..kit.asgi import Driver, call, connected, post, websocket_scope
 from ..kit.asgi_servers import mounted, under_uvicorn
 
 
-class Lived:
+class Lived(UsualServer):
     """A server that notes when it starts and stops."""
 
-    def __init__(self, fails: Exception | None = None, **options: Any) -> None:
-        self.noted: list[str] = []
+    def __init__(self, fails: Exception | None = None) -> None:
+        super().__init__(lifespan=self._lifespan)
         self.fails = fails
-        self.server = Server(lifespan=self._lifespan, **options)
-        self.go = asyncio.Event()
-
-        @self.server
-        def add(a: int, b: int) -> int:
-            return a + b
-
-        @self.server
-        async def wait() -> str:
-            self.noted.append("begun")
-            await self.go.wait()
-            return "done"
 
     @asynccontextmanager
     async def _lifespan(self, server: Server) -> AsyncIterator[None]:
@@ -49,6 +37,11 @@ class Lived:
         finally:
             assert asyncio.current_task() is task
             self.noted.append("stopped")
+
+    async def stopped(self) -> None:
+        """Stop, and wait for that."""
+        self.stop()
+        await until(lambda: not self.is_running)
 
 
 class Lifespan(Driver):
@@ -76,66 +69,68 @@ async def add(application: Any, path: str = "/") -> Any:
     return (await post(application, call("add", 1, 2), path=path)).json
 
 
-# -- the lifespan of the ASGI server ----------------------------------------------------------------------------------
+# -- when it starts and stops -----------------------------------------------------------------------------------------
 
 
 async def test_the_events_of_the_lifespan_start_and_stop_the_server() -> None:
-    lived = Lived()
-    app = lived.server.asgi()
+    app = (lived := Lived()).asgi()
+    for times in (1, 2):
+        lifespan = Lifespan(app)
+        assert await lifespan.startup() == "lifespan.startup.complete"
+        assert await add(app) == THREE
+        assert lived.noted == ["started", "stopped"] * (times - 1) + ["started"]
+        assert await lifespan.shutdown() == "lifespan.shutdown.complete"
+        assert lived.noted == ["started", "stopped"] * times
+        assert (await post(app, call("add", 1, 2))).status == 503
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_server_that_cannot_start_says_why(beside: bool) -> None:
+    server = Lived(fails=OSError("no database"))
+    app = server.asgi(Other([]), path="/rpc") if beside else server.asgi()
     lifespan = Lifespan(app)
-    assert await lifespan.startup() == "lifespan.startup.complete"
-    assert await add(app) == THREE
-    assert lived.noted == ["started"]
-    assert await lifespan.shutdown() == "lifespan.shutdown.complete"
-    assert lived.noted == ["started", "stopped"]
-    assert (await post(app, call("add", 1, 2))).status == 503
-    again = Lifespan(app)
-    await again.startup()
-    assert await add(app) == THREE
-    await again.shutdown()
-    assert lived.noted == ["started", "stopped"] * 2
-
-
-async def test_a_server_that_cannot_start_says_why() -> None:
-    lifespan = Lifespan(Lived(fails=OSError("no database")).server.asgi())
     assert await lifespan.startup() == "lifespan.startup.failed"
     assert lifespan.sent[0]["message"] == "OSError: no database"
     with pytest.raises(OSError, match="no database"):
         await lifespan.task
+    with pytest.raises(OSError, match="no database"):
+        async with app.lifespan():
+            pass
+    server.fails = None
+    async with app.lifespan():
+        assert server.noted == ["started"]
 
 
 async def test_calls_in_flight_end_before_the_lifespan() -> None:
-    lived = Lived()
-    app = lived.server.asgi()
+    app = (lived := Lived()).asgi()
     lifespan = Lifespan(app)
     await lifespan.startup()
     driver = Driver(app, websocket_scope(), {"type": "websocket.connect"})
-    driver.text(call("wait"))
-    await until(lambda: lived.noted == ["started", "begun"])
+    driver.text(call("wait", "done"))
+    await until(lambda: lived.begun)
     lifespan.give({"type": "lifespan.shutdown"})
     await driver.has_sent(2)
     assert driver.messages[0]["method"] == "$/goAway"
-    assert lived.noted == ["started", "begun"]
-    lived.go.set()
+    assert lived.noted == ["started"]
+    lived.release()
     await driver.ended()
     assert driver.messages[1]["result"] == "done"
     await lifespan.ended()
-    assert lived.noted == ["started", "begun", "stopped"]
+    assert lived.noted == ["started", "stopped"]
 
 
-# -- without it -------------------------------------------------------------------------------------------------------
-
-
-async def test_the_first_request_starts_the_server_once() -> None:
-    lived = Lived()
-    app, other = lived.server.asgi(), lived.server.asgi()
+async def test_without_a_lifespan_the_first_request_starts_the_server_once() -> None:
+    lived = Lived(fails=OSError("not yet"))
+    app, other = lived.asgi(), lived.asgi()
+    for outcome in await asyncio.gather(add(app), add(app), return_exceptions=True):
+        assert repr(outcome) == "OSError('not yet')"
+    lived.fails = None  # a start that failed is tried again
     assert await asyncio.gather(*(add(each) for each in (app, other, app))) == [THREE] * 3
     websocket = await connected(app)
     assert lived.noted == ["started"]
     websocket.close()
     await websocket.ended()
-    lived.server.stop()
-    await until(lambda: not lived.server.is_running)
+    await lived.stopped()
     assert lived.noted == ["started", "stopped"]
     assert (await post(app, call("add", 1, 2))).status == 503
     refused = await Driver(other, websocket_scope(), {"type": "websocket.connect"}).ended()
@@ -143,33 +138,17 @@ async def test_the_first_request_starts_the_server_once() -> None:
 
 
 def test_a_server_that_a_request_has_started_ends_with_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    lived = Lived()
-    app = lived.server.asgi()
+    app = (lived := Lived()).asgi()
     for _ in range(2):  # another loop afterwards, as with a test client that makes one for each request
         assert asyncio.run(add(app)) == THREE
     gc.collect()
     assert lived.noted == ["started", "stopped"] * 2
-    assert not lived.server.is_running
+    assert not lived.is_running
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_a_start_that_failed_is_tried_again() -> None:
-    lived = Lived(fails=OSError("not yet"))
-    app = lived.server.asgi()
-    for outcome in await asyncio.gather(add(app), add(app), return_exceptions=True):
-        assert repr(outcome) == "OSError('not yet')"
-    lived.fails = None
-    assert await add(app) == THREE
-    lived.server.stop()
-    await until(lambda: not lived.server.is_running)
-
-
-# -- as a context manager ---------------------------------------------------------------------------------------------
-
-
 async def test_lifespans_of_two_applications_of_one_server() -> None:
-    lived = Lived()
-    first, second = lived.server.asgi(), lived.server.asgi()
+    first, second = (lived := Lived()).asgi(), lived.asgi()
     async with first.lifespan():
         async with second.lifespan("the application"):
             assert await add(first) == await add(second) == THREE
@@ -178,21 +157,11 @@ async def test_lifespans_of_two_applications_of_one_server() -> None:
     assert lived.noted == ["started", "stopped"]
 
 
-async def test_an_error_of_the_start_is_raised_by_the_lifespan() -> None:
-    lived = Lived(fails=OSError("no database"))
-    with pytest.raises(OSError, match="no database"):
-        async with lived.server.asgi().lifespan():
-            pass
-    lived.fails = None
-    async with lived.server.asgi().lifespan():
-        assert lived.noted == ["started"]
-
-
 # -- one loop, one way to serve ---------------------------------------------------------------------------------------
 
 
 async def test_a_server_serves_in_one_loop() -> None:
-    app = Lived().server.asgi()
+    app = Lived().asgi()
     async with app.lifespan():
         with pytest.raises(RuntimeError, match="this server runs in another event loop"):
             await asyncio.to_thread(lambda: asyncio.run(add(app)))
@@ -200,7 +169,7 @@ async def test_a_server_serves_in_one_loop() -> None:
 
 
 async def test_a_server_that_listens_by_itself_is_not_mounted_as_well() -> None:
-    server = Lived().server
+    server = Lived()
     app = server.asgi()
     async with server.listening(port=0):
         with pytest.raises(RuntimeError, match="listens by itself"):
@@ -248,7 +217,7 @@ class Other:
 
 async def test_another_application_gets_what_is_not_for_the_server() -> None:
     lived = Lived()
-    app = lived.server.asgi(Other(lived.noted), path="/rpc")
+    app = lived.asgi(Other(lived.noted), path="/rpc")
     lifespan = Lifespan(app)
     await lifespan.startup()
     assert await add(app, "/rpc") == await add(app, "/rpc/") == THREE
@@ -261,19 +230,12 @@ async def test_another_application_gets_what_is_not_for_the_server() -> None:
 
 async def test_an_application_that_knows_no_lifespan() -> None:
     lived = Lived()
-    app = lived.server.asgi(Other(lived.noted, has_lifespan=False), path="/rpc")
+    app = lived.asgi(Other(lived.noted, has_lifespan=False), path="/rpc")
     lifespan = Lifespan(app)
     assert await lifespan.startup() == "lifespan.startup.complete"
     assert await add(app, "/rpc") == THREE
     assert await lifespan.shutdown() == "lifespan.shutdown.complete"
     assert lived.noted == ["started", "stopped"]
-
-
-async def test_a_server_that_cannot_start_beside_another_application() -> None:
-    lifespan = Lifespan(Lived(fails=OSError("no database")).server.asgi(Other([]), path="/rpc"))
-    assert await lifespan.startup() == "lifespan.startup.failed"
-    with pytest.raises(OSError, match="no database"):
-        await lifespan.task
 
 
 # -- under uvicorn ----------------------------------------------------------------------------------------------------
@@ -287,8 +249,8 @@ async def calls_of(url: str) -> list[Any]:
 async def test_two_mounts_of_one_server_and_another_one() -> None:
     fastapi = pytest.importorskip("fastapi")
     lived, other = Lived(), Lived()
-    first, second = lived.server.asgi(), lived.server.asgi()
-    third = other.server.asgi()
+    first, second = lived.asgi(), lived.asgi()
+    third = other.asgi()
     app = fastapi.FastAPI(lifespan=first.lifespan)
     app.mount("/a", first)
     app.mount("/b/c", second)
@@ -307,15 +269,14 @@ async def test_two_mounts_of_one_server_and_another_one() -> None:
             await calls_of(f"http://{address}/none/")
     assert lived.noted == ["started", "stopped"]
     assert other.noted == ["started"]
-    other.server.stop()
-    await until(lambda: not other.server.is_running)
+    await other.stopped()
 
 
 async def test_a_middleware_of_fastapi() -> None:
     fastapi = pytest.importorskip("fastapi")
     lived = Lived()
     app = fastapi.FastAPI()
-    app.add_middleware(lived.server.asgi, path="/rpc")
+    app.add_middleware(lived.asgi, path="/rpc")
 
     @app.post("/own")
     def own() -> dict[str, str]:
@@ -328,22 +289,6 @@ async def test_a_middleware_of_fastapi() -> None:
         with pytest.raises(ConnectFailed, match="404"):
             await calls_of(f"http://{address}/")
     assert lived.noted == ["started", "stopped"]
-
-
-async def test_events_and_calls_back_over_a_mounted_websocket() -> None:
-    server = Server()
-
-    @server
-    async def ask(ctx: Context) -> Any:
-        return await ctx.peer.name()
-
-    async with mounted(server) as address, AsyncClient(f"ws://{address}/rpc/") as client:
-        client(lambda: "me", name="name")
-        assert await client.ask() == "me"
-        async with client.subscribe("ticks") as ticks:
-            for number in range(3):
-                assert server.publish("ticks", number) == 1
-            assert [await anext(ticks) for _ in range(3)] == [0, 1, 2]
 
 
 async def test_a_hub_passes_calls_on_between_mounted_websockets() -> None:

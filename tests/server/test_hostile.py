@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import itertools
 import logging
 import socket
 import struct
@@ -14,14 +13,13 @@ import time
 import zlib
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Client, Limits
-from rpcstream.testing import connections_of, serve_in_thread
+from rpcstream import Client, Limits
+from rpcstream.testing import FakeTimeLoop, connections_of, serve_in_thread
 
-from ..kit import RawPeer, UsualServer, batch, raw_peers, request, until
+from ..kit import TRANSPORTS, RawPeer, UsualServer, batch, raw_peers, request, until
 
 LIMITS = Limits(max_message_size=100_000, max_batch=10, max_calls=8, write_buffer=64 * 1024, max_image_pixels=10_000)
 
@@ -36,56 +34,40 @@ async def assert_served(raw: RawPeer) -> None:
     assert await raw.result("echo", "still here", id="last") == "still here"
 
 
-def call(params: bytes, method: bytes = b"echo", **members: bytes) -> bytes:
-    more = b"".join(b',"%b":%b' % (name.encode(), value) for name, value in members.items())
-    return b'{"jsonrpc":"2.0","method":"%b","params":%b,"id":1%b}' % (method, params, more)
-
-
-@pytest.mark.parametrize(
-    ("line", "code"),
-    [
-        (b"\xff\xfe\x00", -32700),
-        (call(b'["\xff"]'), -32700),
-        (call(b'["\\ud800"]'), -32700),
-        (b"nonsense", -32700),
-        (b"NaN", -32700),
-        (b'{"a":1,}', -32700),
-        (b"[" * 5000, -32700),
-        (b"[" * 5000 + b"]" * 5000, -32700),
-        (b'{"a":' * 3000, -32700),
-        (b"[" * 300 + b"]" * 300, -32600),
-        (call(b"[" * 201 + b"]" * 201), -32600),
-        (call(b"[" + b'{"":' * 200 + b"1" + b"}" * 200 + b"]"), -32600),
-        (b"1", -32600),
-        (b'"x"', -32600),
-        (b"null", -32600),
-        (b"{}", -32600),
-        (b'{"jsonrpc":"1.0","method":"echo","id":1}', -32600),
-        (b'{"method":"echo","id":1}', -32600),
-        (b'{"jsonrpc":"2.0","method":["echo"],"id":1}', -32600),
-        (b'{"jsonrpc":"2.0","method":%s%s,"id":1}' % (b"[" * 1000, b"]" * 1000), -32600),
-        (call(b"5"), -32600),
-        *[(b'{"jsonrpc":"2.0","method":"echo","params":[1],"id":%b}' % each, -32600) for each in (b"{}", b"true")],
-        (call(b"[1,0]", b"echo_after", timeout=b'"x"'), -32600),
-        (call(b"[1,0]", b"echo_after", timeout=b"-1"), -32600),
-        *[(call(b"[]", each), -32601) for each in (b"rpc.nothing", b"__class__", b"")],
-        (b"[]", -32600),
-        (call(b"[" + b"1" * 200_000 + b"]"), -32001),
-        (b"x" * 100_001, -32001),
-        (call(b"[200000]", b"blob"), -32001),
-    ],
-)
-async def test_a_bad_line_gets_its_error_and_the_connection_lives(line: bytes, code: int) -> None:
-    async with raw_peers(make_server(slow_call=1e-9)) as connect:
-        raw = await connect()
-        reply = await raw.ask(line)
-        assert (reply["jsonrpc"], reply["error"]["code"]) == ("2.0", code)
-        assert reply["error"]["message"]
-        await assert_served(raw)
+def call(params: bytes, method: bytes = b"echo") -> bytes:
+    return b'{"jsonrpc":"2.0","method":"%b","params":%b,"id":1}' % (method, params)
 
 
 def member(id: bytes = b"") -> bytes:
     return b'{"jsonrpc":"2.0","method":"echo","params":[1]%b}' % (b',"id":' + id if id else b"")
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+#: Deep, long, or odd in the encoding; what else is no request: tests/conversation/test_bytes.py.
+LINES = [
+    *[(each, -32700) for each in (b"\xff\xfe\x00", call(b'["\xff"]'), call(b'["\\ud800"]'), b'{"a":1,}')],
+    *[(each, -32700) for each in (b"[" * 5000, nested(5000), b'{"a":' * 3000)],
+    *[
+        (each, -32600)
+        for each in (nested(300), call(nested(201)), call(b"[" + b'{"":' * 200 + b"1" + b"}" * 200 + b"]"))
+    ],
+    (b'{"jsonrpc":"2.0","method":%b,"id":1}' % nested(1000), -32600),
+    *[(call(b"[]", each), -32601) for each in (b"rpc.nothing", b"__class__", b"")],
+    *[(each, -32001) for each in (call(b"[" + b"1" * 200_000 + b"]"), b"x" * 100_001, call(b"[200000]", b"blob"))],
+]
+
+
+async def test_a_bad_line_gets_its_error_and_the_connection_lives() -> None:
+    async with raw_peers(make_server(slow_call=1e-9)) as connect:
+        raw = await connect()
+        for line, code in LINES:
+            reply = await raw.ask(line)
+            assert (reply["jsonrpc"], reply["error"]["code"]) == ("2.0", code), line[:100]
+            assert reply["error"]["message"]
+            await assert_served(raw)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +79,7 @@ def member(id: bytes = b"") -> bytes:
         (batch(*[member()] * 11), b"null", -32004),
         (batch(*[b"1"] * 11), b"null", -32004),
         (batch(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[' + b"1" * 200_000 + b"]}"), b"1", -32001),
-        (batch(call(b"[" * 300 + b"]" * 300)), b"1", -32600),
+        (batch(call(nested(300))), b"1", -32600),
     ],
 )
 async def test_what_refuses_a_whole_batch_is_an_array_with_the_id_of_the_first_call(
@@ -115,17 +97,16 @@ async def test_what_refuses_a_whole_batch_is_an_array_with_the_id_of_the_first_c
         await assert_served(raw)
 
 
-@pytest.mark.parametrize(
-    "id", ["1", '"1"', "null", "1.0", "1.50", "1e2", str(2**64), str(-(2**70)), "0.12345678901234567"]
-)
-async def test_ids_come_back_exactly(id: str) -> None:
+async def test_ids_come_back_exactly() -> None:
+    ids = ["1", '"1"', "null", "1.0", "1.50", "1e2", str(2**64), str(-(2**70)), "0.12345678901234567"]
     async with raw_peers(make_server()) as connect:
         raw = await connect()
-        for method, params in (("echo", "[1]"), ("echo_after", "[1,0]"), ("nothing", "[]")):
-            line = f'{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}'
-            for sent in (line, f"[{line}]"):
-                raw.send(sent)
-                assert b'"id":%b,' % id.encode() in (await raw.receive_bytes() or b"")
+        for id in ids:
+            for method, params in (("echo", "[1]"), ("echo_after", "[1,0]"), ("nothing", "[]")):
+                line = f'{{"jsonrpc":"2.0","method":"{method}","params":{params},"id":{id}}}'
+                for sent in (line, f"[{line}]"):
+                    raw.send(sent)
+                    assert b'"id":%b,' % id.encode() in (await raw.receive_bytes() or b"")
 
 
 async def test_the_error_for_a_long_message_names_limit_and_size_and_comes_before_its_end() -> None:
@@ -156,11 +137,12 @@ async def test_the_replies_of_a_batch_are_dropped_once_they_are_too_large() -> N
 
 async def test_a_value_as_deep_as_allowed_comes_back() -> None:
     async with raw_peers(make_server()) as connect:
-        raw, value = await connect(), 1
-        for _ in range(126):
-            value = [value]  # type: ignore[assignment]
+        raw, value = await connect(), orjson.loads(nested(126))
         assert await raw.result("echo", value) == value
         assert await raw.code("echo", [value]) == -32600
+
+
+# -- arrays, images and payloads; what else is wrong with them: tests/codec ------------------------------------------
 
 
 def bomb(width: int, height: int) -> str:
@@ -175,176 +157,77 @@ def bomb(width: int, height: int) -> str:
     return base64.b64encode(png).decode()
 
 
-def array(dtype: Any, shape: Any, data: bytes | str) -> dict[str, Any]:
-    text = data if isinstance(data, str) else base64.b64encode(data).decode()
-    return {"$type": "ndarray", "dtype": dtype, "shape": shape, "data": text}
+def array(dtype: Any, shape: Any, data: str) -> dict[str, Any]:
+    return {"$type": "ndarray", "dtype": dtype, "shape": shape, "data": data}
 
 
-def image(format: str, data: str, **more: Any) -> dict[str, Any]:
-    return {"$type": "image", "format": format, "data": data, **more}
-
-
-@pytest.mark.parametrize(
-    ("method", "value"),
-    [
-        *[
-            ("array", each)
-            for each in (
-                array("<f4", [3], b"\0" * 8),
-                array("<f4", [-1], b"\0" * 8),
-                array("<f4", [2.0], b"\0" * 8),
-                array("<f4", [True, 2], b"\0" * 8),
-                array("<f4", [2**62, 2**62], b""),
-                array("<f4", [1] * 33, b"\0" * 4),
-                array("<f4", "2", b"\0" * 8),
-                array("|O", [1], b"\0" * 8),
-                array("<U2", [1], b"\xff" * 8),
-                array("10000000f8", [0], b""),
-                array("<V4", [2], b"\0" * 8),
-                array([["a", "<f4"]], [2], b"\0" * 8),
-                array("<f4", [2], "AAAAAAAAAAA"),
-                array("<f4", [2], "AAAA AAAAAAA="),
-                array("<f4", [2], "AAAAAAAAAAB="),
-                {"$type": "ndarray"},
-                image("png", ""),
-                {"$type": "nothing"},
-                {"$type": 5},
-                "k05VTVBZAQB2AA==",
-                *({}, [], 5, None),
-            )
-        ],
-        *[
-            ("image", each)
-            for each in (
-                bomb(12_000, 12_000),
-                image("png", bomb(101, 100)),
-                image("png", bomb(10, 10)[:60]),
-                image("eps", base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0").decode()),
-                image("raw", "", mode="RGB", size=[100_000, 100_000]),
-                image("raw", "AAAA", mode="RGB", size=[2, 2]),
-                image("raw", "AAAA", mode="X", size=[1, 1]),
-                base64.b64encode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n").decode(),
-                base64.b64encode(b"GIF89a").decode(),
-                *("", 7),
-            )
-        ],
+RAW = {"$type": "image", "format": "raw", "data": "", "mode": "RGB"}
+LIES: dict[str, list[Any]] = {
+    "array": [
+        *[array("<f4", shape, "AAAAAAAAAAA=") for shape in ([3], [-1], [2.0], [True, 2], "2", [2**62, 2**62])],
+        *[array(dtype, [1], "AAAAAAAAAAA=") for dtype in ("|O", "10000000f8", "<V4", [["a", "<f4"]])],
+        array("<U2", [1], base64.b64encode(b"\xff" * 8).decode()),
+        *[array("<f4", [2], data) for data in ("AAAAAAAAAAA", "AAAA AAAAAAA=", "AAAAAAAAAAB=")],
+        *({"$type": "ndarray"}, {"$type": "nothing"}, {"$type": 5}, "k05VTVBZAQB2AA==", {}, [], 5, None),
     ],
-)
-async def test_a_lying_array_or_image(method: str, value: Any) -> None:
-    async with raw_peers(make_server()) as connect:
-        raw = await connect()
-        error = (await raw.reply(method, value))["error"]
-        assert (error["code"], error["data"]["parameter"]) == (-32602, method)
-        await assert_served(raw)
-
-
-# -- long messages, whose payloads are not parsed ----------------------------------------------------------------------
-
-DATA = base64.b64encode(bytes(range(256)) * 400)
-
-
-def tagged(data: bytes, kind: bytes = b"bytes", more: bytes = b"") -> bytes:
-    return b'{"$type":"%b"%b,"data":"%b"}' % (kind, more, data)
-
-
-BROKEN = {
-    "alphabet": DATA + b"?",
-    "padding": DATA[:-1],
-    "end": DATA[:-4] + b"//==",
-    "control": DATA[:1000] + b"\x01\x02\x03\x04" + DATA[1000:],
-    "utf-8": DATA[:1000] + b"\xff\xff\xff\xff" + DATA[1000:],
-    "escape": DATA[:1000] + rb"\u00e4" + DATA[1000:],
-    "blank": DATA[:1000] + b"    " + DATA[1000:],
+    "image": [
+        *[bomb(12_000, 12_000), {"$type": "image", "format": "png", "data": bomb(101, 100)}],
+        *[{**RAW, "size": [100_000, 100_000]}, {**RAW, "size": [2, 2], "data": "AAAA"}],
+        *[base64.b64encode(data).decode() for data in (b"%!PS-Adobe-3.0 EPSF-3.0\n", b"GIF89a")],
+        *("", 7),
+    ],
 }
 
 
-@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)
-@pytest.mark.parametrize("method", [b"echo", b"array"])
-async def test_a_broken_payload_is_an_error_and_the_connection_lives(method: bytes, data: bytes) -> None:
-    async with raw_peers(make_server(Limits())) as connect:
+@pytest.mark.parametrize("method", LIES)
+async def test_a_lying_array_or_image(method: str) -> None:
+    async with raw_peers(make_server()) as connect:
         raw = await connect()
-        for value in (tagged(data), tagged(data, b"ndarray", b',"dtype":"|u1","shape":[102400]')):
-            reply = await raw.ask(call(b"[%b]" % value, method))
-            assert reply["error"]["code"] == -32602, reply
-            assert len(orjson.dumps(reply)) < 1000
+        for value in LIES[method]:
+            error = (await raw.reply(method, value))["error"]
+            assert (error["code"], error["data"]["parameter"]) == (-32602, method), value
         await assert_served(raw)
 
 
-@pytest.mark.parametrize("pieces", [1, 7, 60])
-async def test_payloads_in_pieces_and_what_only_looks_like_one(pieces: int) -> None:
-    server = make_server(Limits())
+DATA = base64.b64encode(bytes(range(256)) * 400)
+BROKEN = [DATA + b"?", DATA[:-1], DATA[:-4] + b"//=="]
+BROKEN += [DATA[:1000] + each + DATA[1000:] for each in (b"\x01\x02\x03\x04", b"\xff\xff\xff\xff", rb"\u00e4", b"    ")]
 
-    @server
-    def texts(value: dict[str, str]) -> int:
-        return sum(map(len, value.values()))
 
-    async with raw_peers(server) as connect:
+@pytest.mark.parametrize("method", [b"echo", b"array"])
+async def test_a_broken_payload_is_an_error_and_the_connection_lives(method: bytes) -> None:
+    async with raw_peers(make_server(Limits())) as connect:
         raw = await connect()
-        one = call(b"[%b]" % tagged(DATA), b"size")
-        lines = [call(b'[{"a":"b"}]', b"texts"), one, call(b"[%b]" % tagged(DATA), b"texts"), call(b"[1]", b"size")]
-        lines += [b"[%b]" % b",".join(lines), call(b"[%b]" % tagged(b"\xff" * 100_000), b"texts")]
-        stream = b"\n".join(lines) + b"\n"
-        step = len(stream) // pieces + 1
-        for start in range(0, len(stream), step):
-            raw.write(stream[start : start + step])
-            await asyncio.sleep(0)
-        expected = [1, 102_400, len("bytes") + len(DATA)]
-        assert [await raw.result() for _ in range(3)] == expected
-        assert await raw.code() == -32602
-        assert [each.get("result") for each in await raw.receive()] == [*expected, None]
-        assert await raw.code() == -32700
-
-
-async def test_many_long_ones_at_once_both_ways_and_integers_beside_them() -> None:
-    async with make_server(Limits()).listening(port=0) as address, AsyncClient(address) as client:
-        arrays = [np.full(size, size % 251, np.uint8) for size in (1, 5000, 70_000, 300_000, 2_000_000)] * 4
-        futures = [client.submit.echo([2**70 + number, array]) for number, array in enumerate(arrays)]
-        for number, (future, array) in enumerate(zip(futures, arrays, strict=True)):
-            got, back = await future
-            assert got == 2**70 + number
-            np.testing.assert_array_equal(back, array)
+        for data in BROKEN:
+            for kind in (b'"bytes"', b'"ndarray","dtype":"|u1","shape":[102400]'):
+                reply = await raw.ask(call(b'[{"$type":%b,"data":"%b"}]' % (kind, data), method))
+                assert reply["error"]["code"] == -32602, reply
+                assert len(orjson.dumps(reply)) < 1000
+        await assert_served(raw)
 
 
 # -- time and memory ------------------------------------------------------------------------------------------------
 
 
-async def test_half_a_message_and_silence_or_drops_is_closed(caplog: pytest.LogCaptureFixture) -> None:
-    server = make_server(Limits(message_timeout=0.3))
-    async with raw_peers(server) as connect:
-        raw, slow, other = await connect(), await connect(), await connect()
-        raw.write(b'{"jsonrpc":"2.0",')
-        while not slow.is_over:
-            slow.write(b"1")
-            await asyncio.sleep(0.02)
-        assert "end each message with a line end" in (await raw.receive())["error"]["data"]["reason"]
-        assert await raw.rest() == []
-        await assert_served(other)
-    assert "message_timeout" in caplog.text
-    assert server.counters.closed_for_limits == 2
+def test_a_message_that_we_do_not_read_is_not_overdue() -> None:
+    async def main() -> None:
+        server = make_server(Limits(max_calls=2, message_timeout=20))
+        async with TRANSPORTS["memory"].serving(server, None) as endpoint:
+            raw = await endpoint.raw()
+            line = call(b"[0,50]", b"echo_after") + b"\n"
+            raw.write(line * 2 + line[:20])
+            await asyncio.sleep(5)
+            raw.write(line[20:])
+            assert [await raw.result() for _ in range(3)] == [0] * 3
+            await endpoint.close()
 
-
-async def test_a_message_that_we_do_not_read_is_not_overdue() -> None:
-    async with raw_peers(make_server(Limits(max_calls=2, message_timeout=0.2))) as connect:
-        raw = await connect()
-        line = call(b"[0,0.5]", b"echo_after") + b"\n"
-        raw.write(line * 2 + line[:20])
-        await asyncio.sleep(0.05)
-        raw.write(line[20:])
-        assert [await raw.result() for _ in range(3)] == [0] * 3
-
-
-async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    async with raw_peers(make_server(Limits(idle_timeout=0.3))) as connect:
-        idle, busy = await connect(), await connect()
-        busy.call("echo_after", "done", 0.6)
-        assert await idle.rest() == []
-        assert await busy.result() == "done"
-    assert "idle_timeout" in caplog.text
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(main())
 
 
 async def test_a_peer_that_never_reads_does_not_grow_the_memory_and_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     """It asks for 400 MB in one go; the server holds what the limit allows, and serves others meanwhile."""
-    server = make_server(Limits(max_message_size=2_000_000, write_buffer=1_000_000, write_timeout=0.5))
+    server = make_server(Limits(max_message_size=2_000_000, write_buffer=1_000_000, write_timeout=0.3))
     async with raw_peers(server) as connect:
         greedy, other = await connect(), await connect()
         greedy.transport.pause_reading()
@@ -358,100 +241,20 @@ async def test_a_peer_that_never_reads_does_not_grow_the_memory_and_is_closed(ca
     assert "write_timeout" in caplog.text
 
 
-@pytest.mark.parametrize("ends", [True, False])
-async def test_a_peer_that_never_reads_is_closed(ends: bool) -> None:
-    """One that ends, and one that lets replies of async handlers pile up."""
-    limits: dict[str, Any] = {"write_buffer": 100_000, "max_message_size": 2_000_000, "max_calls": 200}
-    server = make_server(Limits(**({"write_buffer": 64_000_000, "write_timeout": 0.3} if ends else limits)))
-
-    @server
-    async def later() -> str:
-        await server.call_wait()
-        return "x" * 1_000_000
-
-    async with raw_peers(server) as connect:
-        greedy, other = await connect(), await connect()
-        greedy.transport.pause_reading()
-        greedy.send(*([request("blob", 30_000_000), b""] if ends else [request("later")] * 150))
-        await until(lambda: ends or len(server.begun) == 150)
-        server.release()
-        await until(lambda: server.counters.closed_for_limits)
-        await assert_served(other)
-
-
 async def test_a_peer_that_sends_and_never_reads_is_not_read_either() -> None:
     """Its requests stay in the network, not in the server."""
     server = make_server(Limits(write_buffer=100_000, write_timeout=None))
     async with raw_peers(server) as connect:
         greedy, other = await connect(), await connect()
         greedy.transport.pause_reading()
-        greedy.send(*[request("echo", "x" * 50_000)] * 1000)
+        greedy.send(*[request("echo", "x" * 50_000)] * 400)
         await until(lambda: any(each.unread_size for each in connections_of(server)))
         for _ in range(10):
             await assert_served(other)
-        assert greedy.transport.get_write_buffer_size() > 10_000_000, "50 MB were taken from a peer that reads nothing"
+        assert greedy.transport.get_write_buffer_size() > 5_000_000, "20 MB were taken from a peer that reads nothing"
         assert all(each.unread_size < 1_000_000 for each in connections_of(server))
         greedy.transport.resume_reading()
-        assert {len(await greedy.result()) for _ in range(1000)} == {50_000}
-
-
-async def test_calls_in_flight_are_capped() -> None:
-    server = make_server(Limits(max_calls=5))
-    running = most = 0
-
-    @server
-    async def work(number: int) -> int:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.001)
-        running -= 1
-        return number
-
-    async with raw_peers(server) as connect:
-        raw = await connect()
-        calls = [request("work", n, id=n) for n in range(200)]
-        raw.send(*calls)
-        assert {await raw.result() for _ in calls} == set(range(200))
-        assert len(await raw.ask(calls)) == 200
-    assert most == 5
-
-
-async def test_connections_over_the_cap_are_told_and_closed() -> None:
-    server = make_server(Limits(max_connections=2))
-    async with raw_peers(server) as connect:
-        first, second = await connect(), await connect()
-        await assert_served(first)
-        await assert_served(second)
-        third = await connect()
-        assert [each["error"]["code"] for each in await third.rest()] == [-32002]
-        await assert_served(first)
-        first.close()
-        await until(lambda: server.counters.connections == 1)
-        await assert_served(await connect())
-    assert server.counters.connections_refused == 1
-
-
-async def test_others_have_their_turn_while_one_keeps_asking() -> None:
-    """Neither thousands of requests at once, nor calls that finish meanwhile, make others wait for all of them."""
-    server, answered = make_server(Limits()), 0
-
-    @server(name="work")
-    def work() -> None:
-        nonlocal answered
-        answered += 1
-        end = time.perf_counter() + 0.005
-        while time.perf_counter() < end:
-            pass
-
-    server.add(lambda: answered, name="answered")
-    async with raw_peers(server) as connect:
-        greedy, other = await connect(), await connect()
-        greedy.send(*[request("echo_after", 1, 0.05)] * 50, *[request("work")] * 150)
-        counts: list[int] = []
-        while not counts or counts[-1] < 150:
-            counts.append(await other.result("answered"))
-        assert max(after - before for before, after in itertools.pairwise(counts)) < 80
+        assert {len(await greedy.result()) for _ in range(400)} == {50_000}
 
 
 async def test_a_slow_inline_handler_is_named(caplog: pytest.LogCaptureFixture) -> None:

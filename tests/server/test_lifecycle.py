@@ -1,418 +1,316 @@
-"""A server as a process: start, signals, restart, and its addresses."""
+"""The life of a server in an event loop: its options and addresses, how it starts, and how it stops."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import gc
 import logging
 import os
+import re
 import signal
 import socket
 import stat
-import subprocess
-import sys
-import textwrap
-import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
-from rpcstream import AsyncClient, Client, Limits, Server
+from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, Hub, Limits, NotAuthenticated, Server
 
-PROGRAM = """
-    import asyncio, gc, sys, time
-    from rpcstream import Server
-
-    server = Server(drain_timeout={drain})
-
-    @server
-    def ping() -> str:
-        return "pong"
-
-    @server
-    def frozen() -> int:
-        return gc.get_freeze_count()
-
-    @server
-    async def wait(seconds: float) -> str:
-        await asyncio.sleep(seconds)
-        return "done"
-
-    @server
-    def block(seconds: float) -> str:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            pass
-        return "done"
-
-    @server(offload="thread")
-    def hang() -> None:
-        time.sleep(1000)
-
-    server.run(port={port}, on_listening=lambda address: print(address, flush=True))
-    print("ended", flush=True)
-"""
+from ..kit import RawPeer, UsualServer, authority, request, server_tls, until
+from ..observe.reading import value
 
 
-class Process:
-    def __init__(self, *, drain: float = 10, port: int = 0) -> None:
-        program = textwrap.dedent(PROGRAM).format(drain=drain, port=port)
-        self.popen = subprocess.Popen(
-            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert self.popen.stdout is not None
-        self.address = self.popen.stdout.readline().strip()
-        self.port = int(self.address.rpartition(":")[2]) if self.address else 0
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
-
-    def send(self, connection: socket.socket, method: str, *params: Any) -> None:
-        message = {"jsonrpc": "2.0", "method": method, "params": params, "id": 1}
-        connection.sendall(orjson.dumps(message) + b"\n")
-
-    def wait(self) -> tuple[int, str, str]:
-        out, err = self.popen.communicate(timeout=30)
-        return self.popen.returncode, out, err
+async def is_served(address: str, **options: Any) -> bool:
+    async with AsyncClient(address, **options) as client:
+        return bool(await client.call("rpc.ping") == "pong")
 
 
-@contextlib.contextmanager
-def process(**options: Any) -> Iterator[Process]:
-    started = Process(**options)
-    try:
-        yield started
-    finally:
-        started.popen.kill()
-        started.popen.communicate()
+async def begin(server: Server, **where: Any) -> tuple[str, asyncio.Task[None]]:
+    """Let a server serve in a task of its own."""
+    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(server.serve(port=0, on_listening=listening.set_result, **where))
+    return await listening, serving
 
 
-def rest(sock: socket.socket) -> list[Any]:
-    """All messages until the server closes, without the `$/goAway` that comes first."""
-    data = b""
-    while received := sock.recv(100_000):
-        data += received
-    farewell, *messages = map(orjson.loads, data.splitlines())
-    assert farewell["method"] == "$/goAway"
-    return messages
+# -- options --------------------------------------------------------------------------------------------------------
 
 
-def test_hangup_ends_neither_a_server_nor_one_that_starts() -> None:
-    program = """
-        import contextlib, os, signal
-        from rpcstream import Server
-
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
-
-        @contextlib.asynccontextmanager
-        async def lifespan(server):
-            os.kill(os.getpid(), signal.SIGHUP)
-            yield
-            os.kill(os.getpid(), signal.SIGHUP)
-
-        server = Server(lifespan=lifespan)
-
-        @server
-        def hang_up() -> None:
-            os.kill(os.getpid(), signal.SIGHUP)
-
-        server.run(port=0, on_listening=lambda address: print(address, flush=True))
-        print("ended", signal.getsignal(signal.SIGHUP) is signal.SIG_DFL)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as popen:
-        assert popen.stdout is not None
-        with Client(popen.stdout.readline().strip()) as client:
-            for _ in range(3):
-                client.call("hang_up")
-            popen.send_signal(signal.SIGHUP)
-            assert client.call("rpc.ping") == "pong"
-        popen.send_signal(signal.SIGTERM)
-        assert popen.stdout.read() == "ended True\n"
-    assert popen.returncode == 0
+@pytest.mark.parametrize(("kind", "title"), [(Server, "rpcstream server"), (Hub, "rpcstream hub")])
+def test_the_help_has_each_option_with_its_default_and_others_are_refused(kind: type[Server], title: str) -> None:
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\(\) has no option 'limts'; did you mean 'limits'\?$"):
+        kind(limts=1)  # type: ignore[call-arg]
+    assert kind().title == title
+    shown = dict(re.findall(r"^    (\w+)=(.+?): ", kind.__doc__ or "", re.MULTILINE))
+    assert (shown.pop("limits"), shown["title"]) == ("Limits()", repr(title))
+    assert len(shown) > 15
+    for name, default in shown.items():
+        kind(**{name: ast.literal_eval(default)})
 
 
-def test_the_handler_that_a_program_has_for_hangup_stays() -> None:
-    heard: list[int] = []
-    before = signal.signal(signal.SIGHUP, lambda number, frame: heard.append(number))
-    server = Server()
-
-    def hang_up(address: str) -> None:
-        os.kill(os.getpid(), signal.SIGHUP)
-        server.stop()
-
-    try:
-        server.run(port=0, on_listening=hang_up)
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert heard == [signal.SIGHUP]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_lets_calls_in_flight_finish(number: signal.Signals) -> None:
-    with process() as server, server.connect() as idle, server.connect() as busy:
-        server.send(busy, "ping")
-        assert b"pong" in busy.recv(1000)
-        server.send(busy, "wait", 0.3)
-        server.send(idle, "ping")
-        assert b"pong" in idle.recv(1000)
-        os.kill(server.popen.pid, number)
-        assert [message["result"] for message in rest(busy)] == ["done"]
-        assert rest(idle) == []
-        code, out, _ = server.wait()
-        assert (code, out) == (0, "ended\n")
+async def test_guard_adds_authentication_to_a_server() -> None:
+    server = UsualServer()
+    for nonsense in ({"token": ""}, {"hosts": ["a b"]}, {"origins": ["x"]}):
+        with pytest.raises(ValueError, match=r"."):
+            server.guard(**nonsense)
+    async with server.listening(port=0) as address:
+        assert await is_served(address)
+        with pytest.raises(RuntimeError, match="running already"):
+            server.guard(token="abc")
+    server.guard(token="abc", tls=server_tls())
+    async with server.listening(port=0) as address:
+        assert await is_served(f"tls://{address}", ca=authority(), token="abc")
+        async with AsyncClient(f"tls://{address}", ca=authority()) as client:
+            with pytest.raises(NotAuthenticated):
+                await client.add(1, 2)
+    for options in ({"token": "abc"}, {"authenticate": lambda credentials: None}):
+        with pytest.raises(ValueError, match="of its own"):
+            Server(**options).guard(token="other")
+    with pytest.raises(ValueError, match="a certificate"):
+        Server(tls=server_tls()).guard(tls=server_tls())
 
 
-def test_calls_that_do_not_finish_are_closed_at_the_deadline() -> None:
-    with process(drain=0.2) as server, server.connect() as busy:
-        server.send(busy, "wait", 1000)
-        server.send(busy, "ping")
-        assert b"pong" in busy.recv(1000)
-        os.kill(server.popen.pid, signal.SIGTERM)
-        assert rest(busy) == []
-        assert server.wait()[0] == 0
+# -- addresses ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["wait", "hang", "block"])
-def test_a_second_signal_stops_at_once(what: str) -> None:
-    with process(drain=1000) as server, server.connect() as busy:
-        server.send(busy, "ping")
-        assert b"pong" in busy.recv(1000)
-        server.send(busy, what, *([] if what == "hang" else [1000]))
-        time.sleep(0.1)  # the handler should run, but nothing depends on it
-        os.kill(server.popen.pid, signal.SIGINT)
-        time.sleep(0.2)  # two signals at the very same time are one
-        os.kill(server.popen.pid, signal.SIGINT)
-        code, out, err = server.wait()
-        assert (code, out) == (128 + signal.SIGINT, "")
-        assert what == "block" or not err  # uvloop tells where it was interrupted
-
-
-def test_stops_under_load() -> None:
-    """A client that never stops asking does not keep the server from stopping."""
-    with process() as server, server.connect() as busy:
-        request = orjson.dumps({"jsonrpc": "2.0", "method": "ping", "id": 1}) + b"\n"
-        busy.sendall(request)
-        assert b"pong" in busy.recv(1000)
-        os.kill(server.popen.pid, signal.SIGTERM)
-        with contextlib.suppress(OSError):
-            while True:
-                busy.sendall(request)
-                if not busy.recv(100_000):
-                    break
-        assert server.wait()[0] == 0
-
-
-def test_restart_on_the_same_port_at_once() -> None:
-    with process() as first:
-        with first.connect() as connection:
-            first.send(connection, "ping")
-            assert b"pong" in connection.recv(1000)
-            # The server closes first, so its side of the connection stays in TIME_WAIT.
-            os.kill(first.popen.pid, signal.SIGTERM)
-            assert rest(connection) == []
-        assert first.wait()[0] == 0
-        with process(port=first.port) as second:
-            assert second.port == first.port
-            with second.connect() as connection:
-                second.send(connection, "ping")
-                assert b"pong" in connection.recv(1000)
-
-
-def test_a_failed_bind_says_which_address_and_exits_non_zero() -> None:
-    with process() as first, process(port=first.port) as second:
-        code, out, err = second.wait()
-        assert code != 0
-        assert out == ""
-        assert f"127.0.0.1:{first.port}" in err
-
-
-# -- in this process ------------------------------------------------------------------------------------------------
-
-
-def make_server(**options: Any) -> Server:
-    server = Server(**options)
-    server.add(lambda: "pong", name="ping")
-    return server
-
-
-async def test_port_zero_gives_the_address(connect: Any) -> None:
-    async with make_server().listening(port=0) as address:
-        raw = await connect(address)
-        assert (await raw.call("ping"))["result"] == "pong"
-
-
-async def test_ipv6(connect: Any) -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("no IPv6 here")
-    async with make_server().listening(host="::1", port=0) as address:
-        assert address.startswith("[::1]:")
-        raw = await connect(address)
-        assert (await raw.call("ping"))["result"] == "pong"
-
-
-async def test_unix_socket_and_its_file(connect: Any, tmp_path: Path) -> None:
-    path = tmp_path / "server.sock"
-    async with make_server().listening(unix=path) as address:
-        assert address == f"unix://{path}"
-        raw = await connect(address)
-        assert (await raw.call("ping"))["result"] == "pong"
-        with pytest.raises(OSError, match=str(path)):
-            async with make_server().listening(unix=path):
-                pass
-        assert (await raw.call("ping"))["result"] == "pong"
-    assert not path.exists()
-
-
-async def test_a_relative_unix_path_gives_an_address_that_is_whole(
-    connect: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("where", "begins"),
+    [
+        ({"port": 0}, "127.0.0.1:"),
+        ({"port": 0, "host": "::1"}, "[::1]:"),
+        ({"unix": "server.sock"}, "unix://{folder}/server.sock"),
+    ],
+)
+async def test_the_address_is_one_for_clients(
+    where: dict[str, Any], begins: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with make_server().listening(unix="server.sock") as address:
-        assert address == f"unix://{tmp_path / 'server.sock'}"
-        raw = await connect(address)
-        assert (await raw.call("ping"))["result"] == "pong"
+    if "host" in where:
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("no IPv6 here")
+    async with (server := Server()).listening(**where) as address:
+        assert address.startswith(begins.format(folder=tmp_path))
+        assert server.addresses == (address,)
+        assert await is_served(address)
+    assert not any(tmp_path.iterdir())
 
 
-async def test_a_dead_servers_socket_file_is_replaced(connect: Any, tmp_path: Path) -> None:
+async def test_the_file_of_a_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "server.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    async with make_server().listening(unix=path) as address:
-        raw = await connect(address)
-        assert (await raw.call("ping"))["result"] == "pong"
-
-
-async def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "server.sock"
+    async with Server().listening(unix=path) as address:  # that of a dead server is replaced
+        with pytest.raises(OSError, match=str(path)):
+            await Server().start(unix=path)
+        assert await is_served(address)
     path.write_text("precious")
     with pytest.raises(OSError, match=str(path)):
-        async with make_server().listening(unix=path):
-            pass
+        await Server().start(unix=path)
     assert path.read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("umask", "mode", "found"), [(0o022, 0o600, 0o600), (0o022, 0o666, 0o666), (0o077, None, 0o700)]
+)
+async def test_the_permissions_of_a_unix_socket(tmp_path: Path, umask: int, mode: int | None, found: int) -> None:
+    before = os.umask(umask)
+    try:
+        async with Server().listening(unix=tmp_path / "socket", unix_mode=mode) as address:
+            assert stat.S_IMODE(os.stat(tmp_path / "socket").st_mode) == found
+            assert await is_served(address)
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
 
 
 async def test_other_than_loopback_warns(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "rpcstream.server"):
-        async with make_server().listening(host="127.0.0.1", port=0):
+        async with Server().listening(port=0):
             assert not caplog.records
-        async with make_server().listening(host="0.0.0.0", port=0):
+        async with Server().listening(host="0.0.0.0", port=0):
             assert "no authentication" in caplog.text
 
 
-async def test_lifespan_surrounds_everything(connect: Any) -> None:
-    events: list[str] = []
+# -- lifespan -------------------------------------------------------------------------------------------------------
+
+Lifespan = Callable[[Server], contextlib.AbstractAsyncContextManager[None]]
+
+
+def lifespan_that(
+    *, events: list[Any] | None = None, fails: str = "", waits: asyncio.Event | None = None, fails_at_end: bool = False
+) -> Lifespan:
+    events = [] if events is None else events
 
     @contextlib.asynccontextmanager
     async def lifespan(server: Server) -> AsyncIterator[None]:
-        events.append("open")
         server.state.model = "a model"
-        yield
-        events.append("close")
+        events.append(asyncio.current_task())
+        try:
+            if waits is not None:
+                await waits.wait()
+            if fails:
+                raise LookupError(fails)
+            yield
+        finally:
+            events.append(asyncio.current_task())
+        if fails_at_end:
+            raise LookupError("not closed")
 
-    server = Server(lifespan=lifespan)
+    return lifespan
+
+
+async def test_the_lifespan_surrounds_everything_in_one_task() -> None:
+    events: list[Any] = []
+    server = UsualServer(lifespan=lifespan_that(events=events))
 
     @server
     async def use() -> str:
         events.append("begin")
-        await asyncio.sleep(0.05)
+        await server.call_wait()
         events.append("end")
         return str(server.state.model)
 
-    async with server.listening(port=0) as address:
-        raw = await connect(address)
-        await raw.send('{"jsonrpc":"2.0","method":"use","id":1}\n')
-        while "begin" not in events:
-            await asyncio.sleep(0)
-    assert (await raw.reply())["result"] == "a model"
-    assert events == ["open", "begin", "end", "close"]
+    async with AsyncClient(await server.start(port=0)) as client:
+        call = client.submit.use()
+        await until(lambda: server.begun)
+        closing = asyncio.create_task(server.close())
+        await until(lambda: not server.addresses)
+        server.release()
+        assert await call == "a model"  # calls in flight finish
+        await closing
+    assert events[1:3] == ["begin", "end"]
+    assert events[0] is events[3] is not asyncio.current_task()
 
 
-async def test_a_lifespan_that_fails_is_the_callers_error() -> None:
-    @contextlib.asynccontextmanager
-    async def lifespan(server: Server) -> AsyncIterator[None]:
-        raise LookupError("no model")
-        yield
-
-    server = Server(lifespan=lifespan)
+async def test_errors_of_the_lifespan_are_those_of_who_starts_or_closes() -> None:
+    server = Server(lifespan=lifespan_that(fails="no model"))
     for _ in range(2):
         with pytest.raises(LookupError, match="no model"):
             async with server.listening(port=0):
                 pass
+    with pytest.raises(LookupError, match="no model"):
+        await server.start(port=0)
+    await server.close()
+    server = Server(lifespan=lifespan_that(fails_at_end=True))
+    await server.start(port=0)
+    with pytest.raises(LookupError, match="not closed"):
+        await server.close()
 
 
-async def test_one_server_runs_once_at_a_time_but_again(connect: Any) -> None:
-    server = make_server()
-    for _ in range(2):
-        async with server.listening(port=0) as address:
-            raw = await connect(address)
-            assert (await raw.call("ping"))["result"] == "pong"
-            with pytest.raises(RuntimeError, match="running already"):
-                await server.serve(port=0)
-
-
-async def test_serve_until_stop_from_a_handler(connect: Any) -> None:
-    server = make_server()
-    server.add(server.stop, name="stop")
-    listening = asyncio.Event()
-    addresses: list[str] = []
-
-    def on_listening(address: str) -> None:
-        addresses.append(address)
-        listening.set()
-
-    task = asyncio.create_task(server.serve(port=0, on_listening=on_listening))
-    await listening.wait()
-    raw = await connect(addresses[0])
-    assert await raw.call("stop") == {"jsonrpc": "2.0", "id": 1, "result": None}
-    assert await raw.reply() is None
-    await task
-    server.stop()  # nothing to stop
-
-
-async def test_cancelling_serve_drains(connect: Any) -> None:
-    server = make_server()
-    started = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(server.serve(port=0, on_listening=started.set_result))
-    raw = await connect(await started)
-    assert (await raw.call("ping"))["result"] == "pong"
-    task.cancel()
+async def test_a_start_that_is_cancelled_leaves_nothing_behind() -> None:
+    events: list[Any] = []
+    server = Server(lifespan=lifespan_that(events=events, waits=asyncio.Event()))
+    starting = asyncio.create_task(server.start(port=0))
+    await until(lambda: events)
+    starting.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await raw.reply() is None
+        await starting
+    assert len(events) == 2
+    assert not server.is_serving
 
 
-async def test_requests_that_were_read_before_the_stop_are_answered(connect: Any) -> None:
-    server = Server(limits=Limits(max_calls=1))
+async def test_close_before_it_listens_ends_the_start() -> None:
+    events: list[Any] = []
+    server = Server(lifespan=lifespan_that(events=events, waits=(go_on := asyncio.Event())))
+    starting = asyncio.create_task(server.start(port=0))
+    await until(lambda: events)
+    closing = asyncio.create_task(server.close())
+    await asyncio.sleep(0)
+    go_on.set()
+    await closing
+    await starting
+    assert server.addresses == ()
 
-    @server
-    async def wait() -> str:
-        await asyncio.sleep(0.02)
-        return "done"
 
+# -- start and stop -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Server, Hub])
+async def test_start_serves_until_close_and_may_start_again(kind: type[Server]) -> None:
+    server = kind()
+    for _ in range(2):
+        address = await server.start(port=0)
+        for way in (server.start, server.serve):
+            with pytest.raises(RuntimeError, match="running already"):
+                await way(port=0)
+        assert await is_served(address)
+        await server.close()
+        assert server.addresses == ()
+        with pytest.raises(ConnectFailed):
+            await is_served(address)
     async with server.listening(port=0) as address:
-        raw = await connect(address)
-        await raw.send('{"jsonrpc":"2.0","method":"wait","id":1}\n' * 5)
-        await raw.reply()
-    assert len(await raw.rest()) == 4
+        with pytest.raises(RuntimeError, match="running already"):
+            await server.start(port=0)
+        await server.close()  # which has nothing to do with it
+        assert await is_served(address)
+        with pytest.raises(OSError, match=r"cannot listen at 127\.0\.0\.1"):
+            await Server().start(port=int(address.rpartition(":")[2]))
 
 
-def test_what_is_there_when_a_program_serves_is_not_collected_again() -> None:
-    with process() as program, program.connect() as connection:
-        program.send(connection, "frozen")
-        reply = orjson.loads(connection.makefile().readline())
-    assert reply["result"] > 1000
+async def test_async_with_serves_where_start_was_told_to() -> None:
+    server = Server()
+    await server.start(port=0)
+    async with server as same:
+        assert same is server
+        assert await is_served(server.addresses[0])
+    assert not server.is_serving
 
 
-async def test_a_server_among_others_leaves_the_collector_alone() -> None:
-    before = gc.get_freeze_count()
-    async with make_server().listening(port=0):
-        assert gc.get_freeze_count() == before
+async def test_a_handler_may_stop_the_server() -> None:
+    server = UsualServer()
+    server.add(server.stop, name="stop")
+    address, serving = await begin(server)
+    raw = await RawPeer.open(address)
+    assert await raw.ask(request("stop")) == {"jsonrpc": "2.0", "id": 1, "result": None}
+    assert await raw.rest() == []
+    raw.close()
+    await serving
+    server.stop()  # nothing to stop
+    async with AsyncClient(await server.start(port=0)) as client:
+        await client.stop()
+    await server.close()
+    await server.start(port=0)
+    await server.close()
+
+
+async def test_cancelling_serve_drains_and_closing_that_is_cancelled_does_not() -> None:
+    server = UsualServer(drain_timeout=1000)
+    address, serving = await begin(server)
+    async with AsyncClient(address) as client:
+        call = client.submit.wait("done")
+        await until(lambda: server.begun)
+        serving.cancel()
+        await until(lambda: not server.addresses)
+        server.release()
+        assert await call == "done"
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+    server = UsualServer(drain_timeout=1000)
+    async with AsyncClient(await server.start(port=0)) as client:
+        call = client.submit.wait()
+        await until(lambda: server.begun)
+        closing = asyncio.create_task(server.close())
+        await until(lambda: not server.addresses)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert not server.is_serving
+        call.cancel()
+
+
+async def test_a_stop_that_is_cancelled_closes_what_listens() -> None:
+    address, serving = await begin(Server(drain_timeout=5))
+    for _ in range(3):
+        serving.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([serving])
+    with pytest.raises(ConnectFailed):
+        await is_served(address)
 
 
 def test_connections_that_come_while_the_server_stops_are_closed() -> None:
@@ -432,48 +330,118 @@ def test_connections_that_come_while_the_server_stops_are_closed() -> None:
             caller.close()
 
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-        for turns in range(5):
+        for turns in (0, 1, 3):
             runner.run(come_and_stop(turns))
     gc.collect()
 
 
-async def test_a_stop_that_is_cancelled_closes_what_listens() -> None:
-    server, listening = Server(drain_timeout=5), asyncio.get_running_loop().create_future()
-    serving = asyncio.ensure_future(server.serve(port=0, on_listening=listening.set_result))
-    host, _, port = (await listening).rpartition(":")
-    for _ in range(3):
-        serving.cancel()
-        await asyncio.sleep(0)
-    await asyncio.wait([serving])
-    with pytest.raises(ConnectionRefusedError):
-        await asyncio.open_connection(host, int(port))
+async def test_handlers_that_swallow_their_cancellation_are_left_to_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+    server, release = UsualServer(drain_timeout=0.01), asyncio.Event()
+    ended: list[int] = []
+
+    async def swallow() -> None:
+        server.begun.append(0)
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+        ended.append(0)
+
+    for number in range(12):
+        server.add(swallow, name=f"m{number:02}")
+    async with server.listening(port=0) as address:
+        raw = await RawPeer.open(address)
+        raw.send(*[request(f"m{number:02}", id=number) for number in range(12)])
+        await until(lambda: len(server.begun) == 12)
+    assert re.search("they did not end when they were cancelled: methods 'm.*'m09' and 2 more", caplog.text)
+    assert not ended
+    release.set()
+    await until(lambda: len(ended) == 12)
+    raw.close()
 
 
-async def test_run_in_a_running_loop_names_what_to_use() -> None:
+async def test_a_server_among_others_leaves_the_collector_and_signals_alone() -> None:
+    before = gc.get_freeze_count(), signal.getsignal(signal.SIGTERM)
+    async with Server().listening(port=0):
+        assert (gc.get_freeze_count(), signal.getsignal(signal.SIGTERM)) == before
     with pytest.raises(RuntimeError, match=r"use `await server\.serve\(\)`"):
         Server().run(port=0)
 
 
-# -- the file of a Unix socket ---------------------------------------------------------------------------------------
+# -- what waits when a server stops ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
-async def test_the_file_of_the_socket_has_the_permissions_asked_for(tmp_path: Path, mode: int) -> None:
-    before = os.umask(0o022)
-    try:
-        async with Server().listening(unix=tmp_path / "socket", unix_mode=mode) as address:
-            assert stat.S_IMODE(os.stat(tmp_path / "socket").st_mode) == mode
-            async with AsyncClient(address) as client:
-                assert await client.call("rpc.ping") == "pong"
-        assert os.umask(0o022) == 0o022
-    finally:
-        os.umask(before)
+def one_at_a_time(drain_timeout: float) -> UsualServer:
+    return UsualServer(limits=Limits(max_calls=1), metrics=True, drain_timeout=drain_timeout)
 
 
-async def test_without_it_the_umask_counts(tmp_path: Path) -> None:
-    before = os.umask(0o077)
-    try:
-        async with Server().listening(unix=tmp_path / "socket"):
-            assert stat.S_IMODE(os.stat(tmp_path / "socket").st_mode) == 0o700
-    finally:
-        os.umask(before)
+async def test_what_is_in_line_when_the_time_is_up_is_made_again_at_the_next_server() -> None:
+    first, second = one_at_a_time(0.05), one_at_a_time(5)
+    second.release()
+    async with first.listening(port=0) as address:
+        client = AsyncClient(address, reconnect=True)
+        calls = [client.submit.wait(number) for number in range(4)]
+        await until(lambda: value(first.metrics_text(), "rpcstream_requests_waiting") == 3)
+    async with second.listening(port=int(address.rpartition(":")[2])):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        await client.close()
+    assert isinstance(outcomes[0], ConnectionLost)
+    assert outcomes[0].executed is None
+    assert outcomes[1:] == [1, 2, 3]
+    assert (first.begun, second.begun) == ([0], [1, 2, 3])
+
+
+async def test_a_second_stop_does_not_wait_for_that() -> None:
+    server = one_at_a_time(1000)
+    async with server.listening(port=0) as address:
+        client = AsyncClient(address)
+        calls = [client.submit.wait(number) for number in range(2)]
+        await until(lambda: server.begun)
+        server.abort()
+    for call in calls:
+        with pytest.raises(ConnectionError):
+            await call
+    await client.close()
+
+
+async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, *lines: str) -> None:
+    writer.write("\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode())
+
+
+async def test_a_websocket_that_is_made_while_the_server_stops_is_told_so() -> None:
+    """Its handshake comes on a connection that had sent nothing when the server began to stop."""
+    address, serving = await begin(server := Server())
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await until(lambda: server.counters.connections == 1)
+    server.stop()
+    await until(lambda: not server.addresses)
+    keys = ("Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13")
+    await http(reader, writer, "/", "Upgrade: websocket", "Connection: Upgrade", *keys)
+    received = await asyncio.wait_for(reader.readuntil(b"$/goAway"), 5)
+    assert received.startswith(b"HTTP/1.1 101 ")
+    writer.write(b"\x88\x80" + bytes(4))  # the answer to its close frame
+    await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    await asyncio.wait_for(serving, 5)
+
+
+async def test_with_a_drain_delay_it_is_not_ready_but_serves_on() -> None:
+    address, serving = await begin(server := Server(drain_delay=60))
+    host, _, port = address.rpartition(":")
+
+    async def status(path: str) -> int:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await http(reader, writer, path, "Connection: close")
+        answer = await asyncio.wait_for(reader.read(), 20)
+        writer.close()
+        return int(answer.split()[1])
+
+    assert await status("/readyz") == 200
+    server.stop()
+    async with asyncio.timeout(20):
+        while await status("/readyz") == 200:
+            pass
+    assert (await status("/readyz"), await status("/healthz")) == (503, 200)
+    assert await is_served(address)
+    server.abort()  # nobody need wait any more
+    await asyncio.wait_for(serving, 20)

@@ -10,10 +10,12 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
-import orjson
 import pytest
 
+from ..kit import RawPeer, request
 from ..kit.example_count import IS_THOROUGH
+
+pytestmark = pytest.mark.slow
 
 CONNECTIONS = 1000
 CALLS = 100 if IS_THOROUGH else 10
@@ -45,75 +47,56 @@ PROGRAM = """
 
 
 @pytest.fixture
-def server() -> Iterator[subprocess.Popen[str]]:
+def address() -> Iterator[str]:
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 2 * CONNECTIONS:
         pytest.skip(f"only {hard} files may be open here")
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(PROGRAM)], stdout=subprocess.PIPE, text=True)
-    yield process
+    assert process.stdout is not None
+    yield process.stdout.readline().strip()
     process.terminate()
     assert process.communicate(timeout=20)[0] == ""
     assert process.returncode == 0
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def blocks(host: str, port: int) -> int:
+async def blocks(address: str) -> int:
     """Blocks of memory that live objects of the server hold."""
-    reader, writer = await asyncio.open_connection(host, port)
-    counts = []
-    for _ in range(3):  # the first ones make what stays
-        writer.write(b'{"jsonrpc":"2.0","method":"blocks","id":1}\n')
-        counts.append(orjson.loads(await reader.readline())["result"])
-    writer.close()
-    await writer.wait_closed()
+    raw = await RawPeer.open(address)
+    counts = [await raw.result("blocks") for _ in range(3)]  # the first ones make what stays
+    raw.close()
     return int(counts[-1])
 
 
-async def caller(host: str, port: int, number: int, together: asyncio.Barrier) -> None:
+async def call(address: str, number: int, together: asyncio.Barrier) -> None:
+    """Every caller uses the same ids, so an answer that went to another would not be noticed by its id."""
     chance = random.Random(number)
-    reader, writer = await asyncio.open_connection(host, port)
+    raw = await RawPeer.open(address)
     await together.wait()
-    # Every caller uses the same ids, so an answer that went to another would not be noticed by its id.
-    calls = []
-    for call in range(CALLS):
-        slow = chance.random() < 0.5
-        params = [number, call, chance.random() * 0.05] if slow else [number, call]
-        message = {"jsonrpc": "2.0", "method": "later" if slow else "sync", "params": params, "id": call}
-        calls.append(orjson.dumps(message))
-    waiting: set[int] = set()
     for start in range(0, CALLS, 10):
-        writer.write(b"\n".join(calls[start : start + 10]) + b"\n")
-        waiting |= set(range(start, start + 10))
-        while len(waiting) > 5:
-            take(await reader.readline(), number, waiting)
-    while waiting:
-        take(await reader.readline(), number, waiting)
-    writer.write(b"\n")
-    assert await reader.read() == b""
-    writer.close()
-    await writer.wait_closed()
-
-
-def take(line: bytes, number: int, waiting: set[int]) -> None:
-    reply = orjson.loads(line)
-    assert reply["result"] == [number, reply["id"]]
-    waiting.remove(reply["id"])
+        for id in range(start, start + 10):
+            slow = chance.random() < 0.5
+            delay = [chance.random() * 0.05] if slow else []
+            raw.send(request("later" if slow else "sync", number, id, *delay, id=id))
+        replies = {each["id"]: each["result"] for each in await raw.receive_many(10)}
+        assert replies == {id: [number, id] for id in range(start, start + 10)}
+    raw.send(b"")
+    assert await raw.rest() == []
+    raw.close()
 
 
 @pytest.mark.thorough
 @pytest.mark.timeout(150)
-async def test_a_thousand_connections(server: subprocess.Popen[str]) -> None:
-    assert server.stdout is not None
-    host, _, port = server.stdout.readline().strip().rpartition(":")
-    before = await blocks(host, int(port))
+async def test_a_thousand_connections(address: str) -> None:
+    before = await blocks(address)
     for _ in range(2):
         together = asyncio.Barrier(CONNECTIONS)
         async with asyncio.TaskGroup() as group:
             for number in range(CONNECTIONS):
-                group.create_task(caller(host, int(port), number, together))
+                group.create_task(call(address, number, together))
     if any(name.startswith("COVERAGE_PROCESS") for name in os.environ):
         pytest.skip("the measuring of coverage keeps blocks of its own")
     # One object left behind by each connection would be 2,000 blocks at least.
-    assert await blocks(host, int(port)) - before < 1500
+    assert await blocks(address) - before < 1500

@@ -15,23 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from rpcstream import AsyncClient, Client, Hub, Server
+from rpcstream import AsyncClient, Client, Hub
 
-from ..kit import authority, server_tls
+from ..kit import UsualServer, authority, server_tls, until
 from .activation import PASS_ON, restarted
 
 if sys.platform == "win32":
     pytest.skip("Unix sockets", allow_module_level=True)
-
-
-def adder() -> Server:
-    server = Server()
-
-    @server
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    return server
 
 
 @pytest.fixture
@@ -50,38 +40,40 @@ def unix(tmp_path: Path) -> Iterator[socket.socket]:
 # -- a server at sockets of others -------------------------------------------------------------------------------------
 
 
-async def test_a_server_listens_at_all_sockets_that_it_is_given(
+async def test_a_server_listens_at_all_sockets_that_it_is_given_and_leaves_them_to_the_next(
     tcp: socket.socket, unix: socket.socket, tmp_path: Path
 ) -> None:
-    async with (server := adder()).listening(sockets=[tcp, unix]) as address:
-        assert server.addresses == (address, f"unix://{tmp_path / 'sock'}")
-        assert address == f"127.0.0.1:{tcp.getsockname()[1]}"
-        for each in server.addresses:
-            async with AsyncClient(each) as client:
-                assert await client.add(1, 2) == 3
-
-
-async def test_the_sockets_stay_open_and_in_place_for_the_next_server(tcp: socket.socket, unix: socket.socket) -> None:
-    for make in (adder, Hub, adder):
-        async with (server := make()).listening(sockets=[tcp, unix]):
+    for make in (UsualServer, Hub, UsualServer):
+        async with (server := make()).listening(sockets=[tcp, unix]) as address:
+            assert server.addresses == (address, f"unix://{tmp_path / 'sock'}")
+            assert address == f"127.0.0.1:{tcp.getsockname()[1]}"
             for each in server.addresses:
                 async with AsyncClient(each) as client:
-                    await client.rpc.ping()
+                    assert await client.rpc.ping() == "pong"
         assert os.path.exists(unix.getsockname())
         assert tcp.fileno() >= 0
         assert tcp.gettimeout() is None
+    async with (
+        UsualServer(tls=server_tls()).listening(sockets=[tcp]) as address,
+        AsyncClient(f"tls://{address}", ca=authority()) as client,
+    ):
+        assert await client.add(1, 2) == 3
+    server = UsualServer()
+    assert await server.start(sockets=[tcp]) == address
+    await server.close()
+    await asyncio.to_thread(server.run, sockets=[tcp], on_listening=lambda address: server.stop())
 
 
 async def test_a_connection_that_waits_when_a_server_stops_is_served_by_the_next_one(
     tcp: socket.socket, unix: socket.socket
 ) -> None:
-    async with (server := adder()).listening(sockets=[tcp, unix]):
+    async with (server := UsualServer()).listening(sockets=[tcp, unix]):
         addresses = server.addresses
     clients = [AsyncClient(address) for address in addresses]
     calls = [client.submit.add(1, 2) for client in clients]
-    await asyncio.sleep(0.05)  # they have connected, to a queue that no program reads
+    await until(lambda: all(client.state == "connected" for client in clients))  # to a queue that no program reads
     assert not any(call.done() for call in calls)
-    async with adder().listening(sockets=[tcp, unix]):
+    async with UsualServer().listening(sockets=[tcp, unix]):
         assert await asyncio.gather(*calls) == [3, 3]
         for client in clients:
             await client.close()
@@ -89,7 +81,7 @@ async def test_a_connection_that_waits_when_a_server_stops_is_served_by_the_next
 
 async def test_what_connects_while_the_server_stops_is_not_accepted_any_more(tcp: socket.socket) -> None:
     """Such a connection is neither reset nor told to go away: it stays where the next server finds it."""
-    server = adder()
+    server = UsualServer()
     with socket.socket() as raw:
         async with server.listening(sockets=[tcp]):
             raw.connect(tcp.getsockname())
@@ -98,36 +90,9 @@ async def test_what_connects_while_the_server_stops_is_not_accepted_any_more(tcp
         raw.setblocking(False)
         with pytest.raises(BlockingIOError):
             raw.recv(1)
-        async with adder().listening(sockets=[tcp]):
+        async with UsualServer().listening(sockets=[tcp]):
             reply = await asyncio.get_running_loop().sock_recv(raw, 1000)
             assert reply == b'{"jsonrpc":"2.0","id":1,"result":3}\n'
-
-
-async def test_a_given_socket_may_have_tls(tcp: socket.socket) -> None:
-    server = Server(tls=server_tls())
-    server.add(lambda a, b: a + b, name="add")
-    async with (
-        server.listening(sockets=[tcp]) as address,
-        AsyncClient(f"tls://{address}", ca=authority()) as client,
-    ):
-        assert await client.add(1, 2) == 3
-
-
-async def test_run_and_start_take_sockets_as_well(tcp: socket.socket) -> None:
-    server = adder()
-    assert await server.start(sockets=[tcp]) == f"127.0.0.1:{tcp.getsockname()[1]}"
-    await server.close()
-    stopped = adder()
-    await asyncio.to_thread(stopped.run, sockets=[tcp], on_listening=lambda address: stopped.stop())
-
-
-async def test_a_socket_on_all_addresses_without_authentication_is_warned_about(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with socket.create_server(("0.0.0.0", 0)) as sock:
-        async with adder().listening(sockets=[sock]):
-            pass
-    assert "there is no authentication" in caplog.text
 
 
 async def test_sockets_that_cannot_listen_are_refused(tcp: socket.socket) -> None:
@@ -135,12 +100,12 @@ async def test_sockets_that_cannot_listen_are_refused(tcp: socket.socket) -> Non
     with ours, theirs, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams, socket.socket() as unbound:
         datagrams.bind(("127.0.0.1", 0))
         for sock, why in ((ours, "bound"), (datagrams, "stream sockets"), (unbound, "are bound")):
-            server = adder()
+            server = UsualServer()
             with pytest.raises(ValueError, match=why):
                 await server.start(sockets=[tcp, sock])
             assert not server.is_serving
     with socket.create_connection(tcp.getsockname()) as connection, pytest.raises(ValueError, match="not connections"):
-        await adder().start(sockets=[connection])
+        await UsualServer().start(sockets=[connection])
 
 
 # -- under systemd -----------------------------------------------------------------------------------------------------
@@ -229,6 +194,7 @@ def test_a_service_says_that_it_is_ready_and_that_it_stops(manager: Manager) -> 
     assert os.path.exists(manager.listening.getsockname())
 
 
+@pytest.mark.slow
 def test_a_hub_says_that_it_reads_its_configuration_again(manager: Manager) -> None:
     config = manager.folder / "hub.toml"
     config.write_text("port = 1\ncall_timeout = 5\n")
@@ -249,15 +215,13 @@ def test_a_hub_says_that_it_reads_its_configuration_again(manager: Manager) -> N
     assert "the configuration was not reloaded" in err
 
 
-@pytest.mark.parametrize("option", [("--port", "0"), ("--host", "localhost"), ("--unix", "x")])
-def test_the_command_refuses_another_address_beside_passed_sockets(manager: Manager, option: tuple[str, str]) -> None:
-    program = manager.start("--hub", *option)
-    _, err = program.communicate(timeout=30)
-    assert program.returncode == 2
-    assert f"systemd has passed sockets to listen at: leave {option[0]} out" in err
-
-
-def test_the_command_refuses_a_socket_that_does_not_listen(manager: Manager) -> None:
+@pytest.mark.slow
+def test_the_command_refuses_another_address_and_a_socket_that_does_not_listen(manager: Manager) -> None:
+    for option in (["--port", "0"], ["--host", "localhost"], ["--unix", "x"]):
+        program = manager.start("--hub", *option)
+        _, err = program.communicate(timeout=30)
+        assert program.returncode == 2
+        assert f"systemd has passed sockets to listen at: leave {option[0]} out" in err
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         os.dup2(datagrams.fileno(), manager.listening.fileno())
         program = manager.start("--hub")
@@ -276,6 +240,7 @@ server.run(sockets=[own])
 """
 
 
+@pytest.mark.slow
 def test_passed_sockets_come_before_those_of_a_module_that_runs_its_server(manager: Manager) -> None:
     (manager.folder / "service.py").write_text(RUNS_ITSELF)
     program = manager.start("service.py")
@@ -284,6 +249,7 @@ def test_passed_sockets_come_before_those_of_a_module_that_runs_its_server(manag
     assert program.wait(30) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [(), ("--unix", "other")])
 def test_an_address_of_the_command_comes_before_the_sockets_of_a_module(
     tmp_path: Path, option: tuple[str, ...]
@@ -297,6 +263,7 @@ def test_an_address_of_the_command_comes_before_the_sockets_of_a_module(
     assert address == f"unix://{tmp_path / 'other'}" if option else address.startswith("127.0.0.1:")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="no systemd-socket-activate")
 def test_systemd_itself_activates_a_service(tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(SERVICE)
@@ -319,6 +286,7 @@ def test_systemd_itself_activates_a_service(tmp_path: Path) -> None:
         assert out.startswith(f"Listening at unix://{tmp_path / 'sock'}\n")
 
 
+@pytest.mark.slow
 async def test_restarts_of_an_activated_server_under_load_lose_no_call() -> None:
     outcome, _ = await restarted(restarts=2, calls=100)
     assert outcome.is_right, outcome

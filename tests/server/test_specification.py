@@ -10,33 +10,31 @@ import pytest
 
 from rpcstream import Server
 
-from ..kit import raw_peers
+from ..kit import raw_peers, reply
 
-FOOBAR = {"jsonrpc": "2.0", "error": {"code": -32601, "message": "Method not found"}, "id": "1"}
-PARSE_ERROR = {"jsonrpc": "2.0", "error": {"code": -32700, "message": "Parse error"}, "id": None}
-INVALID = {"jsonrpc": "2.0", "error": {"code": -32600, "message": "Invalid Request"}, "id": None}
+
+def error(code: int, message: str, id: Any = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "error": {"code": code, "message": message}, "id": id}
+
+
+PARSE_ERROR = error(-32700, "Parse error")
+INVALID = error(-32600, "Invalid Request")
 
 #: What is sent, and the reply; None where there must be none.
 EXAMPLES: list[tuple[str, Any]] = [
-    (
-        '{"jsonrpc": "2.0", "method": "subtract", "params": [42, 23], "id": 1}',
-        {"jsonrpc": "2.0", "result": 19, "id": 1},
-    ),
-    (
-        '{"jsonrpc": "2.0", "method": "subtract", "params": [23, 42], "id": 2}',
-        {"jsonrpc": "2.0", "result": -19, "id": 2},
-    ),
+    ('{"jsonrpc": "2.0", "method": "subtract", "params": [42, 23], "id": 1}', reply(1, 19)),
+    ('{"jsonrpc": "2.0", "method": "subtract", "params": [23, 42], "id": 2}', reply(2, -19)),
     (
         '{"jsonrpc": "2.0", "method": "subtract", "params": {"subtrahend": 23, "minuend": 42}, "id": 3}',
-        {"jsonrpc": "2.0", "result": 19, "id": 3},
+        reply(3, 19),
     ),
     (
         '{"jsonrpc": "2.0", "method": "subtract", "params": {"minuend": 42, "subtrahend": 23}, "id": 4}',
-        {"jsonrpc": "2.0", "result": 19, "id": 4},
+        reply(4, 19),
     ),
     ('{"jsonrpc": "2.0", "method": "update", "params": [1,2,3,4,5]}', None),
     ('{"jsonrpc": "2.0", "method": "foobar"}', None),
-    ('{"jsonrpc": "2.0", "method": "foobar", "id": "1"}', FOOBAR),
+    ('{"jsonrpc": "2.0", "method": "foobar", "id": "1"}', error(-32601, "Method not found", "1")),
     ('{"jsonrpc": "2.0", "method": "foobar, "params": "bar", "baz]', PARSE_ERROR),
     ('{"jsonrpc": "2.0", "method": 1, "params": "bar"}', INVALID),
     (
@@ -54,11 +52,8 @@ EXAMPLES: list[tuple[str, Any]] = [
         '{"jsonrpc": "2.0", "method": "foo.get", "params": {"name": "myself"}, "id": "5"},'
         '{"jsonrpc": "2.0", "method": "get_data", "id": "9"}]',
         [
-            {"jsonrpc": "2.0", "result": 7, "id": "1"},
-            {"jsonrpc": "2.0", "result": 19, "id": "2"},
-            INVALID,
-            {"jsonrpc": "2.0", "error": {"code": -32601, "message": "Method not found"}, "id": "5"},
-            {"jsonrpc": "2.0", "result": ["hello", 5], "id": "9"},
+            *(reply("1", 7), reply("2", 19), INVALID),
+            *(error(-32601, "Method not found", "5"), reply("9", ["hello", 5])),
         ],
     ),
     (
@@ -77,63 +72,46 @@ def plain(reply: Any) -> Any:
     return reply
 
 
-@pytest.fixture(params=["sync", "async"])
-def server(request: pytest.FixtureRequest) -> Server:
+def make_server(kind: str) -> Server:
     server = Server()
-    notified: list[Any] = []
-    functions = {
-        "subtract": lambda minuend, subtrahend: minuend - subtrahend,
-        "update": lambda *values: notified.append(values),
-        "sum": lambda *values: sum(values),
-        "notify_hello": lambda value: notified.append(value),
-        "notify_sum": lambda *values: notified.append(values),
-        "get_data": lambda: ["hello", 5],
-    }
-    for name, function in functions.items():
-        if request.param == "sync":
-            server.add(function, name=name)
-        else:
-            server.add(waiting(function), name=name)
+
+    async def subtract_later(minuend: int, subtrahend: int) -> int:
+        await asyncio.sleep(0)
+        return minuend - subtrahend
+
+    async def sum_later(*values: int) -> int:
+        await asyncio.sleep(0)
+        return sum(values)
+
+    is_sync = kind == "sync"
+    server.add((lambda minuend, subtrahend: minuend - subtrahend) if is_sync else subtract_later, name="subtract")
+    server.add((lambda *values: sum(values)) if is_sync else sum_later, name="sum")
+    for name in ("update", "notify_hello", "notify_sum"):
+        server.add(lambda *values: None, name=name)
+    server.add(lambda: ["hello", 5], name="get_data")
     return server
 
 
-def waiting(function: Any) -> Any:
-    async def handler(*args: Any) -> Any:
-        await asyncio.sleep(0)
-        return function(*args)
-
-    async def named(minuend: int, subtrahend: int) -> Any:
-        await asyncio.sleep(0)
-        return function(minuend, subtrahend)
-
-    return named if function.__code__.co_varnames[:1] == ("minuend",) else handler
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_each_example_whole_byte_by_byte_and_all_in_one_segment(kind: str) -> None:
+    expected = [each for _, each in EXAMPLES if each is not None]
+    async with raw_peers(make_server(kind)) as connect:
+        for sent, answer in EXAMPLES:
+            for size in (1, 10_000):
+                raw, line = await connect(), sent.encode() + b"\n"
+                for at in range(0, len(line), size):
+                    raw.write(line[at : at + size])
+                    await asyncio.sleep(0)
+                raw.end()
+                assert [plain(each) for each in await raw.rest()] == ([] if answer is None else [answer]), sent
+        for end in (b"\n", b"\r\n"):
+            raw = await connect()
+            raw.write(b"".join(sent.encode() + end for sent, _ in EXAMPLES) + end)
+            replies = [plain(each) for each in await raw.rest()]
+            if kind == "sync":
+                assert replies == expected
+            assert in_order(replies) == in_order(expected)
 
 
 def in_order(replies: list[Any]) -> list[bytes]:
-    return sorted(orjson.dumps(reply, option=orjson.OPT_SORT_KEYS) for reply in replies)
-
-
-@pytest.mark.parametrize(("sent", "expected"), EXAMPLES)
-@pytest.mark.parametrize("cut", ["whole", "byte by byte"])
-async def test_example(server: Server, sent: str, expected: Any, cut: str) -> None:
-    line = sent.encode() + b"\n"
-    async with raw_peers(server) as connect:
-        raw = await connect()
-        for piece in [line] if cut == "whole" else [line[at : at + 1] for at in range(len(line))]:
-            raw.write(piece)
-            await asyncio.sleep(0)
-        raw.end()
-        replies = [plain(reply) for reply in await raw.rest()]
-    assert replies == ([] if expected is None else [expected])
-
-
-@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
-async def test_all_examples_in_one_segment(server: Server, end: bytes) -> None:
-    async with raw_peers(server) as connect:
-        raw = await connect()
-        raw.write(b"".join(sent.encode() + end for sent, _ in EXAMPLES) + end)
-        replies = [plain(reply) for reply in await raw.rest()]
-    expected = [reply for _, reply in EXAMPLES if reply is not None]
-    assert in_order(replies) == in_order(expected)
-    if server.methods["sum"].inline:
-        assert replies == expected
+    return sorted(orjson.dumps(each, option=orjson.OPT_SORT_KEYS) for each in replies)

@@ -14,10 +14,8 @@ import pytest
 import trustme
 
 from rpcstream import Limits, Server
+from rpcstream.testing import FakeTimeLoop
 from rpcstream.tls import TLS, Certificates, client_context
-from rpcstream.transports import listen
-
-from ..kit import until
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
 PONG = {"jsonrpc": "2.0", "id": 1, "result": "pong"}
@@ -63,23 +61,13 @@ async def ask(address: str, tls: ssl.SSLContext | None, data: bytes = PING) -> t
             pass
 
 
-async def test_a_call(files: Files) -> None:
-    async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
-        reply, _ = await ask(address, client_context(ca=files.ca))
-        assert reply == PONG
-
-
-async def test_a_client_trusts_nobody_it_does_not_know(files: Files) -> None:
+async def test_who_trusts_whom(files: Files) -> None:
     async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
         with pytest.raises(ssl.SSLCertVerificationError):
             await ask(address, client_context())
         assert (await ask(address, client_context(ca=files.ca)))[0] == PONG
-
-
-async def test_mutual_tls(files: Files) -> None:
     async with Server(tls=TLS(certificate=files.server, client_ca=files.ca)).listening(port=0) as address:
-        reply, _ = await ask(address, client_context(ca=files.ca, certificate=files.client))
-        assert reply == PONG
+        assert (await ask(address, client_context(ca=files.ca, certificate=files.client)))[0] == PONG
         for version, said in ((ssl.TLSVersion.TLSv1_3, "CERTIFICATE_REQUIRED"), (ssl.TLSVersion.TLSv1_2, "ALERT")):
             context = client_context(ca=files.ca)
             context.maximum_version = version
@@ -118,34 +106,30 @@ async def test_a_refused_certificate_cannot_be_talked_over(files: Files, goes_on
         assert server.counters.connections_total == 0
 
 
-async def test_a_new_certificate_is_shown_without_a_restart(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "RENEWAL", 0.01)
-    async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+def test_a_new_certificate_is_shown_without_a_restart_and_one_that_is_none_changes_nothing(
+    files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FakeTimeLoop)
+        loop.autojump = False
         tls = client_context(ca=files.ca)
-        _, before = await ask(address, tls)
-        new = files.issue(files.server, "localhost")
-        async with asyncio.timeout(20):
-            while (await ask(address, tls))[1] != new:
-                pass
+        async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+            _, before = await ask(address, tls)
+            files.server.write_text("not a certificate")
+            for _ in range(3):
+                loop.jump(1.1)
+                assert await ask(address, tls) == (PONG, before)
+            assert caplog.text.count("the one before stays in use") == 1  # not once a second
+            new = files.issue(files.server, "localhost")
+            loop.jump(1.1)
+            await asyncio.sleep(0)
+            assert await ask(address, tls) == (PONG, new)
+            loop.autojump = True
         assert before != new
 
-
-async def test_a_certificate_that_is_none_changes_nothing(
-    files: Files, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(listen, "RENEWAL", 0.01)
-    async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
-        tls = client_context(ca=files.ca)
-        _, before = await ask(address, tls)
-        files.server.write_text("not a certificate")
-        await until(lambda: "the one before stays in use" in caplog.text)
-        reply, shown = await ask(address, tls)
-        assert (reply, shown) == (PONG, before)
-        assert caplog.text.count("the one before stays in use") == 1  # not once a second
-        new = files.issue(files.server, "localhost")
-        async with asyncio.timeout(20):
-            while (await ask(address, tls))[1] != new:
-                pass
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(main())
 
 
 def test_a_key_of_another_certificate_is_not_taken(files: Files, tmp_path: Path) -> None:
@@ -166,46 +150,6 @@ async def test_files_that_are_not_there(files: Files, missing: str) -> None:
     with pytest.raises(OSError, match=r"nothing\.pem|No such file"):
         async with Server(tls=TLS(**names)).listening(port=0):
             pass
-
-
-async def test_text_on_a_tls_port_is_answered_in_the_clear_and_others_are_served(files: Files) -> None:
-    async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
-        for text in (PING, b"text\r\n"):
-            error = (await ask(address, None, text))[0]["error"]
-            assert (error["code"], error["data"]["expects"]) == (-32600, "tls")
-        host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        writer.write_eof()
-        said = await asyncio.wait_for(reader.read(), 20)
-        assert said.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-        assert said.endswith(b"\r\n\r\nthis port expects TLS: connect with tls://, https:// or wss://\n")
-        writer.close()
-        assert (await ask(address, client_context(ca=files.ca)))[0] == PONG
-
-
-async def test_tls_on_a_port_without_is_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    async with Server().listening(port=0) as address:
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await ask(address, client_context())
-        assert "the client speaks TLS" in caplog.text
-        assert (await ask(address, None))[0] == PONG
-
-
-async def test_a_handshake_that_stalls_is_closed_in_its_time(files: Files) -> None:
-    server = Server(tls=TLS(certificate=files.server), limits=Limits(message_timeout=0.2))
-    async with server.listening(port=0) as address:
-        host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"\x16\x03\x01")
-        async with asyncio.timeout(20):
-            try:
-                assert await reader.read() == b""
-            except ConnectionError:
-                pass
-        writer.close()
-        assert (await ask(address, client_context(ca=files.ca)))[0] == PONG
 
 
 async def test_a_handshake_that_ends_after_the_server_has_stopped(files: Files) -> None:

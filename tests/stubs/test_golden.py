@@ -13,15 +13,23 @@ from .writing import written
 FOLDER = Path(__file__).parent / "golden"
 FILES = {"python": FOLDER / "api.py", "typescript": FOLDER / "api.ts"}
 
+#: Of each form that a method or a name may have one; for types of parameters and results there is test_of_servers.
+NAMES = "add call class int named old options point rest settings ticks vision.detect vision.detect.faces weird name!"
+METHODS = [each for each in DOCUMENT["methods"] if each["name"] in NAMES]
+SCHEMAS = {name: DOCUMENT["components"]["schemas"][name] for name in ("Color", "Image", "Point")}
+
+
+def types_of(methods: list[dict[str, object]], schemas: dict[str, object], language: str) -> str:
+    return written({**DOCUMENT, "methods": methods, "components": {"schemas": schemas}}, language)
+
 
 @pytest.mark.parametrize("language", FILES)
 def test_the_types_are_those_in_the_file_whatever_the_order(language: str) -> None:
-    assert written(DOCUMENT, language) == FILES[language].read_text()
-    methods, schemas = list(DOCUMENT["methods"]), list(DOCUMENT["components"]["schemas"].items())
+    assert types_of(METHODS, SCHEMAS, language) == FILES[language].read_text()
+    methods, schemas = list(METHODS), list(SCHEMAS.items())
     for each in (methods, schemas):
         random.Random(7).shuffle(each)
-    shuffled = {**DOCUMENT, "methods": methods, "components": {"schemas": dict(schemas)}}
-    assert written(shuffled, language) == FILES[language].read_text()
+    assert types_of(methods, dict(schemas), language) == FILES[language].read_text()
 
 
 def test_the_module_can_be_imported() -> None:
@@ -33,4 +41,4 @@ def test_the_module_can_be_imported() -> None:
 
 if __name__ == "__main__":
     for each, path in FILES.items():
-        path.write_text(written(DOCUMENT, each))
+        path.write_text(types_of(METHODS, SCHEMAS, each))

@@ -76,6 +76,12 @@ class WorkersProcess:
         return self.banner[0].removeprefix("Listening at ")
 
     @property
+    def place(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.address.rpartition(":")
+        return host, int(port)
+
+    @property
     def log(self) -> str:
         """What has been printed to standard error so far."""
         return self._log.read_text()
@@ -115,6 +121,14 @@ class WorkersProcess:
 
 def serve_command(*argv: str) -> list[str]:
     return [sys.executable, "-m", "rpcstream.cli.serve", *argv]
+
+
+def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """A server with these options, which ends by itself."""
+    command, pipe = serve_command(*argv), subprocess.DEVNULL
+    return subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=30, stdin=pipe
+    )
 
 
 @contextmanager

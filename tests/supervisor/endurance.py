@@ -58,9 +58,7 @@ class Load:
     """Callers that call without a pause, each on a connection of its own.
 
     Attributes:
-        answered: calls with the right answer.
-        excused: calls that failed since the worker of their connection was killed.
-        lost: others that failed, or had a wrong answer.
+        answered, excused, lost: calls with the right answer, those whose worker was killed, and others that failed.
     """
 
     def __init__(self, address: str, callers: int, killed: set[int]) -> None:
@@ -100,12 +98,9 @@ class Load:
 
 
 async def workers(address: str) -> list[dict[str, Any]]:
-    while True:
-        try:
-            async with AsyncClient(address) as client:
-                return (await client.call("rpc.stats"))["workers"]
-        except ConnectionLost:  # it was that of a worker which has just been killed
-            continue
+    """The connection may be that of a worker which has just been killed."""
+    async with AsyncClient(address, retries=10, retry="all") as client:
+        return (await client.call("rpc.stats"))["workers"]
 
 
 async def pids(address: str) -> set[int]:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,28 +58,16 @@ def test_a_script_runs_its_server_in_several_processes(call: str, module: str, t
     assert "over" in out
 
 
-def test_a_server_without_a_name_in_a_module_is_refused() -> None:
-    with pytest.raises(ValueError, match="give an import string"):
-        rpcstream.run(Server(), workers=2)
-
-
-def test_a_hub_is_one_process() -> None:
-    with pytest.raises(ValueError, match="a hub is one process"):
-        rpcstream.run(Hub(), workers=2)
-
-
-@pytest.mark.parametrize("workers", [0, -1, True, "many", 1.5])
-def test_the_number_of_workers_must_be_one(workers: object) -> None:
-    with pytest.raises(ValueError, match="no number of processes"):
-        rpcstream.run("module:server", workers=workers)
-
-
-def test_a_target_that_is_not_there_is_a_value_error() -> None:
-    with pytest.raises(ValueError, match="there is no module 'not_there_at_all'"):
-        rpcstream.run("not_there_at_all:server")
-
-
-@pytest.mark.parametrize("seconds", [0, -1.0])
-def test_the_time_for_a_start_must_be_positive(seconds: float) -> None:
-    with pytest.raises(ValueError, match="start_timeout must be a positive number of seconds, or None"):
-        rpcstream.run("module:server", workers=2, start_timeout=seconds)
+@pytest.mark.parametrize(
+    ("target", "options", "text"),
+    [
+        (Server(), {"workers": 2}, "give an import string"),
+        (Hub(), {"workers": 2}, "a hub is one process"),
+        *[("module:server", {"workers": each}, "no number of processes") for each in (0, -1, True, "many", 1.5)],
+        ("not_there_at_all:server", {}, "there is no module 'not_there_at_all'"),
+        *[("module:server", {"workers": 2, "start_timeout": each}, "start_timeout must be a p") for each in (0, -1.0)],
+    ],
+)
+def test_what_makes_no_sense_is_refused(target: Any, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        rpcstream.run(target, **options)

@@ -71,8 +71,7 @@ class TestAfterADeath:
         return program
 
     def test_another_one_is_tried_until_one_serves(self, program: WorkersProcess) -> None:
-        host, _, port = program.address.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=60) as waiting:
+        with socket.create_connection(program.place, timeout=60) as waiting:
             waiting.sendall(b'{"jsonrpc":"2.0","id":1,"method":"pid"}\n')
             until_in_thread(lambda: KILLED.search(program.log))
             until_in_thread(lambda: "could not be started, killed by SIGKILL: it is tried again in" in program.log)
@@ -83,25 +82,21 @@ class TestAfterADeath:
         assert program.end() == 0
 
     def test_health_checks_are_answered_whoever_else_waits(self, program: WorkersProcess) -> None:
-        host, _, port = program.address.rpartition(":")
         assert health(program) == (503, b"no worker runs.\n")
         with ExitStack() as stack:
             for _ in range(300):
-                stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+                stack.enter_context(socket.create_connection(program.place, timeout=20))
             assert health(program, "/readyz?verbose") == (503, b"no worker runs.\n")
             assert health(program, "/readyz", "HEAD") == (503, b"")
-        program.send(signal.SIGTERM)
-        assert program.process.wait(20) == 0
+        assert program.end() == 0
 
     def test_clients_that_have_left_keep_no_health_check_out(self, program: WorkersProcess) -> None:
-        host, _, port = program.address.rpartition(":")
         resource.prlimit(program.process.pid, resource.RLIMIT_NOFILE, (120, 120))
         for _ in range(200):
-            with socket.create_connection((host, int(port)), timeout=20) as leaving:
+            with socket.create_connection(program.place, timeout=20) as leaving:
                 leaving.sendall(b'{"jsonrpc":"2.0","id":1,"method":"pid"}\n')
         assert health(program) == (503, b"no worker runs.\n")
-        program.send(signal.SIGTERM)
-        assert program.process.wait(20) == 0
+        assert program.end() == 0
 
 
 def test_health_checks_at_sockets_that_were_passed_are_answered_while_the_first_start_hangs(tmp_path: Path) -> None:

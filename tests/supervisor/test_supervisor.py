@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -22,67 +21,59 @@ from rpcstream import Client, ConnectionLost, ServerBusy
 from ..cli.conftest import environment
 from ..kit import until_in_thread
 from ..observe.reading import check_with_promtool, value
-from .conftest import APP, StartWorkers, WorkersProcess, has_ended, running, serve_command
+from .conftest import APP, StartWorkers, WorkersProcess, has_ended, run, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")]
+
+
+#: Four connections may be open.
+FOUR = APP.replace("Server(", "Server(limits=Limits(max_connections=4), ").replace("Server\n", "Limits, Server\n")
 
 
 def clients(stack: ExitStack, address: str, number: int) -> list[Client]:
     return [stack.enter_context(Client(address)) for _ in range(number)]
 
 
+def begun(client: Client, seconds: float) -> Future[int]:
+    """A call that has begun, and takes so long."""
+    event = threading.Event()
+    call: Future[int] = client.submit.wait(seconds, on_progress=lambda value: event.set())
+    assert event.wait(20)
+    return call
+
+
 class Load:
-    """Calls without a pause, from several threads, until it is stopped; counts those that fail.
+    """What became of calls that are made without a pause."""
 
-    Half of the threads keep their connection, and half make one for each call, by HTTP.
-    """
-
-    def __init__(self, address: str, threads: int = 4) -> None:
+    def __init__(self) -> None:
         self.calls: Counter[int] = Counter()
         self.failures: list[Exception] = []
-        self._address = address
-        self._is_over = threading.Event()
-        loops: list[Callable[[], None]] = [self._keep, self._post]
-        self._threads = [threading.Thread(target=loops[number % 2]) for number in range(threads)]
-        for thread in self._threads:
-            thread.start()
-
-    def _keep(self) -> None:
-        with Client(self._address) as client:
-            while not self._is_over.is_set():
-                self._count(client.pid)
-
-    def _post(self) -> None:
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "pid", "params": []}).encode()
-
-        def call() -> int:
-            headers = {"Content-Type": "application/json"}
-            request = urllib.request.Request(f"http://{self._address}/", body, headers)
-            with urllib.request.urlopen(request, timeout=20) as response:
-                return int(json.load(response)["result"])
-
-        while not self._is_over.is_set():
-            self._count(call)
-
-    def _count(self, call: Callable[[], int]) -> None:
-        try:
-            self.calls[call()] += 1
-        except Exception as error:
-            self.failures.append(error)
-
-    def end(self) -> None:
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join()
 
 
 @contextmanager
 def load(address: str) -> Iterator[Load]:
-    running_load = Load(address)
+    """Call from several threads; half of them keep their connection, and half make one for each call, by HTTP."""
+    made, is_over = Load(), threading.Event()
+
+    def call(keeps: bool) -> None:
+        with ExitStack() as stack:
+            client = stack.enter_context(Client(address)) if keeps else None
+            while not is_over.is_set():
+                try:
+                    with ExitStack() as own:
+                        made.calls[(client or own.enter_context(Client(f"http://{address}"))).pid()] += 1
+                except Exception as error:
+                    made.failures.append(error)
+
+    threads = [threading.Thread(target=call, args=(number % 2 == 0,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
     try:
-        yield running_load
+        yield made
     finally:
-        running_load.end()
+        is_over.set()
+        for thread in threads:
+            thread.join()
 
 
 class TestConnections:
@@ -106,8 +97,7 @@ class TestConnections:
 
     def test_those_that_say_nothing_count_until_they_are_closed(self, three: WorkersProcess) -> None:
         three.wait_until_free()
-        host, _, port = three.address.rpartition(":")
-        silent = [socket.create_connection((host, int(port))) for _ in range(6)]
+        silent = [socket.create_connection(three.place) for _ in range(6)]
         with Client(three.address) as client:
             until_in_thread(lambda: client.call("rpc.stats")["connections"] == 7)
             for each in silent:
@@ -116,10 +106,7 @@ class TestConnections:
             assert sum(worker["connections"] for worker in client.call("rpc.stats")["workers"]) == 1
 
     def test_max_connections_is_held_for_all_together(self, start: StartWorkers) -> None:
-        app = APP.replace("Server(", "Server(limits=Limits(max_connections=4), ").replace(
-            "Server\n", "Limits, Server\n"
-        )
-        program = start("--workers", "2", app=app)
+        program = start("--workers", "2", app=FOUR)
         with ExitStack() as stack:
             opened = clients(stack, program.address, 4)
             assert sorted(Counter(client.pid() for client in opened).values()) == [2, 2]
@@ -131,12 +118,8 @@ class TestConnections:
 
     def test_a_stranger_gives_way_to_a_newcomer(self, start: StartWorkers, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("correct-horse-battery-staple")
-        app = APP.replace("Server(", "Server(limits=Limits(max_connections=4), ").replace(
-            "Server\n", "Limits, Server\n"
-        )
-        program = start("--workers", "2", "--token-file", "token", app=app)
-        host, _, port = program.address.rpartition(":")
-        strangers = [socket.create_connection((host, int(port))) for _ in range(4)]
+        program = start("--workers", "2", "--token-file", "token", app=FOUR)
+        strangers = [socket.create_connection(program.place) for _ in range(4)]
         with Client(program.address, token="correct-horse-battery-staple") as client:
             assert client.pid()
             assert client.call("rpc.stats")["connections"] <= 4
@@ -165,44 +148,23 @@ class TestConnections:
                 stack.enter_context(Client(f"tls://{program.address}", ca=str(tmp_path / "ca.pem"))) for _ in range(6)
             ]
             assert sorted(Counter(client.pid() for client in opened).values()) == [3, 3]
-            host, _, port = program.address.rpartition(":")
-            with socket.create_connection((host, int(port))) as plain:  # its handshake fails
+            with socket.create_connection(program.place) as plain:  # its handshake fails
                 plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
             until_in_thread(lambda: opened[0].call("rpc.stats")["connections_total"] == 6)
             until_in_thread(lambda: sum(each["connections"] for each in opened[0].call("rpc.stats")["workers"]) == 6)
 
 
-class TestStats:
-    def test_the_counters_are_those_of_all_workers(self, three: WorkersProcess) -> None:
-        three.wait_until_free()
-        with ExitStack() as stack:
-            opened = clients(stack, three.address, 6)
-            before = opened[0].call("rpc.stats")["requests"]
-            for client in opened:
-                client.pid()
-            after = opened[5].call("rpc.stats")
-            assert after["requests"] == before + 7
-            assert after["connections"] == 6
-            assert len(after["workers"]) == 3
-
-    def test_what_a_worker_counts_until_its_end_stays_counted(self, start: StartWorkers) -> None:
-        program = start("--workers", "2")
-        before = program.pids()
-        with ExitStack() as stack:
-            opened = clients(stack, program.address, 4)
-            for client in opened:
-                for _ in range(5):
-                    client.pid()
-        program.send(signal.SIGHUP)
-        until_in_thread(lambda: all(map(has_ended, before)))
-        with Client(program.address) as client:
-            assert client.call("rpc.stats")["requests"] > 20
-
-    def test_many_questions_at_once_are_all_answered(self, three: WorkersProcess) -> None:
-        with ExitStack() as stack:
-            opened = clients(stack, three.address, 3)
-            asked = [client.submit.rpc.stats() for client in opened for _ in range(50)]
-            assert {len(each.result()["workers"]) for each in asked} == {3}
+def test_the_counters_are_those_of_all_workers_and_many_may_ask_for_them_at_once(three: WorkersProcess) -> None:
+    three.wait_until_free()
+    with ExitStack() as stack:
+        opened = clients(stack, three.address, 6)
+        before = opened[0].call("rpc.stats")["requests"]
+        for client in opened:
+            client.pid()
+        after = opened[5].call("rpc.stats")
+        assert (after["requests"], after["connections"], len(after["workers"])) == (before + 7, 6, 3)
+        asked = [client.submit.rpc.stats() for client in opened for _ in range(25)]
+        assert {len(each.result()["workers"]) for each in asked} == {3}
 
 
 class TestDeaths:
@@ -212,12 +174,7 @@ class TestDeaths:
         with ExitStack() as stack:
             opened = clients(stack, program.address, 3)
             pids = [client.pid() for client in opened]
-            begun = [threading.Event() for _ in opened]
-            calls = [
-                client.submit.wait(1.0, on_progress=lambda value, event=event: event.set())
-                for client, event in zip(opened, begun, strict=True)
-            ]
-            assert all(event.wait(20) for event in begun)
+            calls = [begun(client, 1.0) for client in opened]
             os.kill(pids[0], signal.SIGKILL)
             outcomes = [call.exception() for call in calls]
             assert sum(isinstance(each, ConnectionLost) for each in outcomes) == 1
@@ -227,21 +184,11 @@ class TestDeaths:
             assert "killed by SIGKILL: another one starts in 0.1 s" in program.log
             assert program.pids() >= set(pids) - {pids[0]}
 
-    def test_connections_wait_while_there_is_no_worker(self, three: WorkersProcess) -> None:
-        program = three
-        for pid in program.wait_until_whole():
-            os.kill(pid, signal.SIGKILL)
-            until_in_thread(lambda pid=pid: has_ended(pid))
-        with Client(program.address) as client:
-            assert client.pid()
-
     def test_when_the_supervisor_is_dead_the_workers_finish(self, start: StartWorkers) -> None:
         program = start("--workers", "2")
         pids = program.pids()
-        begun = threading.Event()
         with Client(program.address) as client:
-            call = client.submit.wait(0.3, on_progress=lambda value: begun.set())
-            assert begun.wait(20)
+            call = begun(client, 0.3)
             program.process.kill()
             assert call.result() in pids
         until_in_thread(lambda: all(has_ended(pid) for pid in pids))
@@ -304,41 +251,19 @@ class TestStart:
                 1,
                 "ValueError: in the lifespan",
             ),
+            (APP, 1, "cannot listen at 127.0.0.1:"),
         ],
     )
     def test_a_program_that_cannot_start_ends_with_its_text_and_status(
         self, source: str, status: int, text: str, tmp_path: Path
     ) -> None:
         (tmp_path / "app.py").write_text(source)
-        command = serve_command("app.py", "-p", "0", "--workers", "2")
-        ended = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=30,
-            stdin=subprocess.DEVNULL,
-        )
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1] if source == APP else 0)
+            ended = run(tmp_path, "app.py", "-p", port, "--workers", "2")
         assert ended.returncode == status, ended.stderr
         assert text in ended.stderr
         assert ended.stdout == ""
-
-    def test_an_address_that_is_taken(self, tmp_path: Path) -> None:
-        (tmp_path / "app.py").write_text(APP)
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            command = serve_command("app.py", "-p", str(port), "--workers", "2")
-            ended = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=30)
-        assert ended.returncode == 1
-        assert f"cannot listen at 127.0.0.1:{port}" in ended.stderr
-
-    def test_a_hub_is_refused_at_once(self) -> None:
-        ended = subprocess.run(
-            serve_command("--hub", "--workers", "2"), env=environment(), capture_output=True, text=True, timeout=30
-        )
-        assert ended.returncode == 2
-        assert "--workers does not go with --hub: a hub is one process" in ended.stderr
 
 
 class TestStop:
@@ -353,22 +278,15 @@ class TestStop:
     def test_calls_that_run_are_answered(self, start: StartWorkers) -> None:
         program = start("--workers", "2")
         with ExitStack() as stack:
-            begun = [threading.Event() for _ in range(4)]
-            calls = [
-                client.submit.wait(0.5, on_progress=lambda value, event=event: event.set())
-                for client, event in zip(clients(stack, program.address, 4), begun, strict=True)
-            ]
-            assert all(event.wait(20) for event in begun)
+            calls = [begun(client, 0.5) for client in clients(stack, program.address, 4)]
             assert program.end() == 0
             assert len({call.result() for call in calls}) == 2
 
     def test_a_second_signal_ends_it_at_once(self, start: StartWorkers) -> None:
         program = start("--workers", "2", "--log-level", "info")
         pids = program.pids()
-        begun = threading.Event()
         with Client(program.address) as client:
-            call = client.submit.wait(60.0, on_progress=lambda value: begun.set())
-            assert begun.wait(20)
+            call = begun(client, 60.0)
             program.send(signal.SIGINT)
             until_in_thread(lambda: "SIGINT: stopping" in program.log)
             program.send(signal.SIGINT)

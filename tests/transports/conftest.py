@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rpcstream import Context, Limits, Server
-from rpcstream.testing import ServerConnection, connections_of
+from rpcstream.testing import FakeTimeLoop, ServerConnection, connections_of
 
 from ..kit import RawPeer, UsualServer, until
 from ..kit.http import RawHttpConnection
@@ -25,7 +25,7 @@ class Served:
         self.server = server
         self.address = address.rpartition("//")[2]
         self._streams: list[RawHttpConnection | RawWebSocket] = []
-        self._lines: list[RawPeer] = []
+        self._lines: list[Any] = []
 
     async def http(self) -> RawHttpConnection:
         host, _, port = self.address.rpartition(":")
@@ -38,8 +38,11 @@ class Served:
         self._streams.append(made)
         return made
 
-    async def line(self) -> RawPeer:
-        made = await RawPeer.open(self.address)
+    async def line(self, make: Callable[[], Any] = RawPeer, *, source: str = "127.0.0.1") -> Any:
+        """A raw peer, or whatever protocol a function makes, with this address of its own."""
+        host, _, port = self.address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        _, made = await loop.create_connection(make, host, int(port), local_addr=(source, 0))
         self._lines.append(made)
         return made
 
@@ -133,3 +136,29 @@ def _nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fails a test in which an error is logged; tests that expect one clear `caplog`."""
     yield
     assert not [each.getMessage() for each in caplog.get_records("call") if each.levelname == "ERROR"]
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    """Runs in a loop of each kind."""
+    factory = pytest.importorskip("uvloop").new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        yield runner
+
+
+def in_steps(main: Callable[[FakeTimeLoop, Served], Awaitable[None]], **options: Any) -> None:
+    """Run with a server behind real sockets, in time that passes with `loop.jump` alone."""
+
+    async def run(loop: FakeTimeLoop) -> None:
+        server = usual_server(**options)
+        served = Served(server, await server.start(port=0))
+        loop.autojump = False
+        try:
+            await main(loop, served)
+        finally:
+            loop.autojump = True
+            await served.close()
+            await server.close()
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(run(runner.get_loop()))  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,11 @@ import orjson
 import pytest
 
 from rpcstream import Limits, Server
+from rpcstream.testing import FakeTimeLoop
 
 from ..kit import RawPeer, raw_peers, until
 from ..kit.certificates import client_side, server_tls
-
-
-@pytest.fixture(params=["uvloop", "asyncio"])
-def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
-    factory = pytest.importorskip("uvloop").new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        yield runner
+from .conftest import Serve, Served, in_steps
 
 
 async def knows(peer: RawPeer) -> bool:
@@ -61,6 +55,7 @@ server.run(port=0, loop=sys.argv[1], on_listening=lambda address: print(address,
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of open files")
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_no_more_descriptors(loop: str, tmp_path: Path) -> None:
@@ -98,6 +93,48 @@ def test_no_more_descriptors(loop: str, tmp_path: Path) -> None:
         assert ask(last, "rpc.ping") == "pong"
         assert "Too many open files" in log.read_text()
         assert log.stat().st_size < 4000
+
+
+@pytest.mark.parametrize(
+    ("number", "token", "pause", "gone"),
+    [
+        (errno.ECONNABORTED, None, 0, 0),
+        (errno.EPROTO, None, 0, 0),
+        (errno.EMFILE, None, 1.0, 0),
+        (errno.ENOBUFS, None, 1.0, 0),
+        (errno.EMFILE, "secret", 0.05, 16),
+    ],
+)
+def test_errors_of_accepting(
+    number: int, token: str | None, pause: float, gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one connection: the others are accepted. Of the system: newcomers wait, and the oldest strangers make room."""
+    errors: list[OSError] = []
+    accept = socket.socket.accept
+
+    def accept_or_fail(self: socket.socket) -> Any:
+        if errors:
+            raise errors.pop()
+        return accept(self)
+
+    async def main(loop: FakeTimeLoop, served: Served) -> None:
+        known, *strangers = [await served.line() for _ in range(1 + gone + gone // 8)]
+        assert token is None or await knows(known)
+        await until(lambda: served.server.stats()["connections"] == 1 + len(strangers))
+        errors.append(OSError(number, "as asked"))
+        newcomer = await served.line()
+        newcomer.call("rpc.ping")
+        await until(lambda: not errors)
+        for seconds in (0, 0.9 * pause):
+            loop.jump(seconds)
+            assert await is_served(known)
+            assert not (pause and newcomer.inbox)
+        loop.jump(0.2 * pause)
+        assert await newcomer.receive() is not None
+        await until(lambda: [each.is_over for each in strangers] == [True] * gone + [False] * (gone // 8))
+
+    monkeypatch.setattr(socket.socket, "accept", accept_or_fail)
+    in_steps(main, token=token)
 
 
 # -- handshakes -----------------------------------------------------------------------------------------------------
@@ -151,16 +188,17 @@ def test_a_server_that_stops_does_not_wait_for_handshakes(runner: asyncio.Runner
 
 
 def test_only_so_many_newcomers_are_told_that_all_places_are_taken(runner: asyncio.Runner) -> None:
+    """A hundred at a time: for each the server has to wait until it has read that."""
     server = Server(limits=Limits(max_connections=1))
 
     async def main() -> None:
         async with raw_peers(server) as connect:
             first = await connect()
             assert await is_served(first)
-            others = [await connect() for _ in range(130)]
-            await until(lambda: server.stats()["connections_refused"] == 130)
+            others = await asyncio.gather(*(connect() for _ in range(200)))
+            await until(lambda: server.stats()["connections_refused"] == 200)
             await until(lambda: all(each.is_over for each in others))
-            assert 0 < sum(bool(each.inbox) for each in others) <= 130
+            assert 100 <= sum(bool(each.inbox) for each in others) < 200
             assert await is_served(first)
 
     runner.run(main())
@@ -187,6 +225,19 @@ def test_strangers_do_not_take_the_places_of_others(runner: asyncio.Runner, capl
     with caplog.at_level(logging.WARNING):
         runner.run(main())
     assert "it has not shown who it is" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs addresses of its own")
+async def test_strangers_of_one_host_displace_their_own(serve: Serve) -> None:
+    served = await serve(token="secret", max_connections=3)
+    other, first, second = [await served.line(source=f"127.0.0.{number}") for number in (2, 1, 1)]
+    await until(lambda: served.server.stats()["connections"] == 3)
+    await served.line()
+    await until(lambda: first.is_over)
+    assert [other.is_over, second.is_over] == [False, False]
+    for _ in range(3):  # from a host that has none there, the oldest one of all goes
+        await served.line(source="127.0.0.3")
+    await until(lambda: other.is_over)
 
 
 async def test_those_without_authentication_do_not_give_way() -> None:

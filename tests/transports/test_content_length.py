@@ -2,188 +2,123 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import orjson
 import pytest
 
-from rpcstream import Context, Limits, Server
-
-
-class Peer:
-    """An end of a connection that reads and writes headers."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    async def send(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
-
-    async def call(self, method: str, *params: Any, id: Any = 1) -> Any:
-        await self.send(headed({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
-        return await self.receive()
-
-    async def receive(self) -> Any:
-        """The next message; None at the end of the stream."""
-        async with asyncio.timeout(20):
-            head = await self._reader.readline() + await self._reader.readline()
-            if not head:
-                return None
-            found = re.fullmatch(rb"Content-Length: (\d+)\r\n\r\n", head)
-            assert found is not None, head
-            return orjson.loads(await self._reader.readexactly(int(found[1])))
-
-    def end(self) -> None:
-        self._writer.write_eof()
+from ..kit import RawPeer, notification, reply, request
+from ..kit.messages import as_bytes
+from .conftest import Serve
 
 
 def headed(message: Any) -> bytes:
-    body = message if isinstance(message, bytes) else orjson.dumps(message)
+    body = as_bytes(message)
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
-@asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[Peer]:
-    async with server.listening(port=0) as address:
-        host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        try:
-            yield Peer(reader, writer)
-        finally:
-            writer.close()
-            await writer.wait_closed()
+class HeadedPeer(RawPeer):
+    """A raw peer that writes and reads headers."""
+
+    _data = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while found := re.match(rb"Content-Length: (\d+)\r\n\r\n", self._data):
+            begin, end = found.end(), found.end() + int(found[1])
+            if len(self._data) < end:
+                break
+            self.inbox.append(self._data[begin:end])
+            self._data = self._data[end:]
+        self._rouse()
+
+    def send(self, *messages: Any) -> None:
+        self.write(b"".join(map(headed, messages)))
 
 
-def service(**options: Any) -> Server:
-    server = Server(**options)
-
-    @server
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    @server
-    def echo(value: Any) -> Any:
-        return value
-
-    @server
-    async def ask(ctx: Context, value: Any) -> Any:
-        return await ctx.peer.call("answer", value)
-
-    @server
-    async def wait() -> None:
-        await asyncio.Event().wait()
-
-    return server
+async def connected(serve: Serve, **options: Any) -> HeadedPeer:
+    peer: HeadedPeer = await (await serve(**options)).line(HeadedPeer)
+    return peer
 
 
-async def test_calls_are_answered_in_the_same_framing() -> None:
-    async with connected(service()) as peer:
-        assert await peer.call("add", 1, 2) == {"jsonrpc": "2.0", "id": 1, "result": 3}
-        long = "\u00e9\n" * 200_000
-        assert (await peer.call("echo", long, id="b"))["result"] == long
-        await peer.send(headed([{"jsonrpc": "2.0", "id": n, "method": "add", "params": [n, n]} for n in range(3)]))
-        assert [reply["result"] for reply in await peer.receive()] == [0, 2, 4]
+async def test_calls_are_answered_in_the_same_framing(serve: Serve) -> None:
+    peer = await connected(serve)
+    assert await peer.reply("add", 1, 2) == reply(1, 3)
+    long = "\u00e9\n" * 200_000
+    assert await peer.result("echo", long) == long
+    assert [each["result"] for each in await peer.ask([request("add", n, n) for n in range(3)])] == [0, 2, 4]
+    peer.call("ask", "answer", "what?", id="a")
+    asked = await peer.receive()
+    assert (asked["method"], asked["params"]) == ("answer", ["what?"])
+    peer.answer(asked, "this")
+    assert await peer.receive() == reply("a", "this")
+    peer.send(request("wait", id=7), notification("$/cancelRequest", id=7))
+    assert await peer.code() == -32800
 
 
-async def test_the_first_bytes_may_come_one_by_one_and_the_type_first() -> None:
+async def test_the_first_bytes_may_come_one_by_one_and_the_type_first(serve: Serve) -> None:
+    peer = await connected(serve)
     body = b'{"jsonrpc": "2.0", "id": 1,\r\n "method": "add", "params": [1, 2]}'
-    head = b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\nContent-Length: %d\r\n\r\n" % len(body)
-    async with connected(service()) as peer:
-        for byte in head + body:
-            await peer.send(bytes([byte]))
-        assert (await peer.receive())["result"] == 3
+    for byte in b"Content-Type: application/vscode-jsonrpc; charset=utf-8\r\n" + headed(body):
+        peer.write(bytes([byte]))
+    assert await peer.result() == 3
 
 
-async def test_a_handler_calls_back() -> None:
-    async with connected(service()) as peer:
-        asked = await peer.call("ask", "what?")
-        assert (asked["method"], asked["params"]) == ("answer", ["what?"])
-        await peer.send(headed({"jsonrpc": "2.0", "id": asked["id"], "result": "this"}))
-        assert (await peer.receive())["result"] == "this"
-
-
-async def test_a_call_is_cancelled() -> None:
-    async with connected(service()) as peer:
-        await peer.send(headed({"jsonrpc": "2.0", "id": 7, "method": "wait"}))
-        await peer.send(headed({"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": 7}}))
-        reply = await peer.receive()
-        assert (reply["id"], reply["error"]["code"]) == (7, -32800)
-
-
-async def test_a_token_is_the_first_message() -> None:
-    async with connected(service(token="secret")) as peer:
-        assert (await peer.call("add", 1, 2))["error"]["code"] == -32005
-    async with connected(service(token="secret")) as peer:
-        assert (await peer.call("rpc.authenticate", "secret"))["result"] is True
-        assert (await peer.call("add", 1, 2))["result"] == 3
-
-
-async def test_a_stranger_sends_no_more_than_strangers_may() -> None:
-    async with connected(service(token="secret", limits=Limits(auth_message_size=1000))) as peer:
-        reply = await peer.call("rpc.authenticate", "x" * 1000)
-        assert "error" in reply
-
-
-async def test_a_message_over_the_limit_is_answered_by_its_id_and_the_next_is_carried_out() -> None:
-    async with connected(service(limits=Limits(max_message_size=10_000))) as peer:
-        reply = await peer.call("echo", "x" * 10_000, id=5)
-        assert (reply["id"], reply["error"]["code"]) == (5, -32001)
-        assert (await peer.call("add", 1, 2))["result"] == 3
-
-
-@pytest.mark.parametrize("body", [b"", b" ", b"{", b"{} {}", b'@2 2 {}"1"', b"\n"])
-async def test_what_is_no_json_is_answered_and_the_next_is_carried_out(body: bytes) -> None:
-    async with connected(service()) as peer:
-        await peer.send(headed(body))
-        assert (await peer.receive())["error"]["code"] in (-32700, -32600)
-        assert (await peer.call("add", 1, 2))["result"] == 3
+async def test_a_token_is_the_first_message(serve: Serve) -> None:
+    options = {"token": "secret", "auth_message_size": 1000}
+    assert await (await connected(serve, **options)).code("add", 1, 2) == -32005
+    assert "error" in await (await connected(serve, **options)).reply("rpc.authenticate", "x" * 1000)
+    peer = await connected(serve, **options)
+    assert await peer.result("rpc.authenticate", "secret") is True
+    assert await peer.result("add", 1, 2) == 3
 
 
 @pytest.mark.parametrize(
-    "stream",
+    ("body", "id", "codes"),
     [
-        b"Content-Length: -5\r\n\r\n",
-        b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
-        b"Content-Length: 99999999999999999999999999\r\n\r\n",
-        b'Content-Length: 40\r\n{"jsonrpc": "2.0", "method": "add"}',
-        b"Content-Length: 2\n\n{}",
-        b"Content-Length: " + b"1" * 5000,
+        *[(body, None, (-32700, -32600)) for body in (b"", b" ", b"{", b"{} {}", b'@2 2 {}"1"', b"\n")],
+        (request("echo", "x" * 10_000, id=5), 5, (-32001,)),
     ],
 )
-async def test_a_header_that_cannot_be_read_gets_one_error_and_the_connection_closes(stream: bytes) -> None:
-    async with connected(service()) as peer:
-        await peer.send(stream)
-        error = (await peer.receive())["error"]
-        assert error["code"] == -32700
-        assert error["data"]["reason"]
-        assert await peer.receive() is None
+async def test_what_is_no_message_is_answered_and_the_next_is_carried_out(
+    serve: Serve, body: Any, id: Any, codes: tuple[int, ...]
+) -> None:
+    peer = await connected(serve, max_message_size=10_000)
+    answer = await peer.ask(body)
+    assert answer["id"] == id
+    assert answer["error"]["code"] in codes
+    assert await peer.result("add", 1, 2) == 3
 
 
-async def test_a_stream_that_ends_within_a_message_is_told_so() -> None:
-    async with connected(service()) as peer:
-        await peer.send(b'Content-Length: 100\r\n\r\n{"jsonrpc"')
+@pytest.mark.parametrize(
+    ("stream", "ends", "reason"),
+    [
+        (b"Content-Length: -5\r\n\r\n", False, ""),
+        (b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", False, ""),
+        (b"Content-Length: 99999999999999999999999999\r\n\r\n", False, ""),
+        (b'Content-Length: 40\r\n{"jsonrpc": "2.0", "method": "add"}', False, ""),
+        (b"Content-Length: 2\n\n{}", False, ""),
+        (b"Content-Length: " + b"1" * 5000, False, ""),
+        (b'Content-Length: 100\r\n\r\n{"jsonrpc"', True, "ended within a message"),
+        (b"Content-Length: 10\r\n", False, "message_timeout"),
+        (b"Content-Length: 10\r\n\r\n{", False, "message_timeout"),
+    ],
+)
+async def test_what_cannot_be_read_gets_one_error_and_the_connection_closes(
+    serve: Serve, stream: bytes, ends: bool, reason: str
+) -> None:
+    peer = await connected(serve, message_timeout=0.1)
+    peer.write(stream)
+    if ends:
         peer.end()
-        assert "ended within a message" in (await peer.receive())["error"]["data"]["reason"]
-        assert await peer.receive() is None
+    [answer] = await peer.rest()
+    assert answer["error"]["code"] in (-32700, -32600)
+    assert answer["error"]["data"]["reason"]
+    assert reason in answer["error"]["data"]["reason"]
 
 
-async def test_who_sends_nothing_more_is_answered() -> None:
-    async with connected(service()) as peer:
-        await peer.send(headed({"jsonrpc": "2.0", "id": 1, "method": "add", "params": [1, 2]}))
-        peer.end()
-        assert (await peer.receive())["result"] == 3
-        assert await peer.receive() is None
-
-
-@pytest.mark.parametrize("begun", [b"Content-Length: 10\r\n", b"Content-Length: 10\r\n\r\n{"])
-async def test_a_message_that_does_not_end_is_over_the_time_limit(begun: bytes) -> None:
-    async with connected(service(limits=Limits(message_timeout=0.1))) as peer:
-        await peer.send(begun)
-        assert "message_timeout" in (await peer.receive())["error"]["data"]["reason"]
-        assert await peer.receive() is None
+async def test_who_sends_nothing_more_is_answered(serve: Serve) -> None:
+    peer = await connected(serve)
+    peer.call("add", 1, 2)
+    peer.end()
+    assert await peer.rest() == [reply(1, 3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import orjson
@@ -10,7 +11,7 @@ import pytest
 
 from rpcstream import AsyncClient, Context, InvalidRequest, Server
 from rpcstream.testing import is_idle
-from rpcstream.web import HttpError, Request, Response
+from rpcstream.web import HttpError, Response
 from rpcstream.wire.http_messages import problem
 
 from ..kit import UsualServer, reply, until
@@ -59,16 +60,15 @@ async def test_what_a_body_is_answered_with(
     assert (await http.ask(ADD)).json == THREE
 
 
-@pytest.mark.parametrize("accept", [(), (NDJSON,)])
 @pytest.mark.parametrize("between", [b"", b"\r\n"])
-@pytest.mark.parametrize(
-    "second", [call("note", 2, id=2), b"[%b]" % call("note", 2, id=2), call("note", 2, id=None), b"{", b"x"]
-)
 async def test_a_body_is_one_value_and_else_nothing_in_it_is_carried_out(
-    served: Served, http: RawHttpConnection, second: bytes, between: bytes, accept: tuple[str, ...]
+    served: Served, http: RawHttpConnection, between: bytes
 ) -> None:
-    [answer] = (await http.ask(post(call("note", 1) + between + second, *accept))).lines
-    assert (answer["id"], answer["error"]["code"]) == (None, -32700)
+    one = call("note", 2)
+    for lines in ((), (NDJSON,)):
+        for second in (one, b"[" + one + b"]", call("note", 2, id=None), b"{", b"x"):
+            [answer] = (await http.ask(post(call("note", 1) + between + second, *lines))).lines
+            assert (answer["id"], answer["error"]["code"]) == (None, -32700)
     assert (await http.ask(post(call("note", 3)))).json == reply(1, None)
     assert served.server.noted == [3]
 
@@ -121,29 +121,18 @@ async def test_content_types_of_calls(http: RawHttpConnection, kind: str | None)
     assert (await http.ask(post(call("add", 1, 2), *lines, json=False))).json == THREE
 
 
-@pytest.mark.parametrize("size", [100_000, 3_000_000])
-async def test_a_long_message_both_ways(http: RawHttpConnection, size: int) -> None:
-    value = "ä" * size
-    assert (await http.ask(post(call("echo", value)))).json == reply(1, value)
-
-
-async def test_what_a_handler_sees_is_of_its_own_request(http: RawHttpConnection) -> None:
-    seen = (await http.ask(post(call("headers"), "X-Trace: a", "x-trace:  b ", "Cookie: c=1", "Cookie: d=2"))).json
-    assert [seen["result"][name] for name in ("x-trace", "cookie", "host")] == ["a, b", "c=1; d=2", "127.0.0.1"]
-    assert "x-trace" not in (await http.ask(post(call("headers")))).json["result"]
-
-
-async def test_a_context_that_a_handler_has_kept_is_of_no_use_later(served: Served, http: RawHttpConnection) -> None:
+async def test_what_a_handler_sees_is_of_its_own_request(served: Served, http: RawHttpConnection) -> None:
     kept: list[Context] = []
 
+    @served.server
     def keep(ctx: Context) -> None:
         kept.append(ctx)
 
-    served.server.add(keep)
-    for _ in range(2):
-        assert (await http.ask(post(call("keep"), NDJSON))).lines == [reply(1, None)]
-    for context in kept:
-        context.progress("too late")
+    seen = (await http.ask(post(call("headers"), "X-Trace: a", "x-trace:  b ", "Cookie: c=1", "Cookie: d=2"))).json
+    assert [seen["result"][name] for name in ("x-trace", "cookie", "host")] == ["a, b", "c=1; d=2", "127.0.0.1"]
+    assert "x-trace" not in (await http.ask(post(call("headers")))).json["result"]
+    assert (await http.ask(post(call("keep"), NDJSON))).lines == [reply(1, None)]
+    kept[0].progress("too late")
     assert (await http.ask(post(call("add", 1, 2), NDJSON))).lines == [THREE]
 
 
@@ -225,17 +214,10 @@ async def test_without_asking_for_a_stream_only_the_reply_comes(http: RawHttpCon
         assert (answer.headers["content-type"], answer.json) == ("application/json", reply(1, [0, 1, 2]))
 
 
-async def test_what_is_streamed_comes_at_once(served: Served, http: RawHttpConnection) -> None:
-    http.send(post(b"[%b,%b]" % (call("wait", 1, id=7), call("count", 2)), NDJSON))
-    assert (await http.head())[0] == 200
-    assert orjson.loads(await http.chunk()) == item(0)
-    served.server.release()
-
-
-async def test_a_stream_waits_for_its_reader_and_ends_with_it(serve: Serve) -> None:
+async def test_a_stream_comes_at_once_waits_for_its_reader_and_ends_with_it(serve: Serve) -> None:
     served = await serve(write_buffer=20_000)
     http = await served.http()
-    http.send(post(call("endless", 100_000), NDJSON))
+    http.send(post(b"[%b,%b]" % (call("wait", 1, id=7), call("endless", 100_000)), NDJSON))
     await http.head()
     for _ in range(50):
         await http.chunk()
@@ -248,7 +230,7 @@ async def test_a_stream_waits_for_its_reader_and_ends_with_it(serve: Serve) -> N
     assert made == len(served.server.noted)
     assert served.connections[0].unread_size > 0
     await http.close()
-    await until(lambda: served.server.ended)
+    await until(lambda: len(served.server.ended) == 2)
 
 
 # -- one request after the other --------------------------------------------------------------------------------------
@@ -311,23 +293,18 @@ async def test_who_keeps_the_connection(
     assert (await http.ask(request)).json == THREE
 
 
-async def test_a_request_in_single_bytes(http: RawHttpConnection) -> None:
-    for request in (ADD, post(None, "Transfer-Encoding: Chunked") + chunked(call("add", 1, 2))):
+async def test_requests_in_single_bytes(http: RawHttpConnection) -> None:
+    in_chunks = post(None, "Transfer-Encoding: Chunked")
+    for request in (
+        ADD,
+        b"\r\n" + ADD,  # an empty line between requests
+        in_chunks + chunked(call("add", 1, 2)[:7], call("add", 1, 2)[7:]),
+        in_chunks + b"%x;name=value\r\n%b\r\n0;last\r\nX-Sum: 1\r\n\r\n" % (len(call("add", 1, 2)), call("add", 1, 2)),
+    ):
         for at in range(len(request)):
             http.send(request[at : at + 1])
             await asyncio.sleep(0)
         assert (await http.answer()).json == THREE
-
-
-async def test_chunks_wherever_they_are_cut(http: RawHttpConnection) -> None:
-    body, in_chunks = call("echo", "x" * 1000), post(None, "Transfer-Encoding: chunked")
-    for size in (1, 7, 100, 5000):
-        chunks = [body[at : at + size] for at in range(0, len(body), size)]
-        assert (await http.ask(in_chunks + chunked(*chunks))).json["result"] == "x" * 1000
-    answer = await http.ask(in_chunks, b"5;name=value\r\nhello\r\n0;last\r\nX-Sum: 1\r\nY: 2\r\n\r\n", ADD)
-    assert answer.json["error"]["code"] == -32700
-    assert (await http.answer()).json == THREE
-    assert (await http.ask(b"\r\n", ADD)).json == THREE  # an empty line between requests
 
 
 async def test_expect_100_continue(http: RawHttpConnection) -> None:
@@ -383,26 +360,15 @@ async def test_head_has_no_body(http: RawHttpConnection) -> None:
     assert (await http.answer()).status == 404
 
 
-async def test_a_whole_url_as_the_target(http: RawHttpConnection) -> None:
-    assert (await http.ask(post(call("add", 1, 2), target="http://127.0.0.1/?a=b"))).json == THREE
-    assert (await http.ask(post(call("headers"), target="http://[::1]:80"))).json["result"]["host"] == "[::1]:80"
-
-
 # -- pages ------------------------------------------------------------------------------------------------------------
 
 
-def raising(error: BaseException) -> Any:
-    def page() -> Any:
-        raise error
-
-    return page
+async def cancelled() -> Any:
+    raise asyncio.CancelledError
 
 
-def raising_later(error: BaseException) -> Any:
-    async def page() -> Any:
-        raise error
-
-    return page
+def a_teapot() -> Any:
+    raise HttpError(problem(418, "a teapot"))
 
 
 @pytest.mark.parametrize(
@@ -410,20 +376,16 @@ def raising_later(error: BaseException) -> Any:
     [
         (lambda: "page", 200, b"page"),
         (lambda: Response(200, b"", headers=[("X", "a\r\nb: c")]), 500, b"Internal error"),
-        (raising(ZeroDivisionError()), 500, b"Internal error"),
-        (raising_later(ZeroDivisionError()), 500, b"Internal error"),
-        (raising_later(asyncio.CancelledError()), 500, b"Internal error"),
-        (raising(HttpError(problem(418, "a teapot"))), 418, b"a teapot\n"),
-        (raising_later(HttpError(problem(418, "a teapot"))), 418, b"a teapot\n"),
+        (cancelled, 500, b"Internal error"),
+        (a_teapot, 418, b"a teapot\n"),
     ],
 )
 async def test_pages(serve: Serve, caplog: pytest.LogCaptureFixture, page: Any, status: int, body: bytes) -> None:
     served = await serve()
     served.server.get("/page", page)
     http = await served.http()
-    for _ in range(2):
-        answer = await http.ask(get("/p%61ge?a=1&b=%20"))
-        assert (answer.status, answer.body[: len(body)]) == (status, body)
+    answer = await http.ask(get("/p%61ge?a=1&b=%20"))
+    assert (answer.status, answer.body[: len(body)]) == (status, body)
     http.send(get("/page", method="HEAD"))
     assert (await http.answer(to_head=True)).headers["content-length"] == str(len(answer.body))
     # What is sent with it is not read, but known to be there.
@@ -433,28 +395,6 @@ async def test_pages(serve: Serve, caplog: pytest.LogCaptureFixture, page: Any, 
     assert (await http.ask(get("/page", "Content-Length: 3"))).headers["connection"] == "close"
     assert await http.rest() == b""
     caplog.clear()
-
-
-async def test_pages_that_take_their_time(served: Served, http: RawHttpConnection) -> None:
-    """One whose reader is gone is cancelled."""
-    server = served.server
-    server.get("/later", server.call_wait)
-    http.send(get("/later"), get("/healthz"))
-    gone = await served.http()
-    gone.send(get("/later"))
-    await until(lambda: len(server.begun) == 2)
-    await gone.close()
-    await until(lambda: server.ended == [(None, "CancelledError")])
-    server.release()
-    assert [(await http.answer()).status for _ in range(2)] == [204, 200]
-
-
-async def test_a_page_sees_its_request(served: Served, http: RawHttpConnection) -> None:
-    def page(request: Request) -> str:
-        return f"{request.path} {request.query} {request.headers['x']}"
-
-    served.server.get("/a b", page)
-    assert (await http.ask(get("/a%20b?c=%20", "X: y"))).body == b"/a b c=%20 y"
 
 
 # -- who may ask ------------------------------------------------------------------------------------------------------
@@ -512,36 +452,21 @@ async def knowing_later(credentials: Any) -> Any:
 async def test_who_is_known(serve: Serve, authenticate: Any) -> None:
     """Strangers are refused before their body comes, and before a WebSocket begins."""
     served = await serve(authenticate=authenticate)
-    for lines in ([], ["Authorization: Bearer wrong"], ["Authorization: Basic me"], ["Authorization: Bearer"]):
-        answer = await (await served.http()).ask(post(call("note", 1), *lines))
-        assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
-    assert not served.server.noted
     http = await served.http()
     http.send(*[post(call("who"), f"Authorization: bearer {name}") for name in ("a", "a", "b")])
     assert [(await http.answer()).json["result"] for _ in range(3)] == ["a", "a", "b"]
     assert [(await http.ask(get(path))).status for path in ("/healthz", "/none")] == [200, 401]
-    http = await served.http()
     head, _, body = post(call("who"), "Expect: 100-continue", "Authorization: Bearer me").partition(b"\r\n\r\n")
     assert (await http.ask(head + b"\r\n\r\n")).status == 100
     assert (await http.ask(body)).json["result"] == "me"
     answer = await http.ask(head.replace(b"Bearer me", b"Bearer wrong") + b"\r\n\r\n")
-    assert (answer.status, answer.headers["connection"]) == (401, "close")
+    assert (answer.status, answer.headers["www-authenticate"], answer.headers["connection"]) == (401, "Bearer", "close")
     assert await http.rest() == b""
     http = await served.http()
     assert (await http.ask(get("/", *UPGRADE, "Authorization: Bearer wrong"), b"frames")).status == 401
     assert await http.rest() == b""
     websocket = await served.websocket("Authorization: Bearer me")
     assert await websocket.result("who") == "me"
-
-
-async def test_authentication_that_fails(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    async def failing(credentials: Any) -> Any:
-        raise ZeroDivisionError
-
-    served = await serve(authenticate=failing)
-    assert (await (await served.http()).ask(post(call("who"), "Authorization: Bearer me"))).status == 401
-    assert "ZeroDivisionError" in caplog.text
-    caplog.clear()
 
 
 async def test_a_connection_becomes_a_websocket(served: Served, http: RawHttpConnection) -> None:
@@ -616,8 +541,6 @@ async def test_an_idle_connection_is_closed_in_time(serve: Serve) -> None:
     served = await serve(idle_timeout=0.2)
     http = await served.http()
     assert (await http.ask(ADD)).json == THREE
-    try:
+    with contextlib.suppress(ConnectionResetError):
         assert await http.rest() == b""
-    except ConnectionResetError:
-        pass
     await until(lambda: served.server.stats()["closed_for_limits"] == 1)

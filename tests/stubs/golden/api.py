@@ -10,13 +10,10 @@ from typing import Literal, Protocol, TYPE_CHECKING, TypeAlias, TypeVar, TypedDi
 
 if TYPE_CHECKING:
     import builtins as _builtins
-    import datetime
-    import numpy as np
     from PIL import Image
     from asyncio import Task
-    from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine
     from concurrent.futures import Future
-    from numpy.typing import NDArray
     from rpcstream import ImageFile
     from rpcstream.typed import AsyncItems, CallOptions, Items, NotifyOptions
     from typing import Any, NotRequired, Unpack
@@ -24,27 +21,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", covariant=True)
 
-
-class Cat(TypedDict):
-    type: Literal["Cat"]
-    lives: int
-
-
-class CatInput(TypedDict):
-    type: ReadOnly[Literal["Cat"]]
-    lives: ReadOnly[int]
-
 Color: TypeAlias = '_Values'
-
-
-class Dog(TypedDict):
-    type: Literal["Dog"]
-    name: str
-
-
-class DogInput(TypedDict):
-    type: ReadOnly[Literal["Dog"]]
-    name: ReadOnly[str]
 
 
 class Point(TypedDict):
@@ -80,18 +57,6 @@ class SettingsResult(TypedDict):
 
 class SettingsResultA(TypedDict):
     b: int
-
-
-class Tree(TypedDict):
-    value: int
-    children: NotRequired[list[Tree]]
-    up: NotRequired[int]
-
-
-class TreeInput(TypedDict):
-    value: ReadOnly[int]
-    children: NotRequired[ReadOnly[Sequence[TreeInput]]]
-    up: NotRequired[ReadOnly[int]]
 
 _Values: TypeAlias = Literal["blue", "red", "it's \"grey\"\n"]
 
@@ -136,80 +101,12 @@ class _AddNotification(Protocol[R]):
     def __call__(self, *, a: int, b: int = ..., **options: Unpack[NotifyOptions]) -> R: ...
 
 
-class _Arrays(Protocol[R]):
-    @overload
-    def __call__(self, a: NDArray[np.float32], b: NDArray[Any], /, **options: Unpack[CallOptions]) -> R: ...
-    @overload
-    def __call__(self, *, a: NDArray[np.float32], b: NDArray[Any], **options: Unpack[CallOptions]) -> R: ...
-
-
-class _ArraysNotification(Protocol[R]):
-    @overload
-    def __call__(self, a: NDArray[np.float32], b: NDArray[Any], /, **options: Unpack[NotifyOptions]) -> R: ...
-    @overload
-    def __call__(self, *, a: NDArray[np.float32], b: NDArray[Any], **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Bytes(Protocol[R]):
-    def __call__(self, data: bytes | bytearray | memoryview, **options: Unpack[CallOptions]) -> R: ...
-
-
-class _BytesNotification(Protocol[R]):
-    def __call__(self, data: bytes | bytearray | memoryview, **options: Unpack[NotifyOptions]) -> R: ...
-
-
 class _Call(Protocol[R]):
     def __call__(self, a: int, **options: Unpack[CallOptions]) -> R: ...
 
 
 class _CallNotification(Protocol[R]):
     def __call__(self, a: int, **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Dates(Protocol[R]):
-    @overload
-    def __call__(
-        self,
-        day: datetime.date | str,
-        at: datetime.datetime | str | None,
-        /,
-        **options: Unpack[CallOptions],
-    ) -> R: ...
-    @overload
-    def __call__(
-        self,
-        *,
-        day: datetime.date | str,
-        at: datetime.datetime | str | None,
-        **options: Unpack[CallOptions],
-    ) -> R: ...
-
-
-class _DatesNotification(Protocol[R]):
-    @overload
-    def __call__(
-        self,
-        day: datetime.date | str,
-        at: datetime.datetime | str | None,
-        /,
-        **options: Unpack[NotifyOptions],
-    ) -> R: ...
-    @overload
-    def __call__(
-        self,
-        *,
-        day: datetime.date | str,
-        at: datetime.datetime | str | None,
-        **options: Unpack[NotifyOptions],
-    ) -> R: ...
-
-
-class _Image(Protocol[R]):
-    def __call__(self, photo: Image.Image | ImageFile, **options: Unpack[CallOptions]) -> R: ...
-
-
-class _ImageNotification(Protocol[R]):
-    def __call__(self, photo: Image.Image | ImageFile, **options: Unpack[NotifyOptions]) -> R: ...
 
 
 class _Int(Protocol[R]):
@@ -244,14 +141,6 @@ class _Options(Protocol[R]):
 
 class _OptionsNotification(Protocol[R]):
     def __call__(self, timeout_2: float, argument: bool = ..., /, **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Pets(Protocol[R]):
-    def __call__(self, pets: Sequence[CatInput | DogInput], **options: Unpack[CallOptions]) -> R: ...
-
-
-class _PetsNotification(Protocol[R]):
-    def __call__(self, pets: Sequence[CatInput | DogInput], **options: Unpack[NotifyOptions]) -> R: ...
 
 
 class _Point(Protocol[R]):
@@ -313,38 +202,6 @@ class _TicksNotification(Protocol[R]):
     def __call__(self, n: int, **options: Unpack[NotifyOptions]) -> R: ...
 
 
-class _Tree(Protocol[R]):
-    def __call__(self, tree: TreeInput, **options: Unpack[CallOptions]) -> R: ...
-
-
-class _TreeNotification(Protocol[R]):
-    def __call__(self, tree: TreeInput, **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Tuple(Protocol[R]):
-    def __call__(self, pair: tuple[int, str] | list[int | str], **options: Unpack[CallOptions]) -> R: ...
-
-
-class _TupleNotification(Protocol[R]):
-    def __call__(self, pair: tuple[int, str] | list[int | str], **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Untyped(Protocol[R]):
-    def __call__(self, a: Any, **options: Unpack[CallOptions]) -> R: ...
-
-
-class _UntypedNotification(Protocol[R]):
-    def __call__(self, a: Any, **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Upload(Protocol[R]):
-    def __call__(self, items: Iterable[float] | AsyncIterable[float], **options: Unpack[CallOptions]) -> R: ...
-
-
-class _UploadNotification(Protocol[R]):
-    def __call__(self, items: Sequence[float], **options: Unpack[NotifyOptions]) -> R: ...
-
-
 class _VisionDetect(Protocol[R]):
     def __call__(self, photo: Image.Image | ImageFile, **options: Unpack[CallOptions]) -> R: ...
 
@@ -394,24 +251,15 @@ class _ApiNotifyVision(Protocol):
 
 class _ApiNotify(_ApiNotifyByName, Protocol):
     add: _AddNotification[None]
-    arrays: _ArraysNotification[None]
-    bytes: _BytesNotification[None]
     call: _CallNotification[None]
-    dates: _DatesNotification[None]
-    image: _ImageNotification[None]
     int: _IntNotification[None]
     named: _NamedNotification[None]
     old: _OldNotification[None]
     options: _OptionsNotification[None]
-    pets: _PetsNotification[None]
     point: _PointNotification[None]
     rest: _RestNotification[None]
     settings: _SettingsNotification[None]
     ticks: _TicksNotification[None]
-    tree: _TreeNotification[None]
-    tuple: _TupleNotification[None]
-    untyped: _UntypedNotification[None]
-    upload: _UploadNotification[None]
     vision: _ApiNotifyVision
 
 
@@ -455,24 +303,15 @@ class _ApiSubmitVision(Protocol):
 
 class _ApiSubmit(_ApiSubmitByName, Protocol):
     add: _Add[Future[_builtins.int]]
-    arrays: _Arrays[Future[list[NDArray[np.float32]]]]
-    bytes: _Bytes[Future[_builtins.bytes]]
     call: _Call[Future[_builtins.int]]
-    dates: _Dates[Future[str]]
-    image: _Image[Future[Image.Image]]
     int: _Int[Future[_builtins.int]]
     named: _Named[Future[None]]
     old: _Old[Future[None]]
     options: _Options[Future[_builtins.int]]
-    pets: _Pets[Future[Cat | Dog | None]]
     point: _Point[Future[Point]]
     rest: _Rest[Future[dict[str, list[_builtins.int]]]]
     settings: _Settings[Future[SettingsResult]]
     ticks: _Ticks[Future[list[_builtins.int]]]
-    tree: _Tree[Future[Tree]]
-    tuple: _Tuple[Future[list[_builtins.int | str]]]
-    untyped: _Untyped[Future[Any]]
-    upload: _Upload[Future[float]]
     vision: _ApiSubmitVision
 
 
@@ -515,23 +354,14 @@ class Api(_ApiByName, ClientMembers, Protocol):
     submit: _ApiSubmit
     stream: _ApiStream
     add: _Add[_builtins.int]
-    arrays: _Arrays[list[NDArray[np.float32]]]
-    bytes: _Bytes[_builtins.bytes]
-    dates: _Dates[str]
-    image: _Image[Image.Image]
     int: _Int[_builtins.int]
     named: _Named[None]
     old: _Old[None]
     options: _Options[_builtins.int]
-    pets: _Pets[Cat | Dog | None]
     point: _Point[Point]
     rest: _Rest[dict[str, list[_builtins.int]]]
     settings: _Settings[SettingsResult]
     ticks: _Ticks[list[_builtins.int]]
-    tree: _Tree[Tree]
-    tuple: _Tuple[list[_builtins.int | str]]
-    untyped: _Untyped[Any]
-    upload: _Upload[float]
     vision: _ApiVision
 
 
@@ -574,24 +404,15 @@ class _AsyncApiNotifyVision(Protocol):
 
 class _AsyncApiNotify(_AsyncApiNotifyByName, Protocol):
     add: _AddNotification[Coroutine[Any, Any, None]]
-    arrays: _ArraysNotification[Coroutine[Any, Any, None]]
-    bytes: _BytesNotification[Coroutine[Any, Any, None]]
     call: _CallNotification[Coroutine[Any, Any, None]]
-    dates: _DatesNotification[Coroutine[Any, Any, None]]
-    image: _ImageNotification[Coroutine[Any, Any, None]]
     int: _IntNotification[Coroutine[Any, Any, None]]
     named: _NamedNotification[Coroutine[Any, Any, None]]
     old: _OldNotification[Coroutine[Any, Any, None]]
     options: _OptionsNotification[Coroutine[Any, Any, None]]
-    pets: _PetsNotification[Coroutine[Any, Any, None]]
     point: _PointNotification[Coroutine[Any, Any, None]]
     rest: _RestNotification[Coroutine[Any, Any, None]]
     settings: _SettingsNotification[Coroutine[Any, Any, None]]
     ticks: _TicksNotification[Coroutine[Any, Any, None]]
-    tree: _TreeNotification[Coroutine[Any, Any, None]]
-    tuple: _TupleNotification[Coroutine[Any, Any, None]]
-    untyped: _UntypedNotification[Coroutine[Any, Any, None]]
-    upload: _UploadNotification[Coroutine[Any, Any, None]]
     vision: _AsyncApiNotifyVision
 
 
@@ -629,24 +450,15 @@ class _AsyncApiSubmitVision(Protocol):
 
 class _AsyncApiSubmit(_AsyncApiSubmitByName, Protocol):
     add: _Add[Task[_builtins.int]]
-    arrays: _Arrays[Task[list[NDArray[np.float32]]]]
-    bytes: _Bytes[Task[_builtins.bytes]]
     call: _Call[Task[_builtins.int]]
-    dates: _Dates[Task[str]]
-    image: _Image[Task[Image.Image]]
     int: _Int[Task[_builtins.int]]
     named: _Named[Task[None]]
     old: _Old[Task[None]]
     options: _Options[Task[_builtins.int]]
-    pets: _Pets[Task[Cat | Dog | None]]
     point: _Point[Task[Point]]
     rest: _Rest[Task[dict[str, list[_builtins.int]]]]
     settings: _Settings[Task[SettingsResult]]
     ticks: _Ticks[Task[list[_builtins.int]]]
-    tree: _Tree[Task[Tree]]
-    tuple: _Tuple[Task[list[_builtins.int | str]]]
-    untyped: _Untyped[Task[Any]]
-    upload: _Upload[Task[float]]
     vision: _AsyncApiSubmitVision
 
 
@@ -707,21 +519,12 @@ class AsyncApi(_AsyncApiByName, AsyncClientMembers, Protocol):
     submit: _AsyncApiSubmit
     stream: _AsyncApiStream
     add: _Add[Coroutine[Any, Any, _builtins.int]]
-    arrays: _Arrays[Coroutine[Any, Any, list[NDArray[np.float32]]]]
-    bytes: _Bytes[Coroutine[Any, Any, _builtins.bytes]]
-    dates: _Dates[Coroutine[Any, Any, str]]
-    image: _Image[Coroutine[Any, Any, Image.Image]]
     int: _Int[Coroutine[Any, Any, _builtins.int]]
     named: _Named[Coroutine[Any, Any, None]]
     old: _Old[Coroutine[Any, Any, None]]
     options: _Options[Coroutine[Any, Any, _builtins.int]]
-    pets: _Pets[Coroutine[Any, Any, Cat | Dog | None]]
     point: _Point[Coroutine[Any, Any, Point]]
     rest: _Rest[Coroutine[Any, Any, dict[str, list[_builtins.int]]]]
     settings: _Settings[Coroutine[Any, Any, SettingsResult]]
     ticks: _Ticks[Coroutine[Any, Any, list[_builtins.int]]]
-    tree: _Tree[Coroutine[Any, Any, Tree]]
-    tuple: _Tuple[Coroutine[Any, Any, list[_builtins.int | str]]]
-    untyped: _Untyped[Coroutine[Any, Any, Any]]
-    upload: _Upload[Coroutine[Any, Any, float]]
     vision: _AsyncApiVision

@@ -1,0 +1,87 @@
+"""NATS servers played by the test: too old, without TLS, gone mad, or with many others beside them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+pytest.importorskip("nats")
+
+from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, NatsLogin, Server
+
+pytestmark = pytest.mark.nats
+
+INFO = b'INFO {"server_id":"x","version":"2.11.0","headers":true,"max_payload":1048576%b}\r\n'
+
+
+@asynccontextmanager
+async def played(info: bytes = INFO % b"", after: bytes = b"", *, seen: bytearray | None = None) -> AsyncIterator[str]:
+    """The address of a server that answers pings, and the first call with these bytes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(info)
+        while line := await reader.readline():
+            if seen is not None:
+                seen.extend(line)
+            if line == b"PING\r\n":
+                writer.write(b"PONG\r\n")
+            elif after and line.startswith(b"PUB"):
+                writer.write(after)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+OLD = b'INFO {"server_id":"old","version":"2.1.9","max_payload":1048576,"proto":1}\r\n'
+
+
+@pytest.mark.parametrize(
+    ("info", "scheme", "why"),
+    [
+        (OLD, "nats", r"too old: 2\.1\.9 has no headers.*2\.2 or later is needed"),
+        (INFO % b',"auth_required":true', "nats+tls", "has no TLS: begin the address with nats://"),
+    ],
+)
+async def test_what_a_server_lacks_is_said_at_once_at_both_ends(info: bytes, scheme: str, why: str) -> None:
+    seen, login = bytearray(), NatsLogin(user="a", password="secret")
+    async with played(info, seen=seen) as address:
+        async with AsyncClient(f"{scheme}://{address}/service", wait_for=5, nats=login) as client:
+            with pytest.raises(ConnectFailed, match=why) as raised:
+                await client.call("add")
+            assert raised.value.is_permanent
+        server = Server()
+        server.join_nats(f"{scheme}://{address}", service="service", only=True, login=login)
+        with pytest.raises(ConnectFailed, match=why):
+            async with server.listening():
+                pass
+    assert scheme == "nats" or b"secret" not in seen
+
+
+@pytest.mark.parametrize(
+    "after", [b"MSG a 1 x\r\n", b"MSG a 1\r\n", b"HMSG a 1 9\r\n", b"hello\r\n", b"INFO {\r\n", b"x" * (1 << 21)]
+)
+async def test_bytes_that_are_no_protocol_end_the_connection(after: bytes) -> None:
+    async with played(after=after) as address, AsyncClient(f"nats://{address}/service", timeout=20) as client:
+        with pytest.raises(ConnectionLost):
+            await client.call("add")
+
+
+async def test_a_client_tries_some_of_the_servers_that_one_has_named() -> None:
+    named = b",".join(b'"127.0.0.%d:1"' % number for number in range(1, 101))
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(played(INFO % b',"connect_urls":[%b]' % named, after=b"hello\r\n"))
+        async with AsyncClient(f"nats://{address}/service", timeout=20) as client:
+            with pytest.raises(ConnectionLost):
+                await client.call("add")
+            await stack.aclose()
+            with pytest.raises(ConnectFailed) as failed:
+                await client.call("add")
+    assert failed.value.reason.count("127.0.0.") == 64
