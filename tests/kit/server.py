@@ -21,6 +21,7 @@ class UsualServer(Server):
         begun: one entry for each `wait` that has begun: its token.
         ended: for each `wait` that has ended: its token, and the name of what ended it ("whole" for a result).
         peers: the peers that have called `hello`.
+        address: where it listens; for those who start it to set.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -29,6 +30,7 @@ class UsualServer(Server):
         self.begun: list[Any] = []
         self.ended: list[tuple[Any, str]] = []
         self.peers: list[Any] = []
+        self.address = ""
         self._released = asyncio.Event()
         for name, more in _METHODS.items():
             self.add(getattr(self, f"call_{name}"), name=name, **more)

@@ -417,10 +417,11 @@ def test_what_is_no_middleware_is_refused() -> None:
 
     async def lonely(call: MethodCall) -> Any: ...
 
-    for server, function, told in (
+    refused: list[tuple[Server, Any, str]] = [
         (Server(), plain, "plain: middleware is an async function"),
         (Server(), lonely, "lonely: middleware takes two arguments"),
         (Hub(), twice, "a hub passes calls on without reading them"),
-    ):
+    ]
+    for server, function, told in refused:
         with pytest.raises(RegistrationError, match=told):
             server.middleware(function)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator
@@ -51,7 +52,9 @@ class Service:
         """
         server = server or UsualServer()
         server.join_nats(self.url, service=self.name, only=port is None, **options)
-        async with server.listening(**({} if port is None else {"port": port})) as server.address:
+        async with server.listening(**({} if port is None else {"port": port})) as address:
+            if isinstance(server, UsualServer):
+                server.address = address
             try:
                 yield server
             finally:
@@ -84,6 +87,19 @@ def call_of(method: str, *params: Any, call_id: Any = 1, **members: Any) -> byte
 def event_of(topic: str, value: Any) -> bytes:
     """An event, as another program writes it."""
     return json.dumps({"jsonrpc": "2.0", "method": "$/event", "params": {"topic": topic, "value": value}}).encode()
+
+
+async def next_of(events: AsyncIterator[Any], count: int = 1) -> list[Any]:
+    """So many values of a subscription; it fails where they do not come."""
+    return [await asyncio.wait_for(anext(events), PATIENCE) for _ in range(count)]
+
+
+async def all_until(events: AsyncIterator[Any], last: Any) -> list[Any]:
+    """The values up to the last one, which is one of them."""
+    values: list[Any] = []
+    while not values or values[-1] != last:
+        values += await next_of(events)
+    return values
 
 
 def user(name: str, permissions: Any = None) -> dict[str, Any]:

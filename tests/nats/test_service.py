@@ -76,7 +76,7 @@ async def test_requests_of_plain_nats(service: Service) -> None:
     async with service.serving(server):
         async with plain_client(service.nats.url) as plain:
 
-            async def ask(subject: str, data: bytes) -> object:
+            async def ask(subject: str, data: bytes) -> Any:
                 return json.loads((await plain.request(service.root + subject, data, 10)).data)
 
             answers = await asyncio.gather(*[ask("add", call_of("add", 1, 2, call_id=f"{n}")) for n in range(50)])
