@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Path:
     (root / "a.txt").write_text("a")
     (root / "deep" / "b.css").write_text("b")
     (root / ".env").write_text("secret")
+    (root / "deep\\b.css").write_text("secret")  # a file of a folder, on Windows
     (root / "deep" / ".git" / "config").write_text("secret")
     (tmp_path / "secret.txt").write_text("secret")
     (tmp_path / "site2").mkdir()
