@@ -79,7 +79,7 @@ def many_schemas() -> Any:
 
 
 def long_descriptions() -> Any:
-    each = {"params": [param("a", {}, description="x" * 3000)], "description": "x" * 3000}
+    each = {"params": [param("a", {}, description="x" * 2000)], "description": "x" * 2000}
     return {"methods": [{"name": f"m{at}", **each} for at in range(18_000)]}
 
 
