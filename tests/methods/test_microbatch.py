@@ -117,10 +117,6 @@ SCHEDULES: dict[str, tuple[dict[str, Any], Any, Any, float, Any]] = {
         *({"max_size": 2, "max_wait": 1.0}, {0: [1, 2], 1: [3]}, {}, 3.5),
         {0: [[1, 2]], 3.5: [[3]]},
     ),
-    "what came during a run waits from when it came": (
-        *({"max_size": 2, "max_wait": 2.0}, {0: [1, 2], 1: [3], 4: [4], 9: [5]}, {}, 10),
-        {0: [[1, 2]], 10: [[3, 4]], 11: [[5]]},
-    ),
     "several runs at once where it is allowed": (
         *({"max_size": 2, "threads": 3}, {0: range(8)}, {}, 1),
         {0: [[0, 1], [2, 3], [4, 5]], 1: [[6, 7]]},
