@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 import socket
@@ -16,7 +17,6 @@ from rpcstream import (
     BatchTooLarge,
     Client,
     Codec,
-    ConnectionLost,
     EncodeError,
     InternalError,
     InvalidParams,
@@ -26,7 +26,6 @@ from rpcstream import (
     MethodNotFound,
     RpcError,
     Server,
-    ServerBusy,
 )
 from rpcstream.testing import serve_in_thread
 
@@ -36,7 +35,7 @@ from .conftest import MakeClient, Scripted, Traced, refusal
 # -- calls ---------------------------------------------------------------------------------------------------------
 
 
-def test_calls_by_position_and_by_name(make_client: MakeClient, served: str) -> None:
+def test_calls_by_position_and_by_name(make_client: MakeClient, served: str, server: UsualServer) -> None:
     client = make_client(served)
     assert client.call("add", 1, 2) == client.call("add", a=1, b=2) == 3
     array = np.arange(12, dtype=">f4").reshape(3, 4)
@@ -44,6 +43,12 @@ def test_calls_by_position_and_by_name(make_client: MakeClient, served: str) -> 
     np.testing.assert_array_equal(got[0], array)
     assert got[0].flags.writeable
     assert got[1:] == [b"\0\xff", 1 + 2j]
+    client.notify("note", "by position")
+    client.notify("note", value="by name")
+    client.notify("nothing of this name", 1)
+    assert client.call("add", 1, 2) == 3
+    assert server.noted[-2:] == ["by position", "by name"]
+    assert client.replies_dropped == 0
 
 
 async def test_attributes_are_methods_and_requests_take_params_whatever_their_names(face: Any) -> None:
@@ -78,21 +83,52 @@ def test_integers_of_any_size_are_exact(make_client: MakeClient, served: str, nu
     assert [call.result() for call in calls] == [number, 1, [number]]
 
 
-def test_returns_checks_and_converts(make_client: MakeClient, served: str) -> None:
-    client = make_client(served)
-    for value, hint, expected in ((3, int, 3), (None, None, None), ("a", Literal["a", "b"], "a")):
-        assert client.call("echo", value, returns=hint) == expected
-    assert client.call("echo", [1, 2], returns=tuple[int, int]) == (1, 2)
-    assert client.call("echo", np.ones(3, np.float32), returns=NDArray[np.float32]).dtype == np.float32
-    for value, hint, said in (
-        ("3", int, rf"result of 'echo' at {served} does not fit returns=: .*int.*str"),
-        (np.ones(3), NDArray[np.float32], r"float32.*float64"),
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        (3, int, 3),
+        (None, None, None),
+        ("a", Literal["a", "b"], "a"),
+        ([1, 2], tuple[int, int], (1, 2)),
+        ("3", int, "result of 'echo' at .* does not fit returns=: .*int.*str"),
+        (np.ones(3), NDArray[np.float32], "float32.*float64"),
         (1, socket.socket, "no way to check"),
-    ):
-        with pytest.raises(TypeError, match=said):
+    ],
+)
+def test_returns_checks_and_converts(
+    make_client: MakeClient, served: str, value: Any, hint: Any, expected: Any
+) -> None:
+    client = make_client(served)
+    if isinstance(expected, str) and len(expected) > 1:
+        with pytest.raises(TypeError, match=expected):
             client.call("echo", value, returns=hint)
-    with pytest.raises(MethodNotFound):
-        client.call("nothing", returns=int)
+        with pytest.raises(MethodNotFound):
+            client.call("nothing", returns=hint)
+    else:
+        assert client.call("echo", value, returns=hint) == expected
+
+
+def test_what_is_too_large_is_not_sent(make_client: MakeClient, served: str) -> None:
+    client = make_client(served, limits=Limits(max_message_size=1000, max_batch=5))
+    with pytest.raises(EncodeError, match="module"):
+        client.call("echo", socket)
+    with pytest.raises(MessageTooLarge) as caught:
+        client.call("echo", "x" * 1000)
+    assert (caught.value.data["side"], caught.value.data["limit"]) == ("client", 1000)
+    assert (caught.value.method, caught.value.address) == ("echo", served)
+    with pytest.raises(MessageTooLarge):
+        client.notify("echo", "x" * 1000)
+    with pytest.raises(MessageTooLarge):
+        client.batch(("echo", "x" * 600), ("echo", "x" * 600))
+    with pytest.raises(MessageTooLarge, match=r"the client's limit is 1000"):  # the reply
+        client.call("count", 900)
+    with pytest.raises(BatchTooLarge) as too_many:
+        client.batch(*[("add", number, 1) for number in range(6)])
+    assert too_many.value.data == {"size": 6, "limit": 5, "side": "client"}
+    assert too_many.value.address == served
+    calls = client.batch(*[("add", number, 1) for number in range(5)])
+    assert [call.result() for call in calls] == [1, 2, 3, 4, 5]
+    assert client.replies_dropped == 0
 
 
 def test_errors_of_the_server(make_client: MakeClient, served: str) -> None:
@@ -107,24 +143,6 @@ def test_errors_of_the_server(make_client: MakeClient, served: str) -> None:
     with pytest.raises(InvalidParams, match="b"):
         client.call("add", 1)
     assert client.call("add", 1, 2) == 3
-
-
-def test_what_cannot_be_sent_is_not_sent(make_client: MakeClient, served: str) -> None:
-    client = make_client(served, limits=Limits(max_message_size=1000))
-    with pytest.raises(EncodeError, match="module"):
-        client.call("echo", socket)
-    with pytest.raises(MessageTooLarge) as caught:
-        client.call("echo", "x" * 1000)
-    assert (caught.value.data["side"], caught.value.data["limit"]) == ("client", 1000)
-    assert (caught.value.method, caught.value.address) == ("echo", served)
-    with pytest.raises(MessageTooLarge):
-        client.notify("echo", "x" * 1000)
-    with pytest.raises(MessageTooLarge):
-        client.batch(("echo", "x" * 600), ("echo", "x" * 600))
-    with pytest.raises(MessageTooLarge, match=r"the client's limit is 1000"):  # the reply
-        client.call("count", 900)
-    assert client.call("add", 1, 2) == 3
-    assert client.replies_dropped == 0
 
 
 def test_a_dict_is_a_request_object(make_client: MakeClient, served: str, server: UsualServer) -> None:
@@ -143,39 +161,15 @@ def test_a_dict_is_a_request_object(make_client: MakeClient, served: str, server
     assert client(request("add", 1, 2, id=14))["id"] == 14
     assert [client.call("add", number, 0) for number in range(19)] == list(range(19))
     assert server.noted[-1] == "raw"
-
-
-def test_an_id_that_waits_is_refused(served: str) -> None:
-    with Client(served, reconnect=True) as client:  # so that both share a connection
-        assert client.add(1, 2) == 3
-        waiting = client.submit.wait()
+    with Client(served, reconnect=True) as shared:
+        assert shared.add(1, 2) == 3
+        waiting = shared.submit.wait()
         with pytest.raises(ValueError, match="is waiting for its answer"):
-            client(request("add", 1, 2, id=2))
+            shared(request("add", 1, 2, id=2))
         waiting.cancel()
 
 
-def test_notifications(make_client: MakeClient, served: str, server: UsualServer) -> None:
-    client = make_client(served)
-    client.notify("note", "by position")
-    client.notify("note", value="by name")
-    client.notify("nothing of this name", 1)
-    assert client.call("add", 1, 2) == 3
-    assert server.noted[-2:] == ["by position", "by name"]
-    assert client.replies_dropped == 0
-
-
 # -- batches -------------------------------------------------------------------------------------------------------
-
-
-def test_batches(make_client: MakeClient, served: str) -> None:
-    client = make_client(served)
-    good, missing, wrong, rich = client.batch(("add", 1, 2), ("nothing",), ("add", 1, "x"), ("echo", np.ones(2)))
-    assert (good.result(), good.error) == (3, None)
-    assert isinstance(missing.error, MethodNotFound)
-    assert (missing.error.method, missing.error.address) == ("nothing", served)
-    with pytest.raises(InvalidParams):
-        wrong.result()
-    np.testing.assert_array_equal(rich.result(), np.ones(2))
 
 
 def test_all_that_a_batch_can_hold(served: str, server: UsualServer) -> None:
@@ -186,6 +180,7 @@ def test_all_that_a_batch_can_hold(served: str, server: UsualServer) -> None:
             by_name = batch.call("add", a=1, b=3, returns=int)
             explicit = batch.request("add", [3, 4])
             unfit = batch.add(1, 1, returns=str)
+            missing, rich = batch.nothing(), batch.echo(np.ones(2))
             batch.notify.note("from a batch")
             batch.notify("note", value="and another")
             with pytest.raises(RuntimeError, match="has not been sent"):
@@ -193,6 +188,10 @@ def test_all_that_a_batch_can_hold(served: str, server: UsualServer) -> None:
             with pytest.raises(TypeError, match="one time-out for all"):
                 batch.add(1, 2, timeout=3)
         assert [call.result() for call in (by_attribute, by_name, explicit)] == [3, 4, 7]
+        assert by_attribute.error is None
+        error: Any = missing.error
+        assert (type(error), error.method, error.address) == (MethodNotFound, "nothing", served)
+        np.testing.assert_array_equal(rich.result(), np.ones(2))
         with pytest.raises(TypeError, match="does not fit returns="):
             unfit.result()
         assert client.echo(0) == 0
@@ -205,29 +204,31 @@ async def test_batches_that_are_not_sent_or_hold_notifications_alone(
     served: str, server: UsualServer, kind: str
 ) -> None:
     traced = Traced()
-    if kind == "sync":
-        with Client(served, trace=traced) as client:
-            with client.batch():
-                pass
-            with pytest.raises(ZeroDivisionError), client.batch() as batch:  # noqa: PT012
-                never: Any = batch.add(1, 2)
-                raise ZeroDivisionError
-            assert traced.messages == []
-            with client.batch() as batch:
-                batch.notify.note(kind)
-            assert client.echo(0) == 0
-    else:
-        async with AsyncClient(served, trace=traced) as other:
-            async with other.batch():
-                pass
-            with pytest.raises(ZeroDivisionError):  # noqa: PT012
-                async with other.batch() as async_batch:
-                    never = async_batch.add(1, 2)
-                    raise ZeroDivisionError
-            assert traced.messages == []
-            async with other.batch() as async_batch:
-                async_batch.notify.note(kind)
-            assert await other.echo(0) == 0
+    never: Any = None
+
+    async def within(fill: Any, error: type[Exception] | None = None) -> None:
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            if kind == "sync":
+                with client.batch() as batch:
+                    fill(batch)
+            else:
+                async with client.batch() as batch:
+                    fill(batch)
+
+    def fail(batch: Any) -> None:
+        nonlocal never
+        never = batch.add(1, 2)
+        raise ZeroDivisionError
+
+    client: Any = (Client if kind == "sync" else AsyncClient)(served, trace=traced)
+    await within(lambda batch: None)
+    await within(fail, ZeroDivisionError)
+    assert traced.messages == []
+    await within(lambda batch: batch.notify.note(kind))
+    answer = client.echo(0)
+    assert (await answer if kind == "async" else answer) == 0
+    if (closing := client.close()) is not None:
+        await closing
     with pytest.raises(RuntimeError, match="has not been sent"):
         never.result()
     assert server.noted[-1] == kind
@@ -238,47 +239,22 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("scheme", ["", "http://", "ws://"])
-@pytest.mark.parametrize(
-    ("values", "error"),
-    [
-        ([1, 2, 3, 4], BatchTooLarge),
-        (["x" * 1000, "y" * 1500], MessageTooLarge),
-        ([1, deep(30)], InvalidRequest),
-    ],
-)
-def test_a_batch_that_the_server_refuses_fails_in_each_call(
-    make_client: MakeClient, values: list[Any], error: type[RpcError], scheme: str
-) -> None:
+def test_a_batch_that_the_server_refuses_fails_in_each_call(make_client: MakeClient, scheme: str) -> None:
     limits = Limits(max_batch=3, max_message_size=2000, max_depth=20)
     with serve_in_thread(UsualServer(limits=limits, drain_timeout=0.2)) as address:
         client = make_client(f"{scheme}{address}")
-        for call in client.batch(*[("echo", value) for value in values]):
-            with pytest.raises(error):
-                call.result()
-        assert client.call("echo", "and it goes on") == "and it goes on"
-
-
-def test_a_batch_over_the_clients_own_limit_is_not_sent(make_client: MakeClient, served: str) -> None:
-    client = make_client(served, limits=Limits(max_batch=5))
-    with pytest.raises(BatchTooLarge) as caught:
-        client.batch(*[("add", number, 1) for number in range(6)])
-    assert caught.value.data == {"size": 6, "limit": 5, "side": "client"}
-    assert caught.value.address == served
-    calls = client.batch(*[("add", number, 1) for number in range(5)])
-    assert [call.result() for call in calls] == [1, 2, 3, 4, 5]
+        for values, error in (
+            ([1, 2, 3, 4], BatchTooLarge),
+            (["x" * 1000, "y" * 1500], MessageTooLarge),
+            ([1, deep(30)], InvalidRequest),
+        ):
+            for call in client.batch(*[("echo", value) for value in values]):
+                with pytest.raises(error):
+                    call.result()
+            assert client.call("echo", "and it goes on") == "and it goes on"
 
 
 # -- the rest of a conversation ------------------------------------------------------------------------------------
-
-
-def test_a_refusal_before_the_call_is_quoted() -> None:
-    server = Server(limits=Limits(max_connections=1))
-    with serve_in_thread(server) as address, Client(address) as first, Client(address) as second:
-        assert first.call("rpc.ping") == "pong"
-        for _ in range(20):
-            with pytest.raises((ConnectionLost, ServerBusy), match="-32002"):
-                second.call("rpc.ping")
-        assert first.call("rpc.ping") == "pong"
 
 
 def test_own_types(make_client: MakeClient) -> None:
@@ -302,24 +278,33 @@ def test_own_types(make_client: MakeClient) -> None:
 
 
 def test_the_trace_sees_every_message(make_client: MakeClient, served: str) -> None:
-    traced = Traced()
-    client = make_client(served, trace=traced)
+    """The time-out travels only where the call has one of its own."""
+    client = make_client(served, timeout=50, trace=(traced := Traced()))
     client.call("add", 1, 2)
     client.notify("note", "traced")
-    client.call("add", 3, 4)
-    assert [direction for direction, _ in traced.messages] == ["send", "receive", "send", "send", "receive"]
+    client.call("add", 3, 4, timeout=None)
+    client.call("add", 3, 4, timeout=40)
+    client.batch(("add", 1, 2), timeout=30)
+    assert [direction for direction, _ in traced.messages] == ["send", "receive", "send", *["send", "receive"] * 3]
     assert traced.sent[0] == b'{"jsonrpc":"2.0","id":1,"method":"add","params":[1,2]}'
     assert traced.sent[1] == b'{"jsonrpc":"2.0","method":"note","params":["traced"]}'
+    assert [b'"timeout"' in message for message in traced.sent] == [False, False, False, True, True]
 
 
-def test_the_timeout_travels_only_where_the_call_has_one_of_its_own(make_client: MakeClient, served: str) -> None:
-    traced = Traced()
-    client = make_client(served, timeout=50, trace=traced)
-    client.call("add", 1, 2)
-    client.call("add", 1, 2, timeout=None)
-    client.call("add", 1, 2, timeout=40)
-    client.batch(("add", 1, 2), timeout=30)
-    assert [b'"timeout"' in message for message in traced.sent] == [False, False, True, True]
+@pytest.mark.parametrize("options", [{"host": "::1"}, {"delimiter": b"\r\n\r\n"}], ids=["ipv6", "delimiter"])
+def test_other_addresses_and_delimiters(make_client: MakeClient, options: dict[str, Any]) -> None:
+    delimiter = {name: value for name, value in options.items() if name == "delimiter"}
+    if not delimiter:
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError:
+            pytest.skip("no IPv6 here")
+    listening = {name: value for name, value in options.items() if name == "host"}
+    with serve_in_thread(UsualServer(**delimiter), **listening) as address:
+        assert address.startswith("[::1]:" if listening else "127.")
+        client = make_client(address, **delimiter)
+        for text in ("a\r\n\r\nb", "x" * 300_000):
+            assert client.call("echo", text) == text
 
 
 def test_on_send_follows_a_long_message(served: str) -> None:
@@ -349,13 +334,6 @@ def test_ipv6(make_client: MakeClient) -> None:
         assert make_client(address).call("add", 1, 2) == 3
 
 
-def test_another_delimiter(make_client: MakeClient) -> None:
-    with serve_in_thread(UsualServer(delimiter=b"\r\n\r\n")) as address:
-        client = make_client(address, delimiter=b"\r\n\r\n")
-        for text in ("a\r\n\r\nb", "x" * 300_000):
-            assert client.call("echo", text) == text
-
-
 def test_a_closed_client_says_so(make_client: MakeClient, served: str) -> None:
     client = make_client(served)
     assert client.call("add", 1, 2) == 3
@@ -368,10 +346,6 @@ def test_a_closed_client_says_so(make_client: MakeClient, served: str) -> None:
     if isinstance(face, Client):
         with pytest.raises(RuntimeError, match=r"called on a closed client"):
             face.submit.add(1, 2)
-
-
-def test_a_client_that_was_never_used_is_closed(make_client: MakeClient, free_address: str) -> None:
-    make_client(free_address)
 
 
 BROKEN = {"$type": "ndarray", "dtype": "<f4", "shape": [3], "data": "AAAA"}
@@ -407,14 +381,23 @@ FACES: Any = pytest.mark.parametrize("client", [Client, AsyncClient])
 
 
 @FACES
-def test_every_option_is_documented_with_its_default_and_may_be_given(client: Any) -> None:
+def test_options_and_methods_have_a_text_and_may_be_given(client: Any) -> None:
     text = inspect.getdoc(client) or ""
     options = re.findall(r"^    (\w+)=([^:]+): ", text, re.MULTILINE)
     assert {"timeout", "retries", "pool", "limits", "token"} <= {name for name, _ in options}
     assert ("timeout", "60.0") in options
     known = {"Limits": Limits}
-    made = client("127.0.0.1:1", **{name: eval(default, known) for name, default in options})
+    made = client(address="127.0.0.1:1", **{name: eval(default, known) for name, default in options})
     assert made.address == "127.0.0.1:1"
+    public = [name for name in dir(client) if not name.startswith("_")]
+    assert [name for name in public if not inspect.getdoc(getattr(client, name))] == []
+    with pytest.raises(TypeError):
+        client("127.0.0.1:1", 5.0)
+    with pytest.raises(TypeError, match=r"got int\. For a remote method of this name use call\('on_connect', …\)"):
+        client("127.0.0.1:1").on_connect(3)
+    other = "connect" if client is Client else "on_send"
+    with pytest.raises(TypeError, match=rf"Client\(\) has no option '{other}'"):
+        client(**{other: None})
 
 
 @FACES
@@ -453,25 +436,3 @@ def test_options_that_make_no_sense(client: Any, options: dict[str, Any], kind: 
     if "zzz" in options:
         with pytest.raises(TypeError, match="has no option 'zzz'"):
             client.from_config(zzz=1)
-
-
-def test_options_of_the_other_client_are_refused_and_all_are_keywords() -> None:
-    with pytest.raises(TypeError, match=r"Client\(\) has no option 'connect'"):
-        Client(connect=None)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"AsyncClient\(\) has no option 'on_send'"):
-        AsyncClient(on_send=None)  # type: ignore[call-arg]
-    with pytest.raises(TypeError):
-        Client("127.0.0.1:1", 5.0)  # type: ignore[misc]
-    assert Client(address="host:1").address == Client("host:1").address == "host:1"
-
-
-@FACES
-def test_every_method_has_a_text(client: Any) -> None:
-    public = [name for name in dir(client) if not name.startswith("_")]
-    assert [name for name in public if not inspect.getdoc(getattr(client, name))] == []
-
-
-@FACES
-def test_on_connect_takes_a_function(client: Any) -> None:
-    with pytest.raises(TypeError, match=r"got int\. For a remote method of this name use call\('on_connect', …\)"):
-        client("127.0.0.1:1").on_connect(3)

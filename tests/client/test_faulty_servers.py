@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -59,38 +60,91 @@ def test_nobody_there(make_client: MakeClient, free_address: str, tmp_path: Any)
         client.batch(("sum", 1, 2))
     errors = client.together(("a",), ("b",))
     assert [(type(error), error.method) for error in errors] == [(ConnectFailed, "a"), (ConnectFailed, "b")]
-    with pytest.raises(ConnectFailed):
-        make_client(free_address, retries=2).call("sum", 1, 2)
-    with pytest.raises(ConnectFailed):
-        make_client(free_address, retries=1000).call("sum", 1, 2, timeout=0.2)
+    for options, more in (({"retries": 2}, {}), ({"retries": 1000}, {"timeout": 0.2})):
+        with pytest.raises(ConnectFailed):
+            make_client(free_address, **options).call("sum", 1, 2, **more)
     with pytest.raises(ConnectFailed, match=r"No such file.*'sum' at unix:///"):
         make_client(f"unix://{tmp_path}/nothing").call("sum", 1, 2)
     with pytest.raises(ConnectFailed, match=r"'sum' at no-such-host\.invalid:8545"):
         make_client("no-such-host.invalid").call("sum", 1, 2)
+    with serve_in_thread(UsualServer(), port=int(free_address.rpartition(":")[2])):
+        assert client.call("echo", 1) == client.call("echo", 1) == 1
+    with pytest.raises(ConnectFailed):
+        client.call("echo", 1)
 
 
-@pytest.fixture
-def full_address() -> Any:
-    """An address whose queue of new connections is full, so that connecting takes for ever."""
-    queue = socket.socket()
-    queue.bind(("127.0.0.1", 0))
-    queue.listen(0)
-    filling = []
-    for _ in range(4):
-        sock = socket.socket()
-        sock.setblocking(False)
-        sock.connect_ex(queue.getsockname())
-        filling.append(sock)
-    yield f"127.0.0.1:{queue.getsockname()[1]}"
-    for sock in [queue, *filling]:
-        sock.close()
+def test_connecting_takes_too_long(make_client: MakeClient) -> None:
+    """The queue of new connections is full."""
+    with contextlib.ExitStack() as stack:
+        queue = stack.enter_context(socket.socket())
+        queue.bind(("127.0.0.1", 0))
+        queue.listen(0)
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(queue.getsockname())
+        address = f"127.0.0.1:{queue.getsockname()[1]}"
+        with pytest.raises(ConnectFailed, match=r"could not connect within 0.1 s \(method 'sum' at"):
+            make_client(address, connect_timeout=0.1).call("sum", 1, 2)
+        with pytest.raises(CallTimeout, match="'sum'"):
+            make_client(address).call("sum", 1, 2, timeout=0.1)
 
 
-def test_connecting_takes_too_long(make_client: MakeClient, full_address: str) -> None:
-    with pytest.raises(ConnectFailed, match=r"could not connect within 0.1 s \(method 'sum' at"):
-        make_client(full_address, connect_timeout=0.1).call("sum", 1, 2)
-    with pytest.raises(CallTimeout, match="'sum'"):
-        make_client(full_address).call("sum", 1, 2, timeout=0.1)
+def test_what_is_not_answered_or_never_sent(make_client: MakeClient, scripted: Scripted) -> None:
+    """The client's own time-out is the default; what was not sent is neither read nor cancelled."""
+    heard: list[str] = []
+
+    def script(line: Any) -> None:
+        while (data := line.read_line()) is not None:
+            heard.append(orjson.loads(data)["method"])
+            if heard[-1] in ("first", "last"):
+                line.answer(orjson.loads(data), 1)
+
+    client = make_client(scripted(script))
+    assert client.call("first") == 1
+    for timeout in (0, -1):
+        with pytest.raises(CallTimeout):
+            client.call("second", timeout=timeout)
+    with pytest.raises(EncodeError):
+        client.call("third", object())
+    assert isinstance(client.together(("fourth", object()))[0], EncodeError)
+    assert client.call("last") == 1
+    assert heard in (["first", "last"], ["first", "first", "last"])
+    hasty = make_client(scripted(lambda line: [*iter(line.read, None)]), timeout=0.05)
+    for attempt in (
+        lambda: hasty.call("slow"),
+        lambda: hasty.batch(("slow",), ("slower",)),
+        lambda: hasty(request("slow", id="x")),
+    ):
+        with pytest.raises(CallTimeout):
+            attempt()
+    assert [type(error) for error in hasty.together(("a",), ("b",))] == [CallTimeout, CallTimeout]
+
+
+def test_what_the_server_asks_is_refused_and_what_it_refuses_without_an_id_fails_all(
+    make_client: MakeClient, scripted: Scripted
+) -> None:
+    refusals: list[Any] = []
+
+    def script(line: Any) -> None:
+        call = line.read()
+        line.say(request("ask", id=1), request("ask", id=True), [request("ask", id="batch"), notification("tell")])
+        line.raw(b'{"jsonrpc":"2.0","method":"ask","id":18446744073709551617}\n')
+        refusals.extend([line.read(), line.read(), line.read_line()])
+        line.answer(call, "fine")
+        answering("fine")(line)
+
+    def refusing(line: Any) -> None:
+        line.read(), line.read()
+        line.say(refusal(None, -32700))
+        answering("fine")(line)
+
+    assert make_client(scripted(script)).call("sum") == "fine"
+    assert refusals[:2] == [refusal(1), [refusal("batch")]]
+    assert refusals[2].startswith(b'{"jsonrpc":"2.0","id":18446744073709551617,')
+    client = make_client(scripted(refusing))
+    assert [error.code for error in client.together(("a",), ("b",))] == [-32700, -32700]
+    assert client.together(("c",)) == ["fine"]
 
 
 # -- late, twice, to nobody ----------------------------------------------------------------------------------------
@@ -119,37 +173,6 @@ def test_a_late_answer_does_no_harm(make_client: MakeClient, scripted: Scripted)
     assert (client.replies_dropped, cancelled) == (1, [1])
 
 
-def test_the_clients_own_timeout_is_the_default(make_client: MakeClient, scripted: Scripted) -> None:
-    client = make_client(scripted(lambda line: [*iter(line.read, None)]), timeout=0.05)
-    with pytest.raises(CallTimeout):
-        client.call("slow")
-    with pytest.raises(CallTimeout):
-        client.batch(("slow",), ("slower",))
-    with pytest.raises(CallTimeout):
-        client(request("slow", id="x"))
-    assert [type(error) for error in client.together(("a",), ("b",))] == [CallTimeout, CallTimeout]
-
-
-def test_what_was_never_sent_is_neither_read_nor_cancelled(make_client: MakeClient, scripted: Scripted) -> None:
-    heard: list[bytes] = []
-
-    def script(line: Any) -> None:
-        while (data := line.read_line()) is not None:
-            heard.append(data)
-            line.raw(b'{"jsonrpc":"2.0","id":%d,"result":1}\n' % orjson.loads(data)["id"])
-
-    client = make_client(scripted(script))
-    assert client.call("first") == 1
-    for timeout in (0, -1):
-        with pytest.raises(CallTimeout):
-            client.call("second", timeout=timeout)
-    with pytest.raises(EncodeError):
-        client.call("third", object())
-    assert isinstance(client.together(("fourth", object()))[0], EncodeError)
-    assert client.call("last") == 1
-    assert [orjson.loads(line)["method"] for line in heard] in (["first", "last"], ["first", "first", "last"])
-
-
 def test_a_batch_cancels_what_has_no_answer_yet(scripted: Scripted) -> None:
     cancelled: list[Any] = []
 
@@ -169,6 +192,10 @@ def test_a_batch_cancels_what_has_no_answer_yet(scripted: Scripted) -> None:
         assert isinstance(third.error, CallTimeout)
         assert client.call("end") == "over"
     assert cancelled == [1, 3]
+
+
+def progress(*params: Any) -> list[Any]:
+    return [{"jsonrpc": "2.0", "method": "$/progress", "params": each} for each in params]
 
 
 ARRAY = np.arange(5000, dtype="<f8")
@@ -235,52 +262,25 @@ def test_what_belongs_to_nobody_is_dropped_and_counted(make_client: MakeClient, 
     assert dropped is None or client.replies_dropped == dropped
 
 
-def test_the_servers_own_requests_are_refused(make_client: MakeClient, scripted: Scripted) -> None:
-    refusals = []
-
-    def script(line: Any) -> None:
-        call = line.read()
-        line.say(request("ask", id=1), request("ask", id=True), [request("ask", id="batch"), notification("tell")])
-        line.raw(b'{"jsonrpc":"2.0","method":"ask","id":18446744073709551617}\n')
-        refusals.extend([line.read(), line.read(), line.read_line()])
-        line.answer(call, "fine")
-
-    assert make_client(scripted(script)).call("sum") == "fine"
-    assert refusals[:2] == [refusal(1), [refusal("batch")]]
-    assert refusals[2].startswith(b'{"jsonrpc":"2.0","id":18446744073709551617,')
-
-
 @pytest.mark.parametrize(
-    ("params", "told", "logged"),
+    ("said", "told", "logged"),
     [
-        ([{"token": 1, "value": 0.5}], [0.5], 0),
-        ([{"token": 1}, {"token": 1, "value": {"$type": "bytes", "data": "!"}}, {"token": 9}, [1], None], [], 2),
+        (progress({"token": 1, "value": 0.5}), [0.5], 0),
+        (
+            progress({"token": 1}, {"token": 1, "value": {"$type": "bytes", "data": "!"}}, {"token": 9}, [1], None),
+            [],
+            2,
+        ),
     ],
+    ids=["well formed", "malformed"],
 )
 def test_progress_that_comes_with_the_answer(
-    make_client: MakeClient, scripted: Scripted, params: Any, told: Any, logged: int, caplog: Any
+    make_client: MakeClient, scripted: Scripted, said: Any, told: Any, logged: int, caplog: Any
 ) -> None:
-    progress = [{"jsonrpc": "2.0", "method": "$/progress", "params": each} for each in params]
-
-    def script(line: Any) -> None:
-        line.say(*progress, reply(line.read()["id"], "done"), *progress)  # those behind the answer are of no call
-        line.read()
-
     heard: list[Any] = []
-    assert make_client(scripted(script)).call("method", on_progress=heard.append) == "done"
+    client = make_client(scripted(says(*said, reply("ID", "done"), *said, None)))  # the later ones are of no call
+    assert client.call("method", on_progress=heard.append) == "done"
     assert (heard, len(caplog.records)) == (told, logged)
-
-
-def test_an_error_without_an_id_fails_what_waits(make_client: MakeClient, scripted: Scripted) -> None:
-    def script(line: Any) -> None:
-        line.read()
-        line.read()
-        line.say(refusal(None, -32700))
-        answering("fine")(line)
-
-    client = make_client(scripted(script))
-    assert [error.code for error in client.together(("a",), ("b",))] == [-32700, -32700]
-    assert client.together(("c",)) == ["fine"]
 
 
 # -- nonsense ------------------------------------------------------------------------------------------------------
@@ -315,19 +315,43 @@ def test_nonsense_ends_the_conversation_and_says_why(
     assert client.call("sum", 1, 2) == "better"
 
 
-@pytest.mark.parametrize("fault", [{"batch": True}, {"number": 1}, {"size": 4999}], ids=str)
-def test_a_frame_that_cannot_be_read_fails_its_call(
-    make_client: MakeClient, scripted: Scripted, fault: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("fault", [{"batch": True}, {"number": 1}, {"size": 4999}, "unasked"], ids=str)
+def test_a_frame_that_cannot_be_read_fails_its_call(make_client: MakeClient, scripted: Scripted, fault: Any) -> None:
+    if fault == "unasked":
+        with pytest.raises(ConnectionLost, match="switched off"):
+            make_client(scripted(says(FRAME)), binary=False).call("get")
+        return
     client = make_client(scripted(says(array_reply(1, **fault), None)))
     with pytest.raises((RpcError, ValueError)):
         client.call("get")
     assert client.call("again") == "next"
 
 
-def test_a_frame_unasked_to_a_client_that_takes_none(make_client: MakeClient, scripted: Scripted) -> None:
-    with pytest.raises(ConnectionLost, match="switched off"):
-        make_client(scripted(says(FRAME)), binary=False).call("get")
+def test_a_loss_and_closing_fail_all_that_waits(make_client: MakeClient, scripted: Scripted) -> None:
+    client = make_client(scripted(lambda line: [line.read() for _ in range(20)]), timeout=None)
+    errors = client.together(*[(f"method{number}",) for number in range(20)])
+    assert [(type(error), error.method) for error in errors] == [(ConnectionLost, f"method{n}") for n in range(20)]
+    assert "the peer closed the connection" in str(errors[0])
+    at_once = make_client(scripted(lambda line: None), timeout=None)
+    for _ in range(5):  # it is not tried for ever
+        with pytest.raises(ConnectionLost):
+            at_once.call("sum", 1, 2)
+    reached, ended = threading.Event(), threading.Event()
+
+    def script(line: Any) -> None:
+        line.read()
+        reached.set()
+        assert line.read() is None
+        ended.set()
+
+    closing = Client(scripted(script), timeout=None)
+    with ThreadPoolExecutor(1) as executor:
+        waiting = executor.submit(closing.call, "never")
+        assert reached.wait(20)
+        closing.close()
+        with pytest.raises(ConnectionLost, match=r"^the client was closed \(method 'never' at .*\)$"):
+            waiting.result()
+    assert ended.wait(20)
 
 
 def test_an_endless_line_does_not_grow_the_client(make_client: MakeClient, scripted: Scripted) -> None:
@@ -348,14 +372,6 @@ def test_an_endless_line_does_not_grow_the_client(make_client: MakeClient, scrip
 
 
 # -- lost ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_lost_connection_fails_all_that_waits_at_once(make_client: MakeClient, scripted: Scripted) -> None:
-    client = make_client(scripted(lambda line: [line.read() for _ in range(20)]), timeout=None)
-    errors = client.together(*[(f"method{number}",) for number in range(20)])
-    assert [type(error) for error in errors] == [ConnectionLost] * 20
-    assert [error.method for error in errors] == [f"method{number}" for number in range(20)]
-    assert "the peer closed the connection" in str(errors[0])
 
 
 def test_a_server_that_closed_meanwhile_is_not_noticed(make_client: MakeClient, scripted: Scripted) -> None:
@@ -385,22 +401,6 @@ def test_a_server_that_closed_meanwhile_is_not_noticed(make_client: MakeClient, 
         next_time()
 
 
-def test_a_server_that_was_started_anew(make_client: MakeClient, free_address: str) -> None:
-    client = make_client(free_address)
-    for answer in (1, 2):
-        with serve_in_thread(UsualServer(), port=int(free_address.rpartition(":")[2])):
-            assert client.call("echo", answer) == client.call("echo", answer) == answer
-        with pytest.raises(ConnectFailed):
-            client.call("echo", answer)
-
-
-def test_a_server_that_closes_at_once_is_not_tried_for_ever(make_client: MakeClient, scripted: Scripted) -> None:
-    client = make_client(scripted(lambda line: None), timeout=None)
-    for _ in range(5):
-        with pytest.raises(ConnectionLost):
-            client.call("sum", 1, 2)
-
-
 def test_a_batch_answered_in_part(make_client: MakeClient, scripted: Scripted) -> None:
     def script(line: Any) -> None:
         batch = line.read()
@@ -411,7 +411,8 @@ def test_a_batch_answered_in_part(make_client: MakeClient, scripted: Scripted) -
         batch = line.read()  # some lost with the connection
         line.answer(batch[0], "a")
 
-    client = make_client(scripted(script), timeout=20)
+    address = scripted(script)
+    client = make_client(address, timeout=20)
     a, b, c = client.batch(("a",), ("b",), ("c",))
     assert b.result() == "b"
     assert isinstance(a.error, InternalError)
@@ -421,42 +422,14 @@ def test_a_batch_answered_in_part(make_client: MakeClient, scripted: Scripted) -
     assert [call.result() for call in client.batch(("a",), ("b",), ("c",))] == ["a", "b", "c"]
     with pytest.raises(ConnectionLost):
         client.batch(("a",), ("b",))
-
-
-def test_a_batch_that_is_lost_fails_in_each_call(scripted: Scripted) -> None:
-    client = Client(scripted(lambda line: line.read()))
-    with client, pytest.raises(ConnectionLost, match="batch of a, b"), client.batch() as batch:
+    with (
+        Client(scripted(lambda line: line.read())) as lost,
+        pytest.raises(ConnectionLost, match="batch of a, b"),
+        lost.batch() as batch,
+    ):
         calls = [batch.a(), batch.b(), batch.a()]
     errors: list[Any] = [call.error for call in calls]
     assert [(type(error), error.method) for error in errors] == [(ConnectionLost, name) for name in "aba"]
-
-
-def test_closing_fails_what_waits(scripted: Scripted) -> None:
-    reached = threading.Event()
-    ended = threading.Event()
-
-    def script(line: Any) -> None:
-        line.read()
-        reached.set()
-        assert line.read() is None
-        ended.set()
-
-    client = Client(scripted(script), timeout=None)
-    errors: list[str] = []
-
-    def call() -> None:
-        try:
-            client.call("never")
-        except ConnectionLost as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    assert reached.wait(20)
-    client.close()
-    thread.join()
-    assert re.fullmatch(r"the client was closed \(method 'never' at .*\)", errors[0])
-    assert ended.wait(20)
 
 
 # -- long messages in both directions at once ----------------------------------------------------------------------
@@ -464,24 +437,11 @@ def test_closing_fails_what_waits(scripted: Scripted) -> None:
 LONG = "x" * 3_000_000
 
 
-def test_long_messages_both_ways(make_client: MakeClient, served: str) -> None:
+def test_long_messages_both_ways(make_client: MakeClient, served: str, scripted: Scripted) -> None:
+    """Also a long reply while a long call is on its way: to another call, and to one that was given up."""
     client = make_client(served)
     assert client.together(*[("echo", LONG)] * 8) == [LONG] * 8
     assert client.call("echo", LONG) == LONG
-
-
-def test_a_server_that_answers_before_it_reads_on(make_client: MakeClient, scripted: Scripted) -> None:
-    """A long reply, while a long call is on its way."""
-
-    def script(line: Any) -> None:
-        line.answer(line.read(), LONG * 2)
-        line.answer(line.read(), "second")
-        line.read()
-
-    assert make_client(scripted(script)).together(("first",), ("second", LONG * 2)) == [LONG * 2, "second"]
-
-
-def test_a_long_reply_to_a_call_that_was_given_up(scripted: Scripted) -> None:
     has_begun = threading.Event()
 
     def script(line: Any) -> None:
@@ -491,11 +451,17 @@ def test_a_long_reply_to_a_call_that_was_given_up(scripted: Scripted) -> None:
         line.answer(line.read(), "second")
         line.read()
 
-    with Client(scripted(script), trace=lambda _, message: b"second" in message and has_begun.set()) as client:
+    def trace(way: str, message: bytes) -> None:
+        if b"second" in message:
+            has_begun.set()
+
+    assert make_client(scripted(script), trace=trace).together(("first",), ("second", LONG * 2)) == [LONG * 2, "second"]
+    has_begun.clear()
+    with Client(scripted(script), trace=trace) as given_up:
         with pytest.raises(CallTimeout):
-            client.first(timeout=0.05)
-        assert client.second(LONG * 2) == "second"
-        assert client.replies_dropped == 1
+            given_up.first(timeout=0.05)
+        assert given_up.second(LONG * 2) == "second"
+        assert given_up.replies_dropped == 1
 
 
 def test_a_server_that_does_not_read(make_client: MakeClient, scripted: Scripted) -> None:

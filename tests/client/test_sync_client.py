@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -26,7 +26,6 @@ from rpcstream import (
     EncodeError,
     RegistrationError,
     RpcError,
-    Server,
 )
 from rpcstream.testing import connections_of, serve_in_thread
 
@@ -61,10 +60,6 @@ def server() -> UsualServer:
     async def gathered(ctx: Context, n: int) -> list[Any]:
         return [item async for item in ctx.peer.stream.numbers(n)]
 
-    @server
-    def remaining(ctx: Context) -> float | None:
-        return ctx.remaining
-
     return server
 
 
@@ -79,13 +74,6 @@ def plain(served: str) -> Iterator[Client]:
     """A client with blocking connections only."""
     with Client(served) as client:
         yield client
-
-
-@pytest.fixture
-def on_loop(plain: Client) -> Client:
-    """A client whose calls go by its loop thread."""
-    assert list(plain.stream.add(1, 2)) == [3]  # no stream, but that shows with its reply only
-    return plain
 
 
 def loop_threads() -> set[threading.Thread]:
@@ -117,6 +105,7 @@ def interrupted_when(condition: Callable[[], object]) -> Iterator[None]:
 
 def test_all_kinds_of_calls(client: Client, server: UsualServer) -> None:
     assert client.add(1, 2) == client.request("add", [1, 2], returns=int) == client.submit.add(1, 2).result(WAIT) == 3
+    assert client.state == "connected"
     client.notify.note("note")
     with client.batch() as batch:
         first, second = batch.add(1, 2), batch.nothing()
@@ -126,6 +115,8 @@ def test_all_kinds_of_calls(client: Client, server: UsualServer) -> None:
     assert client({"jsonrpc": "2.0", "method": "note", "params": ["raw"]}) is None
     assert client.add(1, 2) == 3
     assert {"note", "raw"} <= set(server.noted)
+    client.close()
+    assert client.state == "closed"
 
 
 def test_a_call_that_is_given_up_is_cancelled(client: Client, server: UsualServer) -> None:
@@ -146,56 +137,54 @@ def test_a_call_that_is_given_up_is_cancelled(client: Client, server: UsualServe
     assert client.add(1, 2) == 3
 
 
-def test_a_cancel_waits_behind_a_message_that_is_being_written(scripted: Scripted) -> None:
-    is_sending, was_cancelled = threading.Event(), threading.Event()
-    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def script(line: Any) -> None:
-        heard.put(line.read()["method"])
-        assert was_cancelled.wait(WAIT)
-        long = line.read()
-        heard.put((len(long["params"][0]), line.cancelled[:]))
-        line.answer(long, "got it")
-        heard.put(line.read()["method"])
-        heard.put(line.cancelled)
-
-    def trace(direction: str, message: bytes) -> None:
-        if len(message) > 20_000_000:
-            is_sending.set()
-
-    with Client(scripted(script), reconnect=True, trace=trace) as client:
-        waiting, long = client.submit.silence(), client.submit("long", "x" * 20_000_000)
-        assert is_sending.wait(WAIT)  # it fills the socket, and more
-        assert waiting.cancel()
-        was_cancelled.set()
-        assert long.result(WAIT) == "got it"
-        client.notify.over()
-        assert [heard.get(timeout=WAIT) for _ in range(4)] == ["silence", (20_000_000, []), "over", [1]]
+LONG = "x" * 20_000_000
 
 
-def test_a_refusal_waits_behind_a_message_on_the_blocking_connection(scripted: Scripted) -> None:
-    is_sending = threading.Event()
+@pytest.mark.parametrize("kind", ["cancel", "refusal"])
+def test_words_wait_behind_a_message_that_is_being_written(scripted: Scripted, kind: str) -> None:
+    """A cancel, and the refusal of what the server asks: each is a whole line."""
+    is_sending, was_said = threading.Event(), threading.Event()
     heard: list[Any] = []
 
     def script(line: Any) -> None:
-        assert is_sending.wait(WAIT)
-        line.say(request("ask", id=7))
-        threading.Event().wait(0.05)  # so that it is read before there is room, most probably
+        if kind == "cancel":
+            line.read()
+            assert was_said.wait(WAIT)
+        else:
+            assert is_sending.wait(WAIT)
+            line.say(request("ask", id=7))
+            threading.Event().wait(0.05)  # so that it is read before there is room, most probably
         long = line.read()
-        heard.extend((len(long["params"][0]), line.read()["error"]["code"]))
+        heard.extend((len(long["params"][0]), [*line.cancelled]))
+        if kind == "refusal":
+            heard.append(line.read()["error"]["code"])
         line.answer(long, "got it")
         line.read()
+        heard.append(line.cancelled)
 
-    with Client(scripted(script), trace=lambda direction, message: is_sending.set()) as client:
-        assert client.call("long", "x" * 20_000_000) == "got it"
-    assert heard == [20_000_000, -32601]
+    def trace(direction: str, message: bytes) -> None:
+        if len(message) > len(LONG):
+            is_sending.set()
+
+    with Client(scripted(script), trace=trace, **({"reconnect": True} if kind == "cancel" else {})) as client:
+        if kind == "cancel":
+            waiting, long = client.submit.silence(), client.submit("long", LONG)
+            assert is_sending.wait(WAIT)  # it fills the socket, and more
+            assert waiting.cancel()
+            was_said.set()
+            assert long.result(WAIT) == "got it"
+            client.notify.over()
+        else:
+            assert client.call("long", LONG) == "got it"
+    until_in_thread(lambda: len(heard) > 2)
+    assert heard[:3] == [len(LONG), [], [1] if kind == "cancel" else -32601]
 
 
 def test_progress(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     for call in (
         lambda **options: client.progress(3, **options),
-        lambda **options: client.request("progress", {"n": 3}, **options),
         lambda **options: client.submit.progress(3, **options).result(WAIT),
+        lambda **options: next(iter(client.stream.progress(3, **options))),
     ):
         told: list[Any] = []
         assert call(on_progress=told.append, timeout=WAIT) == 3
@@ -214,42 +203,17 @@ def test_a_function_told_of_progress_may_notify_and_call_where_that_can_be_answe
 ) -> None:
     """On a connection of its own a call is answered; in the event loop it would wait for itself."""
     results: list[Any] = []
+
+    def told(value: Any) -> None:
+        client.notify.note("in progress")
+        results.append(client.add(1, 2))
+
     with Client(served, **options) as client:
-        assert client.progress(1, on_progress=lambda value: client.notify.note("in progress")) == 1
-        assert client.progress(1, on_progress=lambda value: results.append(client.add(1, 2)), timeout=WAIT) == 1
+        assert client.progress(1, on_progress=told, timeout=WAIT) == 1
         assert client.add(1, 2) == 3
     assert "in progress" in server.noted
     assert (results == [3]) is not bool(options)
     assert ("RuntimeError" in caplog.text) is bool(options)
-
-
-@BOTH
-def test_calls_in_a_handler_inherit_its_deadline_and_end_with_it(
-    served: str, server: UsualServer, options: Any
-) -> None:
-    with Client(served, **options) as inner:
-        assert inner.add(1, 2) == 3
-        outer = Server()
-
-        @outer(offload="thread")
-        def nested() -> list[Any]:
-            kept = inner.remaining(timeout=1000)
-            return [inner.remaining(), kept, inner.submit.remaining(timeout=None).result(WAIT)]
-
-        @outer(offload="thread")
-        def waits(token: str) -> None:
-            inner.wait(token, timeout=None)
-
-        with serve_in_thread(outer) as where, Client(where) as client:
-            assert all(0 < seconds <= 5 for seconds in client.nested(timeout=5))
-            for seconds in (0.3, 2, 15):  # on a machine with much to do, time may be up before it has begun
-                token = f"nested {options} {seconds}"
-                with pytest.raises(TimeoutError):
-                    client.waits(token, timeout=seconds)
-                if token in server.begun:
-                    break
-            has_ended(server, token)
-        assert inner.remaining() is None
 
 
 # -- the move -------------------------------------------------------------------------------------------------------
@@ -285,48 +249,30 @@ def test_what_waits_comes_to_its_end_then_its_connection_is_closed(scripted: Scr
     assert [heard[0], heard[-1]] == ["second", "third"]
 
 
-def test_an_idle_connection_is_closed_at_once() -> None:
-    server = UsualServer()
-    with serve_in_thread(server) as address, Client(address) as client:
-        assert client.add(1, 2) == 3
-        (before,) = connections_of(server)
-        assert list(client.stream.add(1, 2)) == [3]
-        until_in_thread(lambda: not before.is_open)
-        assert client.add(1, 2) == 3
-        assert len(connections_of(server)) == 1
-        assert client.replies_dropped == 0
-
-
 @pytest.mark.parametrize("pool", [1, 3])
 def test_threads_do_not_notice_the_move(pool: int) -> None:
-    errors: list[BaseException] = []
-    for _ in range(3):
-        server = UsualServer()
-        with serve_in_thread(server) as where, Client(where, pool=pool) as client:
-            half = threading.Barrier(5)
+    server, half = UsualServer(), threading.Barrier(5)
+    with serve_in_thread(server) as where, Client(where, pool=pool) as client, ThreadPoolExecutor(4) as executor:
 
-            def work(thread: int, client: Client = client, half: threading.Barrier = half) -> None:
-                try:
-                    for number in range(60):
-                        if number == 20:
-                            half.wait()
-                        assert client.add(number, thread) == number + thread
-                        assert client.submit.add(number, thread).result(WAIT) == number + thread
-                        client.notify.note(number)
-                except BaseException as error:
-                    errors.append(error)
-                    raise
+        def work(thread: int) -> None:
+            for number in range(60):
+                if number == 20:
+                    half.wait(WAIT)
+                assert client.add(number, thread) == number + thread
+                assert client.submit.add(number, thread).result(WAIT) == number + thread
+                client.notify.note(number)
 
-            threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
-            for thread in threads:
-                thread.start()
-            half.wait()
-            assert list(client.stream.add(1, 2)) == [3]
-            for thread in threads:
-                thread.join()
-            assert client.add(1, 1) == 2
-        assert errors == []
-        assert sorted(server.noted) == sorted(list(range(60)) * 4)
+        assert client.add(1, 1) == 2
+        (first,) = connections_of(server)
+        working = [executor.submit(work, thread) for thread in range(4)]
+        half.wait(WAIT)
+        assert list(client.stream.add(1, 2)) == [3]
+        for each in working:
+            each.result()
+        until_in_thread(lambda: not first.is_open)  # what is idle is closed
+        assert client.add(1, 1) == 2
+        assert client.replies_dropped == 0
+    assert sorted(server.noted) == sorted(list(range(60)) * 4)
 
 
 # -- offering methods -----------------------------------------------------------------------------------------------
@@ -334,6 +280,7 @@ def test_threads_do_not_notice_the_move(pool: int) -> None:
 
 def test_the_server_calls_what_is_offered(plain: Client) -> None:
     before = loop_threads()
+    told: list[str] = []
 
     @plain
     def double(value: int) -> int:
@@ -341,19 +288,15 @@ def test_the_server_calls_what_is_offered(plain: Client) -> None:
 
     @plain(name="who.am_i")
     async def who() -> str:
+        try:
+            plain.add(1, 2)
+        except RuntimeError as error:
+            told.append(str(error))
         return threading.current_thread().name
 
     @plain
     def numbers(n: int) -> Iterator[int]:
         yield from range(n)
-
-    assert not loop_threads() - before  # a thread is started with the next call, not with an import
-    assert plain.ask("double", 4) == 8
-    assert plain.ask("who.am_i") == "rpcstream-loop"
-    assert plain.gathered(40) == list(range(40))
-    assert double(3) == 6
-    with pytest.raises(RpcError):
-        plain.ask("double", "x")
 
     @plain
     def later(depth: int) -> Any:
@@ -361,53 +304,31 @@ def test_the_server_calls_what_is_offered(plain: Client) -> None:
             return sum(plain.stream.count(4)) + plain.submit.add(1, 2).result(WAIT)
         return plain.ask("later", depth - 1)
 
-    assert plain.ask("later", 3) == 9
-
-
-def test_what_cannot_be_offered_or_sent_needs_no_loop(plain: Client) -> None:
-    before = loop_threads()
     with pytest.raises(RegistrationError):
         plain(len, name="rpc.own")
     with pytest.raises(TypeError, match=r"a request object \(a dict\).*int"):
         plain(3)  # type: ignore[call-overload]
-    for attempt in (plain.total, plain.notify.total):
-        with pytest.raises(EncodeError):
-            attempt(object())
-    assert plain.add(1, 2) == 3
-    assert not loop_threads() - before
-    assert isinstance(plain.submit.total(object()).exception(), EncodeError)
-
-
-def test_an_offered_async_function_that_would_wait_for_itself_is_told(plain: Client) -> None:
-    told: list[str] = []
-
-    @plain
-    async def waits() -> None:
-        try:
-            plain.add(1, 2)
-        except RuntimeError as error:
-            told.append(str(error))
-
-    plain.ask("waits")
+    assert not loop_threads() - before  # a thread is started with the next call, not with an import
+    assert plain.ask("double", 4) == 8
+    assert plain.ask("who.am_i") == "rpcstream-loop"
     assert "a blocking call in the event loop" in told[0]
+    assert plain.gathered(40) == list(range(40))
+    assert double(3) == 6
+    with pytest.raises(RpcError):
+        plain.ask("double", "x")
+    assert plain.ask("later", 3) == 9
 
 
 # -- streams --------------------------------------------------------------------------------------------------------
 
 
-def test_items_as_they_come(plain: Client) -> None:
+def test_items_as_they_come_and_errors_behind_them(plain: Client, server: UsualServer) -> None:
     stream = plain.stream.numbers(50)
     assert stream.result is None
     assert list(stream) == list(range(50))
     assert (stream.result, list(stream)) == ("all", [])
     assert list(plain.stream("numbers", n=3)) == plain.numbers(3) == [0, 1, 2]
-    told: list[Any] = []
-    assert list(plain.stream.progress(2, on_progress=told.append)) == [2]
-    assert told[-1] == 1
     assert list(plain.stream.numbers(2, returns=float)) == [0.0, 1.0]
-
-
-def test_streams_end_with_errors(plain: Client, server: UsualServer) -> None:
     got: list[int] = []
     with pytest.raises(RpcError, match="seven"):
         got.extend(plain.stream.numbers(7))
@@ -415,8 +336,6 @@ def test_streams_end_with_errors(plain: Client, server: UsualServer) -> None:
     for bad in (lambda: plain.stream.count("x"), lambda: plain.stream.count(3, returns=str)):
         with pytest.raises((RpcError, TypeError)):
             list(bad())
-    with pytest.raises(TypeError, match="positional and named"):
-        plain.stream.count(1, n=2)  # `n` is the first one
     with pytest.raises(TimeoutError):
         list(plain.stream.ticks("late", timeout=0.4))
     has_ended(server, "late", "stopped")
@@ -441,55 +360,36 @@ def test_leaving_a_stream_stops_its_generator(plain: Client, server: UsualServer
     assert plain.add(1, 2) == 3
 
 
-def test_iterators_as_arguments_go_item_by_item(plain: Client) -> None:
-    before = loop_threads()
-    assert plain.submit.total(iter(range(100))).result(WAIT) == 4950
-
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
+def test_iterators_as_arguments_go_item_by_item(plain: Client, kind: type[BaseException]) -> None:
     async def source() -> AsyncIterator[int]:
         for number in range(5):
             yield number
 
-    assert plain.total(iter(range(100))) == 4950
-    assert loop_threads() - before
-    assert plain.total(source()) == 10
-    assert plain.total([1, 2, 3]) == 6
+    def broken() -> Iterator[int]:
+        yield 1
+        raise kind("broken")
+
+    for attempt in (plain.total, plain.notify.total):
+        with pytest.raises(EncodeError):
+            attempt(object())
+    assert plain.submit.total(iter(range(100))).result(WAIT) == plain.total(iter(range(100))) == 4950
+    assert [plain.total(source()), plain.total([1, 2, 3])] == [10, 6]
+    with pytest.raises((ValueError, RuntimeError), match="broken"):
+        plain.total(broken())
+    assert plain.add(1, 2) == 3
 
 
-def test_an_iterator_may_block(on_loop: Client) -> None:
-    """An iterator that has no item yet delays its own call only."""
+def test_an_iterator_may_block(plain: Client) -> None:
+    """An iterator that has no item yet delays its own call only; it is closed when nobody wants the rest."""
     next_one: queue.SimpleQueue[int | None] = queue.SimpleQueue()
     threads: set[threading.Thread] = set()
+    closed = threading.Event()
 
     def camera() -> Iterator[int]:
         while (picture := next_one.get(timeout=WAIT)) is not None:
             threads.add(threading.current_thread())
             yield picture
-
-    future = on_loop.submit.total(camera())
-    for number in (1, 2):
-        assert on_loop.add(number, 2) == number + 2
-        next_one.put(number)
-    next_one.put(None)
-    assert future.result(WAIT) == 3
-    (thread,) = threads
-    assert thread not in {threading.main_thread(), *loop_threads()}
-    thread.join(WAIT)
-    assert not thread.is_alive()  # it ends with the iterator
-
-
-@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
-def test_an_iterator_that_fails_fails_its_call(on_loop: Client, kind: type[BaseException]) -> None:
-    def broken() -> Iterator[int]:
-        yield 1
-        raise kind("broken")
-
-    with pytest.raises((ValueError, RuntimeError), match="broken"):
-        on_loop.total(broken())
-    assert on_loop.add(1, 2) == 3
-
-
-def test_an_iterator_is_closed_when_nobody_wants_the_rest(on_loop: Client) -> None:
-    closed = threading.Event()
 
     def endless() -> Iterator[int]:
         try:
@@ -498,15 +398,27 @@ def test_an_iterator_is_closed_when_nobody_wants_the_rest(on_loop: Client) -> No
         finally:
             closed.set()
 
+    future = plain.submit.total(camera())
+    for number in (1, 2):
+        assert plain.add(number, 2) == number + 2
+        next_one.put(number)
+    next_one.put(None)
+    assert future.result(WAIT) == 3
+    (thread,) = threads
+    assert thread not in {threading.main_thread(), *loop_threads()}
+    thread.join(WAIT)
+    assert not thread.is_alive()  # it ends with the iterator
     with pytest.raises(TimeoutError):
-        on_loop.total(endless(), timeout=0.1)
+        plain.total(endless(), timeout=0.1)
     assert closed.wait(WAIT)
 
 
 # -- events, states, greetings --------------------------------------------------------------------------------------
 
 
-def test_events(plain: Client, server: UsualServer) -> None:
+def test_events_and_another_conversation_after_one_that_broke_off(
+    plain: Client, server: UsualServer, caplog: Any
+) -> None:
     server.publish("room.1", "kept", retain=True)
     with plain.subscribe("room.*") as room, plain.subscribe("room.2", returns=int).with_topics() as second:
         assert (room.topic, second.topic) == ("room.*", "room.2")
@@ -522,6 +434,14 @@ def test_events(plain: Client, server: UsualServer) -> None:
         with pytest.raises(RpcError):
             next(plain.subscribe(topic))
 
+    def leave(value: Any) -> None:
+        raise SystemExit
+
+    with pytest.raises(ConnectionLost):
+        plain.progress(1, on_progress=leave)
+    assert plain.add(1, 2) == 3
+    assert "SystemExit" in caplog.text
+
 
 def test_reconnect_keeps_the_connection(scripted: Scripted) -> None:
     hung_up, states = threading.Event(), queue.SimpleQueue[str]()
@@ -535,35 +455,18 @@ def test_reconnect_keeps_the_connection(scripted: Scripted) -> None:
     assert states.get(timeout=WAIT) == client.state == "closed"
 
 
-def test_states_of_a_client_that_does_not_converse(served: str) -> None:
-    client = Client(served)
-    assert client.state == "idle"
-    client.add(1, 2)
-    assert client.state == "connected"
-    client.close()
-    assert client.state == "closed"
-
-
 @pytest.mark.parametrize("is_async", [False, True])
 def test_greetings_come_first(served: str, is_async: bool) -> None:
-    traced = Traced()
-    with Client(served, trace=traced) as client:
-        if is_async:
+    async def greet(server: Any) -> None:
+        assert await server.call("echo", "hello") == "hello"
 
-            @client.on_connect
-            async def greet(server: Any) -> None:
-                assert await server.call("echo", "hello") == "hello"
-
-        else:
-            client.on_connect(lambda server: server.call("echo", "hello"))
+    with Client(served, trace=(traced := Traced())) as client:
+        client.on_connect(greet if is_async else lambda server: server.call("echo", "hello"))
         assert client.add(1, 2) == 3
         client.on_connect(lambda server: None)  # it holds for the next connection
         assert client.add(2, 2) == 4
-    assert [next(word for word in (b"hello", b"add") if word in each) for each in traced.sent] == [
-        b"hello",
-        b"add",
-        b"add",
-    ]
+    said = [next(word for word in (b"hello", b"add") if word in each) for each in traced.sent]
+    assert said == [b"hello", b"add", b"add"]
     with Client(served) as client:
         client.on_connect(lambda server: server.nothing())
         with pytest.raises(ConnectFailed, match="refused the token, or a call of on_connect"):
@@ -576,52 +479,29 @@ def test_greetings_come_first(served: str, is_async: bool) -> None:
 def test_close_ends_what_waits_and_the_thread(served: str, server: UsualServer) -> None:
     before = loop_threads()
     client = Client(served)
+    client(client.close, name="leave")
     ticks, events = client.stream.ticks("closing"), client.subscribe("nothing")
     assert next(ticks) == 1
     (thread,) = loop_threads() - before
     future = client.submit.wait("closing future")
-    outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def wait(call: Callable[[], Any]) -> None:
-        try:
-            outcomes.put(call())
-        except Exception as error:
-            outcomes.put(error)
-
-    waiting = (lambda: client.wait("closing"), ticks.__next__, lambda: list(events.__enter__()))
-    threads = [threading.Thread(target=wait, args=(call,)) for call in waiting]
-    for each in threads:
-        each.start()
-    until_in_thread(lambda: {"closing", "closing future"} <= set(server.begun))
-    until_in_thread(lambda: server.stats()["subscriptions"])
+    with ThreadPoolExecutor(3) as executor:
+        waiting = (lambda: client.wait("closing"), ticks.__next__, lambda: list(events.__enter__()))
+        outcomes = [executor.submit(call) for call in waiting]
+        until_in_thread(lambda: {"closing", "closing future"} <= set(server.begun))
+        until_in_thread(lambda: server.stats()["subscriptions"])
+        with pytest.raises(ConnectionLost):
+            client.ask("leave")  # an offered function may close the client
     client.close()
+    thread.join(WAIT)
     assert not thread.is_alive()
     for token, how in (("closing", "stopped"), ("closing", "CancelledError"), ("closing future", "CancelledError")):
         has_ended(server, token, how)
-    assert sorted(type(outcomes.get(timeout=WAIT)).__name__ for _ in threads) == ["ConnectionLost"] * 2 + ["list"]
-    assert isinstance(future.exception(WAIT), ConnectionLost)
-    for each in threads:
-        each.join()
+    assert [type(each.exception()) for each in (*outcomes[:2], future)] == [ConnectionLost] * 3
+    assert outcomes[2].result() == []
     for name, call in (("add", client.add), ("count", client.stream.count)):
         with pytest.raises(RuntimeError, match=f"'{name}' was called on a closed client"):
             call(1)
-    client.close()
     ticks.close()
-
-
-def test_an_offered_function_may_close_the_client(served: str) -> None:
-    client = Client(served)
-    closed = threading.Event()
-
-    @client
-    def leave() -> None:
-        client.close()
-        closed.set()
-
-    with pytest.raises(ConnectionLost):
-        client.ask("leave")
-    assert closed.wait(WAIT)
-    assert client.state == "closed"
 
 
 def test_a_client_that_is_dropped_ends_by_itself_once_nothing_is_on_its_way(served: str) -> None:
@@ -645,18 +525,6 @@ def test_a_client_that_is_dropped_ends_by_itself_once_nothing_is_on_its_way(serv
         gc.collect()
         thread.join(WAIT)
         assert not thread.is_alive()
-
-
-def test_a_new_conversation_takes_the_place_of_one_that_broke_off(
-    on_loop: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    def leave(value: Any) -> None:
-        raise SystemExit
-
-    with pytest.raises(ConnectionLost):
-        on_loop.progress(1, on_progress=leave)
-    assert on_loop.add(1, 2) == 3
-    assert "SystemExit" in caplog.text
 
 
 # With `-X dev` asyncio warns of callbacks that took 0.1 s, as they do where the machine stands still for that long.
@@ -689,16 +557,10 @@ def test_a_program_may_end_without_closing(served: str, server: UsualServer) -> 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @BOTH
 def test_a_child_has_connections_of_its_own(served: str, options: Any) -> None:
+    parent = os.getpid()
     with Client(served, pool=2, **options) as client:
-
-        @client
-        def pid() -> int:
-            return os.getpid()
-
+        client(os.getpid, name="pid")
         assert client.add(1, 2) == client.submit.add(1, 2).result(WAIT) == 3
-        parent = os.getpid()
-        if options:
-            assert client.ask("pid") == parent
         waiting = client.submit.echo_after("parent", 0.3)
         stream = client.stream.count(10**9) if options else None
         assert stream is None or next(stream) == 0
@@ -706,11 +568,9 @@ def test_a_child_has_connections_of_its_own(served: str, options: Any) -> None:
         def work() -> None:
             if stream is not None:
                 stream.close()
-            for number in range(20):
-                assert client.add(number, 1) == number + 1
             futures = [client.submit.add(number, 1) for number in range(20)]
             futures[0].add_done_callback(lambda future: None)
-            assert [future.result(10) for future in futures] == list(range(1, 21))
+            assert [future.result(10) for future in futures] == [client.add(n, 1) for n in range(20)]
             assert client.ask("pid") == os.getpid() != parent
             assert list(client.stream.count(3)) == [0, 1, 2]
             client.close()

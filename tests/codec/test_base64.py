@@ -13,7 +13,7 @@ from rpcstream import Codec, Limits
 from rpcstream.codec.hints import hint_checker
 from rpcstream.codec.image_files import image_weight
 
-from .images import file_of
+from .values import file_of
 
 codec = Codec()
 

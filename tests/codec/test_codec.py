@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import pickle
 import subprocess
 import sys
 import types
@@ -21,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rpcstream.codec import TAG_KEY, Codec, ImageOptions, Shape
+from rpcstream.codec import TAG_KEY, Codec, Shape
 
 from ..kit.example_count import example_count
 
@@ -211,35 +210,3 @@ def test_the_module_is_not_the_class() -> None:
     with pytest.raises(TypeError, match=r"the hint for an image is PIL\.Image\.Image"):
         codec.rich_hint(PIL.Image)
     assert codec.rich_hint(types) is None
-
-
-def test_shape() -> None:
-    shape = Shape(None, 3, ...)
-    assert repr(shape) == "Shape(None, 3, ...)"
-    assert str(shape) == "(*, 3, ...)"
-    assert eval(repr(shape)) == shape == pickle.loads(pickle.dumps(shape))
-    assert len({shape, Shape(None, 3, ...), Shape(3)}) == 2
-    assert (str(Shape()), str(Shape(3)), repr(Shape())) == ("()", "(3,)", "Shape()")
-    with pytest.raises(AttributeError):
-        shape.dims = ()
-    for wrong in ((-1,), (..., ...)):
-        with pytest.raises(ValueError, match=r"negative|at most one"):
-            Shape(*wrong)
-    for wrong in ((1.5,), ("n",), (True,), ((1, 2),)):
-        with pytest.raises(TypeError, match="a dimension is"):
-            Shape(*wrong)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        *({"format": "gif"}, {"format": "PNG"}, {"format": "GIF"}, {"quality": 50}),
-        *({"format": "jpeg", "quality": 0}, {"format": "jpeg", "quality": 101}, {"format": "jpeg", "quality": 50.5}),
-        *({"format": "webp", "quality": 50, "lossless": True}, {"format": "jpeg", "lossless": True}),
-        *({"compression": 10}, {"compression": -1}, {"compression": True}),
-    ],
-    ids=str,
-)
-def test_image_options_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|is for"):
-        ImageOptions(**options)

@@ -1,12 +1,12 @@
-"""Hostile images: decompression bombs, damaged files, wrong headers; and images in several threads."""
+"""Hostile images: what one may cost, and all of a message; damaged files, and wrong headers."""
 
 from __future__ import annotations
 
-import base64
 import io
 import struct
 import zlib
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -14,24 +14,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from rpcstream.codec import Codec, ImageOptions
-from rpcstream.codec.hints import hint_checker
-from rpcstream.codec.image_files import image_weight
-from rpcstream.errors import EncodeError
+from rpcstream import Codec, EncodeError, Limits, MaxSide
 
 from ..kit.example_count import example_count
-from .images import CODEC, RAW, file_of, received, rich, rng, sent, tagged, text_of
+from .values import CODEC, HAS_QOI, RAW, encoded, file_of, rng, sent, tagged, taken
+
+GOOD = Image.fromarray(rng.integers(0, 255, (40, 40, 3), "u1"))
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def png_bomb(width: int, height: int) -> bytes:
-    """A few KB that claim to be an image of many pixels, all black."""
-    row = zlib.compress(bytes(1_000_000))
+def png(*chunks: bytes, width: int = 1, height: int = 1, pixels: bytes = b"\0\0") -> bytes:
+    """A PNG of grey pixels, with these chunks before them."""
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", row) + chunk(b"IEND", b"")
+    return SIGNATURE + b"".join(
+        (chunk(b"IHDR", head), *chunks, chunk(b"IDAT", zlib.compress(pixels)), chunk(b"IEND", b""))
+    )
 
 
 def webp_header(width: int, height: int) -> bytes:
@@ -40,150 +41,15 @@ def webp_header(width: int, height: int) -> bytes:
     return b"RIFF" + (12 + len(data)).to_bytes(4, "little") + b"WEBPVP8L" + len(data).to_bytes(4, "little") + data
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        ("png", png_bomb(12_000, 12_000)),
-        ("png", png_bomb(2**31 - 1, 2**31 - 1)),
-        ("webp", webp_header(16_383, 16_383)),
-        ("webp", b"RIFF\x1e\x00\x00\x00WEBPVP8X\x0a\x00\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff\xff"),
-        (
-            "gif",
-            b"GIF89a\xff\xff\xff\xff\x80\x00\x00\x00\x00\x00\xff\xff\xff,\x00\x00\x00\x00\x01\x00\x01\x00\x00\x02\x02D\x01\x00;",
-        ),
-        ("jpeg", file_of(Image.new("L", (8, 8)), "jpeg").replace(b"\x08\x00\x08\x00\x08", b"\x08\xff\xff\xff\xff")),
-    ],
-)
-def test_bombs_are_refused_before_they_take_memory(name: str, data: bytes) -> None:
-    before = vm_size()
-    for attempt in (lambda: CODEC.decode(tagged(data, name)), lambda: rich().decode(tagged(data)["data"])):
-        with pytest.raises(ValueError, match="pixels, the limit is 64000000"):
-            attempt()
-    assert vm_size() - before < 64 * 1024 * 1024
-
-
-def vm_size() -> int:
-    """Address space of this process, in bytes; 0 where there is no /proc."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * 4096
-    except OSError:
-        return 0
-
-
-def test_the_limit_is_the_codecs() -> None:
-    small = Codec(max_image_pixels=12)
-    for codec in (small, Codec(images=ImageOptions(format="raw"), max_image_pixels=12)):
-        assert received(Image.new("L", (4, 3)), codec).size == (4, 3)
-        big = sent(Image.new("L", (13, 1)), codec)
-        with pytest.raises(ValueError, match="13 x 1 pixels, the limit is 12"):
-            codec.decode(big)
-        with pytest.raises(ValueError, match="the limit is 12"):
-            rich(codec).decode(big)
-
-
-GOOD = Image.fromarray(rng.integers(0, 255, (40, 40, 3), "u1"))
-
-
-@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "gif"])
-def test_cut_and_damaged_files(name: str) -> None:
-    data = file_of(GOOD, name)
-    for length in {0, 1, 4, 8, 12, 16, 30, 33, 60, len(data) // 2, len(data) - 60}:
-        with pytest.raises(ValueError, match="image"):
-            CODEC.decode(tagged(data[:length], name))
-    damage = np.random.default_rng(3)
-    for _ in range(150):
-        broken = bytearray(data)
-        for _ in range(damage.integers(1, 6)):
-            broken[damage.integers(0, min(len(broken), 200))] = damage.integers(0, 256)
-        check_only_value_errors(tagged(bytes(broken), name))
-
-
-def check_only_value_errors(value: Any) -> None:
-    for attempt in (lambda: CODEC.decode(value), lambda: rich().decode(value)):
-        try:
-            assert isinstance(attempt(), Image.Image)
-        except ValueError:
-            pass
-
-
-@settings(deadline=None, max_examples=example_count(150))
-@given(
-    st.sampled_from(
-        [
-            *(b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF89a", b"RIFF\x40\x00\x00\x00WEBPVP8X"),
-            *(b"RIFF\x40\0\0\0WEBPVP8 ", b""),
-        ]
-    ),
-    st.binary(max_size=120),
-)
-def test_any_bytes_give_an_image_or_a_value_error(magic: bytes, rest: bytes) -> None:
-    text = base64.b64encode(magic + rest).decode()
-    for name in ("png", "jpeg", "webp", "gif"):
-        check_only_value_errors({"$type": "image", "format": name, "data": text})
-    try:
-        rich().decode(text)
-    except ValueError:
-        pass
-
-
-def test_other_formats_are_not_opened() -> None:
-    for name in ("bmp", "tiff", "ppm", "eps", "ico"):
-        text = text_of(Image.new("RGB", (4, 4)), name)
-        with pytest.raises(ValueError, match="not png or jpeg or webp or gif"):
-            rich().decode(text)
-        for claimed in (name, "png", "jpeg", "webp", "gif"):
-            with pytest.raises(ValueError, match=r"not one of|is not \w+ - at"):
-                CODEC.decode({"$type": "image", "format": claimed, "data": text})
-    png = text_of(Image.new("RGB", (4, 4)), "png")
-    with pytest.raises(ValueError, match="the file is not jpeg"):
-        CODEC.decode({"$type": "image", "format": "jpeg", "data": png})
-
-
-RAW_GOOD = {"$type": "image", "format": "raw", "mode": "RGB", "size": [2, 1], "data": "AAECAwQF"}
-
-
-def test_raw_as_on_the_wire_page() -> None:
-    image = Image.frombytes("RGB", (2, 1), bytes(range(6)))
-    assert sent(image, RAW) == RAW_GOOD
-    numbers = Image.frombytes("I", (1, 1), struct.pack("<i", -2))
-    assert base64.b64decode(sent(numbers)["data"]) == struct.pack("<i", -2)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(
-            {"mode": mode}
-            for mode in (None, 1, "", "rgb", "P", "PA", "BGR;15", "I;16N", ["RGB"], "L", "RGBA", "1", "F")
-        ),
-        *({"size": size} for size in (None, 2, "2", [2], [2, 1, 1], [2.0, 1], [True, 1], [-2, -1], [2, 2], [1, 1])),
-        *({"size": size} for size in ([2**40, 2**40], [0, 1], [10**400, 1], [0, 10**400], {"0": 2, "1": 1})),
-        *({"data": data} for data in (None, 5, "", "AAECAwQ", "AAECAwQ=", "AAECAw-F", "AAECAwQFAAEC")),
-        *({"format": name} for name in (None, 1, "", "RAW", "png", "bmp", ["raw"], "x" * 100_000)),
-        {"more": 1},
-    ],
-    ids=lambda change: repr(change)[:60],
-)
-def test_hostile_raw_images(change: dict[str, Any]) -> None:
-    wrong = {**RAW_GOOD, **change}
-    for attempt in (lambda: CODEC.decode(wrong), lambda: rich().decode(wrong)):
+def refusals(value: Any) -> list[str]:
+    """What is said of an image where there is no hint, and where there is one."""
+    said = []
+    for attempt in (CODEC.decode, lambda value: taken(Image.Image, value)):
         with pytest.raises(ValueError, match=r".") as caught:
-            attempt()
-        assert len(str(caught.value)) < 500
-
-
-def test_images_that_cannot_be_read_cannot_be_sent() -> None:
-    cut = Image.open(io.BytesIO(file_of(GOOD, "png")[:-2000]))
-    with pytest.raises(EncodeError, match=r"could not be encoded.* - at `\$\[0\]`"):
-        CODEC.dumps([cut])
-
-
-def png(*chunks: bytes, size: int = 1) -> bytes:
-    """A PNG of so many grey pixels in a row, with these chunks before its pixels."""
-    head = struct.pack(">IIBBBBB", size, 1, 8, 0, 0, 0, 0)
-    pixels = zlib.compress(bytes(1 + size))
-    return b"\x89PNG\r\n\x1a\n" + b"".join((chunk(b"IHDR", head), *chunks, chunk(b"IDAT", pixels), chunk(b"IEND", b"")))
+            attempt(value)
+        said.append(str(caught.value))
+        assert len(said[-1]) < 500
+    return said
 
 
 def refusal(value: Any, codec: Codec) -> str:
@@ -192,24 +58,67 @@ def refusal(value: Any, codec: Codec) -> str:
     return str(caught.value)
 
 
-def test_the_pixels_of_a_message_are_counted_together() -> None:
-    codec = Codec(max_image_pixels=10_000, max_message_pixels=25_000)
-    image = sent(Image.new("L", (100, 100)))
-    found: Any = codec.decode({"a": [image, {"b": image}]})
-    assert found["a"][1]["b"].size == (100, 100)
-    assert "more than 25000 pixels together (max_message_pixels)" in refusal([image, [image], {"c": image}], codec)
-    codec.decode([image, image])  # each message has its own
+def vm_size() -> int:
+    """Address space of this process, in bytes; 0 where there is no /proc."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[0]) * 4096 if path.exists() else 0
 
 
-def test_raw_and_qoi_and_bare_files_count_too() -> None:
-    codec = Codec(max_image_pixels=10_000, max_message_pixels=15_000)
-    raw = sent(Image.new("L", (100, 100)), RAW)
-    assert "together" in refusal([raw, raw], codec)
-    check = hint_checker(list[Image.Image], codec)
-    text = text_of(Image.new("L", (100, 100)), "png")
-    assert len(check([text])) == 1
-    with pytest.raises(ValueError, match="pixels together"):
-        check([text, text])
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("png", png(width=12_000, height=12_000, pixels=bytes(1_000_000))),
+        ("png", png(width=2**31 - 1, height=2**31 - 1)),
+        ("webp", webp_header(16_383, 16_383)),
+        ("webp", b"RIFF\x1e\x00\x00\x00WEBPVP8X\x0a" + bytes(7) + b"\xff\xff\xff\xff\xff\xff"),
+        ("gif", b"GIF89a\xff\xff\xff\xff\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"),
+        ("jpeg", file_of(Image.new("L", (8, 8)), "jpeg").replace(b"\x08\x00\x08\x00\x08", b"\x08\xff\xff\xff\xff")),
+        *(("qoi", b"qoif" + struct.pack(">IIBB", n, n, 4, 0) + b"\xfd" * 99) for n in (9000, 2**31) if HAS_QOI),
+    ],
+)
+def test_bombs_are_refused_before_they_take_memory(name: str, data: bytes) -> None:
+    before = vm_size()
+    assert all("pixels, the limit is 64000000" in said for said in refusals(tagged(data, name)))
+    assert vm_size() - before < 64 * 1024 * 1024
+
+
+PHOTO = Image.new("L", (100, 100))
+FORMS = {
+    **{name: tagged(file_of(PHOTO.convert("RGB"), name), name) for name in ("png", "jpeg", "webp", "gif")},
+    "raw": sent(PHOTO, RAW),
+    "text": encoded(file_of(PHOTO, "png")),
+    "data: URL": "data:image/png;base64," + encoded(file_of(PHOTO, "png")),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_pixels_are_counted_for_an_image_and_for_its_message(form: str) -> None:
+    value = FORMS[form]
+    for codec, one, both in (
+        (Codec(max_image_pixels=10_000, max_message_pixels=20_000), True, True),
+        (Codec(max_image_pixels=10_000, max_message_pixels=19_999), True, False),
+        (Codec(max_image_pixels=10_000, max_message_pixels=1), True, False),  # one may be as large as is said
+        (Codec.of(Limits(max_image_pixels=9999, max_message_pixels=10**6)), False, False),
+    ):
+        for images, is_taken in (([value], one), ([value, value], both)):
+            attempts = [lambda codec=codec, images=images: taken(list[Image.Image], images, codec)]
+            attempts += [lambda codec=codec, images=images: codec.decode({"a": images})] if type(value) is dict else []
+            for attempt in attempts:
+                if is_taken:
+                    attempt()
+                    attempt()  # each message has its own budget
+                    continue
+                said = "100 x 100 pixels, the limit is 9999" if not one else "more than .* together .max_message_pixels"
+                with pytest.raises(ValueError, match=said):
+                    attempt()
+
+
+def test_memory_is_known_before_an_image_is_decoded() -> None:
+    weights = {form: CODEC.image_weight([value]) for form, value in FORMS.items()}
+    assert all(10_000 <= weight <= 160_000 for weight in weights.values())
+    assert weights["text"] == weights["data: URL"]
+    assert CODEC.image_weight([{"a": FORMS["png"]}, FORMS["png"]]) == 2 * weights["png"]
+    assert CODEC.image_weight(["AAAA", 5, {"$type": "bytes", "data": "AAAA"}]) == 0
 
 
 def test_small_images_count_as_what_opening_them_costs() -> None:
@@ -219,11 +128,6 @@ def test_small_images_count_as_what_opening_them_costs() -> None:
     assert "together" in refusal([tiny] * 11, codec)
 
 
-def test_one_image_may_be_as_large_as_the_limit_for_images_says() -> None:
-    codec = Codec(max_image_pixels=10_000, max_message_pixels=5000)
-    assert codec.decode(sent(Image.new("L", (100, 100))))
-
-
 def test_parts_of_a_registered_type_count() -> None:
     class Pair:
         def __init__(self, left: Any, right: Any) -> None:
@@ -231,50 +135,13 @@ def test_parts_of_a_registered_type_count() -> None:
 
     codec = Codec(max_image_pixels=10_000, max_message_pixels=15_000)
     codec.register(Pair, "pair", encode=vars, decode=lambda parts: Pair(**parts))
-    image = sent(Image.new("L", (100, 100)))
-    pair = {"$type": "pair", "left": image, "right": None}
-    assert codec.rich_hint(Pair).decode(pair).left.size == (100, 100)  # type: ignore[union-attr]
-    assert "together" in refusal({**pair, "right": image}, codec)
+    pair = {"$type": "pair", "left": FORMS["png"], "right": None}
+    assert taken(Pair, pair, codec).left.size == (100, 100)
+    assert "together" in refusal({**pair, "right": FORMS["png"]}, codec)
 
 
-def test_inflated_text_counts_for_all_images_of_a_message() -> None:
-    codec = Codec(max_image_metadata=290_000)
-    packed = zlib.compress(bytes(100_000))
-    for kind, body in [
-        (b"zTXt", b"key\0\0" + packed),
-        (b"iTXt", b"key\0\1\0en\0Key\0" + packed),
-        (b"iCCP", b"name\0\0" + packed),
-        (b"iTXt", b"key\0\0\0en\0Key\0" + bytes(100_000)),
-        (b"tEXt", b"key\0" + b"a" * 100_000),
-        (b"eXIf", bytes(100_000)),
-        (b"teSt", bytes(100_000)),
-    ]:
-        image = tagged(png(chunk(kind, body)))
-        assert len(codec.decode([image, image])) == 2  # type: ignore[arg-type]
-        assert "more than 290000 bytes (max_image_metadata)" in refusal([image] * 3, codec)
-
-
-def test_broken_compressed_text_counts_as_what_it_may_have_been() -> None:
-    codec = Codec(max_image_metadata=300_000)
-    packed = bytearray(zlib.compress(bytes(2_000_000)))
-    packed[-6:] = b"broken"
-    assert "max_image_metadata" in refusal(tagged(png(chunk(b"zTXt", b"key\0\0" + bytes(packed)))), codec)
-
-
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        ("jpeg", file_of(Image.new("RGB", (9, 9)), "jpeg", comment=bytes(60_000))),
-        ("jpeg", file_of(Image.new("RGB", (9, 9)), "jpeg", exif=b"Exif\0\0" + bytes(60_000))),
-        ("jpeg", file_of(Image.new("RGB", (9, 9)), "jpeg", icc_profile=bytes(60_000))),
-        ("webp", file_of(Image.new("RGB", (9, 9)), "webp", icc_profile=bytes(60_000))),
-        ("webp", file_of(Image.new("RGB", (9, 9)), "webp", exif=bytes(60_000))),
-        ("gif", file_of(Image.new("L", (9, 9)), "gif", comment=bytes(60_000))),
-    ],
-)
-def test_metadata_of_every_format_counts(name: str, data: bytes) -> None:
-    assert Codec(max_image_metadata=200_000).decode(tagged(data, name))
-    assert "max_image_metadata" in refusal([tagged(data, name)] * 4, Codec(max_image_metadata=200_000))
+PACKED = zlib.compress(bytes(100_000))
+BLACK = Image.new("RGB", (9, 9))
 
 
 def with_exif_directory(entries: int, count: int) -> bytes:
@@ -286,26 +153,62 @@ def with_exif_directory(entries: int, count: int) -> bytes:
     return plain[:2] + b"\xff\xe1" + struct.pack(">H", 2 + len(exif)) + exif + plain[2:]
 
 
-def test_exif_values_that_lie_over_each_other_count_each() -> None:
-    assert Codec(max_image_metadata=100_000).decode(tagged(with_exif_directory(1, 10), "jpeg"))
-    assert "max_image_metadata" in refusal(
-        tagged(with_exif_directory(5000, 50_000), "jpeg"), Codec(max_image_metadata=10_000_000)
-    )
+@pytest.mark.parametrize(
+    ("name", "data", "limit"),
+    [
+        *(
+            ("png", png(chunk(kind, body)), 290_000)
+            for kind, body in (
+                (b"zTXt", b"key\0\0" + PACKED),
+                (b"iTXt", b"key\0\1\0en\0Key\0" + PACKED),
+                (b"iCCP", b"name\0\0" + PACKED),
+                (b"iTXt", b"key\0\0\0en\0Key\0" + bytes(100_000)),
+                (b"tEXt", b"key\0" + b"a" * 100_000),
+                (b"eXIf", bytes(100_000)),
+                (b"teSt", bytes(100_000)),
+            )
+        ),
+        ("jpeg", file_of(BLACK, "jpeg", comment=bytes(60_000)), 290_000),
+        ("jpeg", file_of(BLACK, "jpeg", exif=b"Exif\0\0" + bytes(60_000)), 170_000),
+        ("jpeg", file_of(BLACK, "jpeg", icc_profile=bytes(60_000)), 290_000),
+        ("webp", file_of(BLACK, "webp", icc_profile=bytes(60_000)), 170_000),
+        ("webp", file_of(BLACK, "webp", exif=bytes(60_000)), 170_000),
+        ("gif", file_of(BLACK, "gif", comment=bytes(60_000)), 170_000),
+    ],
+)
+def test_text_counts_inflated_for_all_images_of_a_message(name: str, data: bytes, limit: int) -> None:
+    codec = Codec.of(Limits(max_image_metadata=limit))
+    assert len(codec.decode([tagged(data, name)] * 2)) == 2  # type: ignore[arg-type]
+    assert f"more than {limit} bytes (max_image_metadata)" in refusal([tagged(data, name)] * 3, codec)
+    with pytest.raises(ValueError, match="max_image_metadata"):
+        taken(list[Image.Image], [encoded(data)] * 3, codec)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        png(chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(2_000_000))[:-6] + b"broken")),
+        png(chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(2_000_000)))),
+        with_exif_directory(5000, 50_000),
+    ],
+)
+def test_one_image_may_not_have_more_text_either(data: bytes) -> None:
+    assert CODEC.decode(tagged(with_exif_directory(1, 10), "jpeg"))
+    name = "png" if data.startswith(SIGNATURE) else "jpeg"
+    assert "max_image_metadata" in refusal(tagged(data, name), Codec(max_image_metadata=300_000))
 
 
 def test_scans_of_a_progressive_jpeg_cost_passes() -> None:
-    plain = file_of(GOOD, "jpeg", progressive=True)
-    scan = plain[plain.rindex(b"\xff\xda") : -2]
-    assert CODEC.decode(tagged(plain[:-2] + scan * 30 + b"\xff\xd9", "jpeg"))
-    assert "scans of 40 x 40 pixels" in refusal(tagged(plain[:-2] + scan * 100 + b"\xff\xd9", "jpeg"), CODEC)
-    # What stands behind the end of the image, as in the pictures of some phones, is no scan.
-    assert CODEC.decode(tagged(plain + scan * 100, "jpeg"))
-    # A large one may have as many as encoders write, and no more.
-    large = Codec(max_image_pixels=100_000, max_message_pixels=100_000)
-    image = file_of(Image.effect_noise((310, 310), 50), "jpeg", progressive=True)
-    scan = image[image.rindex(b"\xff\xda") : -2]
-    assert large.decode(tagged(image, "jpeg"))
-    assert "scans of 310 x 310" in refusal(tagged(image[:-2] + scan * 20 + b"\xff\xd9", "jpeg"), large)
+    small, large = GOOD, Image.effect_noise((310, 310), 50)
+    limits = Codec(max_image_pixels=100_000, max_message_pixels=100_000)
+    for image, codec, few, many in ((small, CODEC, 30, 100), (large, limits, 0, 20)):
+        data = file_of(image, "jpeg", progressive=True)
+        scan = data[data.rindex(b"\xff\xda") : -2]
+        assert codec.decode(tagged(data[:-2] + scan * few + b"\xff\xd9", "jpeg"))
+        # What stands behind the end of the image, as in the pictures of some phones, is no scan.
+        assert codec.decode(tagged(data + scan * many, "jpeg"))
+        said = refusal(tagged(data[:-2] + scan * many + b"\xff\xd9", "jpeg"), codec)
+        assert f"scans of {image.width} x {image.width} pixels" in said
 
 
 @pytest.mark.parametrize(
@@ -325,18 +228,81 @@ def test_files_of_many_tiny_parts_are_refused(name: str, data: bytes) -> None:
     assert "too many parts for its length" in refusal(tagged(data, name), CODEC)
 
 
-def test_only_the_first_picture_of_many_is_decoded() -> None:
-    frames = [Image.new("RGB", (64, 64), colour) for colour in ("red", "green", "blue")] * 20
-    codec = Codec(max_image_pixels=4096, max_message_pixels=4096)
-    for name in ("png", "webp", "gif", "mpo"):
-        data = file_of(frames[0], name, save_all=True, append_images=frames[1:])
-        assert codec.decode(tagged(data, "jpeg" if name == "mpo" else name))
+RAW_GOOD = {"$type": "image", "format": "raw", "mode": "RGB", "size": [2, 1], "data": "AAECAwQF"}
+
+
+def test_raw_pixels_as_on_the_wire_page() -> None:
+    assert sent(Image.frombytes("RGB", (2, 1), bytes(range(6))), RAW) == RAW_GOOD
+    numbers = Image.frombytes("I", (1, 1), struct.pack("<i", -2))
+    assert sent(numbers)["data"] == encoded(struct.pack("<i", -2))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"mode": mode} for mode in (None, 1, "", "rgb", "P", "PA", "BGR;15", "I;16N", ["RGB"])),
+        *({"mode": mode} for mode in ("L", "RGBA", "1", "F")),
+        *({"size": size} for size in (None, 2, "2", [2], [2, 1, 1], [2.0, 1], [True, 1], [-2, -1], [2, 2], [1, 1])),
+        *({"size": size} for size in ([2**40, 2**40], [0, 1], [10**400, 1], [0, 10**400], {"0": 2, "1": 1})),
+        *({"data": data} for data in (None, 5, "", "AAECAwQ", "AAECAwQ=", "AAECAw-F", "AAECAwQFAAEC")),
+        *({"format": name} for name in (None, 1, "", "RAW", "png", "bmp", ["raw"], "x" * 100_000)),
+        {"more": 1},
+    ],
+    ids=lambda change: repr(change)[:60],
+)
+def test_hostile_raw_images(change: dict[str, Any]) -> None:
+    refusals({**RAW_GOOD, **change})
+
+
+def test_images_that_cannot_be_read_cannot_be_sent() -> None:
+    cut = Image.open(io.BytesIO(file_of(GOOD, "png")[:-2000]))
+    with pytest.raises(EncodeError, match=r"could not be encoded.* - at `\$\[0\]`"):
+        CODEC.dumps([cut])
+
+
+def test_other_formats_are_not_opened() -> None:
+    data = {name: file_of(Image.new("RGB", (4, 4)), name) for name in ("bmp", "tiff", "ppm", "eps", "ico", "png")}
+    for name in ("bmp", "tiff", "ppm", "eps", "ico"):
+        with pytest.raises(ValueError, match="not png or jpeg or webp or gif"):
+            taken(Image.Image, encoded(data[name]))
+        for claimed in (name, "png", "jpeg", "webp", "gif"):
+            assert "not one of" in (said := refusal(tagged(data[name], claimed), CODEC)) or "is not" in said
+    assert "the file is not jpeg" in refusal(tagged(data["png"], "jpeg"), CODEC)
+
+
+Small = Annotated[Image.Image, MaxSide(4)]
+
+
+def check_only_value_errors(value: Any) -> None:
+    for attempt in (CODEC.decode, lambda value: taken(Small, value), CODEC.image_weight):
+        try:
+            assert isinstance(attempt(value), Image.Image | int | str)
+        except ValueError:
+            pass
+
+
+@pytest.mark.parametrize("name", ["png", "jpeg", "webp", "gif", *(["qoi"] if HAS_QOI else [])])
+def test_cut_and_damaged_files(name: str) -> None:
+    data = file_of(GOOD, name)
+    for length in {0, 1, 4, 8, 12, 16, 30, 33, 60, len(data) // 2, len(data) - 60}:
+        refusals(tagged(data[:length], name))
+    damage = np.random.default_rng(3)
+    for _ in range(100):
+        broken = bytearray(data)
+        for _ in range(damage.integers(1, 6)):
+            broken[damage.integers(0, min(len(broken), 200))] = damage.integers(0, 256)
+        check_only_value_errors(tagged(bytes(broken), name))
+
+
+MAGIC = [SIGNATURE, b"\xff\xd8\xff", b"GIF89a", b"RIFF\x40\x00\x00\x00WEBPVP8X", b"RIFF\x40\0\0\0WEBPVP8 ", b""]
 
 
 @settings(deadline=None, max_examples=example_count(200))
-@given(st.sampled_from(["png", "jpeg", "gif", "webp"]), st.binary(max_size=200), st.data())
-def test_files_of_any_structure_are_walked_through_to_an_end(name: str, rest: bytes, draw: Any) -> None:
+@given(st.sampled_from(["png", "jpeg", "gif", "webp"]), st.sampled_from(MAGIC), st.binary(max_size=200), st.data())
+def test_files_of_any_structure_are_walked_through_to_an_end(name: str, magic: bytes, rest: bytes, draw: Any) -> None:
     whole = file_of(Image.new("L", (8, 8)), name)
     at = draw.draw(st.integers(0, len(whole)))
     check_only_value_errors(tagged(whole[:at] + rest + whole[at:], name))
-    image_weight([tagged(whole[:at] + rest, name), {"$type": "image", "data": 5}], CODEC.image_limits)
+    check_only_value_errors(tagged(whole[:at] + rest, name))
+    check_only_value_errors(tagged(magic + rest, name))
+    check_only_value_errors(encoded(magic + rest))

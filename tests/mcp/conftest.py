@@ -23,9 +23,15 @@ META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextpr
 class Agent:
     """An agent that sends each message as a POST, over one connection."""
 
-    def __init__(self, connection: RawHttpConnection, path: str) -> None:
-        self.connection = connection
-        self.path = path
+    def __init__(self, port: int, path: str, opened: list[RawHttpConnection]) -> None:
+        self.port, self.path, self._opened = port, path, opened
+
+    async def another(self) -> Agent:
+        """Connect; gives an agent with a connection of its own."""
+        made = Agent(self.port, self.path, self._opened)
+        made.connection = RawHttpConnection(*await asyncio.open_connection("127.0.0.1", self.port, limit=2**26))
+        self._opened.append(made.connection)
+        return made
 
     async def post(self, message: Any, *lines: str) -> Answer:
         """Send a message with these headers."""
@@ -66,13 +72,13 @@ async def serve() -> AsyncIterator[Callable[[Server], Any]]:
 
     @asynccontextmanager
     async def served(server: Server, path: str = "/mcp") -> AsyncIterator[Agent]:
+        opened: list[RawHttpConnection] = []
         async with server.listening(port=0) as address:
-            host, _, port = address.rpartition("//")[2].rpartition(":")
-            reader, writer = await asyncio.open_connection(host, int(port), limit=2**26)
             try:
-                yield Agent(RawHttpConnection(reader, writer), path)
+                yield await Agent(int(address.rpartition(":")[2]), path, opened).another()
             finally:
-                writer.close()
+                for each in opened:
+                    each.writer.close()
 
     return served
 

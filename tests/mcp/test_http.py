@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import itertools
 import json
 import re
 import threading
@@ -24,7 +25,7 @@ from rpcstream import CallCancelled, CallNext, Context, Hub, Limits, MethodCall,
 from ..kit import until
 from ..kit.asgi import Driver
 from ..kit.http import post
-from .conftest import META, STATELESS, Agent, Serve, request
+from .conftest import META, STATELESS, Serve, request
 
 VERSION = f"MCP-Protocol-Version: {STATELESS}"
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
@@ -70,27 +71,42 @@ async def test_a_request_says_all_that_is_needed_to_answer_it(serve: Serve) -> N
         assert result["isError"] is False
 
 
-async def test_errors_of_a_tool_are_results_that_the_agent_sees(serve: Serve) -> None:
-    async with serve(make_server()) as agent:
-        for tool, arguments, text in [
-            ("fail", {}, "no luck"),
-            ("broken", {}, "Internal error"),
-            ("add", {"a": "x"}, "Invalid params: a: expected an integer"),
-            ("add", {"c": 1}, "Invalid params"),
-        ]:
-            result = await agent.call(tool, **arguments)
-            assert result["isError"] is True
-            assert "structuredContent" not in result
-            assert result["content"][0]["text"].startswith(text)
-            assert "secret" not in str(result)
+@pytest.mark.parametrize(
+    ("tool", "arguments", "text"),
+    [
+        ("fail", {}, "no luck"),
+        ("broken", {}, "Internal error"),
+        ("add", {"a": "x"}, "Invalid params: a: expected an integer"),
+        ("add", {"c": 1}, "Invalid params"),
+        ("blow", {"size": 60_000}, "Message too large"),  # as text and as structured content: twice
+    ],
+)
+async def test_errors_of_a_tool_are_results_that_the_agent_sees(
+    serve: Serve, tool: str, arguments: Any, text: str
+) -> None:
+    server = make_server(limits=Limits(max_message_size=65536))
+
+    @server
+    def blow(size: int) -> str:
+        return "x" * size
+
+    async with serve(server) as agent:
+        result = await agent.call(tool, **arguments)
+        assert result["isError"] is True
+        assert "structuredContent" not in result
+        assert result["content"][0]["text"].startswith(text)
+        assert "secret" not in str(result)
+        too_large = await agent.post(b"x" * 65537)
+        assert too_large.status == 413
+        # MCP has meanings of its own for the codes from -32099 to -32000.
+        assert b"-320" not in too_large.body
 
 
 async def test_what_is_no_tool_or_no_method_is_an_error_of_the_protocol(serve: Serve) -> None:
     async with serve(make_server()) as agent:
-        answer = await agent.ask("tools/call", name="rpc.stats", arguments={})
-        assert (answer.status, answer.json["error"]["code"]) == (400, -32602)
-        answer = await agent.ask("tools/call", name="add", arguments=[1])
-        assert (answer.status, answer.json["error"]["code"]) == (400, -32602)
+        for params in ({"name": "rpc.stats", "arguments": {}}, {"name": "add", "arguments": [1]}):
+            answer = await agent.ask("tools/call", **params)
+            assert (answer.status, answer.json["error"]["code"]) == (400, -32602)
         for method in ("resources/list", "initialize", "ping", "add", "rpc.discover"):
             answer = await agent.ask(method)
             assert (answer.status, answer.json["error"]["code"]) == (404, -32601)
@@ -124,14 +140,13 @@ async def test_headers_say_what_the_message_says(serve: Serve, headers: Any, nam
         assert answer.json["id"] == 1
 
 
-@pytest.mark.parametrize("key", META)
-@pytest.mark.parametrize("value", [None, 7, []])
-async def test_a_request_without_its_meta_is_refused(serve: Serve, key: str, value: Any) -> None:
-    meta = {name: other for name, other in {**META, key: value}.items() if other is not None}
-    message = {**request("tools/call"), "params": {"name": "add", "_meta": meta}}
+async def test_a_request_without_its_meta_is_refused(serve: Serve) -> None:
     async with serve(make_server()) as agent:
-        answer = await agent.post(message, *(f"{header}: {text}" for header, text in HEADERS.items()))
-        assert (answer.status, answer.json["error"]["code"] in (-32602, -32020)) == (400, True)
+        for key, value in itertools.product(META, (None, 7, [])):
+            meta = {name: other for name, other in {**META, key: value}.items() if other is not None}
+            message = {**request("tools/call"), "params": {"name": "add", "_meta": meta}}
+            answer = await agent.post(message, *(f"{header}: {text}" for header, text in HEADERS.items()))
+            assert (answer.status, answer.json["error"]["code"] in (-32602, -32020)) == (400, True)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -147,15 +162,18 @@ async def test_a_version_that_is_not_spoken_is_told_which_are(serve: Serve, is_o
 @pytest.mark.parametrize(
     ("body", "code"),
     [
+        *((each, -32600) for each in (b"[]", b"7", b'{"id":1,"method":"ping"}')),
         (b"{", -32700),
-        (b"[]", -32600),
-        (b"7", -32600),
-        (b'{"jsonrpc":"2.0","id":null,"method":"ping"}', -32600),
-        (b'{"jsonrpc":"2.0","id":1.5,"method":"ping"}', -32600),
-        (b'{"jsonrpc":"2.0","id":true,"method":"ping"}', -32600),
-        (b'{"id":1,"method":"ping"}', -32600),
-        (b'{"jsonrpc":"2.0","id":1,"method":7}', -32600),
-        (b'{"jsonrpc":"2.0","id":1,"method":"ping","params":' + b"[" * 500 + b"]" * 500 + b"}", -32600),
+        *(
+            (b'{"jsonrpc":"2.0",%b}' % each, -32600)
+            for each in (
+                b'"id":null,"method":"ping"',
+                b'"id":1.5,"method":"ping"',
+                b'"id":true,"method":"ping"',
+                b'"id":1,"method":7',
+                b'"id":1,"method":"ping","params":' + b"[" * 500 + b"]" * 500,
+            )
+        ),
     ],
 )
 async def test_what_is_no_message_is_400(serve: Serve, body: bytes, code: int) -> None:
@@ -175,19 +193,15 @@ async def test_foreign_hosts_and_origins_are_refused(serve: Serve) -> None:
         assert (await agent.ask("tools/list", "Origin: http://127.0.0.1")).status == 200
 
 
-async def test_only_post_is_answered_and_only_json(serve: Serve) -> None:
-    async with serve(make_server()) as agent:
+async def test_only_post_is_answered_and_only_json_and_pages_of_allowed_origins_may_send_the_headers(
+    serve: Serve,
+) -> None:
+    async with serve(make_server(origins=["https://example.org"])) as agent:
         for method in ("GET", "DELETE", "PUT"):
             answer = await agent.connection.ask(f"{method} /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
             assert (answer.status, answer.headers["allow"]) == (405, "POST")
-        refused = await agent.connection.ask(
-            post(b"{}", "Content-Type: text/plain", "Origin: http://127.0.0.1", target="/mcp", json=False)
-        )
-        assert refused.status == 415
-
-
-async def test_a_page_of_an_allowed_origin_may_send_the_headers(serve: Serve) -> None:
-    async with serve(make_server(origins=["https://example.org"])) as agent:
+        lines = ("Content-Type: text/plain", "Origin: http://127.0.0.1")
+        assert (await agent.connection.ask(post(b"{}", *lines, target="/mcp", json=False))).status == 415
         answer = await agent.connection.ask(
             b"OPTIONS /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: https://example.org\r\n"
             b"Access-Control-Request-Method: POST\r\n\r\n"
@@ -260,26 +274,13 @@ class Waiting:
                 raise
 
 
-async def test_a_call_ends_when_its_connection_is_closed(serve: Serve) -> None:
-    server = make_server()
-    waiting = Waiting(server)
-    async with serve(server) as agent:
-        body = orjson.dumps(request("tools/call", name="hold", arguments={}))
-        agent.connection.send(post(body, VERSION, "Mcp-Method: tools/call", "Mcp-Name: hold", target="/mcp"))
-        await until(lambda: waiting.begun == 1)
-        agent.connection.writer.close()
-        await until(lambda: waiting.cancelled == 1)
-
-
-async def test_a_client_with_a_session_cancels_by_another_post_and_no_other_one_can(serve: Serve) -> None:
+async def test_a_call_ends_with_its_connection_or_by_another_post_of_its_session(serve: Serve) -> None:
     server = make_server()
     waiting = Waiting(server)
     async with serve(server) as agent:
         lines = ("Mcp-Session-Id: mine", "MCP-Protocol-Version: 2025-11-25")
         call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "hold"}}
-        port = agent.connection.writer.get_extra_info("peername")[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        other = Agent(type(agent.connection)(reader, writer), "/mcp")
+        other = await agent.another()
         held = asyncio.ensure_future(agent.post(call, *lines))
         await until(lambda: waiting.begun == 1)
         cancel = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
@@ -291,7 +292,11 @@ async def test_a_client_with_a_session_cancels_by_another_post_and_no_other_one_
         assert (answer.status, answer.body) == (202, b""), "a call that was cancelled has no reply"
         assert waiting.cancelled == 1
         assert (await agent.call("add", a=1))["structuredContent"] == 2
-        writer.close()
+        body = orjson.dumps(request("tools/call", name="hold", arguments={}))
+        agent.connection.send(post(body, VERSION, "Mcp-Method: tools/call", "Mcp-Name: hold", target="/mcp"))
+        await until(lambda: waiting.begun == 2)
+        agent.connection.writer.close()
+        await until(lambda: waiting.cancelled == 2)
 
 
 async def test_a_call_that_no_client_has_cancelled_is_answered(serve: Serve) -> None:
@@ -312,14 +317,8 @@ async def test_a_call_that_no_client_has_cancelled_is_answered(serve: Serve) -> 
         task.cancel()
         await asyncio.sleep(60)
 
-    @server
-    async def waits_in_vain() -> None:
-        task = asyncio.ensure_future(asyncio.sleep(60))
-        asyncio.get_running_loop().call_soon(task.cancel)
-        await task
-
     async with serve(server) as agent:
-        for tool in ("raises", "raises_in_thread", "cancels_itself", "waits_in_vain"):
+        for tool in ("raises", "raises_in_thread", "cancels_itself"):
             assert (await agent.call(tool))["isError"] is True
             lines = ("Mcp-Session-Id: mine", "MCP-Protocol-Version: 2025-11-25")
             called = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": tool}}
@@ -362,32 +361,20 @@ async def test_the_trace_in_meta_is_continued(serve: Serve) -> None:
     provider.shutdown()
 
 
-async def test_a_handler_sees_the_meta_of_its_call(serve: Serve) -> None:
-    server = make_server()
-    seen: list[Any] = []
+async def test_a_handler_sees_the_meta_and_integers_beyond_64_bits(serve: Serve) -> None:
+    server, seen, big = make_server(), [], 10**30
 
     @server
-    def look(ctx: Context) -> None:
-        seen.append(ctx.metadata["_meta"])
-
-    async with serve(server) as agent:
-        await agent.call("look", meta={"example.com/user": "u"})
-    assert seen == [{**META, "example.com/user": "u"}]
-
-
-async def test_integers_beyond_64_bits_are_exact(serve: Serve) -> None:
-    server = make_server()
-
-    @server
-    def next_one(n: int) -> int:
+    def look(n: int, ctx: Context) -> int:
+        seen.append(ctx.metadata.get("_meta"))
         return n + 1
 
     async with serve(server) as agent:
-        big = 10**30
-        call = {"jsonrpc": "2.0", "id": big, "method": "tools/call"}
-        answer = await agent.post(
-            json.dumps({**call, "params": {"name": "next_one", "arguments": {"n": big}}}).encode()
-        )
+        await agent.call("look", meta={"example.com/user": "u"}, n=1)
+        assert seen == [{**META, "example.com/user": "u"}]
+        params = {"name": "look", "arguments": {"n": big}}
+        call = {"jsonrpc": "2.0", "id": big, "method": "tools/call", "params": params}
+        answer = await agent.post(json.dumps(call).encode())
         assert f'"id":{big}'.encode() in answer.body
         assert f'"text":"{big + 1}"'.encode() in answer.body
 
@@ -410,31 +397,6 @@ async def test_images_beyond_64_kib_go_in_and_out(serve: Serve) -> None:
     assert back.tobytes() == picture.rotate(180).tobytes()
 
 
-async def test_limits_hold(serve: Serve) -> None:
-    server = make_server(limits=Limits(max_message_size=65536))
-
-    @server
-    def blow(size: int) -> str:
-        return "x" * size
-
-    async with serve(server) as agent:
-        result = await agent.call("blow", size=60_000)  # as text and as structured content: twice
-        assert result["isError"]
-        assert "limit is 65536 bytes" in result["content"][0]["text"]
-        too_large = await agent.post(b"x" * 65537)
-        assert too_large.status == 413
-        # MCP has meanings of its own for the codes from -32099 to -32000.
-        assert b"-320" not in too_large.body
-
-
-async def test_calls_and_messages_go_over_one_connection_by_turns(serve: Serve) -> None:
-    async with serve(make_server()) as agent:
-        for _ in range(3):
-            answer = await agent.connection.ask(post(b'{"jsonrpc":"2.0","id":1,"method":"add","params":[1,2]}'))
-            assert answer.json.get("result") == 3, answer
-            assert (await agent.call("add", a=5))["structuredContent"] == 6
-
-
 async def test_another_path_and_none(serve: Serve) -> None:
     async with serve(make_server(mcp="/agents"), path="/agents") as agent:
         assert await agent.tools()
@@ -448,33 +410,22 @@ async def test_another_path_and_none(serve: Serve) -> None:
 
 
 async def test_it_is_served_in_an_asgi_server() -> None:
-    server = make_server()
-    call = request("tools/call", meta={"progressToken": 1}, name="work", arguments={"steps": 2})
-    headers = {
-        "content-type": "application/json",
-        "accept": "application/json, text/event-stream",
-        "mcp-protocol-version": STATELESS,
-        "mcp-method": "tools/call",
-        "mcp-name": "work",
-        "host": "localhost",
+    app = make_server().asgi()
+    body = orjson.dumps(request("tools/call", meta={"progressToken": 1}, name="work", arguments={"steps": 2}))
+    lines = {
+        **{"content-type": "application/json", "accept": "application/json, text/event-stream", "host": "localhost"},
+        **{"mcp-protocol-version": STATELESS, "mcp-method": "tools/call", "mcp-name": "work"},
+        "content-length": str(len(body)),
     }
-    for message, status, kind in [(call, 200, "text/event-stream"), ({**call, "method": "x"}, 400, "application/json")]:
-        body = orjson.dumps(message)
-        pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/mcp",
-            "http_version": "1.1",
-            "headers": [*pairs, (b"content-length", str(len(body)).encode())],
-        }
-        app = server.asgi()
+    for name, status, kind in [("work", 200, b"text/event-stream"), ("x", 400, b"application/json")]:
+        headers = [(key.encode(), value.encode()) for key, value in {**lines, "mcp-name": name}.items()]
         async with app.lifespan():
+            scope = {"type": "http", "method": "POST", "path": "/mcp", "http_version": "1.1", "headers": headers}
             driver = Driver(app, scope)
             driver.body(body)
             await asyncio.wait_for(driver.task, 20)
         assert driver.sent[0]["status"] == status
-        assert dict(driver.sent[0]["headers"])[b"content-type"] == kind.encode()
+        assert dict(driver.sent[0]["headers"])[b"content-type"] == kind
         text = b"".join(event.get("body", b"") for event in driver.sent)
         assert (b'"structuredContent":"done"' in text) is (status == 200)
 
@@ -505,27 +456,16 @@ async def test_middleware_and_metrics_see_calls_of_tools_as_calls_of_their_metho
     assert "tools/call" not in text
 
 
-async def test_a_hub_offers_its_own_methods(serve: Serve) -> None:
+async def test_a_hub_offers_its_own_methods_and_tools_may_come_and_go(serve: Serve) -> None:
     hub = Hub(mcp=True)
-
-    @hub
-    def twice(n: int) -> int:
-        return 2 * n
-
+    hub.add(lambda n: 2 * n, name="twice")
     async with serve(hub) as agent:
         assert [tool["name"] for tool in await agent.tools()] == ["twice"]
-        assert (await agent.call("twice", n=4))["structuredContent"] == 8
-
-
-async def test_tools_may_come_and_go_while_the_server_runs(serve: Serve) -> None:
-    server = make_server()
-    async with serve(server) as agent:
-        before = len(await agent.tools())
-        server.add(lambda: 7, name="seven")
-        assert len(await agent.tools()) == before + 1
-        assert (await agent.call("seven"))["structuredContent"] == 7
+        hub.add(lambda: 7, name="seven")
+        assert [tool["name"] for tool in await agent.tools()] == ["seven", "twice"]
+        assert json.loads((await agent.call("twice", n=4))["content"][0]["text"]) == 8
         with pytest.raises(RuntimeError, match="running already"):
-            server.take_agents_at(False)
+            hub.take_agents_at(False)
 
 
 async def test_too_many_calls_wait_and_are_refused_beyond_that(serve: Serve) -> None:
@@ -538,18 +478,12 @@ async def test_too_many_calls_wait_and_are_refused_beyond_that(serve: Serve) -> 
         return "done"
 
     async with serve(server) as agent:
-        port = agent.connection.writer.get_extra_info("peername")[1]
-        others = []
-        for _ in range(4):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            others.append(Agent(type(agent.connection)(reader, writer), "/mcp"))
+        others = [await agent.another() for _ in range(4)]
         calls = [asyncio.ensure_future(other.call("wait")) for other in others]
         done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED, timeout=20)
         refused = done.pop().result()
         go.set()
         results = [await call for call in calls]
-        for other in others:
-            other.connection.writer.close()
     assert refused["isError"]
     assert refused["content"][0]["text"].startswith("Server busy")
     assert "done" in [result.get("structuredContent") for result in results]

@@ -206,30 +206,29 @@ async def test_nested_lists_are_an_array_in_the_wanted_dtype(with_tool: Serve) -
             assert "w: the lists are no array" in result["content"][0]["text"]
 
 
-async def test_a_stream_of_arrays_is_given_as_lists(with_tool: Serve) -> None:
-    async def each(frames: AsyncIterator[NDArray[np.uint8]]) -> AsyncIterator[list[int]]:
+async def test_streams_and_further_arguments_are_given_as_lists(serve: Serve) -> None:
+    server = Server(mcp=True)
+
+    @server
+    async def shapes(frames: AsyncIterator[NDArray[np.uint8]]) -> AsyncIterator[list[int]]:
         async for frame in frames:
             yield list(frame.shape)
 
-    async with with_tool(each) as agent:
-        assert (await agent.call("tool", frames=[[[1, 2]], [[3, 4]]]))["structuredContent"] == [[1, 2], [1, 2]]
-
-
-async def test_further_positional_arguments_are_a_list(with_tool: Serve) -> None:
+    @server
     def total(unit: str, *numbers: float, by: int = 1) -> list[Any]:
         return [unit, *numbers]
 
-    async with with_tool(total) as agent:
-        [tool] = await agent.tools()
-        assert tool["inputSchema"]["properties"]["numbers"]["type"] == "array"
+    async with serve(server) as agent:
+        assert (await agent.call("shapes", frames=[[[1, 2]], [[3, 4]]]))["structuredContent"] == [[1, 2], [1, 2]]
+        assert (await agent.tools())[1]["inputSchema"]["properties"]["numbers"]["type"] == "array"
         for given, found in [
-            ({"unit": "m", "numbers": [1, 2]}, ["m", 1, 2]),
-            ({"unit": "m", "numbers": []}, ["m"]),
+            ({"unit": "m", "numbers": [1, 2]}, '["m",1.0,2.0]'),
+            ({"unit": "m", "numbers": []}, '["m"]'),
             ({"numbers": [1]}, "unit must be given"),
             ({"unit": "m", "numbers": 1}, "numbers must be an array"),
+            ({"unit": "m", "numbers": [1], "by": 2}, "numbers does not go with arguments behind it"),
         ]:
-            result = await agent.call("tool", **given)
-            assert found in (result.get("structuredContent"), None) or found in result["content"][0]["text"]
+            assert found in (await agent.call("total", **given))["content"][0]["text"]
 
 
 # -- results --------------------------------------------------------------------------------------------------------

@@ -276,7 +276,7 @@ async def test_only_equal_arrays_are_stacked_and_not_too_many_bytes() -> None:
         return names
 
     shapes = [(2, "f4"), (3, "f4"), (2, "f4"), (2, "f8"), (3, "f4"), *[(12 << 20, "u1")] * 3]
-    async with Batched(handler, offload=None) as batched:
+    async with Batched(handler, offload=None, max_size=len(shapes), max_wait=60) as batched:
         client = batched.client
         calls = [client.submit.it(np.zeros(shape, dtype), str(place)) for place, (shape, dtype) in enumerate(shapes)]
         assert await asyncio.gather(*calls) == [str(place) for place in range(len(shapes))]
@@ -474,6 +474,7 @@ async def test_nothing_is_said_of_failures_that_nobody_waits_for(
     await asyncio.sleep(0)
     assert complaints == []
     assert caplog.text.count("ValueError: too late\n") <= 1
+    assert "is run alone" not in caplog.text
 
 
 @in_fake_time

@@ -1,14 +1,12 @@
-"""Who may connect to NATS, what its users may do there, and who callers are for a server: against real servers."""
+"""Who may connect to NATS, what its users may do there, and who callers are for a server."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
-import ssl
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,156 +15,130 @@ import trustme
 
 pytest.importorskip("nats")
 
-
 from rpcstream import (
     AsyncClient,
     Client,
     ConnectFailed,
     Context,
-    InvalidRequest,
     MethodNotFound,
     NatsLogin,
     NotAuthenticated,
     NotPermitted,
     Server,
 )
-from rpcstream.nats.link import NatsLink
-from rpcstream.nats.options import NatsOptions
 from rpcstream.tls import client_context
 
-from ..kit import certificates, until
+from ..kit import UsualServer, certificates, until
 from ..kit.nats_accounts import Key, Operator
-from ..kit.nats_raw_client import RawClient
-from ..kit.nats_server import NatsServer
+from ..kit.nats_server import NatsServer, skip_without_program
 from ..kit.plain_nats import plain_client
+from .conftest import Clock
+from .service import ADD, Service, call_of, event_of, login, user
 
 pytestmark = pytest.mark.nats
 
 StartNats = Callable[..., NatsServer]
 
 
-def make_server(**options: Any) -> Server:
-    """A server with a method `add`, a method `whoami`, and one that calls back."""
-    server = Server(**options)
-
-    @server
-    def add(a: int, b: int) -> int:
-        return a + b
+def knowing(**options: Any) -> UsualServer:
+    """A usual server that says who its callers are, too."""
+    server = UsualServer(**options)
 
     @server
     def whoami(ctx: Context) -> Any:
         return ctx.identity
 
-    @server
-    async def count(upto: int) -> AsyncIterator[int]:
-        for number in range(upto):
-            yield number
-
     return server
 
 
-@asynccontextmanager
-async def serving(server: Server, nats: NatsServer, service: str = "vision", **options: Any) -> AsyncIterator[str]:
-    """Serve on NATS alone; gives the address for clients."""
-    url = f"{'nats+tls' if nats.url.startswith('tls') else 'nats'}://127.0.0.1:{nats.port}"
-    server.join_nats(url, service=service, only=True, **options)
-    async with server.listening() as address:
-        yield address
-
-
-async def connect(nats: NatsServer, login: NatsLogin | None = None, **options: Any) -> NatsLink:
-    return await NatsLink.connect(
-        NatsOptions(servers=(f"127.0.0.1:{nats.port}",), login=login or NatsLogin(), **options)
-    )
-
-
-async def failure_of(nats: NatsServer, login: NatsLogin | None = None, **options: Any) -> str:
+async def failure_of(service: Service, **options: Any) -> str:
     """The reason of an attempt to connect that fails for good."""
-    with pytest.raises(ConnectFailed) as failed:
-        await connect(nats, login, **options)
+    async with service.client(wait_for=60, **options) as client:
+        with pytest.raises(ConnectFailed) as failed:
+            await client.call("add", 1, 2)
     assert failed.value.is_permanent
     return failed.value.reason
 
 
+async def check_usual_calls(client: AsyncClient) -> None:
+    assert await client.add(1, 2) == 3
+    assert [item async for item in client.stream.count(3)] == [0, 1, 2]
+    async with client.batch() as batch:
+        results = [batch.add(number, number) for number in range(3)]
+    assert [each.result() for each in results] == [0, 2, 4]
+
+
 # -- logins -----------------------------------------------------------------------------------------------------------
 
-
-async def test_user_and_password_at_both_ends(start_nats: StartNats) -> None:
-    nats = start_nats(users=[{"user": "a", "password": "secret"}])
-    login = NatsLogin(user="a", password="secret")
-    async with serving(make_server(), nats, login=login) as address:
-        async with AsyncClient(address, nats=login) as client:
-            assert await client.add(1, 2) == 3
-        async with AsyncClient(address, nats=NatsLogin(user="a", password="wrong"), wait_for=60) as client:
-            with pytest.raises(ConnectFailed, match=r"does not accept this name and password \(user='a', password=\)"):
-                await client.add(1, 2)
-        async with AsyncClient(address) as client:
-            with pytest.raises(ConnectFailed, match="asks for a login: give creds=, nkey=, or user= and password="):
-                await client.add(1, 2)
-        with Client(address, nats=login) as blocking:
-            assert await asyncio.to_thread(blocking.add, 2, 2) == 4
-    wrong = make_server()
-    wrong.join_nats(nats.url, service="vision", login=NatsLogin(user="b", password="x"))
-    with pytest.raises(ConnectFailed, match="does not accept this name and password") as failed:
-        await wrong.start()
-    assert failed.value.is_permanent
-    assert "secret" not in repr(login)
+#: What `NatsServer` is started with, a login that it knows, and others with the reason why they do not do.
+Login = tuple[dict[str, Any], NatsLogin, list[tuple[NatsLogin, str]]]
 
 
-async def test_a_token_of_nats(start_nats: StartNats) -> None:
-    nats = start_nats(config={"authorization": {"token": "sesame"}})
-    async with (
-        serving(make_server(), nats, login=NatsLogin(user="sesame")) as address,
-        AsyncClient(address, nats=NatsLogin(user="sesame")) as client,
-    ):
-        assert await client.add(1, 2) == 3
-    assert "does not accept this token (user= without password=)" in await failure_of(nats, NatsLogin(user="open"))
+def password_login(folder: Path) -> Login:
+    wrong = "does not accept this name and password (user='a', password=)"
+    asks = "asks for a login: give creds=, nkey=, or user= and password="
+    known = NatsLogin(user="a", password="secret")
+    users = [{"user": "a", "password": "secret"}]
+    return {"users": users}, known, [(NatsLogin(user="a", password="hidden"), wrong), (NatsLogin(), asks)]
 
 
-async def test_credentials_files_at_both_ends(start_nats: StartNats, tmp_path: Path) -> None:
+def token_login(folder: Path) -> Login:
+    wrong = "does not accept this token (user= without password=)"
+    config = {"authorization": {"token": "secret"}}
+    return {"config": config}, NatsLogin(user="secret"), [(NatsLogin(user="hidden"), wrong)]
+
+
+def credentials_login(folder: Path) -> Login:
     operator = Operator()
     account = operator.account("vision")
-    nats = start_nats(operator=operator)
-    creds = tmp_path / "vision.creds"
-    creds.write_text(account.user("vision"))
-    async with (
-        serving(make_server(), nats, login=NatsLogin(creds=creds)) as address,
-        AsyncClient(address, nats=NatsLogin(creds=str(creds))) as client,
-    ):
+    files = {
+        "known": (account.user("vision"), ""),
+        "late": (account.user("late", expires=time.time() - 60), "does not accept these credentials (creds={!r})"),
+        "stranger": (Operator().account("vision").user("stranger"), "does not accept these credentials"),
+        "cut": ("-----BEGIN NATS USER JWT-----\n", "creds= has no JWT of a user in it: {!r}"),
+    }
+    return {"operator": operator}, *file_logins(folder, "creds", files)
+
+
+def key_login(folder: Path) -> Login:
+    known, other = Key("U"), Key("U")
+    files = {
+        "known": (known.seed + "\n", ""),
+        "other": (other.seed, "the NATS server has no user with this key (nkey={!r})"),
+        "hello": ("hidden", "nkey= has no seed of a user's key (SU...) in it"),
+        "cut": (known.seed[:20], "nkey= has a seed in it that is none"),
+    }
+    return {"users": [{"nkey": known.public}]}, *file_logins(folder, "nkey", files)
+
+
+def file_logins(folder: Path, kind: str, files: dict[str, tuple[str, str]]) -> tuple[NatsLogin, Any]:
+    logins = []
+    for name, (content, why) in files.items():
+        (folder / name).write_text(content)
+        logins.append((NatsLogin(**{kind: folder / name}), why.format(str(folder / name))))
+    missing = str(folder / "none")
+    logins.append((NatsLogin(**{kind: missing}), f"{kind}= cannot be read: No such file or directory: {missing!r}"))
+    return logins[0][0], logins[1:]
+
+
+@pytest.mark.parametrize("make", [password_login, token_login, credentials_login, key_login])
+async def test_a_login_at_both_ends(start_nats: StartNats, tmp_path: Path, make: Callable[[Path], Login]) -> None:
+    options, known, others = make(tmp_path)
+    service = Service(start_nats(**options))
+    async with service.serving(login=known), service.client(nats=known) as client:
         assert await client.add(1, 2) == 3
-
-    creds.write_text(account.user("late", expires=time.time() - 60))
-    assert f"does not accept these credentials (creds={str(creds)!r})" in await failure_of(nats, NatsLogin(creds=creds))
-    creds.write_text(Operator().account("vision").user("stranger"))
-    assert "does not accept these credentials" in await failure_of(nats, NatsLogin(creds=creds))
-    creds.write_text("-----BEGIN NATS USER JWT-----\n")
-    assert await failure_of(nats, NatsLogin(creds=creds)) == f"creds= has no JWT of a user in it: {str(creds)!r}"
-    missing = str(tmp_path / "none")
-    assert await failure_of(nats, NatsLogin(creds=missing)) == (
-        f"creds= cannot be read: No such file or directory: {missing!r}"
-    )
-
-
-async def test_nkeys_at_both_ends(start_nats: StartNats, tmp_path: Path) -> None:
-    key, other = Key("U"), Key("U")
-    nats = start_nats(users=[{"nkey": key.public}])
-    file = tmp_path / "vision.nk"
-    file.write_text(key.seed + "\n")
-    async with (
-        serving(make_server(), nats, login=NatsLogin(nkey=file)) as address,
-        AsyncClient(address, nats=NatsLogin(nkey=file)) as client,
-    ):
-        assert await client.add(1, 2) == 3
-    file.write_text(other.seed)
-    assert await failure_of(nats, NatsLogin(nkey=file)) == (
-        f"the NATS server has no user with this key (nkey={str(file)!r})"
-    )
-    file.write_text("hello")
-    assert "nkey= has no seed of a user's key (SU...) in it" in await failure_of(nats, NatsLogin(nkey=file))
-    file.write_text(key.seed[:20])
-    reason = await failure_of(nats, NatsLogin(nkey=file))
-    assert reason.startswith("nkey= has a seed in it that is none")
-    assert key.seed[:20] not in reason
+        with Client(service.address, nats=known) as blocking:
+            assert await asyncio.to_thread(blocking.add, 2, 2) == 4
+    for other, why in others:
+        reason = await failure_of(service, nats=other)
+        assert why in reason
+        secrets = {"hidden", *(Path(file).read_text() for file in tmp_path.glob("cut"))}
+        assert not [text for text in secrets if text in reason]
+        with pytest.raises(ConnectFailed, match=re.escape(why)) as failed:
+            async with service.serving(login=other):
+                pass
+        assert failed.value.is_permanent
+    assert known.password is None or known.password not in repr(known)
 
 
 def test_a_login_has_one_way() -> None:
@@ -181,63 +153,23 @@ def test_a_login_has_one_way() -> None:
         Client("127.0.0.1:1", nats=NatsLogin(user="a"))
 
 
-# -- TLS --------------------------------------------------------------------------------------------------------------
-
-
-async def test_tls_with_an_authority_of_ones_own_at_both_ends(start_nats: StartNats) -> None:
-    nats = start_nats(tls=True)
-    trusted = client_context(ca=certificates.authority())
-    async with serving(make_server(), nats, tls=trusted) as address:
-        assert address == f"nats+tls://127.0.0.1:{nats.port}/vision"
-        async with AsyncClient(address, ca=certificates.authority()) as client:
-            assert await client.add(1, 2) == 3
-        async with AsyncClient(address) as client:
-            with pytest.raises(
-                ConnectFailed, match=r"certificate of the NATS server is not to be trusted: .*ca="
-            ) as no:
-                await client.add(1, 2)
-            assert no.value.is_permanent
-    assert "not to be trusted" in await failure_of(nats)  # nats://, and the server asks for TLS
-
-
-async def test_clients_show_certificates(start_nats: StartNats, tmp_path: Path) -> None:
+async def test_tls_with_an_authority_and_certificates_of_clients(start_nats: StartNats, tmp_path: Path) -> None:
     mine, other = trustme.CA(), trustme.CA()
     mine.cert_pem.write_to_path(tmp_path / "clients.pem")
     for name, authority in (("good", mine), ("bad", other)):
         authority.issue_cert("client@example.org").private_key_and_cert_chain_pem.write_to_path(tmp_path / name)
-    nats = start_nats(tls=True, config={"tls": {"verify": True, "ca_file": str(tmp_path / "clients.pem")}})
-
-    def context(name: str) -> ssl.SSLContext:
-        return client_context(ca=certificates.authority(), certificate=tmp_path / name)
-
-    async with (
-        serving(make_server(), nats, tls=context("good")) as address,
-        AsyncClient(address, ca=certificates.authority(), certificate=tmp_path / "good") as client,
-    ):
-        assert await client.add(1, 2) == 3
+    ca = certificates.authority()
+    plain = Service(start_nats(tls=True))
+    checked = Service(start_nats(tls=True, config={"tls": {"verify": True, "ca_file": str(tmp_path / "clients.pem")}}))
+    for service, own in ((plain, {}), (checked, {"certificate": tmp_path / "good"})):
+        async with service.serving(tls=client_context(ca=ca, **own)), service.client(ca=ca, **own) as client:
+            assert await client.add(1, 2) == 3
+    assert "certificate of the NATS server is not to be trusted: " in await failure_of(plain)
+    plain.address = plain.address.replace("nats+tls", "nats")  # the server asks for TLS all the same
+    assert "not to be trusted" in await failure_of(plain)
     for _ in range(3):  # what the server says of the reason is lost now and then
-        reason = await failure_of(nats, is_secure=True, tls=client_context(ca=certificates.authority()))
-        assert "asks for a certificate of the client" in reason
-        assert "certificate=" in await failure_of(nats, is_secure=True, tls=context("bad"))
-
-
-async def test_no_login_is_sent_without_the_tls_that_was_asked_for(tmp_path: Path) -> None:
-    seen = bytearray()
-
-    async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"x","max_payload":1048576,"auth_required":true,"headers":true}\r\n')
-        seen.extend(await reader.read(-1))
-        writer.close()
-
-    server = await asyncio.start_server(pretend, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    login = NatsLogin(user="a", password="secret")
-    with pytest.raises(ConnectFailed, match=r"has no TLS: begin the address with nats://") as failed:
-        await NatsLink.connect(NatsOptions(servers=(f"127.0.0.1:{port}",), login=login, is_secure=True))
-    assert failed.value.is_permanent
-    server.close()
-    await server.wait_closed()
-    assert not seen
+        assert "asks for a certificate of the client" in await failure_of(checked, ca=ca)
+        assert "certificate=" in await failure_of(checked, ca=ca, certificate=tmp_path / "bad")
 
 
 # -- permissions ------------------------------------------------------------------------------------------------------
@@ -262,7 +194,7 @@ def permissions_of(who: str) -> Permissions:
 INSTANCE, CALLER = permissions_of("an instance"), permissions_of("a caller")
 
 
-def both(*users: Permissions) -> Permissions:
+def together(*users: Permissions) -> Permissions:
     """What users may together; what one of them is allowed is not denied."""
     merged: Permissions = {}
     for way in ("publish", "subscribe"):
@@ -276,10 +208,6 @@ def only(publish: list[str], subscribe: list[str]) -> Permissions:
     return {"publish": {"allow": publish}, "subscribe": {"allow": subscribe}}
 
 
-def user(name: str, permissions: Permissions) -> dict[str, Any]:
-    return {"user": name, "password": "p", "permissions": permissions}
-
-
 def configuration(beginning: str) -> str:
     """The example of a configuration on the page that begins so; every password in it is "p"."""
     example = re.search(rf"^```text\n({beginning}: {{\n.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
@@ -287,38 +215,30 @@ def configuration(beginning: str) -> str:
     return "".join(f"{name}: p\n" for name in sorted(set(re.findall(r"password: \$([A-Z]+)", example[1])))) + example[1]
 
 
-def login(name: str, **more: Any) -> NatsLogin:
-    return NatsLogin(user=name, password="p", **more)
+def vision(nats: NatsServer) -> Service:
+    """The service of the page."""
+    return Service(nats, "vision")
 
 
 async def test_the_minimal_permissions_suffice(start_nats: StartNats) -> None:
-    nats = start_nats(users=[user("instance", INSTANCE), user("caller", CALLER)])
-    async with (
-        serving(make_server(), nats, login=login("instance")) as address,
-        AsyncClient(address, nats=login("caller")) as client,
-    ):
-        assert await client.add(1, 2) == 3
-        assert [item async for item in client.stream.count(3)] == [0, 1, 2]
-        async with client.batch() as batch:
-            results = [batch.add(number, number) for number in range(3)]
-        assert [each.result() for each in results] == [0, 2, 4]
+    service = vision(start_nats(users=[user("instance", INSTANCE), user("caller", CALLER)]))
+    async with service.serving(login=login("instance")), service.client(nats=login("caller")) as client:
+        await check_usual_calls(client)
         with pytest.raises(MethodNotFound):
             await client.nothing()
-    assert "Violation" not in nats.log()
+    assert "Violation" not in service.nats.log()
 
 
 async def test_the_permissions_for_events_and_last_values_suffice(start_nats: StartNats) -> None:
-    instance = both(INSTANCE, permissions_of("an instance, for last values"))
-    subscriber = both(CALLER, permissions_of("a subscriber"))
-    publisher = both(subscriber, permissions_of("a publisher of events"), permissions_of("a publisher of last values"))
-    users = [user("instance", instance), user("subscriber", subscriber), user("publisher", publisher)]
-    nats = start_nats(jetstream=True, users=users)
-    server = make_server()
-    own = login("instance", inbox_prefix="_INBOX_vision")
+    instance = together(INSTANCE, permissions_of("an instance, for last values"))
+    subscriber = together(CALLER, permissions_of("a subscriber"))
+    publisher = [permissions_of(f"a publisher of {what}") for what in ("events", "last values")]
+    users = {"instance": instance, "subscriber": subscriber, "publisher": together(subscriber, *publisher)}
+    service = vision(start_nats(jetstream=True, users=[user(*each) for each in users.items()]))
     async with (
-        serving(server, nats, login=own) as address,
-        AsyncClient(address, nats=login("subscriber")) as reader,
-        AsyncClient(address, nats=login("publisher")) as writer,
+        service.serving(login=login("instance", inbox_prefix="_INBOX_vision")) as server,
+        service.client(nats=login("subscriber")) as reader,
+        service.client(nats=login("publisher")) as writer,
     ):
         async with reader.subscribe("ticks.*") as ticks:
             server.publish("ticks.a", 1, retain=True)
@@ -329,110 +249,69 @@ async def test_the_permissions_for_events_and_last_values_suffice(start_nats: St
             assert await anext(ticks) == 3
         async with reader.subscribe("ticks.c") as kept:
             assert await anext(kept) == 3
-        assert "Violation" not in nats.log()
+        assert "Violation" not in service.nats.log()
         with pytest.raises(NotPermitted, match=r"\$KV\.rpc_vision_last\.ticks\.d"):
             await reader.publish("ticks.d", 4, retain=True)
 
 
-async def test_the_configuration_of_the_page(start_nats: StartNats) -> None:
-    """Its users can all that they need; a caller cannot publish an event, as itself or by a reply subject."""
-    nats = start_nats(text=configuration("authorization"))
-    server = make_server()
+@pytest.mark.parametrize(
+    ("beginning", "caller", "forger"), [("authorization", "caller", "caller"), ("accounts", "ada", "bob")]
+)
+async def test_the_configurations_of_the_page(start_nats: StartNats, beginning: str, caller: str, forger: str) -> None:
+    """Their users can all that they need; a caller cannot publish an event, as itself or by a reply subject."""
+    service = vision(start_nats(text=configuration(beginning)))
+    has_accounts = beginning == "accounts"
+    server = knowing(authenticate=by_nats) if has_accounts else knowing()
     async with (
-        serving(server, nats, login=login("vision")) as address,
-        AsyncClient(address, nats=login("caller")) as client,
-        plain_client(nats.url_with("caller", "p")) as plain,
-        plain_client(nats.url_with("vision", "p")) as victim,
+        service.serving(server, login=login("vision"), trust_identity=has_accounts),
+        service.client(nats=login(caller)) as client,
+        plain_client(service.nats.url_with(forger, "p")) as plain,
+        service.raw(f"{service.event}>", user="vision") as victim,
     ):
-        assert await client.add(1, 2) == 3
-        assert [item async for item in client.stream.count(3)] == [0, 1, 2]
-        async with client.batch() as batch:
-            results = [batch.add(number, number) for number in range(3)]
-        assert [each.result() for each in results] == [0, 2, 4]
-        assert "Violation" not in nats.log()
-
-        heard = await victim.subscribe("rpc.vision.$event.>")
-        await victim.flush()
-        with pytest.raises(NotPermitted, match=r"rpc\.vision\.\$event\.ticks"):
-            await client.publish("ticks", 1)
-        event = json.dumps({"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "ticks", "value": 1}}).encode()
-        await plain.publish("rpc.vision.$event.ticks", event)
-        await plain.publish("rpc.vision.add", event, reply="rpc.vision.$event.ticks")
+        if has_accounts:  # one message for each answer passes between accounts
+            assert await client.whoami() == "WEB/ada"
+            assert "whoami" in [method["name"] for method in (await client.call("rpc.discover"))["methods"]]
+            async with client.batch() as batch:
+                results = [batch.add(number, number) for number in range(3)]
+            assert [each.result() for each in results] == [0, 2, 4]
+        else:
+            await check_usual_calls(client)
+            assert "Violation" not in service.nats.log()
+            with pytest.raises(NotPermitted, match=r"rpc\.vision\.\$event\.ticks"):
+                await client.publish("ticks", 1)
+        await plain.publish(f"{service.event}ticks", event_of("ticks", 1))
+        await plain.publish(f"{service.root}add", event_of("ticks", 1), reply=f"{service.event}ticks")
         await plain.flush()
         server.publish("ticks", 2)
-        assert json.loads((await heard.next_msg(20)).data)["params"]["value"] == 2
-
-
-async def test_the_accounts_of_the_page(start_nats: StartNats) -> None:
-    """Users of the account that imports the service may call; they cannot publish an event of the service."""
-    nats = start_nats(text=configuration("accounts"))
-    server = make_server(authenticate=by_nats)
-    async with (
-        serving(server, nats, login=login("vision"), trust_identity=True) as address,
-        AsyncClient(address, nats=login("ada")) as client,
-        plain_client(nats.url_with("bob", "p")) as plain,
-        plain_client(nats.url_with("vision", "p")) as victim,
-    ):
-        assert await client.whoami() == "WEB/ada"
-        assert {"add", "whoami"} <= {method["name"] for method in (await client.call("rpc.discover"))["methods"]}
-        async with client.batch() as batch:
-            results = [batch.add(number, number) for number in range(3)]
-        assert [each.result() for each in results] == [0, 2, 4]
-
-        heard = await victim.subscribe("rpc.vision.$event.>")
-        await victim.flush()
-        event = json.dumps({"jsonrpc": "2.0", "method": "$/event", "params": {"topic": "ticks", "value": 1}}).encode()
-        await plain.publish("rpc.vision.$event.ticks", event)
-        await plain.flush()
-        server.publish("ticks", 2)
-        assert json.loads((await heard.next_msg(20)).data)["params"]["value"] == 2
+        assert (await victim.next()).json["params"]["value"] == 2
 
 
 async def test_private_inboxes(start_nats: StartNats) -> None:
     alice = {**CALLER, "subscribe": {"allow": ["_INBOX_alice.>"]}}
     instance = {**INSTANCE, "publish": {"allow": ["_INBOX_alice.>"]}}
-    nats = start_nats(users=[user("instance", instance), user("alice", alice)])
-    async with serving(make_server(), nats, login=login("instance")) as address:
-        async with AsyncClient(address, nats=login("alice", inbox_prefix="_INBOX_alice")) as client:
-            assert await client.add(1, 2) == 3
-            assert [item async for item in client.stream.count(3)] == [0, 1, 2]
-        async with AsyncClient(address, nats=login("alice")) as client:
-            with pytest.raises(ConnectFailed, match=r"does not permit this login to subscribe to '_INBOX\.") as failed:
-                await client.add(1, 2)
-            assert failed.value.is_permanent
-            assert "inbox_prefix=" in failed.value.reason
+    service = vision(start_nats(users=[user("instance", instance), user("alice", alice)]))
+    async with service.serving(login=login("instance")):
+        async with service.client(nats=login("alice", inbox_prefix="_INBOX_alice")) as client:
+            await check_usual_calls(client)
+        reason = await failure_of(service, nats=login("alice"))
+    assert "does not permit this login to subscribe to '_INBOX." in reason
+    assert "inbox_prefix=" in reason
 
 
 async def test_a_method_that_nats_does_not_permit_fails_at_once(start_nats: StartNats) -> None:
-    limited = only(
-        ["rpc.vision.add", "rpc.vision.count", "rpc.vision.$inquiry", "rpc.vision.$instance.*.*"], ["_INBOX.>"]
-    )
-    nats = start_nats(users=[user("instance", INSTANCE), user("caller", limited)])
-    async with (
-        serving(make_server(), nats, login=login("instance")) as address,
-        AsyncClient(address, nats=login("caller"), timeout=None) as client,
-    ):
+    limited = only([f"rpc.vision.{name}" for name in ("add", "count", "$inquiry", "$instance.*.*")], ["_INBOX.>"])
+    service = vision(start_nats(users=[user("instance", INSTANCE), user("caller", limited)]))
+    async with service.serving(login=login("instance")), service.client(nats=login("caller"), timeout=None) as client:
         assert await client.add(1, 2) == 3
         assert [item async for item in client.stream.count(3)] == [0, 1, 2]
-        with pytest.raises(NotPermitted, match=r"rpc\.vision\.whoami"):
-            await client.whoami()
+        with pytest.raises(NotPermitted, match=r"rpc\.vision\.echo"):
+            await client.echo(1)
         async with client.batch() as batch:
-            results = [batch.add(1, 2), batch.whoami()]
+            results = [batch.add(1, 2), batch.echo(1)]
         for result in results:
             with pytest.raises(NotPermitted, match=r"rpc\.vision\.\$batch"):
                 result.result()
         assert await client.add(2, 2) == 4
-
-
-async def test_a_permitted_subject_calls_no_other_method(start_nats: StartNats) -> None:
-    nats = start_nats(users=[user("instance", INSTANCE), user("caller", CALLER)])
-    async with (
-        serving(make_server(), nats, login=login("instance")),
-        plain_client(nats.url_with("caller", "p")) as caller,
-    ):
-        message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "whoami"}).encode()
-        answer = json.loads((await caller.request("rpc.vision.add", message, timeout=20)).data)
-        assert answer["error"]["code"] == InvalidRequest.CODE
 
 
 @pytest.mark.parametrize(
@@ -442,58 +321,45 @@ async def test_an_instance_publishes_nothing_for_callers_but_to_inboxes(
     start_nats: StartNats, reply: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A caller could else have the instance publish where it may, and the caller may not."""
-    nats = start_nats(users=[{"user": "all", "password": "p"}, user("caller", CALLER)])
+    service = vision(start_nats(users=[user("all"), user("caller", CALLER)]))
     async with (
-        serving(make_server(), nats, login=login("all")),
-        plain_client(nats.url_with("caller", "p")) as caller,
-        plain_client(nats.url_with("all", "p")) as victim,
+        service.serving(login=login("all")),
+        plain_client(service.nats.url_with("caller", "p")) as caller,
+        service.raw(reply, user="all") as victim,
     ):
-        seen = await victim.subscribe(reply)
+        for subject, message in (("add", ADD), ("add", b"no JSON"), ("$batch", b"[]"), ("$inquiry", b"[1]")):
+            await caller.publish(service.root + subject, message, reply=reply)
+        assert json.loads((await caller.request(f"{service.root}add", ADD, timeout=20)).data)["result"] == 3
+        victim.publish("$SRV.PING", b"", reply)
+        async with plain_client(service.nats.url_with("all", "p")) as plain:
+            await plain.request("$SRV.PING", b"", timeout=20)
         await victim.flush()
-        call = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "add", "params": [1, 2]}).encode()
-        for subject, message in (("add", call), ("add", b"no JSON"), ("$batch", b"[]"), ("$inquiry", b"[1]")):
-            await caller.publish(f"rpc.vision.{subject}", message, reply=reply)
-        assert json.loads((await caller.request("rpc.vision.add", call, timeout=20)).data)["result"] == 3
-        await victim.publish("$SRV.PING", b"", reply=reply)
-        await victim.request("$SRV.PING", b"", timeout=20)
-        assert seen.pending_msgs == 0
+        assert victim.messages.empty()
         assert f"wants its answer at {reply}" in caplog.text
 
 
-@pytest.mark.parametrize("missing", ["rpc.vision.>", "$SRV.>"])
-async def test_an_instance_without_a_permission(
-    start_nats: StartNats, missing: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    few = {
-        **INSTANCE,
-        "subscribe": {"allow": [subject for subject in INSTANCE["subscribe"]["allow"] if subject != missing]},
-    }
-    nats = start_nats(users=[user("instance", few), user("caller", CALLER)])
-    server = make_server()
-    if missing != "$SRV.>":
-        server.join_nats(nats.url, service="vision", login=login("instance"), only=True)
-        with pytest.raises(ConnectFailed, match=r"not permit this login to subscribe to 'rpc\.vision\.") as failed:
-            await server.start()
-        assert failed.value.is_permanent
-        return
-    async with serving(server, nats, login=login("instance")) as address:  # it is of use without these
-        async with AsyncClient(address, nats=login("caller")) as client:
-            assert await client.add(1, 2) == 3
+async def test_an_instance_without_a_permission(start_nats: StartNats, caplog: pytest.LogCaptureFixture) -> None:
+    few = [user(name, {**INSTANCE, "subscribe": {"allow": [it]}}) for name, it in (("a", "$SRV.>"), ("b", "rpc.>"))]
+    service = vision(start_nats(users=[*few, user("caller", CALLER)]))
+    with pytest.raises(ConnectFailed, match=r"not permit this login to subscribe to 'rpc\.vision\.") as failed:
+        async with service.serving(login=login("a")):
+            pass
+    assert failed.value.is_permanent
+    # It is of use without the services API.
+    async with service.serving(login=login("b")), service.client(nats=login("caller")) as client:
+        assert await client.add(1, 2) == 3
         await until(lambda: "NATS does not permit this login the subscription to $SRV.PING" in caplog.text)
 
 
 # -- tokens of a server -----------------------------------------------------------------------------------------------
 
 
-async def test_a_token_stands_in_a_header(shared_nats: NatsServer) -> None:
-    async with serving(make_server(token="sesame"), shared_nats, "tokens") as address:
-        async with AsyncClient(address, token="sesame") as client:
+async def test_a_token_stands_in_a_header(service: Service) -> None:
+    async with service.serving(knowing(token="sesame")):
+        async with service.client(token="sesame") as client:
             assert await client.whoami() == "token"
-            assert [item async for item in client.stream.count(3)] == [0, 1, 2]
-            async with client.batch() as batch:
-                results = [batch.add(number, number) for number in range(3)]
-            assert [each.result() for each in results] == [0, 2, 4]
-        async with AsyncClient(address, token="wrong") as client:
+            await check_usual_calls(client)
+        async with service.client(token="wrong") as client:
             with pytest.raises(NotAuthenticated, match="token"):
                 await client.add(1, 2)
             async with client.batch() as batch:
@@ -501,39 +367,28 @@ async def test_a_token_stands_in_a_header(shared_nats: NatsServer) -> None:
             for result in results:
                 with pytest.raises(NotAuthenticated):
                     result.result()
-        async with AsyncClient(address) as client:
-            with pytest.raises(NotAuthenticated):
-                await client.add(1, 2)
-            with pytest.raises(NotAuthenticated, match="for connections"):
-                await client.request("rpc.authenticate", {"token": "sesame"})
-            with pytest.raises(NotAuthenticated):
-                await client.add(1, 2)
+        async with service.client() as client:
+            for _ in range(2):
+                with pytest.raises(NotAuthenticated):
+                    await client.add(1, 2)
+                with pytest.raises(NotAuthenticated, match="for connections"):
+                    await client.request("rpc.authenticate", {"token": "sesame"})
 
 
-async def test_the_inbox_of_another_caller_is_no_identity(shared_nats: NatsServer) -> None:
+async def test_the_inbox_of_another_caller_is_no_identity(service: Service) -> None:
     """Who writes another one's inbox into a message is not taken for it, although sessions are found by inboxes."""
     tokens = {"a": "alice", "m": "mallory"}
-    server = make_server(authenticate=lambda shown: tokens.get(shown.token))
-    async with serving(server, shared_nats, "forged"), plain_client(shared_nats.url) as plain:
-        inbox = f"{plain.new_inbox()}.rpcstream"
-        answers = await plain.subscribe(f"{inbox}.*")
-
-        async def ask(number: int, token: str | None) -> Any:
-            message = json.dumps({"jsonrpc": "2.0", "id": number, "method": "whoami"}).encode()
-            headers = {"Authorization": f"Bearer {token}"} if token is not None else None
-            await plain.publish("rpc.forged.whoami", message, reply=f"{inbox}.{number}", headers=headers)
-            while (told := await answers.next_msg(20)).subject.endswith(".ack"):
-                pass
-            answer = json.loads(told.data)
-            return answer["result"] if "result" in answer else answer["error"]["code"]
-
-        assert await ask(1, "a") == "alice"
-        assert await ask(2, None) == NotAuthenticated.CODE
-        assert await ask(3, "m") == "mallory"
-        assert await ask(4, "a") == "alice"
+    server = knowing(authenticate=lambda shown: tokens.get(shown.token))
+    async with service.serving(server), service.raw("mine.rpcstream.*") as raw:
+        for token, who in ((b"a", "alice"), (None, None), (b"m", "mallory"), (b"a", "alice")):
+            head = None if token is None else b"NATS/1.0\r\nAuthorization: Bearer " + token + b"\r\n\r\n"
+            raw.publish(f"{service.root}whoami", call_of("whoami"), "mine.rpcstream.1", head)
+            answer = (await raw.next_but_acks()).json
+            assert answer.get("result") == who
+            assert who or answer["error"]["code"] == NotAuthenticated.CODE
 
 
-async def test_calls_wait_for_an_async_function_and_keep_their_order(shared_nats: NatsServer) -> None:
+async def test_calls_wait_for_an_async_function_and_keep_their_order(service: Service) -> None:
     looked, seen = asyncio.Event(), list[str]()
 
     async def authenticate(shown: Any) -> str | None:
@@ -541,18 +396,8 @@ async def test_calls_wait_for_an_async_function_and_keep_their_order(shared_nats
         await looked.wait()
         return "alice" if shown.token == "a" else None
 
-    order: list[int] = []
-    server = make_server(authenticate=authenticate)
-
-    @server
-    def note(number: int) -> None:
-        order.append(number)
-
-    async with (
-        serving(server, shared_nats, "looked_up") as address,
-        AsyncClient(address, token="a") as client,
-        AsyncClient(address, token="b") as other,
-    ):
+    server = knowing(authenticate=authenticate)
+    async with service.serving(server), service.client(token="a") as client, service.client(token="b") as other:
         calls = [asyncio.ensure_future(client.note(number)) for number in range(20)]
         refused = [asyncio.ensure_future(other.note(-1)) for _ in range(3)]
         await until(lambda: sorted(seen) == ["a", "b"])  # one look-up for each
@@ -561,7 +406,7 @@ async def test_calls_wait_for_an_async_function_and_keep_their_order(shared_nats
         assert await client.whoami() == "alice"
         for each in await asyncio.gather(*refused, return_exceptions=True):
             assert isinstance(each, NotAuthenticated)
-    assert order == list(range(20))
+    assert server.noted == list(range(20))
 
 
 # -- what NATS says of callers ----------------------------------------------------------------------------------------
@@ -570,9 +415,9 @@ async def test_calls_wait_for_an_async_function_and_keep_their_order(shared_nats
 def two_accounts(*, share: bool) -> dict[str, Any]:
     """An account with the instances, and one of callers, which imports the service."""
     imported = {"service": {"account": "VISION", "subject": "rpc.vision.*"}, "share": share}
-    users = [{"user": "alice", "password": "p"}, {"user": "bob", "password": "p"}]
-    instances = {"users": [{"user": "instance", "password": "p"}], "exports": [{"service": "rpc.vision.*"}]}
-    return {"accounts": {"VISION": instances, "CALLERS": {"users": users, "imports": [imported]}}}
+    instances = {"users": [user("instance")], "exports": [{"service": "rpc.vision.*"}]}
+    callers = {"users": [user("alice"), user("bob")], "imports": [imported]}
+    return {"accounts": {"VISION": instances, "CALLERS": callers}}
 
 
 def by_nats(shown: Any) -> str | None:
@@ -580,35 +425,46 @@ def by_nats(shown: Any) -> str | None:
     return f"{shown.nats_account}/{shown.nats_user}" if shown.nats_account else None
 
 
-async def test_nats_says_who_calls_from_another_account(start_nats: StartNats) -> None:
-    nats = start_nats(config=two_accounts(share=True))
-    server = make_server(authenticate=by_nats)
+@pytest.fixture(scope="module")
+def accounts() -> Iterator[Service]:
+    """A service at a server that says to instances who calls."""
+    skip_without_program()
+    with NatsServer(config=two_accounts(share=True)) as nats:
+        yield vision(nats)
+
+
+#: An instance that believes what NATS says of callers.
+TRUSTING: dict[str, Any] = {"login": login("instance"), "trust_identity": True}
+
+
+def for_alice() -> UsualServer:
+    server = knowing(authenticate=by_nats)
 
     @server(allow="CALLERS/alice")
-    def secret() -> str:
-        return "for alice"
+    def secret() -> None:
+        server.noted.append("secret")
 
     @server
     def shown(ctx: Context) -> list[str | None]:
         return [ctx.credentials.nats_user, ctx.credentials.nats_account, ctx.credentials.token]
 
-    async with serving(server, nats, login=login("instance"), trust_identity=True) as address:
-        async with AsyncClient(address, nats=login("alice")) as alice, AsyncClient(address, nats=login("bob")) as bob:
-            assert await alice.whoami() == "CALLERS/alice"
-            assert await bob.whoami() == "CALLERS/bob"
-            assert await alice.secret() == "for alice"
-            assert await alice.shown() == ["alice", "CALLERS", None]
-            with pytest.raises(NotPermitted):
-                await bob.secret()
+    return server
 
-        told = json.dumps({"acc": "CALLERS", "user": "alice"})
-        message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "whoami"}).encode()
-        async with plain_client(nats.url_with("bob", "p")) as forger:
-            answer = await forger.request("rpc.vision.whoami", message, timeout=20, headers={"Nats-Request-Info": told})
-            assert json.loads(answer.data)["result"] == "CALLERS/bob"  # nats-server takes this line out
-            for name in ("nats-request-info", "NATS-REQUEST-INFO"):
-                answer = await forger.request("rpc.vision.whoami", message, timeout=20, headers={name: told})
-                assert json.loads(answer.data)["error"]["code"] == NotAuthenticated.CODE
+
+async def test_nats_says_who_calls_from_another_account(accounts: Service) -> None:
+    async with (
+        accounts.serving(for_alice(), **TRUSTING) as server,
+        accounts.client(nats=login("alice")) as alice,
+        accounts.client(nats=login("bob")) as bob,
+    ):
+        assert await alice.whoami() == "CALLERS/alice"
+        assert await bob.whoami() == "CALLERS/bob"
+        assert await alice.shown() == ["alice", "CALLERS", None]
+        with pytest.raises(NotPermitted):
+            await bob.secret()
+        assert server.noted == []
+        await alice.secret()
+        assert server.noted == ["secret"]
 
 
 FORGED = b'{"acc":"CALLERS","user":"alice"}'
@@ -619,6 +475,9 @@ INFO = b"Nats-Request-Info"
 @pytest.mark.parametrize(
     "head",
     [
+        b"NATS/1.0\r\n" + INFO + b": " + FORGED + b"\r\n\r\n",  # nats-server takes this line out
+        b"NATS/1.0\r\nnats-request-info: " + FORGED + b"\r\n\r\n",
+        b"NATS/1.0\r\nNATS-REQUEST-INFO: " + FORGED + b"\r\n\r\n",
         b"NATS/1.0\r\n" + INFO + b" : " + FORGED + b"\r\nZ: ",  # the server's own line is put behind this Z
         b"NATS/1.0\r\n" + INFO + b" : " + FORGED + b"\r\n\r\n",
         b"NATS/1.0\r\n" + INFO + b"\t: " + FORGED + b"\r\nZ: ",
@@ -636,89 +495,49 @@ INFO = b"Nats-Request-Info"
     ],
     ids=repr,
 )
-async def test_a_forged_identity_is_not_believed(start_nats: StartNats, head: bytes) -> None:
+async def test_a_forged_identity_is_not_believed(accounts: Service, head: bytes) -> None:
     """nats-server puts its line behind what the caller has written, whatever that is."""
-    nats = start_nats(config=two_accounts(share=True))
-    server = make_server(authenticate=by_nats)
-    called = 0
-
-    @server(allow="CALLERS/alice")
-    def secret() -> None:
-        nonlocal called
-        called += 1
-
-    answers = []
-    async with serving(server, nats, login=login("instance"), trust_identity=True) as address:
-        raw = await RawClient.connect(nats.port, "bob")
-        await raw.subscribe("answers.*")
+    async with (
+        accounts.serving(for_alice(), **TRUSTING) as server,
+        accounts.raw("answers.*", user="bob") as raw,
+        accounts.client(nats=login("alice")) as alice,
+    ):
+        answers = []
         for name in ("whoami", "secret"):
-            call = {"jsonrpc": "2.0", "id": 1, "method": name}
-            raw.publish(f"rpc.vision.{name}", json.dumps(call).encode(), "answers.here", head)
+            raw.publish(accounts.root + name, call_of(name), "answers.here", head)
             answers.append((await raw.next()).json)
-        await raw.close()
-        async with AsyncClient(address, nats=login("alice")) as alice:
-            assert await alice.whoami() == "CALLERS/alice"
-    assert not called
+        assert await alice.whoami() == "CALLERS/alice"
+        assert server.noted == []
     who, refused = answers
     assert who.get("result") == "CALLERS/bob" or who["error"]["code"] == NotAuthenticated.CODE
     assert refused["error"]["code"] in (NotAuthenticated.CODE, NotPermitted.CODE)
+    if head.endswith(b"\r\n\r\n") and head[10:].startswith(INFO + b":"):
+        assert who["result"] == "CALLERS/bob"
 
 
 async def test_an_import_that_is_not_shared_tells_the_account_alone(start_nats: StartNats) -> None:
-    nats = start_nats(config=two_accounts(share=False))
-    server = make_server(authenticate=by_nats)
-    async with (
-        serving(server, nats, login=login("instance"), trust_identity=True) as address,
-        AsyncClient(address, nats=login("alice")) as client,
-    ):
+    service = vision(start_nats(config=two_accounts(share=False)))
+    async with service.serving(for_alice(), **TRUSTING), service.client(nats=login("alice")) as client:
         assert await client.whoami() == "CALLERS/"
 
 
-async def test_nats_is_not_trusted_unless_the_server_says_so(start_nats: StartNats) -> None:
-    nats = start_nats(config=two_accounts(share=True))
-    async with (
-        serving(make_server(authenticate=by_nats), nats, login=login("instance")) as address,
-        AsyncClient(address, nats=login("alice")) as client,
-    ):
+async def test_nats_is_not_trusted_unless_the_server_says_so(accounts: Service) -> None:
+    async with accounts.serving(for_alice(), login=login("instance")), accounts.client(nats=login("alice")) as client:
         with pytest.raises(NotAuthenticated):
             await client.whoami()
-
-
-def test_trust_needs_a_function_that_reads_it() -> None:
     for options in ({}, {"token": "x"}):
         with pytest.raises(ValueError, match="trust_identity="):
             Server(**options).join_nats("nats://127.0.0.1", service="vision", trust_identity=True)
 
 
-async def test_a_long_call_from_another_account_is_not_given_up(
-    start_nats: StartNats, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_call_from_another_account_is_not_given_up(clock: Clock, accounts: Service) -> None:
     """NATS gives its callers other inboxes, so that an instance cannot tell which calls are theirs."""
-    from rpcstream.nats import places
-
-    monkeypatch.setattr(places, "WATCH_EVERY", 0.01)
-    monkeypatch.setattr(places, "LATE_AFTER", 0.01)
-    nats = start_nats(config=two_accounts(share=True))
-    server = make_server(authenticate=by_nats)
-    asked, going = 0, asyncio.Event()
-
-    @server
-    async def wait() -> str:
-        await going.wait()
-        return "done"
-
     async with (
-        serving(server, nats, login=login("instance"), trust_identity=True) as address,
-        plain_client(nats.url_with("instance", "p")) as watcher,
+        accounts.serving(for_alice(), **TRUSTING) as server,
+        accounts.raw("rpc.vision.$inquiry", user="instance") as watcher,
+        accounts.client(nats=login("alice"), timeout=None) as client,
     ):
-
-        async def count(message: Any) -> None:
-            nonlocal asked
-            asked += 1
-            if asked == 3:
-                going.set()
-
-        await watcher.subscribe("rpc.vision.$inquiry", cb=count)
-        await watcher.flush()
-        async with AsyncClient(address, nats=login("alice")) as client:
-            assert await client.wait() == "done"
+        call = asyncio.create_task(client.wait("done"))
+        await clock.until(lambda: watcher.messages.qsize() >= 3)
+        server.release()
+        assert await call == "done"

@@ -17,7 +17,7 @@ from rpcstream import AsyncClient, Client
 from ..kit import until_in_thread
 from ..kit.nats_server import NatsServer, skip_without_program
 from ..supervisor.conftest import APP, WorkersProcess, serve_command
-from .event_setup import SERVICE, all_until, client_of, instance, next_of
+from .service import Service, all_until, next_of
 
 pytestmark = [
     pytest.mark.nats,
@@ -29,7 +29,7 @@ EVENTS_APP = f"""
 {APP}
 from typing import Any
 
-server.join_nats(os.environ["NATS"], service={SERVICE!r})
+server.join_nats(os.environ["NATS"], service="vision")
 
 @server
 def announce(topic: str, value: Any, retain: bool = False) -> int:
@@ -46,18 +46,18 @@ class NatsWorkers(WorkersProcess):
 
 
 @pytest.fixture(scope="module")
-def nats() -> Iterator[NatsServer]:
+def service() -> Iterator[Service]:
     skip_without_program()
     with NatsServer(jetstream=True) as server:
-        yield server
+        yield Service(server, "vision")
 
 
 @pytest.fixture(scope="module")
-def two(nats: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkersProcess]:
+def two(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkersProcess]:
     """A server with two workers."""
     folder = tmp_path_factory.mktemp("events")
     (folder / "app.py").write_text(EVENTS_APP)
-    program = NatsWorkers(serve_command("app.py", "-p", "0", "--workers", "2"), folder, NATS=nats.url)
+    program = NatsWorkers(serve_command("app.py", "-p", "0", "--workers", "2"), folder, NATS=service.url)
     try:
         yield program
         assert program.end() == 0, program.log
@@ -74,12 +74,12 @@ async def one_for_each_worker(stack: AsyncExitStack, program: WorkersProcess) ->
     return list(found.values())
 
 
-async def test_an_event_comes_once_from_a_worker_and_to_each_of_them(nats: NatsServer, two: WorkersProcess) -> None:
+async def test_an_event_comes_once_from_a_worker_and_to_each_of_them(service: Service, two: WorkersProcess) -> None:
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         workers = await one_for_each_worker(stack, two)
-        elsewhere = await enter(instance(nats.url))
-        clients = [*workers, await enter(client_of(nats)), await enter(AsyncClient(elsewhere.address))]
+        elsewhere = await enter(service.serving(port=0))
+        clients = [*workers, await enter(service.client()), await enter(AsyncClient(elsewhere.address))]
         readers = [await enter(client.subscribe(name)) for client in clients for name in ("a.*", "a.b")]
         for number in range(30):
             await workers[number % 2].announce("a.b", number)
@@ -87,18 +87,18 @@ async def test_an_event_comes_once_from_a_worker_and_to_each_of_them(nats: NatsS
         elsewhere.publish("a.b", 31)
         await workers[0].announce("a.b", 32)
         for each in readers:
-            values = [await next_of(each) for _ in range(33)]
+            values = await next_of(each, 33)
             assert sorted(values) == list(range(33))
             assert [value for value in values if value < 30 and value % 2] == list(range(1, 30, 2))
         await clients[2].publish("a.b", "end")
-        assert [await next_of(each) for each in readers] == ["end"] * len(readers)
+        assert [await next_of(each) for each in readers] == [["end"]] * len(readers)
 
 
-async def test_last_values_are_the_same_at_all_workers(nats: NatsServer, two: WorkersProcess) -> None:
+async def test_last_values_are_the_same_at_all_workers(service: Service, two: WorkersProcess) -> None:
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         workers = await one_for_each_worker(stack, two)
-        client = await enter(client_of(nats))
+        client = await enter(service.client())
         sources: list[Callable[[str, int], object]] = [
             lambda topic, value: workers[0].announce(topic, value, True),
             lambda topic, value: workers[1].announce(topic, value, True),
@@ -107,7 +107,7 @@ async def test_last_values_are_the_same_at_all_workers(nats: NatsServer, two: Wo
         live = [await enter(each.subscribe("s.live")) for each in [*workers, client]]
         for number in range(9):
             await sources[number % 3]("s.live", number)
-            assert [await next_of(each) for each in live] == [number] * 3
+            assert [await next_of(each) for each in live] == [[number]] * 3
         for number, source in enumerate(sources):
             await source(f"s.{number}", number)
         async with client.subscribe("s.*").with_topics() as events:
@@ -115,12 +115,12 @@ async def test_last_values_are_the_same_at_all_workers(nats: NatsServer, two: Wo
         for each in [*workers, client]:
             fresh = await enter(AsyncClient(two.address)) if each is not client else client
             async with fresh.subscribe("s.*").with_topics() as events:
-                found = dict([await next_of(events) for _ in range(4)])
+                found = dict(await next_of(events, 4))
             assert found == {"s.live": 8, "s.0": 0, "s.1": 1, "s.2": 2}
 
 
-async def test_a_worker_that_starts_later_has_the_last_values(nats: NatsServer, two: WorkersProcess) -> None:
-    with Client(f"{nats.url}/{SERVICE}", timeout=20) as client:
+async def test_a_worker_that_starts_later_has_the_last_values(service: Service, two: WorkersProcess) -> None:
+    with Client(service.address, timeout=20) as client:
         client.publish("state", "on", retain=True)
     before = two.pids()
     two.send(signal.SIGHUP)  # all workers are replaced
@@ -128,4 +128,4 @@ async def test_a_worker_that_starts_later_has_the_last_values(nats: NatsServer, 
     async with AsyncExitStack() as stack:
         for worker in await one_for_each_worker(stack, two):
             async with worker.subscribe("state") as state:
-                assert await next_of(state) == "on"
+                assert await next_of(state) == ["on"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from types import ModuleType
@@ -72,17 +73,31 @@ def test_any_text_can_stand_anywhere(text: str) -> None:
     check(hostile_document(text))
 
 
+def many_schemas() -> Any:
+    """A few layers of what multiplies."""
+    return document(method("a", result=ref("A0")), **{f"A{at}": {"allOf": [ref(f"A{at + 1}")] * 60} for at in range(6)})
+
+
+def long_descriptions() -> Any:
+    each = {"params": [param("a", {}, description="x" * 2000)], "description": "x" * 2000}
+    return {"methods": [{"name": f"m{at}", **each} for at in range(18_000)]}
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
         *((each, "no OpenRPC document") for each in (None, [], {}, {"methods": {}}, {"methods": "x"})),
         ({"methods": [{"name": f"m{at}"} for at in range(20_001)]}, "has 20,001 methods, and at most 20,000 can"),
+        pytest.param(many_schemas, "more than 1,000,000 schemas", marks=pytest.mark.slow),
+        pytest.param(long_descriptions, "would take more than 64 MiB", marks=pytest.mark.slow),
     ],
+    ids=lambda each: str(each)[:20],
 )
 def test_what_is_refused(given: Any, reason: str) -> None:
-    for language in LANGUAGES:
+    text = json.dumps(given() if callable(given) else given)
+    for language in LANGUAGES[: 1 if given is many_schemas else 2]:
         with pytest.raises(RefusedError, match=reason):
-            written(given, language)
+            written(text, language)
 
 
 def test_malformed_parts_are_left_out_or_any_value() -> None:
@@ -126,14 +141,6 @@ def test_types_that_consist_of_themselves_are_any_value() -> None:
     assert "export type ListInput = readonly ListInput[];" in typescript
 
 
-def test_a_rich_value_that_holds_itself() -> None:
-    tagged = {"type": "object", "properties": {"$type": {"const": "bytes"}, "data": ref("A")}}
-    python, _ = check(
-        document(method("a", param("a", ref("A"))), A={"anyOf": [tagged, ref("A"), {"anyOf": [ref("A")]}]})
-    )
-    assert "AInput: TypeAlias = 'Any'" in python or "A: TypeAlias = 'Any'" in python
-
-
 def test_what_is_nested_too_deep_is_any_value() -> None:
     schema: dict[str, Any] = {"type": "integer"}
     for _ in range(200):
@@ -143,26 +150,17 @@ def test_what_is_nested_too_deep_is_any_value() -> None:
     assert f"{'list[' * 26}" not in python
 
 
-def test_references_that_lead_nowhere_or_elsewhere() -> None:
-    refs = [
-        "#",
-        "#/",
-        "x",
-        "http://example.org/x",
-        "#/methods",
-        "#/components/schemas",
-        "#/components/schemas/A/type",
-        "",
-    ]
+def test_references_that_lead_nowhere_or_elsewhere_are_any_value() -> None:
+    refs = ("#/", "x", "http://example.org/x", "#/methods", "#/components/schemas/B")
     python, _ = check(
         document(*(method(f"m{at}", param("a", {"$ref": each})) for at, each in enumerate(refs)), A={"type": "object"})
     )
-    assert "_M3" in python
+    assert python.count("def __call__(self, a: Any, ") == 2 * len(refs)
 
 
 def test_alternatives_of_alternatives_do_not_multiply() -> None:
-    layers = {f"L{at}": {"anyOf": [ref(f"L{at + 1}")] * 50} for at in range(40)}
-    merged = {f"A{at}": {"allOf": [ref(f"A{at + 1}"), ref(f"A{at + 1}")]} for at in range(10)}
+    layers = {f"L{at}": {"anyOf": [ref(f"L{at + 1}")] * 50} for at in range(10)}
+    merged = {f"A{at}": {"allOf": [ref(f"A{at + 1}"), ref(f"A{at + 1}")]} for at in range(8)}
     python, typescript = check(document(method("a", param("a", ref("L0")), result=ref("A0")), **layers, **merged))
     assert len(python) + len(typescript) < 20_000
 

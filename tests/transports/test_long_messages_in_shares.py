@@ -11,7 +11,7 @@ import pytest
 from rpcstream import AsyncClient, Limits
 from rpcstream.testing import connections_of
 
-from ..kit import UsualServer, notification, raw_peers, reply, until
+from ..kit import RawPeer, UsualServer, notification, raw_peers, reply, until
 from ..kit.certificates import authority, client_side, server_tls
 
 MIB = 1024 * 1024
@@ -68,13 +68,14 @@ def test_a_server_that_stops_delivers_what_waits(runner: asyncio.Runner) -> None
     server, value = server_of(), "x" * (6 * MIB)
 
     async def main() -> None:
-        async with raw_peers(server, tls=client_side()) as connect:
-            peer = await connect()
-            peer.call("echo", value)
-            await until(lambda: any(each.unread_size for each in connections_of(server)))
-            server.stop()
-            assert await peer.receive() == reply(1, value)
-            await until(lambda: peer.farewells)
+        peer = await RawPeer.open(await server.start(port=0), tls=client_side())
+        peer.call("echo", value)
+        await until(lambda: any(each.unread_size for each in connections_of(server)))
+        closing = asyncio.ensure_future(server.close())
+        assert await peer.receive() == reply(1, value)
+        await until(lambda: peer.farewells)
+        peer.close()
+        await closing
 
     runner.run(main())
 

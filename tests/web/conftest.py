@@ -1,4 +1,4 @@
-"""Fixtures: routes to send requests to, and the threads and processes that run their handlers."""
+"""A server whose pages are asked for in memory."""
 
 from __future__ import annotations
 
@@ -6,18 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rpcstream.methods.invoke import Invoker
-
 from .routes_client import RoutesClient
 
 
 @pytest.fixture
-async def invoker() -> AsyncIterator[Invoker]:
-    made = Invoker(threads=4, processes=1, max_queue=100)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-async def site(invoker: Invoker) -> RoutesClient:
-    return RoutesClient(invoker)
+async def site() -> AsyncIterator[RoutesClient]:
+    async with RoutesClient(processes=1) as site:
+        yield site

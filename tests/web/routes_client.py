@@ -1,55 +1,44 @@
-"""Sends requests to routes without a server, as the HTTP transport does."""
+"""Asks a server for its pages, in memory."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote
 
-from rpcstream import Codec
-from rpcstream.methods.invoke import Invoker
-from rpcstream.web import Request, Response, Routes
-from rpcstream.wire.buffers import parts_of
+from rpcstream import Server
 
-
-def request(target: str, method: str = "GET", **headers: str) -> Request:
-    """A request as the transport makes it; headers have `_` for `-` in their names."""
-    path, _, query = target.partition("?")
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Request(method, target, named, path=unquote(path), query=query)
-
-
-def body_of(response: Response) -> bytes:
-    return b"".join(parts_of(response.body))
-
-
-def headers_of(response: Response) -> dict[str, str]:
-    """By lower-case name, as they are sent."""
-    lines = response.head(len(response.body), True).decode("latin-1").split("\r\n")[1:-2]
-    return {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+from ..kit.asgi import Driver, http_scope
 
 
 class RoutesClient:
-    """Routes, and methods that send them requests."""
+    """A server that is an ASGI application, and its caller; it runs within `async with`."""
 
-    def __init__(self, invoker: Invoker, **options: Any) -> None:
-        self.routes = Routes(codec=Codec(), **options)
-        self.routes.open(invoker)
-        self.static = self.routes.static
-        self.get = self.routes.get
+    def __init__(self, server: Server | None = None, **options: Any) -> None:
+        self.server = Server(**options) if server is None else server
+        self.app = self.server.asgi()
+        self.static = self.server.static
+        self.get = self.server.get
 
-    async def ask(self, target: str | Request, method: str = "GET", **headers: str) -> Response | None:
-        asked = target if isinstance(target, Request) else request(target, method, **headers)
-        found = self.routes.find(asked)
-        if found is None or isinstance(found, Response):
-            return found
-        return await asyncio.wait_for(found.respond(), 30)
+    async def __aenter__(self) -> Self:
+        self._life = self.app.lifespan()
+        await self._life.__aenter__()
+        return self
 
-    async def page(self, target: str | Request, method: str = "GET", **headers: str) -> Response:
-        response = await self.ask(target, method, **headers)
-        assert response is not None
-        return response
+    async def __aexit__(self, *error: Any) -> None:
+        await self._life.__aexit__(*error)
 
-    async def text(self, target: str | Request) -> tuple[int, str]:
-        response = await self.page(target)
-        return response.status, body_of(response).decode()
+    def begin(self, target: str, method: str = "GET", **headers: str) -> Driver:
+        """Send a request; headers have `_` for `-` in their names."""
+        path, _, query = target.partition("?")
+        scope = http_scope(method, path, **headers)
+        driver = Driver(self.app, {**scope, "path": unquote(path), "query_string": query.encode()})
+        driver.body(b"")
+        return driver
+
+    async def page(self, target: str, method: str = "GET", **headers: str) -> Driver:
+        """The whole response."""
+        return await self.begin(target, method, **headers).ended()
+
+    async def text(self, target: str, **headers: str) -> tuple[int, str]:
+        response = await self.page(target, **headers)
+        return response.status, response.content.decode()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import pickle
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,6 +53,7 @@ def test_what_is_html_stays_as_it_is() -> None:
             return "<hr>"
 
     inner = html("<b>{x}</b>", x="1 < 2")
+    assert html("<script>{code}</script>", code=Html("f(1 < 2)")) == "<script>f(1 < 2)</script>"
     assert html("<p>{inner}{widget}</p>", inner=inner, widget=Widget()) == "<p><b>1 &lt; 2</b><hr></p>"
     assert escape(inner) is inner
     assert escape(Widget()) == "<hr>"
@@ -76,34 +76,43 @@ def test_formats_and_braces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "values", "text"),
+    ("text", "templates"),
     [
-        ("{a}", {}, "no value 'a'"),
-        ("{a}", {"a": 1, "b": 2}, "no place for 'b'"),
-        ("{a", {"a": 1}, "expected '}'"),
-        ("{}", {}, "a place in a template is a name"),
-        ("{0}", {}, "a place in a template is a name"),
-        ("{a.__class__}", {"a": 1}, "a place in a template is a name"),
-        ("{a[0]}", {"a": [1]}, "a place in a template is a name"),
-        ("{a:{b}}", {"a": 1, "b": 2}, "places of its own"),
-        ("{a!x}", {"a": 1}, "a conversion is one of"),
-        ("<a href={a}>", {"a": 1}, "without quotes round it"),
-        ("<a {a}>", {"a": 1}, "without quotes round it"),
-        ("<{a}>", {"a": 1}, "without quotes round it"),
-        ("</{a}>", {"a": 1}, "without quotes round it"),
-        ("<a title='>' href={a}>", {"a": 1}, "without quotes round it"),
-        ("<script>if (a < 'b') it's(); </script><a href={a}>", {"a": 1}, "without quotes round it"),
-        ("<script>f('<p \"')</script><a href={a}>", {"a": 1}, "without quotes round it"),
-        ('<!-- <p " --><a href={a}>', {"a": 1}, "without quotes round it"),
-        ("<script>let x = '{a}'</script>", {"a": 1}, "quoting does not protect"),
-        ("<SCRIPT type='module'>{a}", {"a": 1}, "quoting does not protect"),
-        ("<style>{a}</style>", {"a": 1}, "quoting does not protect"),
-        ("<p onclick=\"f('{a}')\">", {"a": 1}, "quoting does not protect"),
+        ("no value 'a'", ["{a}"]),
+        ("no place for 'b'", ["{x}"]),
+        ("expected '}'", ["{x"]),
+        ("a place in a template is a name", ["{}", "{0}", "{x.__class__}", "{x[0]}"]),
+        ("places of its own", ["{x:{b}}"]),
+        ("a conversion is one of", ["{x!x}"]),
+        (
+            "without quotes round it",
+            [
+                "<a href={x}>",
+                "<a {x}>",
+                "<{x}>",
+                "</{x}>",
+                "<a title='>' href={x}>",
+                "<script>if (a < 'b') it's(); </script><a href={x}>",
+                "<script>f('<p \"')</script><a href={x}>",
+                '<!-- <p " --><a href={x}>',
+            ],
+        ),
+        (
+            "quoting does not protect",
+            [
+                "<script>let x = '{x}'</script>",
+                "<SCRIPT type='module'>{x}",
+                "<style>{x}</style>",
+                "<p onclick=\"f('{x}')\">",
+            ],
+        ),
     ],
 )
-def test_a_place_that_cannot_be_filled_safely_is_refused(template: str, values: dict[str, Any], text: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=text.replace("(", r"\(")):
-        html(template, **values)
+def test_a_place_that_cannot_be_filled_safely_is_refused(text: str, templates: list[str]) -> None:
+    for template in templates:
+        values = {"x": 1} | ({"b": 2} if "b'" in text or "{b}" in template else {})
+        with pytest.raises((TypeError, ValueError), match=text):
+            html(template, **values)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +133,6 @@ def test_places_that_are_safe_are_taken(template: str, made: str) -> None:
     assert html(template, a="<") == made
 
 
-def test_html_may_stand_in_a_script() -> None:
-    assert html("<script>{code}</script>", code=Html("f(1 < 2)")) == "<script>f(1 < 2)</script>"
-
-
-def test_values_by_position_are_refused() -> None:
-    with pytest.raises(TypeError, match="by name"):
-        html("{a}", 1)
-
-
 def test_what_is_joined_with_html_is_quoted() -> None:
     start = Html("<b>")
     assert start + "<" == "<b>&lt;"
@@ -148,9 +148,7 @@ def test_what_is_joined_with_html_is_quoted() -> None:
         start % "<"
     with pytest.raises(TypeError):
         start + 1
-
-
-def test_html_survives_a_process() -> None:
-    there = pickle.loads(pickle.dumps(html("<b>")))
-    assert there == "<b>"
-    assert type(there) is Html
+    with pytest.raises(TypeError, match="by name"):
+        html("{a}", 1)
+    there = pickle.loads(pickle.dumps(start))
+    assert (there, type(there)) == ("<b>", Html)

@@ -1,26 +1,39 @@
-"""Routes: which one answers, methods, and routes for monitors."""
+"""Routes: which one answers, paths with places, methods, and pages for monitors."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from rpcstream import Codec
-from rpcstream.methods.invoke import Invoker
-from rpcstream.web import Response, Routes
+from rpcstream import RegistrationError
 
-from .routes_client import RoutesClient, body_of, headers_of, request
+from .routes_client import RoutesClient
 
 
-async def test_the_first_that_matches_answers(site: RoutesClient) -> None:
+async def test_the_first_that_matches_answers(site: RoutesClient, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "index.html").write_text("index")
     site.get("/users/me", lambda: "me")
     site.get("/users/{n:int}", lambda n: f"number {n}")
     site.get("/users/{name}", lambda name: f"user {name}")
-    site.get("/{rest:path}", lambda rest: f"rest {rest}")
-    assert await site.text("/users/me") == (200, "me")
-    assert await site.text("/users/7") == (200, "number 7")
-    assert await site.text("/users/ann") == (200, "user ann")
-    assert await site.text("/users/ann/x") == (200, "rest users/ann/x")
-    assert await site.text("/") == (200, "rest ")
+    site.get("/files/", lambda: "files")
+    site.static("/files/", tmp_path)
+    for path in ("/A", "/users/", "/users/a/b", "//users/me", "/files"):
+        assert (await site.page(path)).status == 404
+    site.get("/{rest:path}", lambda rest: f"rest {rest}")  # routes may come while the server runs
+    for path, text in {
+        "/users/me": "me",
+        "/users/7": "number 7",
+        "/users/ann": "user ann",
+        "/users/ann/x": "rest users/ann/x",
+        "/files/": "files",
+        "/files/a.txt": "a",
+        "/": "rest ",
+        "/healthz": "ok",
+    }.items():
+        assert await site.text(path) == (200, text)
 
 
 async def test_what_comes_behind_a_catch_all_is_not_reached(
@@ -28,34 +41,21 @@ async def test_what_comes_behind_a_catch_all_is_not_reached(
 ) -> None:
     site.static("/first", b"first", type="text/plain")
     site.get("/{rest:path}", lambda rest: "all")
+    site.get("/healthz", lambda: "own")
     assert caplog.records == []
     site.static("/logo.png", b"logo")
-    assert (
-        "the route '/logo.png' is never reached: '/{rest:path}' matches its path, too, and was registered before it"
-        in caplog.text
-    )
+    assert "the route '/logo.png' is never reached: '/{rest:path}' matches its path, too" in caplog.text
     site.get("/x/{y}", lambda y: "y")
-    assert await site.text("/logo.png") == (200, "all")
-    assert await site.text("/first") == (200, "first")
-    assert await site.text("/x/y") == (200, "all")
+    for path, text in {"/logo.png": "all", "/first": "first", "/x/y": "all", "/healthz": "own"}.items():
+        assert await site.text(path) == (200, text)
 
 
 async def test_a_path_is_taken_once(site: RoutesClient) -> None:
     site.get("/a/{b}", lambda b: "")
     site.static("/c", b"")
-    with pytest.raises(ValueError, match=r"there is a route '/a/\{b\}' already"):
-        site.get("/a/{b}", lambda b: "")
-    with pytest.raises(ValueError, match="there is a route '/c' already"):
-        site.get("/c", lambda: "")
-
-
-async def test_a_page_for_a_folder_itself(site: RoutesClient, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    (tmp_path / "a.txt").write_text("a")
-    (tmp_path / "index.html").write_text("index")
-    site.get("/", lambda: "home")
-    site.static("/", tmp_path)
-    assert await site.text("/") == (200, "home")
-    assert await site.text("/a.txt") == (200, "a")
+    for path in ("/a/{b}", "/c"):
+        with pytest.raises(ValueError, match="there is a route"):
+            site.get(path, lambda b=0: "")
 
 
 async def test_a_decorated_function_stays_as_it_is(site: RoutesClient) -> None:
@@ -68,41 +68,82 @@ async def test_a_decorated_function_stays_as_it_is(site: RoutesClient) -> None:
     assert [await site.text(path) for path in ("/a", "/b", "/c")] == [(200, "x")] * 3
 
 
-async def test_other_paths_are_for_others(site: RoutesClient) -> None:
-    site.get("/a", lambda: "")
-    for path in ("/", "/A", "/a/", "/a/b", "//a", "*", ""):
-        assert await site.ask(path) is None
-
-
-async def test_routes_may_come_while_the_server_runs(site: RoutesClient) -> None:
-    assert await site.ask("/a") is None
-    site.get("/a", lambda: "late")
-    assert await site.text("/a") == (200, "late")
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", ""])
-async def test_other_methods_are_not_allowed(site: RoutesClient, method: str) -> None:
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "get", ""])
+async def test_other_methods_are_not_allowed(method: str) -> None:
+    site = RoutesClient(path="/calls")
     ran = []
     site.get("/a/{b}", lambda b: ran.append(b))
     site.static("/c", b"c")
-    for path in ("/a/b", "/c", "/healthz", "/readyz"):
-        page = await site.page(path, method)
-        assert page.status == 405
-        assert headers_of(page)["allow"] == "GET, HEAD"
-        assert headers_of(page)["x-content-type-options"] == "nosniff"
+    async with site:
+        for path in ("/a/b", "/c", "/healthz", "/readyz"):
+            page = await site.page(path, method)
+            assert page.status == 405
+            assert page.headers["allow"] == "GET, HEAD"
+            assert page.headers["x-content-type-options"] == "nosniff"
     assert ran == []
-    assert await site.ask("/other", method) is None
 
 
-async def test_head_is_answered_as_get(site: RoutesClient) -> None:
-    """The transport leaves the body away."""
-    site.static("/static", b"static")
-    site.get("/page", lambda: "page")
-    for path in ("/static", "/page", "/healthz"):
-        got, asked = await site.page(path), await site.page(path, "HEAD")
-        assert got.head(len(got.body), True) == asked.head(len(asked.body), True)
-    tag = headers_of(await site.page("/static"))["etag"]
-    assert (await site.page("/static", "HEAD", if_none_match=tag)).status == 304
+# -- paths ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "places"),
+    [
+        ("/a.b", "/axb", None),
+        ("/ü ber", "/%C3%BC%20ber", ""),
+        ("/users/{name}", "/users/", None),
+        ("/users/{name:str}", "/users/a%0Ab", "a\nb"),
+        ("/{a}/{b}", "/x/y", "x,y"),
+        ("/v{n:int}.png", "/v12.png", "12"),
+        ("/v{n:int}.png", "/v-1.png", "-1"),
+        ("/v{n:int}.png", "/vx.png", None),
+        ("/v{n:int}", "/v\N{ARABIC-INDIC DIGIT ONE}", None),
+        ("/v{n:int}", "/v" + 31 * "1", None),
+        ("/files/{rest:path}", "/files/a/b", "a/b"),
+        ("/files/{rest:path}", "/files/", ""),
+        ("/files/{rest:path}", "/files", None),
+        ("/{rest:path}", "/a%0Ab", "a\nb"),
+        # One that could be matched in many ways would keep this from ending.
+        ("/a{a}b/c{b}d/{rest:path}", "/a" + "b" * 100_000 + "/c" + "d" * 100_000, None),
+    ],
+)
+async def test_which_paths_match(site: RoutesClient, pattern: str, path: str, places: str | None) -> None:
+    def page(a: str = "", b: str = "", n: int = 0, name: str = "", rest: str = "") -> str:
+        given = {"a": a, "b": b, "n": n, "name": name, "rest": rest}
+        return ",".join(str(given[each]) for each in re.findall(r"{(\w+)", pattern))
+
+    site.get(pattern, page)
+    status, text = await site.text(path)
+    assert (status, text) == (200, places) if places is not None else status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("", "begins with '/'"),
+        ("a", "begins with '/'"),
+        (b"/a", "begins with '/'"),
+        ("/a?b=1", "the query is not part of a path"),
+        ("/a#b", "the query is not part of a path"),
+        ("/a%20b", "the characters themselves"),
+        ("/a\nb", "control character"),
+        ("/{a}{b}", "one parameter between two slashes"),
+        ("/{a}-{b}", "one parameter between two slashes"),
+        ("/{a}/{a}", "is there twice"),
+        ("/{}", "a parameter is a name"),
+        ("/{1}", "a parameter is a name"),
+        ("/{a b}", "a parameter is a name"),
+        ("/{a:float}", "must be one of str, int, path"),
+        ("/{a", "without its counterpart"),
+        ("/a}", "without its counterpart"),
+        ("/{rest:path}/x", "nothing can stand behind it"),
+        ("/{rest:path}.x", "nothing can stand behind it"),
+        ("/{a:path}/{b:path}", "nothing can stand behind it"),
+    ],
+)
+async def test_a_path_that_is_none_is_refused(site: RoutesClient, path: str, text: str) -> None:
+    with pytest.raises(RegistrationError, match=text):
+        site.get(path, lambda a, b=0, rest="": "")
 
 
 # -- for monitors -----------------------------------------------------------------------------------------------------
@@ -111,65 +152,34 @@ async def test_head_is_answered_as_get(site: RoutesClient) -> None:
 async def test_health_and_readiness(site: RoutesClient) -> None:
     for path in ("/healthz", "/readyz"):
         page = await site.page(path)
-        assert (page.status, page.body, page.type) == (200, b"ok", "text/plain; charset=utf-8")
-        assert headers_of(page) == {
+        assert (page.status, page.content) == (200, b"ok")
+        assert page.headers == {
             "content-type": "text/plain; charset=utf-8",
             "content-length": "2",
             "cache-control": "no-store",
             "x-content-type-options": "nosniff",
         }
-    site.routes.is_draining = True
-    assert await site.text("/healthz") == (200, "ok")
-    assert await site.text("/readyz") == (503, "draining")
+    site.get("/readyz", lambda: {"all": "well"})
+    assert await site.text("/readyz") == (200, '{"all":"well"}')
 
 
-async def test_a_server_that_starts_again_is_ready_again(site: RoutesClient, invoker: Invoker) -> None:
-    site.routes.is_draining = True
-    site.routes.close()
-    site.routes.open(invoker)
-    assert await site.text("/readyz") == (200, "ok")
-
-
-async def test_they_may_be_replaced(site: RoutesClient) -> None:
-    site.get("/healthz", lambda: {"all": "well"})
-    site.static("/readyz", b"always", type="text/plain")
-    site.routes.is_draining = True
-    assert await site.text("/healthz") == (200, '{"all":"well"}')
-    assert await site.text("/readyz") == (200, "always")
-
-
-async def test_a_catch_all_does_not_hide_them(site: RoutesClient, caplog: pytest.LogCaptureFixture) -> None:
-    site.get("/{rest:path}", lambda rest: "all")
-    assert await site.text("/healthz") == (200, "ok")
-    site.get("/healthz", lambda: "own")
-    assert await site.text("/healthz") == (200, "own")
-    assert caplog.records == []
-
-
-async def test_what_is_public(site: RoutesClient) -> None:
-    site.get("/page", lambda: "")
+async def test_what_is_public() -> None:
+    site = RoutesClient(token="s3cret", javascript=True)
+    ran = []
+    site.get("/page", lambda: ran.append(1))
     site.get("/login", lambda: "", public=True)
     site.get("/open/{name}", public=True)(lambda name: "")
     site.static("/logo.png", b"", public=True)
-    site.static("/plan.png", b"")
-    public = ["/healthz", "/readyz", "/login", "/logo.png", "/open/a"]
-    closed = ["/page", "/plan.png", "/other", "/", "/healthz/", "/readyz/x", "/open/a/b", "/Healthz"]
-    assert [path for path in public + closed if site.routes.is_public(request(path))] == public
-
-
-async def test_a_route_in_place_of_theirs_is_public_only_if_it_says_so(site: RoutesClient) -> None:
+    site.static("/plan.png", b"plan")
     site.get("/healthz", lambda: "names of machines")
-    site.get("/readyz", lambda: "ok", public=True)
-    assert not site.routes.is_public(request("/healthz"))
-    assert site.routes.is_public(request("/readyz"))
-
-
-def test_routes_of_a_server_that_does_not_run() -> None:
-    routes = Routes(codec=Codec())
-    routes.static("/a", b"a")
-    found = routes.find(request("/a"))
-    assert isinstance(found, Response)
-    assert body_of(found) == b"a"
-    routes.get("/b", lambda: "b")
-    with pytest.raises(RuntimeError, match="the server of these routes is not running"):
-        routes.find(request("/b"))
+    open_to_all = ["/readyz", "/login", "/logo.png", "/open/a", "/rpcstream.js"]
+    closed = ["/page", "/plan.png", "/other", "/", "/healthz", "/readyz/x", "/open/a/b", "/Readyz", "/openrpc.json"]
+    async with site:
+        for path in open_to_all + closed:
+            for shown in ({}, {"authorization": "Bearer wrong"}):
+                page = await site.page(path, **shown)
+                assert page.status == (200 if path in open_to_all else 401), path
+                assert b"plan" not in page.content
+        assert ran == []
+        assert await site.text("/plan.png", authorization="Bearer s3cret") == (200, "plan")
+        assert (await site.page("/page", authorization="Bearer s3cret")).status == 204

@@ -1,0 +1,444 @@
+"""Arrays: every dtype and layout, `.npy` files, hints, names of element types, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import warnings
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from rpcstream.codec import Shape, dtypes
+from rpcstream.errors import EncodeError
+
+from ..kit.example_count import example_count
+from .values import CODEC, encoded, received, returned, same, sent, taken
+
+WIRE_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "wire.md"
+EIGHTS = [
+    f"float8_{name}" for name in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+]
+
+T = TypeVar("T", bound=np.floating[Any])
+C = TypeVar("C", np.float32, np.int8)
+
+kinds = (
+    hnp.boolean_dtypes()
+    | hnp.integer_dtypes(endianness="?")
+    | hnp.unsigned_integer_dtypes(endianness="?")
+    | hnp.floating_dtypes(endianness="?", sizes=(16, 32, 64))
+    | hnp.complex_number_dtypes(endianness="?", sizes=(64, 128))
+    | hnp.datetime64_dtypes(endianness="?")
+    | hnp.timedelta64_dtypes(endianness="?")
+)
+arrays = hnp.arrays(kinds, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5))
+LAYOUTS = ["C", "F", "strided", "reversed", "transposed", "read-only", "broadcast"]
+
+
+def laid_out(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
+    if layout == "F":
+        return np.asfortranarray(array) if array.ndim else array
+    if layout == "strided" and array.ndim:
+        return array[::2]
+    if layout == "reversed" and array.ndim:
+        return array[..., ::-1]
+    if layout == "transposed":
+        return array.T
+    if layout == "read-only":
+        array.flags.writeable = False
+    return np.broadcast_to(array, (2, *array.shape)) if layout == "broadcast" else array
+
+
+@settings(deadline=None, max_examples=example_count(300))
+@given(arrays, st.sampled_from(LAYOUTS))
+def test_every_dtype_and_layout_comes_back_bit_by_bit(array: np.ndarray[Any, Any], layout: str) -> None:
+    array = laid_out(array, layout)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        wire = sent({"in": [array]})["in"][0]
+    assert wire["dtype"] == array.dtype.str
+    for found in (CODEC.decode(wire), taken(np.ndarray, wire)):
+        assert same(found, array)
+        assert found.flags.c_contiguous
+        assert found.flags.writeable
+        assert found.flags.aligned
+    exact = taken(NDArray[array.dtype.type], wire)  # type: ignore[name-defined]
+    assert exact.dtype.isnative
+    assert exact.dtype == array.dtype.newbyteorder("=")
+
+
+def test_the_example_of_the_wire_page() -> None:
+    wire = sent(np.arange(6, dtype="<f4").reshape(2, 3))
+    assert wire == {"$type": "ndarray", "dtype": "<f4", "shape": [2, 3], "data": "AAAAAAAAgD8AAABAAABAQAAAgEAAAKBA"}
+    assert list(wire) == ["$type", "dtype", "shape", "data"]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", *EIGHTS])
+def test_types_of_ml_dtypes_go_by_name(name: str) -> None:
+    kind = getattr(ml_dtypes, name)
+    for array in (np.array([[1.0], [2.0]]), np.array(1.0), np.zeros(0), np.ones((300, 400)).T):
+        array = array.astype(kind)
+        assert sent(array)["dtype"] == name
+        assert same(received(array), array)
+        assert same(taken(NDArray[kind], sent(array)), array)
+    with pytest.raises(ValueError, match=f"expected an array of {name}, got an array of float32"):
+        taken(NDArray[kind], sent(np.zeros(1, "f4")))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        *(np.array([None]), np.array(["a"]), np.array([b"a"]), np.zeros(2, [("a", "i4")]), np.zeros(2, "V3")),
+        *(np.zeros(2, np.longdouble), np.zeros(2, np.clongdouble), np.zeros(2, ml_dtypes.int4)),
+        *(np.zeros(2, ml_dtypes.uint2), np.zeros(2, ml_dtypes.float4_e2m1fn), np.zeros(2, ml_dtypes.float6_e2m3fn)),
+        np.ma.masked_array([1, 2], [True, False]),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_arrays_that_have_no_form(array: Any) -> None:
+    for value in (array, {"a": [array]}, array.reshape(-1, 1)):
+        with pytest.raises(EncodeError, match=r"has no form on the wire"):
+            CODEC.dumps(value)
+
+
+class WithArray:
+    """A tensor of another library, as far as numpy sees it."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.array
+
+
+class OnDevice(WithArray):
+    """CuPy refuses `__array__`, and copies to the host for `__dlpack__`; this one knows the old protocol only."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("implicit conversion to a NumPy array is not allowed")
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if options:
+            raise TypeError("the old protocol only")
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("kind", [WithArray, OnDevice])
+def test_objects_of_other_libraries_go_out_as_arrays(kind: Any) -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    assert same(received({"a": kind(array)})["a"], array)
+    assert same(returned(NDArray[np.float64], kind(array)), array)
+    with pytest.raises(ValueError, match="expected an array of float32, got an array of float64"):
+        returned(NDArray[np.float32], kind(array))
+
+
+GOOD = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"dtype": text} for text in ("f4", "=f4", "float", "<f4 ", "<f4\n", "<f3", "<f16", "<c32", "<g", "")),
+        *({"dtype": text} for text in ("O", "|O", "<U2", "|S4", "|V4", "<V2", "10000000f8", "(2,)f4", "f4,f4")),
+        *({"dtype": text} for text in ("<M8[0s]", "<M8[s", "<M8[foo]", "<M8[1000000000s]", "<M8[٣s]", "|b2", "?")),
+        *({"dtype": value} for value in (None, 1, ["<f4"], [["a", "<f4"]], {"names": ["a"], "formats": ["<f4"]})),
+        *({"dtype": name} for name in ("int4", "float4_e2m1fn", "float6_e2m3fn", "bfloat17", "int1")),
+        *({"shape": shape} for shape in (None, 1, "1", [-1], [True], [1.0], ["1"], [None], [[1]], {"0": 1}, [2])),
+        *({"shape": shape} for shape in ([1] * 33, [0], [1, 0], [2**63], [2**31, 2**33], [0, 2**62, 2**62])),
+        *({"shape": shape} for shape in ([2**40], [2**20, 2**20], [0, 2**61], [2**61, 0])),
+        *({"shape": [10**400], "data": data} for data in ("", "AACAPw==")),
+        *({"data": data} for data in (None, 1, [], "", "AACAPw", "AACAPw=", "AACAPx==", "AAC Pw==", "AACAPw==\n")),
+        *({"data": data} for data in ("AACAP-==", "ÄACAPw==", "AACAPw==AACA", "====", "AACA\x00w==")),
+        *({"more": 1}, {"dtype": "|b1", "data": "Ag=="}),
+    ],
+    ids=repr,
+)
+def test_hostile_arrays_are_refused(change: dict[str, Any]) -> None:
+    for decode in (CODEC.decode, lambda value: taken(np.ndarray, value)):
+        with pytest.raises(ValueError, match=r".") as caught:
+            decode({**GOOD, **change})
+        assert len(str(caught.value)) < 1000
+    if "shape" in change and change["shape"] == [0, 2**61]:
+        empty: Any = CODEC.decode({**GOOD, "shape": [0, 2**58], "data": ""})
+        assert empty.shape == (0, 2**58)
+
+
+def rows_of_the_wire_page() -> list[list[str]]:
+    section = WIRE_PAGE.read_text().partition("### dtypes\n")[2].partition("\n## ")[0]
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip().strip("`").replace("\\|", "|") for cell in row] for row in rows]
+
+
+@pytest.mark.parametrize("row", rows_of_the_wire_page(), ids=lambda row: row[1])
+def test_names_of_the_wire_page_are_little_endian(row: list[str]) -> None:
+    text, name, size, _, _ = row
+    array = np.array([0, 1]).astype(np.dtype(name).newbyteorder("<"))
+    assert sent(array)["dtype"] == text
+    assert str(array.itemsize) == size
+    for each in (text, name):
+        assert same(CODEC.decode({**sent(array), "dtype": each}), array)
+
+
+def test_the_wire_page_has_every_name() -> None:
+    assert {row[1]: row[0] for row in rows_of_the_wire_page() if "[" not in row[0]} == dtypes.NAMES
+    section = WIRE_PAGE.read_text().partition("### dtypes\n")[2]
+    assert [name for name in dtypes.EXTENSIONS if f"`{name}`" not in section] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        *(("float", "use '<f8' or 'float64'"), ("double", "use '<f8' or 'float64'"), ("int", "use '<i8' or 'int64'")),
+        *((text, f"use '<{text[-2:]}', which says the byte order") for text in ("f4", "=f4", "u1")),
+        *(("M8[ns]", "use '<M8[ns]', which says"), ("Float32", "use '<f4' or 'float32'")),
+        *(("Float32Array", "use '<f4' or 'float32'"), ("torch.float16", "use '<f2' or 'float16'")),
+        *(("flaot32", "use '<f4' or 'float32'"), ("bf16", "use 'bfloat16'"), ("float128", "use '<f8' or 'float64'")),
+        *(("object", "send a list"), ("<U5", "send a list")),
+        ("datetime64[xx]", "use a name such as 'float32', or a dtype.str such as '<f4'"),
+        *((text, "use a name such as") for text in ("10000000f8", "", "x" * 100_000)),
+    ],
+)
+def test_who_names_an_unknown_type_is_told_what_to_write(text: str, advice: str) -> None:
+    with pytest.raises(ValueError, match="is not one that goes over the wire") as caught:
+        CODEC.decode({**GOOD, "dtype": text})
+    assert advice in str(caught.value)
+    assert len(str(caught.value)) < 200
+    for name in re.findall(r"'([^']*)'", str(caught.value).partition("wire: ")[2]):  # which is right
+        with pytest.raises(ValueError, match=r"bytes of data|^(?!.*is not one that goes)"):
+            CODEC.decode({**GOOD, "dtype": name, "shape": [7]})
+
+
+def npy(array: Any, version: tuple[int, int] | None = None) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, np.asanyarray(array), version=version, allow_pickle=True)
+    return file.getvalue()
+
+
+def of_file(data: bytes, hint: Any = np.ndarray) -> Any:
+    return taken(hint, encoded(data))
+
+
+@settings(deadline=None, max_examples=example_count(100))
+@given(arrays, st.sampled_from("CFT"), st.sampled_from([(1, 0), (2, 0)]))
+def test_npy_files_that_numpy_wrote(array: np.ndarray[Any, Any], order: str, version: tuple[int, int]) -> None:
+    array = array.T if order == "T" else np.asarray(array, order="F" if order == "F" else "C")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = of_file(npy(array, version))
+    assert same(found, array)
+    assert found.flags.writeable
+    assert found.flags.aligned
+    assert found.flags.f_contiguous == array.flags.f_contiguous or array.size == 0
+
+
+def file(header: str, data: bytes = b"\x00" * 8, version: bytes = b"\x01\x00", length: int | None = None) -> bytes:
+    text = header.encode("latin-1")
+    size = len(text) if length is None else length
+    return b"\x93NUMPY" + version + size.to_bytes(2 if version[0] == 1 else 4, "little") + text + data
+
+
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(HEADER, HEADER.replace("'", '"'), "{'shape':(2,),'descr':'<f4','fortran_order':False}"),
+        "{ 'shape' : ( 2 , 1 ) , 'fortran_order' : True , 'descr' : '<f4' }   \n",
+        *(HEADER.replace("(2,)", "(2L, 1L)"), "{'descr': '<f8', 'fortran_order': False, 'shape': (), }\n"),
+    ],
+)
+def test_npy_headers_of_other_writers(header: str) -> None:
+    for version in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+        found = of_file(file(header, version=version))
+        assert found.nbytes == 8
+        assert found.flags.aligned
+    with pytest.raises(ValueError, match="expected an array of int8, got an array of float"):
+        of_file(file(header), NDArray[np.int8])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff", b"not a file at all, but long enough"),
+        *(pickle.dumps([1, 2, 3]), npy(np.array([None])), npy(np.array(["abc"])), npy(np.zeros(2, [("a", "i4")]))),
+        *(npy(np.zeros(2, "V4")), npy(np.zeros(4))[:-1], npy(np.zeros(4)) + b"\x00"),
+        *(file(HEADER, version=version) for version in (b"\x04\x00", b"\x01\x01", b"\x00\x00")),
+        *(file(HEADER, length=60_000), file(HEADER, version=b"\x02\x00", length=2**31), file(" " * 10_001 + HEADER)),
+        *(file(HEADER.replace("2,", shape)) for shape in ("3,", "-2,", "2,,", "2 2", "True,", "9" * 300, "1, " * 33)),
+        *(file(HEADER.replace("(2,)", "[2]")), file(HEADER.replace("2,", f"0, {2**62}, {2**62}"), b"")),
+        *(file(HEADER.replace("False", "0")), file(HEADER.replace("'<f4'", "'O'"))),
+        *(file(HEADER.replace("'<f4'", descr)) for descr in ("'10000000f8'", "'|O'", "[('a', '<f4')]")),
+        *(file(HEADER.replace("'<f4'", "__import__('os').abort()")), file(HEADER.replace("'descr'", "'descR'"))),
+        *(file(HEADER[:-1] + "'descr': '<f4', }"), file(HEADER[:-1] + "'more': 1, }"), file("{}"), file("{" * 5000)),
+        *(file("(" * 9000), file("{'shape': (2,), }")),
+        file("{'descr': (2,), 'fortran_order': '<f4', 'shape': False}"),
+        file("{'descr': '|b1', 'fortran_order': False, 'shape': (8,), }", b"\x00\x01\x02\x00\x00\x00\x00\x00"),
+    ],
+)
+def test_broken_and_hostile_npy_files(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        of_file(data)
+
+
+@settings(deadline=None, max_examples=example_count(200))
+@given(st.binary(max_size=200), st.text(max_size=100))
+@example(b"", HEADER)
+def test_any_npy_header_gives_an_array_or_a_value_error(data: bytes, header: str) -> None:
+    for content in (file(header.encode("latin-1", "replace").decode("latin-1"), data), b"\x93NUMPY\x01\x00" + data):
+        try:
+            assert isinstance(of_file(content), np.ndarray)
+        except ValueError:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("hint", "words", "fits", "misfits"),
+    [
+        *((hint, "", "f4 |b1 M8[s]", "") for hint in (np.ndarray, NDArray, NDArray[np.generic], np.ndarray[Any, Any])),
+        (NDArray[np.float32], "float32", "<f4 >f4", "f8 f2 i4"),
+        (np.ndarray[Any, np.dtype[np.float32]], "float32", "f4", "f8"),
+        (NDArray[float], "float64", "f8", "f4"),
+        (NDArray[np.bool_], "bool", "|b1", "u1"),
+        (NDArray[np.intc], "int32", "i4", "i8"),
+        (NDArray[np.longlong], "int64", "i8", "i4"),
+        (NDArray[np.floating], "floating", "f2 f4 >f8", "c8 i4"),
+        (NDArray[np.integer], "integer", "i1 u8", "f4 |b1 m8[s]"),
+        (NDArray[np.signedinteger], "signedinteger", "i1", "u1 m8[s]"),
+        (NDArray[np.unsignedinteger], "unsignedinteger", "u1", "i1"),
+        (NDArray[np.number], "number", "i1 f4 c8", "|b1 M8[s] m8[s]"),
+        (NDArray[np.complexfloating], "complexfloating", "c8", "f4"),
+        (NDArray[np.datetime64], "datetime64", "M8[s] >M8[ns]", "m8[s] i8"),
+        (NDArray[np.timedelta64], "timedelta64", "m8[s]", "M8[s] i8"),
+        (NDArray[np.float32 | np.float64], "float32 or float64", "f4 f8", "f2"),
+        (np.ndarray[Any, np.dtype[np.int8] | np.dtype[np.int16]], "int8 or int16", "i1 i2", "i4"),
+        (NDArray[T], "floating", "f4", "i4"),
+        (NDArray[C], "float32 or int8", "f4 i1", "f8"),
+    ],
+    ids=str,
+)
+def test_element_types_in_hints(hint: Any, words: str, fits: str, misfits: str) -> None:
+    for text in fits.split():
+        array = np.zeros((2, 2), text)
+        for found in (taken(hint, sent(array)), taken(hint, array), returned(hint, array)):
+            assert found.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
+            assert found.shape == (2, 2)
+            assert found.dtype.isnative or not words
+    for text in misfits.split():
+        array = np.zeros((2, 2), text)
+        for attempt, value in ((taken, sent(array)), (taken, array), (returned, array)):
+            with pytest.raises(ValueError, match=rf"expected an array of {words}, got an array of .* \(2, 2\)"):
+                attempt(hint, value)
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        *(NDArray[np.object_], NDArray[np.str_], NDArray[np.bytes_], NDArray[np.void], NDArray[np.longdouble]),
+        *(NDArray[np.float32 | np.object_], NDArray[ml_dtypes.int4], NDArray[str]),
+        np.ndarray[Any, "float32"],  # type: ignore[name-defined]
+        *(Annotated[NDArray[np.float32], Shape], Annotated[NDArray[np.float32], Shape(1), Shape(2)]),
+        *(Annotated[int, Shape(1)], Annotated[NDArray[np.float32] | None, Shape(1)]),
+    ],
+    ids=str,
+)
+def test_hints_that_can_never_be_met(hint: Any) -> None:
+    with pytest.raises(TypeError):
+        taken(hint, None)
+
+
+@pytest.mark.parametrize(
+    ("hint", "text", "fits", "misfits"),
+    [
+        (Annotated[NDArray[np.float32], Shape(None, 3)], "(*, 3)", [(0, 3), (2, 3)], [(3,), (2, 2), (1, 2, 3)]),
+        (Annotated[np.ndarray, Shape(2)], "(2,)", [(2,)], [(), (3,), (2, 2)]),
+        (Annotated[np.ndarray, "other", Shape()], "()", [()], [(1,)]),
+        (Annotated[np.ndarray, Shape(..., 3)], "(..., 3)", [(3,), (2, 3), (1, 2, 3)], [(), (2,), (3, 2)]),
+        (Annotated[np.ndarray, Shape(1, ..., 3)], "(1, ..., 3)", [(1, 3), (1, 2, 3)], [(1,), (3,), (2, 3)]),
+        (Annotated[np.ndarray, Shape(2, ...)], "(2, ...)", [(2,), (2, 5)], [(), (3, 2)]),
+        (np.ndarray[tuple[int, int], np.dtype[np.float32]], "(*, *)", [(2, 3)], [(2,), (1, 2, 3)]),
+        (np.ndarray[tuple[Literal[2], int], np.dtype[np.float32]], "(2, *)", [(2, 3)], [(3, 3)]),
+        (np.ndarray[tuple[Any, ...], np.dtype[np.float32]], "", [(), (2,), (2, 3)], []),
+        (Annotated[np.ndarray[tuple[int, int], Any], Shape(None, 3)], "(*, 3)", [(2, 3)], [(3,), (2, 2)]),
+    ],
+    ids=str,
+)
+def test_shapes_in_hints(hint: Any, text: str, fits: Any, misfits: Any) -> None:
+    for shape in fits:
+        assert taken(hint, sent(np.zeros(shape, "f4"))).shape == shape
+    for shape in misfits:
+        said = re.escape(f" of shape {text}, got an array of float32 of shape {shape}")
+        with pytest.raises(ValueError, match=said):
+            taken(hint, sent(np.zeros(shape, "f4")))
+
+
+@pytest.mark.parametrize(
+    ("dims", "error"),
+    [((-1,), ValueError), ((..., ...), ValueError), *(((dim,), TypeError) for dim in (1.5, "n", True, (1, 2)))],
+)
+def test_dimensions_that_are_none(dims: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"negative|at most one|a dimension is"):
+        Shape(*dims)
+
+
+def test_shapes_are_values() -> None:
+    shape = Shape(None, 3, ...)
+    assert eval(repr(shape)) == shape == pickle.loads(pickle.dumps(shape))
+    assert len({shape, Shape(None, 3, ...), Shape(3)}) == 2
+    with pytest.raises(AttributeError):
+        shape.dims = ()
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "expected"),
+    [
+        (NDArray[np.float32], [1, 2.5], np.array([1, 2.5], "f4")),
+        (NDArray[np.float32], [], np.zeros(0, "f4")),
+        (NDArray[np.float32], ((1, 2), (3, 4)), np.array([[1, 2], [3, 4]], "f4")),
+        (NDArray[np.float32], [np.float32(1)], np.array([1], "f4")),
+        (NDArray[np.uint64], [2**64 - 1], np.array([2**64 - 1], "u8")),
+        (NDArray[np.complex64], [1, 2j], np.array([1, 2j], "c8")),
+        (NDArray[np.bool_], [True], np.array([True])),
+        (NDArray[np.floating], [1], np.array([1.0])),
+        (NDArray[np.integer], [1], np.array([1])),
+        (NDArray[np.float16], [float("inf")], np.array([float("inf")], "f2")),
+        (NDArray[ml_dtypes.bfloat16], [1, 2.5], np.array([1, 2.5]).astype(ml_dtypes.bfloat16)),
+        (NDArray[np.uint8 | np.float64], [1.5], np.array([1.5])),
+        (np.ndarray, [1.5], np.array([1.5])),
+        (NDArray[np.float32], np.float32(1), np.array(1, "f4")),
+    ],
+    ids=str,
+)
+def test_numbers_that_a_handler_returned_become_the_array(hint: Any, value: Any, expected: Any) -> None:
+    assert same(returned(hint, value), expected)
+
+
+@pytest.mark.parametrize(
+    ("hint", "values"),
+    [
+        (NDArray[np.uint8], [[256], [-1]]),
+        (NDArray[np.uint64], [[-1]]),
+        (NDArray[np.int64], [[2**63], [1.5], [True]]),
+        (NDArray[np.float32], [[1e300], [1j], [True], [10**400], ["a"], [[1], [2, 3]], [None], "AAAA", 1.0, None]),
+        (NDArray[np.float32], [{"a": 1}, np.zeros(1)]),
+        (np.ndarray, [np.array([None]), np.array(["a"])]),
+        (Annotated[NDArray[np.float32], Shape(2)], [[1.0]]),
+    ],
+    ids=str,
+)
+def test_returned_values_that_are_not_the_array(hint: Any, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ValueError, match="expected an array"):
+            returned(hint, value)

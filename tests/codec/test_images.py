@@ -1,0 +1,225 @@
+"""Images in both directions: every mode and format, what goes along, and images beside the JSON."""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rpcstream.codec import Codec, ImageOptions
+from rpcstream.wire.buffers import AttachedMessage, is_own
+
+from ..kit import UsualServer, raw_peers, request
+from .values import CODEC, HAS_QOI, MODES, RAW, file_of, noise, read_frame, received, rng, same, sent, tagged, taken
+
+JPEG = Codec(images=ImageOptions(format="jpeg", quality=95))
+WEBP = Codec(images=ImageOptions(format="webp"))
+LOSSLESS = Codec(images=ImageOptions(format="webp", lossless=True))
+QOI = Codec(images=ImageOptions(format="qoi")) if HAS_QOI else CODEC
+CODECS = {"png": CODEC, "raw": RAW, "jpeg": JPEG, "webp": WEBP, "qoi": QOI}
+ROTATED = Image.Exif()
+ROTATED[0x0112] = 6
+
+large = functools.partial(noise, size=(120, 110))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("codec", [CODEC, RAW, LOSSLESS, QOI], ids=["png", "raw", "webp lossless", "qoi"])
+def test_every_mode_comes_back_pixel_by_pixel(mode: str, codec: Codec) -> None:
+    for size in ((7, 5), (1, 1), (40, 1), (1, 33)):
+        image = noise(mode, size)
+        for found in (received(image, codec), taken(Image.Image, sent(image, codec))):
+            assert type(found) is Image.Image
+            if mode in ("I;16L", "I;16N"):  # the same memory
+                assert (found.mode, found.tobytes()) == ("I;16", image.tobytes())
+            else:  # no format holds PA
+                assert same(found, image.convert("RGBA") if mode == "PA" else image)
+
+
+@pytest.mark.parametrize(
+    ("name", "formats"),
+    [
+        ("png", {"png": "1 L LA P RGB RGBA I;16", "raw": "La PA RGBa RGBX CMYK YCbCr LAB HSV I F I;16B I;16L I;16N"}),
+        ("raw", {"png": "P", "raw": "1 L LA La PA RGB RGBA RGBa RGBX CMYK YCbCr LAB HSV I F I;16 I;16B I;16L I;16N"}),
+        ("jpeg", {"jpeg": "L RGB CMYK", "png": "1 LA P RGBA I;16", "raw": "La PA RGBa RGBX YCbCr LAB HSV I F I;16B"}),
+        ("webp", {"webp": "RGB RGBA", "png": "1 L LA P I;16", "raw": "La PA RGBa RGBX CMYK YCbCr LAB HSV I F I;16B"}),
+        *([("qoi", {"qoi": "RGB RGBA", "png": "1 L LA P I;16", "raw": "La PA CMYK F"})] if HAS_QOI else []),
+    ],
+)
+def test_what_a_format_cannot_hold_goes_on(name: str, formats: dict[str, str]) -> None:
+    for wanted, modes in formats.items():
+        for mode in modes.split():
+            assert sent(noise(mode), CODECS[name])["format"] == wanted, mode
+    side = {"jpeg": 65_501, "webp": 16_384}.get(name)
+    for size in ((side, 1), (1, side)) if side else ():
+        assert sent(Image.new("RGB", size), CODECS[name])["format"] == "png"
+    for size in ((0, 0), (0, 3), (3, 0)):
+        for mode in ("1", "L", "RGB", "F"):
+            assert sent(Image.new(mode, size), CODECS[name])["format"] == "raw"
+            assert same(received(Image.new(mode, size), CODECS[name]), Image.new(mode, size))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_jpeg_is_near(mode: str) -> None:
+    ramp = np.linspace(0, 255, 64 * 48).astype("u1").reshape(48, 64)
+    image = Image.fromarray(ramp).convert(mode)
+    found = received(image, JPEG)
+    assert (found.mode, found.size) == (mode, (64, 48))
+    assert np.abs(np.asarray(found).astype(int) - np.asarray(image)).max() < 12
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_transparent_colour_is_kept_whatever_the_format(name: str) -> None:
+    for mode, colour in (("L", 3), ("RGB", (1, 2, 3)), ("P", 2), ("P", bytes(range(256))), ("1", 0), ("I;16", 300)):
+        image = noise(mode)
+        image.info["transparency"] = colour
+        assert sent(image, CODECS[name])["format"] == "png"
+        found = received(image, CODECS[name])
+        assert same(found, image)
+        assert mode == "I;16" or found.convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
+    for mode, no_colour in (("L", b"abc"), ("RGB", 5), ("RGBA", 5), ("P", (1, 2, 3)), ("F", 1)):
+        image = noise(mode)
+        image.info["transparency"] = no_colour
+        assert same(received(image), image)
+
+
+def test_palettes_are_kept_whole() -> None:
+    for colours in (0, 1, 2, 3, 16, 17, 256):
+        for mode in ("RGB", "RGBA"):
+            image = Image.frombytes("P", (16, 16), bytes(range(256)))
+            if colours:
+                image.putpalette(rng.bytes(len(mode) * colours), mode)
+            found = received(image)
+            assert found.tobytes() == image.tobytes()
+            assert found.convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
+
+
+def test_webp_keeps_the_mode_of_opaque_images_and_hidden_colours() -> None:
+    opaque, hidden = noise("RGB").convert("RGBA"), noise("RGBA")
+    hidden.putalpha(Image.new("L", hidden.size, 0))
+    for image, codec in ((opaque, WEBP), (opaque, LOSSLESS), (hidden, LOSSLESS)):
+        assert same(received(image, codec), image)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_orientation_and_profile_go_along(name: str) -> None:
+    photo = Image.open(io.BytesIO(file_of(Image.new("RGB", (4, 2)), "jpeg", exif=ROTATED, icc_profile=b"p" * 99)))
+    found = received(photo, CODECS[name])
+    assert (found.size, found.mode) == ((4, 2), "RGB")
+    if name != "raw":
+        assert found.getexif()[0x0112] == 6
+        assert found.info["icc_profile"] == b"p" * 99
+    photo.info["exif"] = b"Exif\x00\x00" + bytes(70_000)  # more than a JPEG holds
+    assert received(photo, CODECS[name]).size == (4, 2)
+
+
+@pytest.mark.parametrize("name", ["gif", "webp", "png"])
+def test_the_first_image_of_an_animation(name: str) -> None:
+    frames = [Image.new("RGB", (64, 64), colour) for colour in ("red", "lime", "blue")]
+    data = file_of(frames[0], name, save_all=True, append_images=frames[1:])
+    codec = Codec(max_image_pixels=4096, max_message_pixels=4096)
+    found = taken(Image.Image, tagged(data, name), codec)
+    assert found.convert("RGB").getpixel((0, 0))[0] > 250
+    assert type(found) is Image.Image
+    assert same(pickle.loads(pickle.dumps(found)), found)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"format": "gif"}, {"format": "PNG"}, {"quality": 50}, {"format": "jpeg", "lossless": True}),
+        *({"format": "jpeg", "quality": quality} for quality in (0, 101, 50.5)),
+        *({"format": "webp", "quality": 50, "lossless": True}, *({"compression": each} for each in (10, -1, True))),
+    ],
+    ids=str,
+)
+def test_options_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|is for"):
+        ImageOptions(**options)
+
+
+@pytest.mark.skipif(not HAS_QOI, reason="the extra qoi is not installed")
+def test_a_format_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = sent(noise("RGB"), QOI)
+    monkeypatch.setitem(sys.modules, "qoi", None)
+    with pytest.raises(ValueError, match="qoi"):
+        Codec().decode(data)
+
+
+def arrived(value: Any, codec: Codec = CODEC) -> tuple[dict[str, Any], Any]:
+    """The tagged object as the other end has it, from a frame, and the image."""
+    message = codec.serialize({"value": value}, binary=True)
+    assert isinstance(message, AttachedMessage)
+    assert all(is_own(payload) for payload in message.payloads)  # nothing is copied before it is sent
+    found = read_frame(message)[0]["value"]
+    return found, CODEC.decode(found)
+
+
+@pytest.mark.parametrize("mode", [each for each in MODES[1:-2] if each not in ("P", "PA")])
+def test_beside_the_json_pixels_go_raw(mode: str) -> None:
+    image = large(mode)
+    wire, found = arrived(image)
+    assert wire["format"] == "raw"
+    assert same(found, image)
+    found.putpixel((0, 0), found.getpixel((1, 1)))  # it has memory of its own
+
+
+@pytest.mark.parametrize(
+    "info", [{"icc_profile": b"p" * 50}, {"exif": ROTATED.tobytes()}, {"transparency": (1, 2, 3)}, {}], ids=str
+)
+def test_what_raw_pixels_would_lose_goes_as_png(info: dict[str, Any]) -> None:
+    image = large("RGB" if info else "P")
+    image.info.update(info)
+    wire, found = arrived(image)
+    assert wire["format"] == "png"
+    assert same(found, image)
+    assert {key: found.info[key] for key in info} == info
+
+
+def test_raw_pixels_do_not_make_a_message_too_large() -> None:
+    codec = Codec(max_image_file=100_000)
+    for count, formats in ((1, ["raw"]), (2, ["raw", "raw"]), (4, ["raw", "raw", "png", "png"])):
+        message = codec.serialize({"value": [Image.new("RGB", (100, 100))] * count}, binary=True)
+        assert [part["format"] for part in read_frame(message)[0]["value"]] == formats
+
+
+def test_memory_is_reserved_for_them() -> None:
+    for value, weight in (
+        (large("RGB"), 120 * 110 * 8),
+        (io.BytesIO(file_of(large("RGB"), "png")), 120 * 110 * 4),
+        (bytes(9000), 0),
+    ):
+        wire = arrived(value)[0]
+        assert CODEC.image_weight([wire]) == weight
+        if "format" in wire and wire["format"] == "png":
+            assert CODEC.image_weight([wire["data"]]) == weight
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"size": [120, 111]}, "39600 bytes of data, mode and size need 39960"),
+        ({"size": [9000, 9000]}, "9000 x 9000 pixels, the limit is 64000000"),
+        ({"mode": "X"}, "mode must be one of"),
+        ({"size": [1, True]}, "size must be [width, height]"),
+        ({"more": 1}, "unknown members: more"),
+    ],
+)
+async def test_a_wrong_head_is_refused_in_words(change: dict[str, Any], text: str) -> None:
+    image = {"$type": "image", "format": "raw", "mode": "RGB", "size": [120, 110], "data": {"$bin": 0}}
+    async with raw_peers(UsualServer()) as connect:
+        peer = await connect()
+        peer.call("rpc.binary")
+        await peer.receive()
+        peer.send_frame(request("image", {**image, **change}, id=7), bytes(39_600))
+        answer = await peer.reply()
+        assert (answer["id"], answer["error"]["code"]) == (7, -32602)
+        assert text in str(answer["error"])
+        peer.send_frame(request("image", image, id=8), bytes(39_600))
+        assert (await peer.receive())["id"] == 8
