@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,13 +21,18 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> d
 
 
 class Clock:
-    """The time of a test's event loop: it passes only when it is told to. That of NATS goes on."""
+    """The time of a test's event loop: it passes as fast as that of NATS, and faster when it is told to."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, FakeTimeLoop)
         loop.autojump = False
         self.jump = loop.jump
+
+    async def tick(self) -> None:
+        while True:
+            await asyncio.to_thread(time.sleep, 0.02)
+            self.jump(0.02)
 
     async def turn(self) -> None:
         """Let NATS, and other threads, answer what was sent."""
@@ -44,9 +49,12 @@ class Clock:
 
 
 @pytest.fixture
-async def clock() -> Clock:
+async def clock() -> AsyncIterator[Clock]:
     """Time of its own for the test that asks for it."""
-    return Clock()
+    clock = Clock()
+    ticking = asyncio.ensure_future(clock.tick())
+    yield clock
+    ticking.cancel()
 
 
 @pytest.fixture(scope="session")

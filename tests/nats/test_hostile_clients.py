@@ -65,8 +65,9 @@ async def scene(service: Service, *, port: int | None = None, **limits: Any) -> 
             server.release()
             await wait_until_idle(server)
             await made.check()
-    unexpected = [line for line in ours.lines + theirs.lines if "not sent" not in line and "refused a" not in line]
-    assert unexpected == []
+    # The last is said on a busy machine.
+    expected = ("not sent", "refused a", "kept the event loop")
+    assert [line for line in ours.lines + theirs.lines if not any(words in line for words in expected)] == []
 
 
 @pytest.mark.parametrize(
