@@ -204,11 +204,12 @@ def test_a_function_told_of_progress_may_notify_and_call_where_that_can_be_answe
     """On a connection of its own a call is answered; in the event loop it would wait for itself."""
     results: list[Any] = []
 
-    def told(value: Any) -> None:
-        client.notify.note("in progress")
-        results.append(client.add(1, 2))
-
     with Client(served, **options) as client:
+
+        def told(value: Any) -> None:
+            client.notify.note("in progress")
+            results.append(client.add(1, 2))
+
         assert client.progress(1, on_progress=told, timeout=WAIT) == 1
         assert client.add(1, 2) == 3
     assert "in progress" in server.noted
