@@ -239,17 +239,28 @@ async def test_cancels_count_however_many_come(network: Network) -> None:
         assert sorted(server.begun) == [0, 1, 2]
 
 
-async def test_words_of_which_too_many_come_are_dropped(network: Network) -> None:
-    async with network.raw(limited(max_calls=2, max_message_size=2000, write_buffer=1000)) as raw:
-        asked = await crowded(network, raw, request("echo", 2, id=2), request("echo", 3, id=3))
-        for n in range(300):
-            raw.send(notification("$/credit", id=f"unknown {n}", n=1))
-            raw.send(notification("$/end", stream=f"unknown {n}", error={"code": 1, "message": KILO}))
-        assert await raw.code("echo", id="away") == -32002
-        for each in asked:
-            raw.answer(each, "fine")
-        assert await answers(raw, 4) == {0: "fine", 1: "fine", 2: 2, 3: 3}
-        await raw.silence()
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("count", "size", "is_kept"), [(1, 1, True), (2, 1, False), (300, 1000, True), (1, 1906, True), (1, 1907, False)]
+)
+async def test_words_of_which_too_many_come_are_dropped(network: Network, count: int, size: int, is_kept: bool) -> None:
+    """Of those about unknown streams as many wait as requests may, and as many bytes; each time anew."""
+    credit = notification("$/credit", id="count", n=3)
+    async with network.raw(limited(max_calls=2, max_message_size=2000, write_buffer=50)) as raw:
+        for _ in range(2):
+            asked = await crowded(network, raw, request("count", 3, id="count", stream=0), request("echo", 3, id=3))
+            for n in range(count):
+                raw.send(notification("$/end", stream=f"unknown {n}", error="x" * size))
+            raw.send(credit)
+            assert await raw.code("echo", id="away") == -32002
+            for each in asked:
+                raw.answer(each, "fine")
+            expected = {0: "fine", 1: "fine", 3: 3, **({"count": None} if is_kept else {})}
+            assert await answers(raw, len(expected)) == expected
+            await raw.silence()
+            if not is_kept:
+                raw.send(credit)
+                assert await answers(raw, 1) == {"count": None}
 
 
 @pytest.mark.one_read
