@@ -263,6 +263,38 @@ async def test_words_of_which_too_many_come_are_dropped(network: Network, count:
                 assert await answers(raw, 1) == {"count": None}
 
 
+@pytest.mark.once
+async def test_long_requests_in_line_share_memory_until_they_are_taken_or_their_caller_is_gone(
+    network: Network,
+) -> None:
+    """They may fill it for one connection; those of another one are refused then."""
+    server = limited(max_calls=3, max_held_total=400_000)
+    value = "x" * 150_000
+
+    async def all_at_work(raw: RawPeer) -> list[Any]:
+        raw.send(*[request("confirm", n, id=n) for n in range(3)])
+        return await raw.receive_many(3)
+
+    async with network.serve(server) as endpoint:
+        one, other, third = [await endpoint.raw() for _ in range(3)]
+        asked = await all_at_work(one)
+        one.send(request("wait", id="wait"), request("echo", value, id=3), request("echo", value, id=4))
+        await network.full()
+        asked_of_other = await all_at_work(other)
+        assert await other.code("echo", value, id="refused") == -32002
+        one.answer(asked[0])
+        assert (await one.reply())["id"] == 0
+        await until(lambda: server.begun)  # the long ones are still in line
+        assert await other.code("echo", value, id="refused") == -32002
+        await network.lose(one)
+        for raw, waiting in ((other, asked_of_other), (third, await all_at_work(third))):
+            raw.call("echo", value, id="kept")
+            await network.queued()
+            for each in waiting:
+                raw.answer(each)
+            assert await answers(raw, 4) == {0: None, 1: None, 2: None, "kept": value}
+
+
 @pytest.mark.one_read
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("way", ["batch", "batch of nothing else", "escaped"])
