@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import (
+    CallCancelled,
     ConnectionLost,
     Context,
     EncodeError,
@@ -303,6 +304,33 @@ async def test_a_call_that_ends_while_its_producer_is_silent(
         await until(lambda: source.closed == 1 and taking.ends)
         assert taking.ends[0] != "whole"
         assert await client.echo("still there") == "still there"
+
+
+@pytest.mark.lasting
+async def test_a_handler_that_fails_or_keeps_the_stream_beyond_its_call(network: Network, taking: Taking) -> None:
+    """Its producer ends; what is kept of the stream does not look like the end of a whole one."""
+    kept: list[Any] = []
+
+    async def fail(values: AsyncIterator[int]) -> None:
+        kept.append(values)
+        raise RpcError(7, f"{await anext(values)} was enough")
+
+    def keep(values: Iterator[int]) -> int:
+        kept.append(values)
+        return next(values)
+
+    taking.add(fail, name="fail_reading")
+    taking.add(keep, offload="thread")
+    async with network.client(taking) as client:
+        failing, keeping = Source(), Source()
+        with pytest.raises(RpcError, match="0 was enough"):
+            await client.fail_reading(failing.sync())
+        assert await client.keep(keeping.sync()) == 0
+        await until(lambda: failing.closed == keeping.closed == 1)
+        with pytest.raises(CallCancelled):
+            await anext(kept[0])
+        with pytest.raises(CallCancelled):
+            await asyncio.to_thread(next, kept[1])
 
 
 @pytest.mark.half_close

@@ -239,17 +239,60 @@ async def test_cancels_count_however_many_come(network: Network) -> None:
         assert sorted(server.begun) == [0, 1, 2]
 
 
-async def test_words_of_which_too_many_come_are_dropped(network: Network) -> None:
-    async with network.raw(limited(max_calls=2, max_message_size=2000, write_buffer=1000)) as raw:
-        asked = await crowded(network, raw, request("echo", 2, id=2), request("echo", 3, id=3))
-        for n in range(300):
-            raw.send(notification("$/credit", id=f"unknown {n}", n=1))
-            raw.send(notification("$/end", stream=f"unknown {n}", error={"code": 1, "message": KILO}))
-        assert await raw.code("echo", id="away") == -32002
-        for each in asked:
-            raw.answer(each, "fine")
-        assert await answers(raw, 4) == {0: "fine", 1: "fine", 2: 2, 3: 3}
-        await raw.silence()
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("count", "size", "is_kept"), [(1, 1, True), (2, 1, False), (300, 1000, True), (1, 1906, True), (1, 1907, False)]
+)
+async def test_words_of_which_too_many_come_are_dropped(network: Network, count: int, size: int, is_kept: bool) -> None:
+    """Of those about unknown streams as many wait as requests may, and as many bytes; each time anew."""
+    credit = notification("$/credit", id="count", n=3)
+    async with network.raw(limited(max_calls=2, max_message_size=2000, write_buffer=50)) as raw:
+        for _ in range(2):
+            asked = await crowded(network, raw, request("count", 3, id="count", stream=0), request("echo", 3, id=3))
+            for n in range(count):
+                raw.send(notification("$/end", stream=f"unknown {n}", error="x" * size))
+            raw.send(credit)
+            assert await raw.code("echo", id="away") == -32002
+            for each in asked:
+                raw.answer(each, "fine")
+            expected = {0: "fine", 1: "fine", 3: 3, **({"count": None} if is_kept else {})}
+            assert await answers(raw, len(expected)) == expected
+            await raw.silence()
+            if not is_kept:
+                raw.send(credit)
+                assert await answers(raw, 1) == {"count": None}
+
+
+@pytest.mark.once
+async def test_long_requests_in_line_share_memory_until_they_are_taken_or_their_caller_is_gone(
+    network: Network,
+) -> None:
+    """They may fill it for one connection; those of another one are refused then."""
+    server = limited(max_calls=3, max_held_total=400_000)
+    value = "x" * 150_000
+
+    async def all_at_work(raw: RawPeer) -> list[Any]:
+        raw.send(*[request("confirm", n, id=n) for n in range(3)])
+        return await raw.receive_many(3)
+
+    async with network.serve(server) as endpoint:
+        one, other, third = [await endpoint.raw() for _ in range(3)]
+        asked = await all_at_work(one)
+        one.send(request("wait", id="wait"), request("echo", value, id=3), request("echo", value, id=4))
+        await network.full()
+        asked_of_other = await all_at_work(other)
+        assert await other.code("echo", value, id="refused") == -32002
+        one.answer(asked[0])
+        assert (await one.reply())["id"] == 0
+        await until(lambda: server.begun)  # the long ones are still in line
+        assert await other.code("echo", value, id="refused") == -32002
+        await network.lose(one)
+        for raw, waiting in ((other, asked_of_other), (third, await all_at_work(third))):
+            raw.call("echo", value, id="kept")
+            await network.queued()
+            for each in waiting:
+                raw.answer(each)
+            assert await answers(raw, 4) == {0: None, 1: None, 2: None, "kept": value}
 
 
 @pytest.mark.one_read

@@ -14,7 +14,7 @@ import pytest
 from rpcstream import Context, RpcError, Server
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import LogLines, Network, request, until
+from ..kit import LogLines, Network, UsualServer, request, until
 
 
 class Ordered:
@@ -158,6 +158,23 @@ async def test_each_connection_has_a_line_of_its_own_which_others_overtake(netwo
         assert ("begin", "two") not in ordered.events
         ordered.thread_go.set()
         assert [await one.result(), await one.result()] == ["one", "two"]
+
+
+@pytest.mark.lasting
+async def test_a_client_keeps_the_order_of_what_it_offers(network: Network) -> None:
+    server = UsualServer()
+    begun: list[int] = []
+    async with network.client(server) as client:
+
+        @client(ordered=True)
+        async def work(n: int) -> int:
+            begun.append(n)
+            for _ in range(10 - n):
+                await asyncio.sleep(0)
+            return begun[-1]
+
+        await client.hello()
+        assert await asyncio.gather(*(server.peers[0].work(n) for n in range(10))) == list(range(10)) == begun
 
 
 @pytest.mark.fake_time

@@ -376,15 +376,28 @@ async def test_greetings_come_first_on_every_connection(network: Network, states
 
 @pytest.mark.fake_time
 @pytest.mark.parametrize(
-    ("fault", "attempts"), [("refused", [0, 1, 3]), ("hangs", [0, 2, 5]), ("lost", [0, 1, 3]), ("mistake", [0, 1, 3])]
+    ("fault", "attempts"),
+    [
+        ("refused", [0, 1, 3]),
+        ("hangs", [0, 2, 5]),
+        ("nobody opens", [0, 2, 5]),
+        ("lost", [0, 1, 3]),
+        ("mistake", [0, 1, 3]),
+    ],
 )
 async def test_a_greeting_that_fails_twice(
     door: Door, states: States, errors: LogLines, fault: str, attempts: list[int]
 ) -> None:
     """A mistake in it is not hidden, and does not end the client, either."""
     server = ponging()
+
+    async def open_late(make: Callable[[], Any]) -> Any:
+        return await (door.ignore if len(door.attempts) < 3 else door.welcome)(make)
+
     async with door.serving(server):
         client = door.client(reconnect=DOUBLING, connect_timeout=1, on_state=states)
+        if fault == "nobody opens":
+            door.receive = open_late
 
         @client.on_connect
         async def hello(peer: Any) -> None:
@@ -408,6 +421,28 @@ async def test_a_greeting_that_fails_twice(
             await until(lambda: server.stats()["connections"] == 1)
         assert door.attempts == attempts
     errors.expect("a mistake", times=2 if fault == "mistake" else 0)
+
+
+@pytest.mark.fake_time
+async def test_a_greeting_that_fails_without_reconnect(door: Door, states: States, errors: LogLines) -> None:
+    """Whoever called first is told what was wrong with it; the next call greets again."""
+    async with door.serving(ponging()):
+        client = door.client(on_state=states)
+
+        @client.on_connect
+        async def hello(peer: Any) -> None:
+            if len(door.attempts) == 1:
+                raise ValueError("a mistake")
+            if len(door.attempts) == 2:
+                await peer.nothing()
+
+        with pytest.raises(ConnectFailed, match=r"a mistake.*'ping'"):
+            await client.ping()
+        with pytest.raises(ConnectFailed, match=r"refused the token, or a call of on_connect.*-32601.*'ping'"):
+            await client.ping()
+        assert await client.ping() == "pong"
+        assert states.seen == [*["connecting", "idle"] * 2, "connecting", "connected"]
+    errors.expect("a mistake")
 
 
 @pytest.mark.one_peer

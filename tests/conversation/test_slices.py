@@ -12,7 +12,7 @@ import pytest
 from rpcstream import Limits, RpcError, Server
 from rpcstream.peer.slices import TURN
 
-from ..kit import Network, request, until
+from ..kit import Network, StoppableServer, request, until
 
 
 class Counting:
@@ -194,6 +194,33 @@ async def test_what_comes_behind_a_batch_waits_for_its_sync_members(network: Net
     assert [event for event in batched.events if event != "async member"] == [*range(20), "behind", "later"]
     batch = next(reply for reply in replies if isinstance(reply, list))
     assert [reply["id"] for reply in batch] == [*range(20), "a"]
+
+
+@pytest.mark.one_read
+@pytest.mark.lasting
+async def test_a_member_can_be_cancelled_before_its_turn(network: Network) -> None:
+    batched = Batched()
+    async with network.raw(batched.server) as raw:
+        raw.send([*slow_batch(40), request("awaiting", "async", id="x")])
+        await until(lambda: batched.events)
+        for call_id in (38, "38", "x", "never"):  # "38" is another id
+            raw.cancel(call_id)
+        replies = await raw.receive()
+        codes = {reply["id"]: reply["error"]["code"] for reply in replies if "error" in reply}
+        assert codes == {38: -32800, "x": -32800}
+    assert batched.events == [number for number in range(40) if number != 38]
+
+
+@pytest.mark.one_peer
+@pytest.mark.lasting
+async def test_a_server_that_stops_finishes_the_batches_that_it_has_read(network: Network) -> None:
+    batched = Batched()
+    async with StoppableServer(network, batched.server) as stopping:
+        raw = await stopping.endpoint.raw()
+        raw.send(slow_batch(20))
+        await until(lambda: batched.events)
+        stopping.stop()
+        assert [reply["id"] for reply in await raw.receive()] == list(range(20))
 
 
 @pytest.mark.one_peer

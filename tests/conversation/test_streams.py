@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rpcstream import (
+    ConnectionLost,
     Context,
     InternalError,
     InvalidParams,
@@ -350,6 +351,9 @@ async def test_a_lost_connection_or_a_cancel_stops_the_generator(
         raw, other = await endpoint.raw(), await endpoint.raw()
         raw.call(kind, 10**9, stream=2)
         await raw.receive_many(2)
+        other.send(credit(5))  # for no stream of its own
+        await other.silence()
+        await raw.silence()
         raw.cancel(1)
         assert await raw.code() == -32800
         assert counting.closed == 1
@@ -493,3 +497,17 @@ async def test_items_that_are_wrong_end_their_stream_alone(network: Network, wro
         assert heard[0]["method"] == "$/cancelRequest"
         assert await client.next() == "fine"
         assert client.replies_dropped >= 2
+
+
+async def test_a_connection_that_is_lost_in_the_middle(network: Network) -> None:
+    async def script(raw: RawPeer) -> None:
+        asked = await raw.receive()
+        raw.send(item(0, id=asked["id"]), item(1, id=asked["id"]))
+        raw.end()
+
+    got = []
+    async with network.scripted(script) as endpoint:
+        with pytest.raises(ConnectionLost, match="'items'"):
+            async for each in endpoint.client().stream.items():
+                got.append(each)
+    assert got == [0, 1], "what came before is not lost"

@@ -15,7 +15,7 @@ from PIL import Image
 
 from rpcstream import Backoff, ConnectionLost, InvalidParams, Limits, Server, ServerBusy
 
-from ..kit import Network, StoppableServer, until
+from ..kit import Network, RawPeer, StoppableServer, notification, reply, until
 from ..kit.matrix import cut_connections
 
 pytestmark = [pytest.mark.lasting, pytest.mark.own_subscribers]
@@ -154,6 +154,40 @@ async def test_each_reader_is_given_each_event_once(network: Network) -> None:
             assert await client.tell("a.b", 8) == 1
             assert await anext(narrow) == 8
         assert await client.tell("a.b", 9) == 0
+
+
+async def test_readers_that_begin_together_share_one_connection_of_the_pool(network: Network) -> None:
+    server = make_server()
+    async with network.client(server, pool=3) as client:
+        readers = [client.subscribe(topic) for topic in "aaabbb"]
+        await asyncio.gather(*(reader.__aenter__() for reader in readers))
+        await asyncio.gather(*(client.tell("nobody's", "other calls") for _ in range(20)))
+        assert (server.publish("a", 1), server.publish("b", 2)) == (1, 1)
+        assert await asyncio.gather(*map(anext, readers)) == [1, 1, 1, 2, 2, 2]
+        for number in range(5):  # one leaves, and another joins
+            joining = client.subscribe("a")
+            await asyncio.gather(*(reader.aclose() for reader in readers), joining.__aenter__())
+            assert (server.publish("a", number), await anext(joining)) == (1, number)
+            readers = [joining]
+        await readers[0].aclose()
+        await until(lambda: not server.topics)
+
+
+async def test_what_comes_before_the_reply_is_for_those_who_have_theirs(network: Network) -> None:
+    """It comes for another subscription, and would stop when that ends: the new reader would have a gap."""
+
+    def event(value: int) -> dict[str, Any]:
+        return notification("$/event", topic="a.b", value=value)
+
+    async def script(raw: RawPeer) -> None:
+        raw.answer(await raw.receive(), {})
+        asked = await raw.receive()
+        raw.send(event(1), event(2), reply(asked["id"], {}), event(4))
+
+    async with network.scripted(script) as endpoint:
+        client = endpoint.client()
+        async with client.subscribe("a.b") as one, client.subscribe("a.*") as two:
+            assert (await take(one, 3), await anext(two)) == ([1, 2, 4], 4)
 
 
 async def test_last_values_are_for_whoever_subscribes_later(network: Network) -> None:

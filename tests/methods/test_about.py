@@ -160,25 +160,6 @@ def test_what_cannot_be_said_is_refused(function: Any, options: dict[str, Any], 
         described(function, **options)
 
 
-async def test_groups_and_batched_methods_take_them_too() -> None:
-    class Calculator:
-        def add(self, a: int) -> int:
-            return a
-
-    server = Server()
-    server.add_object(Calculator(), prefix="calc", tags=["x"], errors=[Full], deprecated=True)
-    with pytest.raises(TypeError, match="no option 'examples'"):
-        server.add_object(Calculator(), prefix="other", examples=[])  # type: ignore[call-arg]
-
-    @server.batched(examples=[Example([2], 4)], tags=["y"])
-    def double(numbers: list[int]) -> list[int]:
-        return [2 * number for number in numbers]
-
-    methods = (await document_of(server))["methods"]
-    assert (methods["calc.add"]["tags"], methods["calc.add"]["deprecated"]) == ([{"name": "x"}], True)
-    assert methods["double"]["examples"][0]["result"]["value"] == 4
-
-
 # -- docstrings -------------------------------------------------------------------------------------------------------
 
 HEAD = "\nDetect objects.\n\nIt takes a while.\n"
@@ -384,13 +365,6 @@ async def test_all_who_ask_are_told_the_same_and_after_a_change_another() -> Non
         assert "new" in {each["name"] for each in (await client.call("rpc.discover"))["methods"]}
 
 
-def test_it_may_be_asked_for_in_one_loop_after_another() -> None:
-    server = server_of(2)
-    first = asyncio.run(document_of(server))
-    server.add(lambda: 1, name="new")
-    assert asyncio.run(document_of(server))["methods"].keys() - first["methods"].keys() == {"new"}
-
-
 async def test_long_texts_names_and_defaults_do_not_make_it_long() -> None:
     server = Server(description="d" * 1_000_000)
 
@@ -417,6 +391,7 @@ async def test_long_texts_names_and_defaults_do_not_make_it_long() -> None:
     assert methods["take"]["params"][1]["schema"]["x-default"] == "'\\udfff'"
 
 
+@pytest.mark.slow
 async def test_the_more_methods_the_less_is_said_of_each() -> None:
     sizes = []
     for count in (0, 600):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -88,7 +87,9 @@ ADDED = {"a": 1, "b": 2, "rest": (), "scale": 1.0, "others": {}}
         (add, {}, {"a": 1, "scale": 2, "x": 4}, {**ADDED, "scale": 2.0, "others": {"x": 4}}, 14),
         (add, {"offload": "thread"}, [1, 2], ADDED, 3),
         (add, {"ordered": True}, [1, 2], ADDED, 3),
-        (worker_functions.add, {"offload": "process"}, [1, 2], {"a": 1, "b": 2}, 3),
+        pytest.param(
+            *(worker_functions.add, {"offload": "process"}, [1, 2], {"a": 1, "b": 2}, 3), marks=pytest.mark.slow
+        ),
         (total, {}, {"numbers": [1, 2], "start": 1}, {"numbers": ..., "start": 1}, 4),
         (brightness, {}, [PHOTO, ONES], {"photo": PHOTO, "weights": ...}, 6),
         # Of a generator all items are inside.
@@ -298,21 +299,6 @@ async def test_a_mistake_of_middleware_is_an_internal_error(
     assert "secret" not in str(caught.value)
     assert said in caplog.text
     assert len(ran) == runs
-
-
-async def test_errors_of_notifications_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server()
-
-    @server.middleware
-    async def refuse(call: MethodCall, call_next: CallNext) -> Any:
-        raise RpcError(429, "too many calls")
-
-    server.add(lambda: 1, name="number")
-    with caplog.at_level(logging.WARNING):
-        async with memory_client(server) as client:
-            await client.notify("number")
-            await client.call("rpc.ping")
-    assert "notification of 'number' failed" in caplog.text
 
 
 async def test_middleware_and_the_handlers_inside_can_call_the_caller_back() -> None:

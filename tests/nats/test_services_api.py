@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
 pytest.importorskip("nats")
 
 from nats.micro.service import SEMVER_REGEX, ServiceInfo, ServicePing, ServiceStats
 
-from rpcstream import __version__
-from rpcstream.nats.link import NatsLink, Subscription
-from rpcstream.nats.options import NatsOptions
-from rpcstream.nats.services_api import BURST, RATE, ServiceDescription, ServicesApi, endpoint_name, semver
-from rpcstream.nats.subjects import QUEUE, encoded
-from rpcstream.observe.metrics import CallMetrics
+from rpcstream import RpcError, __version__
 
-from ..kit import until
+from ..kit import UsualServer, until
+from ..kit.nats_raw_client import RawClient
 from ..kit.nats_server import NatsServer
-from ..kit.plain_nats import PlainClient, plain_client
+from .service import ADD, Service
 
 pytestmark = pytest.mark.nats
 
@@ -81,225 +74,161 @@ class Stats(Standard, kw_only=True):
 SCHEMAS: dict[str, type[Standard]] = {"PING": Standard, "INFO": Info, "STATS": Stats}
 
 
-class Clock:
-    """Seconds, as the test sets them."""
+async def until_shown(service: Service, count: int = 1) -> None:
+    """Wait until so many instances answer: they do so a moment after they have joined."""
 
-    now = 0.0
+    def is_shown() -> bool:
+        connections = service.nats.monitor("/connz?subs=1")["connections"]
+        subjects = [each for connection in connections for each in connection.get("subscriptions_list", ())]
+        return sum(each.startswith(f"$SRV.STATS.{service.name}.") for each in subjects) == count
 
-    def __call__(self) -> float:
-        return self.now
-
-
-class Instance:
-    """An instance of a service whose methods answer nothing; its services API answers."""
-
-    def __init__(self, about: ServiceDescription, **options: Any) -> None:
-        self.subscriptions: dict[str, Subscription] = {}
-        self.about = about
-        self.api = ServicesApi(about, endpoints=lambda: self.subscriptions, **options)
-
-    async def join(self, link: NatsLink, *methods: str) -> None:
-        self.subscriptions = {
-            name: await link.subscribe(f"rpc.{self.about.name}.{encoded(name)}", lambda message: None, QUEUE)
-            for name in methods
-        }
-        await self.api.start(link)
-        await link.flush()
+    await until(is_shown)
 
 
-Connect = Callable[[], Any]
-
-
-@pytest.fixture
-async def connect(shared_nats: NatsServer) -> AsyncIterator[Connect]:
-    """Makes links to the server, which the test's end closes."""
-    links: list[NatsLink] = []
-
-    async def connect() -> NatsLink:
-        links.append(await NatsLink.connect(NatsOptions(servers=(f"127.0.0.1:{shared_nats.port}",))))
-        return links[-1]
-
-    yield connect
-    for link in links:
-        await link.close()
-
-
-@pytest.fixture
-async def client(shared_nats: NatsServer) -> AsyncIterator[PlainClient]:
-    async with plain_client(shared_nats.url) as made:
-        yield made
-
-
-async def asked(client: PlainClient, subject: str, count: int) -> list[dict[str, Any]]:
-    """The answers to a request, of so many instances."""
-    inbox, answers = client.new_inbox(), list[dict[str, Any]]()
-    subscription = await client.subscribe(inbox)
-    await client.publish(subject, b"", reply=inbox)
-    while len(answers) < count:
-        answers.append(json.loads((await subscription.next_msg(20)).data))
-    await subscription.unsubscribe()
+async def asked(raw: RawClient, subject: str, count: int = 1) -> list[dict[str, Any]]:
+    """The answers to a request, of so many instances, each as ADR-32 says."""
+    raw.publish(f"$SRV.{subject}", b"", "answers.here")
+    answers = [(await raw.next()).json for _ in range(count)]
+    for answer in answers:
+        msgspec.convert(answer, SCHEMAS[subject.partition(".")[0]])
     return sorted(answers, key=lambda answer: answer["id"])
 
 
-def about(name: str, instance: str = "one", **more: Any) -> ServiceDescription:
-    return ServiceDescription(name=name, instance=instance, version="1.2.3", **more)
+async def stats_of(raw: RawClient, service: Service) -> tuple[dict[str, Any], str]:
+    """What is told of each method, and how it is counted."""
+    await until_shown(service)
+    [answer] = await asked(raw, f"STATS.{service.name}")
+    return {each.pop("name"): each for each in answer["endpoints"]}, answer["metadata"]["stats"]
 
 
-async def test_instances_answer_at_all_three_levels(connect: Connect, client: PlainClient) -> None:
-    for number in ("one", "two"):
-        instance = Instance(about("levels", number, description="Looks at images."))
-        await instance.join(await connect(), "detect", "img.resize", "with blank")
-    for verb, schema in SCHEMAS.items():
-        kind = await asked(client, f"$SRV.{verb}.levels", 2)
-        assert [answer["id"] for answer in kind] == ["one", "two"]
-        own = await asked(client, f"$SRV.{verb}.levels.two", 1)
-        assert own[0]["id"] == "two"
-        everyone = await asked(client, f"$SRV.{verb}", 2)
-        for answer in (*kind, *own, *everyone):
-            msgspec.convert(answer, schema)
-            assert answer["name"] == "levels"
-            assert answer["version"] == "1.2.3"
+async def test_instances_answer_at_all_three_levels(service: Service) -> None:
+    async with (
+        service.serving(UsualServer(version="1.2.3")),
+        service.serving(UsualServer(version="1.2.3")),
+        service.raw("answers.*") as raw,
+    ):
+        await until_shown(service, 2)
+        raw.publish(f"$SRV.INFO.{service.name}", b"")  # without a subject for the answer: ignored
+        for verb, read in (("PING", ServicePing), ("INFO", ServiceInfo), ("STATS", ServiceStats)):
+            kind = await asked(raw, f"{verb}.{service.name}", 2)
+            [own] = await asked(raw, f"{verb}.{service.name}.{kind[1]['id']}")
+            for answer in (*kind, own, *await asked(raw, verb, 2)):
+                assert (answer["name"], answer["version"]) == (service.name, "1.2.3")
+                for each in answer.get("endpoints", ()):
+                    each.setdefault("data", None)  # nats-py wants it there, and ADR-32 does not
+                assert read.from_dict(answer).id == answer["id"]
+            assert len({each["id"] for each in kind}) == 2
+            assert own["id"] == kind[1]["id"]
 
 
-async def test_info_names_each_method_and_its_subject(connect: Connect, client: PlainClient) -> None:
-    instance = Instance(about("named", description="Looks at images.", takes_binary=False))
-    await instance.join(await connect(), "detect", "img.resize", "with blank", "größe")
-    (answer,) = await asked(client, "$SRV.INFO.named", 1)
-    info = ServiceInfo.from_dict(answer)
-    assert [(each.name, each.subject, each.metadata) for each in info.endpoints] == [
-        ("detect", "rpc.named.detect", {"method": "detect"}),
-        ("img_resize", "rpc.named.img.resize", {"method": "img.resize"}),
-        ("with_blank", "rpc.named.with%20blank", {"method": "with blank"}),
-        ("gr__e", "rpc.named.größe", {"method": "größe"}),
-    ]
-    assert info.description == "Looks at images."
-    assert info.metadata == {
-        "rpcstream": __version__,
-        "openrpc": "rpc.discover",
-        "binary": "0",
-        "stats": "requests",
-    }
-
-
-async def test_nats_py_reads_the_documents(connect: Connect, client: PlainClient) -> None:
-    instance = Instance(about("read"))
-    await instance.join(await connect(), "detect")
-    (ping,) = await asked(client, "$SRV.PING.read", 1)
-    assert ServicePing.from_dict(ping).id == "one"
-    (answer,) = await asked(client, "$SRV.STATS.read", 1)
-    answer["endpoints"][0].setdefault("data", None)  # nats-py wants it there, and ADR-32 does not
-    stats = ServiceStats.from_dict(answer)
-    assert stats.started == instance.about.started.replace(tzinfo=None)
-    assert stats.endpoints[0].num_requests == 0
+async def test_info_names_each_method_and_its_subject(service: Service) -> None:
+    server = UsualServer(description="Looks at images.", version="1")
+    for name in ("img.resize", "with blank", "größe"):
+        server.add(lambda: None, name=name)
+    async with service.serving(server), service.raw("answers.*") as raw:
+        await until_shown(service)
+        [answer] = await asked(raw, f"INFO.{service.name}")
+    endpoints = [(each["name"], each["subject"], each["metadata"]) for each in answer["endpoints"]]
+    for name, tokens, method in (
+        ("add", "add", "add"),
+        ("img_resize", "img.resize", "img.resize"),
+        ("with_blank", "with%20blank", "with blank"),
+        ("gr__e", "größe", "größe"),
+    ):
+        assert (name, service.root + tokens, {"method": method}) in endpoints
+    assert answer["description"] == "Looks at images."
+    more = {"openrpc": "rpc.discover", "binary": "1", "stats": "requests", "version": "1"}
+    assert answer["metadata"] == {"rpcstream": __version__, **more}
 
 
 async def test_without_metrics_the_requests_are_those_that_nats_delivered(
-    connect: Connect, client: PlainClient
+    start_nats: Callable[..., NatsServer],
 ) -> None:
-    instance = Instance(about("counted"))
-    await instance.join(first := await connect(), "a", "b")
-    for _ in range(3):
-        await client.publish("rpc.counted.a", b"{}")
-    (answer,) = await asked(client, "$SRV.STATS.counted", 1)
-    assert {each["name"]: each["num_requests"] for each in answer["endpoints"]} == {"a": 3, "b": 0}
-    assert answer["metadata"]["stats"] == "requests"
-
-    for _ in range(2):
-        await client.publish("rpc.counted.a", b"{}")
-    await client.flush()
-    await until(lambda: instance.subscriptions["a"].received == 5)
-    await first.close()
-    await instance.join(await connect(), "a", "b", "c")  # as after a lost connection
-    await client.publish("rpc.counted.a", b"{}")
-    (answer,) = await asked(client, "$SRV.STATS.counted", 1)
-    assert {each["name"]: each["num_requests"] for each in answer["endpoints"]} == {"a": 6, "b": 0, "c": 0}
+    service = Service(nats := start_nats())
+    async with service.serving():
+        for before in (0, 3):
+            async with service.raw("answers.*") as raw:
+                for _ in range(3):
+                    await raw.request(f"{service.root}add", ADD)
+                told, how = await stats_of(raw, service)
+            numbers = {name: each["num_requests"] for name, each in told.items()}
+            assert (numbers["add"], numbers["echo"], how) == (before + 3, 0, "requests")
+            nats.kill()
+            await asyncio.to_thread(nats.restart)
+            await until_shown(service)
 
 
-async def test_with_metrics_stats_are_those_of_all_calls(connect: Connect, client: PlainClient) -> None:
-    metrics = CallMetrics({"a", "b"}.__contains__, [-32602])
-    instance = Instance(about("measured"), metrics=metrics)
-    await instance.join(await connect(), "a", "b")
-    metrics.ended("a", 0, 0.002)
-    metrics.ended("a", -32602, 0.001)
-    metrics.ended("a", 7, 0.001)
-    metrics.refused("a", -32602)
-    (answer,) = await asked(client, "$SRV.STATS.measured", 1)
-    msgspec.convert(answer, SCHEMAS["STATS"])
-    first, second = answer["endpoints"]
-    assert first == {
-        "name": "a",
-        "subject": "rpc.measured.a",
+async def test_with_metrics_stats_are_those_of_all_calls(service: Service) -> None:
+    server = UsualServer(metrics=True)
+    async with service.serving(server), service.client() as client, service.raw("answers.*") as raw:
+        await client.call("add", 1, 2)
+        for method, params in (("fail", [7]), ("fail", [7]), ("fail", [-32602]), ("add", [1])):
+            with pytest.raises(RpcError):
+                await client.call(method, *params)
+        told, how = await stats_of(raw, service)
+    assert how == "calls"
+    fail, add = told["fail"], told["add"]
+    spent = fail["processing_time"]
+    assert spent > 0
+    assert fail == {
+        "subject": f"{service.root}fail",
         "queue_group": "rpc",
-        "num_requests": 4,
+        "num_requests": 3,
         "num_errors": 3,
         "last_error": "-32602: Invalid params",
-        "processing_time": 4_000_000,
-        "average_processing_time": 1_000_000,
-        "data": {"errors": {"-32602": 2, "7": 1}},
+        "processing_time": spent,
+        "average_processing_time": spent // 3,
+        "data": {"errors": {"-32602": 1, "7": 2}},
     }
-    assert (second["num_requests"], second["average_processing_time"], second["last_error"]) == (0, 0, "")
-    assert answer["metadata"]["stats"] == "calls"
+    assert (add["num_requests"], add["data"]) == (2, {"errors": {"-32602": 1}})
+    echo = told["echo"]
+    assert (echo["num_requests"], echo["average_processing_time"], echo["last_error"]) == (0, 0, "")
 
 
-async def test_documents_of_many_methods_are_cut_to_a_message_and_say_so(connect: Connect, client: PlainClient) -> None:
-    link = await connect()
-    instance = Instance(about("many"))
-    await instance.join(link, "detect")
-    one = instance.subscriptions["detect"]
-    instance.subscriptions = {f"group.a_method_with_a_long_name.{number}" * 3: one for number in range(10_000)}
-    for verb in ("INFO", "STATS"):
-        (answer,) = await asked(client, f"$SRV.{verb}.many", 1)
-        msgspec.convert(answer, SCHEMAS[verb])
-        kept = len(answer["endpoints"])
-        assert int(answer["metadata"]["endpoints_left_out"]) == 10_000 - kept
-        size = len(json.dumps(answer, separators=(",", ":")))
-        assert link.max_payload * 0.99 < size <= link.max_payload
-
-
-def test_a_document_that_fits_exactly_is_whole() -> None:
-    class Fake:
-        subject, received = "rpc.x.a", 0
-
-    api = ServicesApi(about("x"), endpoints=lambda: {str(number): Fake() for number in range(100)})
-    whole = api.info(1 << 20)
-    for size in range(len(whole) - 500, len(whole) + 200):
-        cut = api.info(size)
-        answer = json.loads(cut)
-        assert len(cut) <= size
-        left_out = int(answer["metadata"].get("endpoints_left_out", 0))
-        assert len(answer["endpoints"]) + left_out == 100
-    assert left_out == 0
-
-
-async def test_a_flood_of_requests_is_left_unanswered(
-    connect: Connect, client: PlainClient, caplog: pytest.LogCaptureFixture
+async def test_documents_of_many_methods_are_cut_to_a_message_and_say_so(
+    start_nats: Callable[..., NatsServer],
 ) -> None:
-    clock = Clock()
-    instance = Instance(about("flooded", description="x" * 900_000), clock=clock)
-    await instance.join(await connect(), "detect")
-    size = len(json.dumps((await asked(client, "$SRV.INFO.flooded", 1))[0], separators=(",", ":")))
-    answered = -(-BURST // size)  # the last of them exceeds what is left
-    inbox = client.new_inbox()
-    subscription = await client.subscribe(inbox)
-    for _ in range(50):
-        await client.publish("$SRV.INFO.flooded", b"", reply=inbox)
-    await client.publish("rpc.flooded.detect", b"")  # comes behind them
-    await until(lambda: instance.subscriptions["detect"].received == 1)
-    for _ in range(answered - 1):
-        await subscription.next_msg(20)
-    assert "left unanswered" in caplog.text
+    """The lengths differ by a few bytes, so that the last one fits exactly, or not."""
+    service = Service(start_nats(max_payload=8192))
+    room, counts = 8192 - 1024, set[int]()
+    async with service.raw("answers.*") as raw:
+        for length in range(0, 78, 13):
+            server = UsualServer(description="x" * length)
+            for number in range(100):
+                server.add(lambda: None, name=f"group.a_method.{number}")
+            async with service.serving(server):
+                await until_shown(service)
+                for verb in ("INFO", "STATS"):
+                    raw.publish(f"$SRV.{verb}.{service.name}", b"", "answers.here")
+                    answer = await raw.next()
+                    msgspec.convert(answer.json, SCHEMAS[verb])
+                    kept = answer.json["endpoints"]
+                    assert room - 400 < len(answer.data) <= room
+                    total = len(kept) + int(answer.json["metadata"]["endpoints_left_out"])
+                    counts.add(total)
+    assert len(counts) == 1
 
-    clock.now = 2 * size / RATE
-    await client.publish("$SRV.PING.flooded", b"", reply=inbox)
-    assert json.loads((await subscription.next_msg(20)).data)["type"].endswith("ping_response")
-    assert subscription.pending_msgs == 0  # none of the others was answered
 
+async def test_a_flood_of_requests_is_left_unanswered(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    server = UsualServer(description="x" * 900_000)
+    async with service.serving(server), service.raw("answers.*") as raw:
+        await until_shown(service)
+        for _ in range(60):
+            raw.publish(f"$SRV.INFO.{service.name}", b"", "answers.here")
+        raw.publish(f"{service.root}add", ADD, "answers.here")  # comes behind them
+        answered = 0
+        while b'"result":3' not in (await raw.next()).data:
+            answered += 1
+        assert 9 <= answered < 30
+        assert "left unanswered" in caplog.text
 
-async def test_a_request_without_a_reply_subject_is_ignored(connect: Connect, client: PlainClient) -> None:
-    instance = Instance(about("silent"))
-    await instance.join(await connect(), "detect")
-    await client.publish("$SRV.INFO.silent", b"")
-    assert (await asked(client, "$SRV.PING.silent", 1))[0]["id"] == "one"
+        async def ping() -> None:
+            while raw.messages.empty():
+                raw.publish(f"$SRV.PING.{service.name}", b"", "answers.here")
+                await asyncio.sleep(0.05)
+
+        await asyncio.wait_for(ping(), 20)
+        assert (await raw.next()).json["type"].endswith("ping_response")  # none of the others was answered
 
 
 @pytest.mark.parametrize(
@@ -310,41 +239,39 @@ async def test_a_request_without_a_reply_subject_is_ignored(connect: Connect, cl
         ("0", "0.0.0"),
         ("2.1", "2.1.0"),
         ("v1.2.3", "1.2.3"),
+        ("01.2.3", "0.0.0+01.2.3"),
+        ("1.2.3\n", "0.0.0+1.2.3-"),
+        ("\u0661.2.3", "0.0.0+-.2.3"),
         ("2026.05.01", "0.0.0+2026.05.01"),
         ("the last one", "0.0.0+the-last-one"),
+        ("..", "0.0.0"),
         ("", "0.0.0"),
     ],
 )
-def test_a_version_of_another_form_becomes_one_of_semver(version: str, said: str) -> None:
-    assert semver(version) == said
-    told = ServicesApi(ServiceDescription(name="x", instance="y", version=version), endpoints=dict)
-    metadata = json.loads(told.ping(1000))["metadata"]
-    assert metadata.get("version", said) == (version if version != said else said)
+async def test_a_version_of_another_form_becomes_one_of_semver(service: Service, version: str, said: str) -> None:
+    async with service.serving(UsualServer(version=version)), service.raw("answers.*") as raw:
+        await until_shown(service)
+        [answer] = await asked(raw, f"PING.{service.name}")
+    assert answer["version"] == said
+    assert answer["metadata"].get("version", said) == version
 
 
-@given(st.text(max_size=30))
-def test_every_version_and_name_gets_a_form_that_adr_32_permits(text: str) -> None:
-    assert SEMVER_REGEX.match(semver(text))
-    assert re.fullmatch(r"[A-Za-z0-9_-]+", endpoint_name(text))
-
-
-async def test_the_program_nats_lists_and_shows_the_service(shared_nats: NatsServer, connect: Connect) -> None:
+async def test_the_program_nats_lists_and_shows_the_service(service: Service) -> None:
     program = shutil.which("nats")
     if program is None:
         pytest.skip("the command line of NATS, natscli, is not installed")
-    metrics = CallMetrics({"detect"}.__contains__, [])
-    instance = Instance(about("shown", description="Looks at images."), metrics=metrics)
-    await instance.join(await connect(), "detect")
-    metrics.ended("detect", 0, 0.5)
+    server = UsualServer(description="Looks at images.", version="1.2.3", metrics=True)
 
     async def run(*arguments: str) -> str:
         process = await asyncio.create_subprocess_exec(
-            program, "--server", shared_nats.url, "micro", *arguments, stdout=asyncio.subprocess.PIPE
+            program, "--server", service.nats.url, "micro", *arguments, stdout=asyncio.subprocess.PIPE
         )
         return (await process.communicate())[0].decode()
 
-    assert re.search(r"shown .* 1\.2\.3 .* one .* Looks at images\.", await run("list"))
-    shown = await run("info", "shown")
-    assert "rpc.shown.detect" in shown
-    assert "Queue Group: rpc" in shown
-    assert re.search(r"detect .* 1 .* 500ms", await run("stats", "shown"))
+    async with service.serving(server), service.client() as client:
+        await client.call("add", 1, 2)
+        assert re.search(rf"{service.name} .* 1\.2\.3 .* Looks at images\.", await run("list"))
+        shown = await run("info", service.name)
+        assert f"{service.root}add" in shown
+        assert "Queue Group: rpc" in shown
+        assert re.search(r"add .* 1 ", await run("stats", service.name))

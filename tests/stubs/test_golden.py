@@ -13,8 +13,8 @@ from .writing import written
 FOLDER = Path(__file__).parent / "golden"
 FILES = {"python": FOLDER / "api.py", "typescript": FOLDER / "api.ts"}
 
-#: Of each form that a method or a name may have one; for types of parameters and results there is test_of_servers.
-NAMES = "add call class int named old options point rest settings ticks vision.detect vision.detect.faces weird name!"
+#: The forms of most methods; for types of parameters and results there is test_of_servers.
+NAMES = ("add", "class", "point", "rest", "ticks", "vision.detect", "vision.detect.faces", "weird name!")
 METHODS = [each for each in DOCUMENT["methods"] if each["name"] in NAMES]
 SCHEMAS = {name: DOCUMENT["components"]["schemas"][name] for name in ("Color", "Image", "Point")}
 
@@ -30,6 +30,25 @@ def test_the_types_are_those_in_the_file_whatever_the_order(language: str) -> No
     for each in (methods, schemas):
         random.Random(7).shuffle(each)
     assert types_of(methods, dict(schemas), language) == FILES[language].read_text()
+
+
+@pytest.mark.parametrize(
+    ("language", "lines"),
+    [
+        ("python", 'def call(self, method: Literal["call"], /, a: int, **options: Unpack[CallOptions]) -> int: ...'),
+        ("python", "    int: _Int[_builtins.int]"),
+        ("python", "def __call__(self, *, a: int, flag: bool, deep: str | None = ..., **options: Unpack[CallOptions])"),
+        ("python", '-> R:\n        """Deprecated."""\n'),
+        ("python", "def __call__(self, timeout_2: float, argument: bool = ..., /, **options: Unpack[CallOptions])"),
+        ("python", "class SettingsResult(TypedDict):\n    a: NotRequired[SettingsResultA]\n"),
+        ("typescript", "params: { a: number | bigint; flag: boolean; deep?: string | null };\n    args: never;"),
+        ("typescript", '/**\n   * @deprecated\n   */\n  "old": {\n    params: Record<string, never>;\n    args: [];'),
+        ("typescript", 'params: { timeout: number; "a-b"?: boolean };\n    args: [number, boolean?];'),
+        ("typescript", "result: { a?: { b: number } };"),
+    ],
+)
+def test_names_that_clients_have_themselves_and_other_forms(language: str, lines: str) -> None:
+    assert lines in written(DOCUMENT, language)
 
 
 def test_the_module_can_be_imported() -> None:

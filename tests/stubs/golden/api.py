@@ -9,7 +9,6 @@ from rpcstream.typed import AsyncClientMembers, ClientMembers
 from typing import Literal, Protocol, TYPE_CHECKING, TypeAlias, TypeVar, TypedDict, overload
 
 if TYPE_CHECKING:
-    import builtins as _builtins
     from PIL import Image
     from asyncio import Task
     from collections.abc import Callable, Coroutine
@@ -44,19 +43,6 @@ class PointInput(TypedDict):
 
     x: ReadOnly[float]
     y: NotRequired[ReadOnly[float]]
-
-SettingsGivenInput = TypedDict("SettingsGivenInput", {
-    "a-b": 'ReadOnly[int]',
-    "c": 'NotRequired[ReadOnly[str]]',
-})
-
-
-class SettingsResult(TypedDict):
-    a: NotRequired[SettingsResultA]
-
-
-class SettingsResultA(TypedDict):
-    b: int
 
 _Values: TypeAlias = Literal["blue", "red", "it's \"grey\"\n"]
 
@@ -101,48 +87,6 @@ class _AddNotification(Protocol[R]):
     def __call__(self, *, a: int, b: int = ..., **options: Unpack[NotifyOptions]) -> R: ...
 
 
-class _Call(Protocol[R]):
-    def __call__(self, a: int, **options: Unpack[CallOptions]) -> R: ...
-
-
-class _CallNotification(Protocol[R]):
-    def __call__(self, a: int, **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Int(Protocol[R]):
-    def __call__(self, a: int, **options: Unpack[CallOptions]) -> R: ...
-
-
-class _IntNotification(Protocol[R]):
-    def __call__(self, a: int, **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Named(Protocol[R]):
-    def __call__(self, *, a: int, flag: bool, deep: str | None = ..., **options: Unpack[CallOptions]) -> R: ...
-
-
-class _NamedNotification(Protocol[R]):
-    def __call__(self, *, a: int, flag: bool, deep: str | None = ..., **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Old(Protocol[R]):
-    def __call__(self, **options: Unpack[CallOptions]) -> R:
-        """Deprecated."""
-        ...
-
-
-class _OldNotification(Protocol[R]):
-    def __call__(self, **options: Unpack[NotifyOptions]) -> R: ...
-
-
-class _Options(Protocol[R]):
-    def __call__(self, timeout_2: float, argument: bool = ..., /, **options: Unpack[CallOptions]) -> R: ...
-
-
-class _OptionsNotification(Protocol[R]):
-    def __call__(self, timeout_2: float, argument: bool = ..., /, **options: Unpack[NotifyOptions]) -> R: ...
-
-
 class _Point(Protocol[R]):
     @overload
     def __call__(self, p: PointInput, color: Color, /, **options: Unpack[CallOptions]) -> R: ...
@@ -184,14 +128,6 @@ class _RestNotification(Protocol[R]):
         wait_for: float | None = ...,
         **others: str,
     ) -> R: ...
-
-
-class _Settings(Protocol[R]):
-    def __call__(self, given: SettingsGivenInput, **options: Unpack[CallOptions]) -> R: ...
-
-
-class _SettingsNotification(Protocol[R]):
-    def __call__(self, given: SettingsGivenInput, **options: Unpack[NotifyOptions]) -> R: ...
 
 
 class _Ticks(Protocol[R]):
@@ -251,14 +187,8 @@ class _ApiNotifyVision(Protocol):
 
 class _ApiNotify(_ApiNotifyByName, Protocol):
     add: _AddNotification[None]
-    call: _CallNotification[None]
-    int: _IntNotification[None]
-    named: _NamedNotification[None]
-    old: _OldNotification[None]
-    options: _OptionsNotification[None]
     point: _PointNotification[None]
     rest: _RestNotification[None]
-    settings: _SettingsNotification[None]
     ticks: _TicksNotification[None]
     vision: _ApiNotifyVision
 
@@ -302,16 +232,10 @@ class _ApiSubmitVision(Protocol):
 
 
 class _ApiSubmit(_ApiSubmitByName, Protocol):
-    add: _Add[Future[_builtins.int]]
-    call: _Call[Future[_builtins.int]]
-    int: _Int[Future[_builtins.int]]
-    named: _Named[Future[None]]
-    old: _Old[Future[None]]
-    options: _Options[Future[_builtins.int]]
+    add: _Add[Future[int]]
     point: _Point[Future[Point]]
-    rest: _Rest[Future[dict[str, list[_builtins.int]]]]
-    settings: _Settings[Future[SettingsResult]]
-    ticks: _Ticks[Future[list[_builtins.int]]]
+    rest: _Rest[Future[dict[str, list[int]]]]
+    ticks: _Ticks[Future[list[int]]]
     vision: _ApiSubmitVision
 
 
@@ -320,8 +244,6 @@ class _ApiStream(Protocol):
 
 
 class _ApiByName(Protocol):
-    @overload
-    def call(self, method: Literal["call"], /, a: int, **options: Unpack[CallOptions]) -> int: ...
     @overload
     def call(_self, method: Literal["class"], /, self: int, **options: Unpack[CallOptions]) -> int: ...
     @overload
@@ -353,15 +275,10 @@ class Api(_ApiByName, ClientMembers, Protocol):
     notify: _ApiNotify
     submit: _ApiSubmit
     stream: _ApiStream
-    add: _Add[_builtins.int]
-    int: _Int[_builtins.int]
-    named: _Named[None]
-    old: _Old[None]
-    options: _Options[_builtins.int]
+    add: _Add[int]
     point: _Point[Point]
-    rest: _Rest[dict[str, list[_builtins.int]]]
-    settings: _Settings[SettingsResult]
-    ticks: _Ticks[list[_builtins.int]]
+    rest: _Rest[dict[str, list[int]]]
+    ticks: _Ticks[list[int]]
     vision: _ApiVision
 
 
@@ -404,14 +321,8 @@ class _AsyncApiNotifyVision(Protocol):
 
 class _AsyncApiNotify(_AsyncApiNotifyByName, Protocol):
     add: _AddNotification[Coroutine[Any, Any, None]]
-    call: _CallNotification[Coroutine[Any, Any, None]]
-    int: _IntNotification[Coroutine[Any, Any, None]]
-    named: _NamedNotification[Coroutine[Any, Any, None]]
-    old: _OldNotification[Coroutine[Any, Any, None]]
-    options: _OptionsNotification[Coroutine[Any, Any, None]]
     point: _PointNotification[Coroutine[Any, Any, None]]
     rest: _RestNotification[Coroutine[Any, Any, None]]
-    settings: _SettingsNotification[Coroutine[Any, Any, None]]
     ticks: _TicksNotification[Coroutine[Any, Any, None]]
     vision: _AsyncApiNotifyVision
 
@@ -449,16 +360,10 @@ class _AsyncApiSubmitVision(Protocol):
 
 
 class _AsyncApiSubmit(_AsyncApiSubmitByName, Protocol):
-    add: _Add[Task[_builtins.int]]
-    call: _Call[Task[_builtins.int]]
-    int: _Int[Task[_builtins.int]]
-    named: _Named[Task[None]]
-    old: _Old[Task[None]]
-    options: _Options[Task[_builtins.int]]
+    add: _Add[Task[int]]
     point: _Point[Task[Point]]
-    rest: _Rest[Task[dict[str, list[_builtins.int]]]]
-    settings: _Settings[Task[SettingsResult]]
-    ticks: _Ticks[Task[list[_builtins.int]]]
+    rest: _Rest[Task[dict[str, list[int]]]]
+    ticks: _Ticks[Task[list[int]]]
     vision: _AsyncApiSubmitVision
 
 
@@ -467,14 +372,6 @@ class _AsyncApiStream(Protocol):
 
 
 class _AsyncApiByName(Protocol):
-    @overload
-    def call(
-        self,
-        method: Literal["call"],
-        /,
-        a: int,
-        **options: Unpack[CallOptions],
-    ) -> Coroutine[Any, Any, int]: ...
     @overload
     def call(
         _self,
@@ -518,13 +415,8 @@ class AsyncApi(_AsyncApiByName, AsyncClientMembers, Protocol):
     notify: _AsyncApiNotify
     submit: _AsyncApiSubmit
     stream: _AsyncApiStream
-    add: _Add[Coroutine[Any, Any, _builtins.int]]
-    int: _Int[Coroutine[Any, Any, _builtins.int]]
-    named: _Named[Coroutine[Any, Any, None]]
-    old: _Old[Coroutine[Any, Any, None]]
-    options: _Options[Coroutine[Any, Any, _builtins.int]]
+    add: _Add[Coroutine[Any, Any, int]]
     point: _Point[Coroutine[Any, Any, Point]]
-    rest: _Rest[Coroutine[Any, Any, dict[str, list[_builtins.int]]]]
-    settings: _Settings[Coroutine[Any, Any, SettingsResult]]
-    ticks: _Ticks[Coroutine[Any, Any, list[_builtins.int]]]
+    rest: _Rest[Coroutine[Any, Any, dict[str, list[int]]]]
+    ticks: _Ticks[Coroutine[Any, Any, list[int]]]
     vision: _AsyncApiVision

@@ -45,42 +45,9 @@ export interface Api {
     result: number;
     item: never;
   };
-  "call": {
-    params: { a: number | bigint };
-    args: [a: number | bigint];
-    result: number;
-    item: never;
-  };
   "class": {
     params: { self: number | bigint };
     args: [self: number | bigint];
-    result: number;
-    item: never;
-  };
-  "int": {
-    params: { a: number | bigint };
-    args: [a: number | bigint];
-    result: number;
-    item: never;
-  };
-  "named": {
-    params: { a: number | bigint; flag: boolean; deep?: string | null };
-    args: never;
-    result: null;
-    item: never;
-  };
-  /**
-   * @deprecated
-   */
-  "old": {
-    params: Record<string, never>;
-    args: [];
-    result: null;
-    item: never;
-  };
-  "options": {
-    params: { timeout: number; "a-b"?: boolean };
-    args: [number, boolean?];
     result: number;
     item: never;
   };
@@ -94,12 +61,6 @@ export interface Api {
     params: { a: number | bigint; [name: string]: unknown };
     args: [a: number | bigint, ...more: number[]];
     result: { [key: string]: number[] };
-    item: never;
-  };
-  "settings": {
-    params: { given: { "a-b": number | bigint; c?: string } };
-    args: [given: { "a-b": number | bigint; c?: string }];
-    result: { a?: { b: number } };
     item: never;
   };
   "ticks": {
