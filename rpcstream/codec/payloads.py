@@ -293,7 +293,8 @@ def _check_places(json: bytes, count: int) -> None:
 
 
 def outline(line: bytes, limits: Limits | None = None) -> tuple[Any, CutLine] | None:
-    """The same for a message that is not decoded: every long string is a `Payload`. None where `parse` cuts nothing.
+    """The same for a message that is not decoded: long strings among its values are `Payload`s. None where `parse` cuts
+    nothing.
 
     Raises what `parse` raises.
     """

@@ -162,8 +162,9 @@ def test_an_outline_is_the_same_undecoded(value: Any, escaped: bool, beside: lis
 
 
 def strings_of(value: Any) -> list[str]:
+    """Those among the values; the name of a member may be long."""
     if isinstance(value, dict):
-        return [*value, *[text for each in value.values() for text in strings_of(each)]]
+        return [text for each in value.values() for text in strings_of(each)]
     if isinstance(value, list):
         return [text for each in value for text in strings_of(each)]
     return [value] if isinstance(value, str) else []

@@ -598,7 +598,7 @@ async def generator_later(items: list[int]) -> Any:
         (lambda items: items, {"name": "other"}, "parameter 'items'"),
         (lambda items: items, {}, "pass name="),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_what_cannot_be_is_refused_and_leaves_nothing_behind(function: Any, options: Any, told: str) -> None:
     server = Server()
