@@ -21,6 +21,7 @@ from rpcstream import AsyncClient, Context, MethodNotFound, RpcError, Server  # 
 from ..kit import until  # noqa: E402
 from ..kit.nats_server import NatsServer  # noqa: E402
 from ..kit.plain_nats import plain_client  # noqa: E402
+from .conftest import Clock  # noqa: E402
 
 pytestmark = pytest.mark.nats
 
@@ -118,7 +119,9 @@ async def test_arrays_come_as_text_for_a_client_without_frames(shared_nats: Nats
 
 
 @pytest.mark.parametrize("how", ["acknowledged", "asked for", "says nothing"])
-async def test_a_call_that_takes_longer_is_told_of(shared_nats: NatsServer, service: str, how: str) -> None:
+async def test_a_call_that_takes_longer_is_told_of(
+    clock: Clock, shared_nats: NatsServer, service: str, how: str
+) -> None:
     """A server by hand whose method takes longer than a client waits before it asks."""
     own = f"rpc.{service}.$instance.by-hand.1"
     heard: asyncio.Queue[bytes] = asyncio.Queue()
@@ -155,7 +158,9 @@ async def test_a_call_that_takes_longer_is_told_of(shared_nats: NatsServer, serv
             await connection.subscribe(f"rpc.{service}.$inquiry", cb=inquired)
         await connection.subscribe(f"rpc.{service}.slow", queue="rpc", cb=begin)
         await connection.flush()
-        assert await client.slow() == "done"
+        call = asyncio.create_task(client.slow())
+        await clock.until(call.done)
+        assert await call == "done"
 
 
 # -- a session by hand ------------------------------------------------------------------------------------------------
