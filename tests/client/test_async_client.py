@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from rpcstream import AsyncClient, ConnectFailed, ConnectionLost
+from rpcstream import AsyncClient, ConnectionLost
 
 from ..kit import reply, until
 from .conftest import Connections, Scripted, answering
@@ -62,32 +59,6 @@ async def test_calls_need_no_task_of_their_own_and_submit_gives_one(served: str)
         assert isinstance(task, asyncio.Task)
         gc.collect()
         assert await task == 3
-
-
-async def test_closing_while_connecting() -> None:
-    reached = asyncio.Event()
-
-    async def connect(make_stream: Callable[[], Any]) -> Any:
-        reached.set()
-        await asyncio.Event().wait()
-
-    client = AsyncClient("nowhere", connect=connect)
-    task = client.submit.add(1, 2)
-    await reached.wait()
-    await client.close()
-    with pytest.raises((ConnectFailed, RuntimeError), match="closed"):
-        await task
-
-
-async def test_closing_fails_what_waits_and_leaves_no_task(served: str) -> None:
-    client = AsyncClient(served, timeout=None)
-    assert await client.add(1, 2) == 3
-    calls = [client.submit.wait() for _ in range(3)]
-    await asyncio.sleep(0)
-    await client.close()
-    errors = await asyncio.gather(*calls, return_exceptions=True)
-    assert [str(error) for error in errors] == [f"the client was closed (method 'wait' at {served})"] * 3
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def test_one_client_in_two_loops_one_after_the_other(served: str) -> None:

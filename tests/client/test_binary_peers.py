@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectionLost, Context
-from rpcstream.testing import drop_connections, serve_in_thread
+from rpcstream import Client, ConnectionLost, Context
+from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, reply, request
 from .conftest import Connections, MakeClient, Scripted, Traced, answering, refusal
@@ -148,25 +147,6 @@ def test_the_loop_thread_of_a_sync_client_sends_frames() -> None:
     # Sent: the answer to the first call back, the second call and its answer, two items.
     assert traced.frames("send") >= 5
     assert traced.frames("receive") >= 6
-
-
-async def test_a_client_that_connects_again_asks_again_and_keepalive_goes_on() -> None:
-    traced, server = Traced(), UsualServer()
-    async with (
-        server.listening(port=0) as address,
-        AsyncClient(address, trace=traced, reconnect=True, keepalive=0.1) as client,
-    ):
-        for _ in range(2):
-            assert (await client.call("echo", ARRAY) == ARRAY).all()
-        while not traced.asked("rpc.ping"):
-            await asyncio.sleep(0.01)
-        drop_connections(server)
-        while client.state == "connected":
-            await asyncio.sleep(0)
-        for _ in range(2):
-            assert (await client.call("echo", ARRAY, wait_for=20) == ARRAY).all()
-    assert traced.asked("rpc.hello") == 2
-    assert (traced.frames("send"), traced.frames("receive")) == (2, 4)
 
 
 def old_server(on_hello: Callable[[Any], Any], methods: list[str]) -> Any:

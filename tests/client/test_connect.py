@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectFailed, InvalidParams, MethodNotFound, NotAuthenticated, RpcError
+from rpcstream import Client, ConnectFailed, InvalidParams, MethodNotFound, NotAuthenticated, RpcError
 from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 
-from ..kit import UsualServer, authority, request, server_tls, until, until_in_thread
+from ..kit import UsualServer, authority, request, server_tls, until_in_thread
 from ..kit.scripted_http import answered
 from .conftest import MakeClient, Scripted, Traced
 
@@ -127,20 +127,6 @@ def test_arrays(place: Place, make_client: MakeClient, binary: bool) -> None:
         assert np.array_equal(client.call("array", values), values * 2)
     frames = [way for way, message in traced.messages if message[:1] == b"@"]
     assert frames[-2:] == (["send", "receive"] if binary else [])
-
-
-async def test_streams_and_cancelled_calls(place: Place) -> None:
-    async with AsyncClient(place.uri, **place.options) as client:
-        slow = client.stream.count(500)  # one reader is slow: the others go on
-        assert await anext(slow) == 0
-        assert [n async for n in client.stream.count(300)] == list(range(300))
-        assert [n async for n in slow] == list(range(1, 500))
-        async with client.stream.count(10**9) as left:
-            assert [await anext(left) for _ in range(3)] == [0, 1, 2]
-        waiting = client.submit.wait("cancelled")
-        await until(lambda: "cancelled" in place.server.begun)
-        waiting.cancel()
-        await until(lambda: ("cancelled", "CancelledError") in place.server.ended)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("http")])

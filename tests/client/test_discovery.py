@@ -114,19 +114,6 @@ def test_documents_of_any_kind(scripted: Scripted, document: Any) -> None:
         assert client.m.__doc__ in (None, "a\\u001b[2J\nb")  # it cannot control a terminal
 
 
-def test_what_looks_into_callables_comes_to_an_end() -> None:
-    """Remote methods are `partial`s, which inspect and asyncio unwrap."""
-    with Client("127.0.0.1:1") as client:
-        for method in (client.add, client.add.func, client.args):
-            assert not inspect.iscoroutinefunction(method)
-            assert list(inspect.signature(method).parameters) == ["args", "kwargs"]
-    loop = asyncio.new_event_loop()
-    try:
-        assert "remote method" in repr(loop.call_soon(client.add))
-    finally:
-        loop.close()
-
-
 def test_a_method_named_like_an_attribute_of_clients_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     with Client("127.0.0.1:1") as unused:
         own = {name for name in {*dir(unused), *dir(AsyncClient("127.0.0.1:1"))} if not name.startswith("_")}

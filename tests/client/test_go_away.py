@@ -271,15 +271,3 @@ def test_over_http(scripted: Scripted, make_client: MakeClient, answers: list[An
     else:
         assert client.call("b", 1) == [1]
     assert counted.total == connections
-
-
-@pytest.mark.parametrize("more", [{}, {"token": 1}])
-def test_a_word_over_http_is_dropped(scripted: Scripted, make_client: MakeClient, more: dict[str, Any]) -> None:
-    def script(http: ScriptedHttpConnection, number: int) -> None:
-        while (asked := http.read()) is not None:
-            word = {**go_away(None), "params": {"last": None, "id": asked.id, **more}}
-            lines = orjson.dumps(word), reply(asked.id, number)
-            http.say(answered(b"\n".join((*lines, b"")), kind="application/x-ndjson"))
-
-    client = make_client("http://" + scripted(CountedConnections(script)))
-    assert [client.call("a", on_progress=print), client.call("b", on_progress=print)] == [1, 1]

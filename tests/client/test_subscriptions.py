@@ -10,10 +10,6 @@ import pytest
 from rpcstream import (
     AsyncClient,
     Backoff,
-    CallTimeout,
-    ConnectFailed,
-    ConnectionLost,
-    MethodNotFound,
     NotPermitted,
 )
 
@@ -35,22 +31,6 @@ def entered(*messages: Any) -> Any:
         line.read()
 
     return script
-
-
-@pytest.mark.parametrize(
-    ("script", "kind"),
-    [
-        (None, ConnectFailed),
-        (lambda line: line.say(refusal(line.read()["id"])) or line.read(), MethodNotFound),
-        (lambda line: line.read() and line.read(), CallTimeout),
-        (lambda line: line.read(), ConnectionLost),
-    ],
-)
-async def test_an_entry_that_fails(scripted: Scripted, free_address: str, script: Any, kind: type[Exception]) -> None:
-    timeout = 0.1 if kind is CallTimeout else 20
-    async with AsyncClient(free_address if script is None else scripted(script), timeout=timeout) as client:
-        with pytest.raises(kind):
-            await anext(client.subscribe("a"))
 
 
 async def test_giving_up_the_entry_takes_it_back_and_it_can_be_tried_again(scripted: Scripted) -> None:

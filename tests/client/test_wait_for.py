@@ -260,11 +260,13 @@ class Losing:
     Args:
         lost: the methods that are hung up on, as often as they stand there; "batch" for any batch.
         methods: the answers to `rpc.discover` in turn, the last one for all that follow; None: an error.
+        gone: calls that are no batch are not hung up on, but answered as by a hub whose provider is gone.
     """
 
-    def __init__(self, lost: str, *methods: Any) -> None:
+    def __init__(self, lost: str, *methods: Any, gone: bool) -> None:
         self._lost = lost.split()
         self._methods = [*methods]
+        self._gone = gone
         self.asked: list[str] = []
 
     def __call__(self, line: Any) -> None:
@@ -273,8 +275,10 @@ class Losing:
             self.asked.append(method)
             if method in self._lost:
                 self._lost.remove(method)
-                return
-            if method == "batch":
+                if method in ("batch", "?") or not self._gone:
+                    return
+                line.say(refusal(message["id"], -32007, "gone", data={"method": method}))
+            elif method == "batch":
                 line.say([reply(each["id"], "here") for each in message])
             elif method != "?":
                 line.answer(message, "here")
@@ -314,10 +318,12 @@ REPEATED: dict[str, tuple[str, list[Any], dict[str, Any], list[tuple[str, str]],
 }
 
 
+@pytest.mark.parametrize("gone", [False, True], ids=["lost", "gone"])
 @pytest.mark.parametrize("name", REPEATED)
-def test_what_is_repeated(scripted: Scripted, make_client: MakeClient, name: str) -> None:
+def test_what_is_repeated(scripted: Scripted, make_client: MakeClient, name: str, gone: bool) -> None:
+    """A provider that is gone is like a connection that was lost."""
     lost, methods, options, calls, asked = REPEATED[name]
-    script = Losing(lost, *methods)
+    script = Losing(lost, *methods, gone=gone)
     client = make_client(scripted(script), **options)
 
     def make(what: str) -> None:
@@ -328,7 +334,9 @@ def test_what_is_repeated(scripted: Scripted, make_client: MakeClient, name: str
 
     for what, said in calls:
         if said:
-            with pytest.raises(ConnectionLost, match=said):
+            with pytest.raises(
+                ConnectionLost if "," in what or not gone else ProviderGone, match=None if gone else said
+            ):
                 make(what)
         else:
             make(what)
