@@ -5,28 +5,29 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable
 from typing import Any
 
-import pytest
-
-from rpcstream import AsyncClient, CallTimeout, ConnectFailed, ConnectionLost
+from rpcstream import AsyncClient, ConnectionLost
 
 from ..kit import reply, until
 from .conftest import Connections, Scripted, answering
 
 
-async def test_any_number_of_calls_at_once_on_one_connection(scripted: Scripted) -> None:
+async def test_any_number_of_calls_at_once_on_one_connection_and_a_loss_fails_all(scripted: Scripted) -> None:
     def script(line: Any) -> None:
         calls = [line.read() for _ in range(1000)]
         line.say(*[reply(call["id"], call["params"]) for call in reversed(calls)])
-        line.read()
+        for _ in range(50):
+            line.read()
 
     connections = Connections(script)
-    async with AsyncClient(scripted(connections)) as client:
+    async with AsyncClient(scripted(connections), timeout=None) as client:
         results = await asyncio.gather(*(client.echo(number) for number in range(1000)))
-    assert results == [[number] for number in range(1000)]
-    assert connections.count == 1
+        assert results == [[number] for number in range(1000)]
+        assert connections.count == 1
+        errors = await asyncio.gather(*(client.never() for _ in range(50)), return_exceptions=True)
+        assert {type(error) for error in errors} == {ConnectionLost}
+        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
 async def test_a_connection_is_opened_only_when_all_others_are_busy(scripted: Scripted) -> None:
@@ -58,82 +59,6 @@ async def test_calls_need_no_task_of_their_own_and_submit_gives_one(served: str)
         assert isinstance(task, asyncio.Task)
         gc.collect()
         assert await task == 3
-
-
-async def test_cancelling_gives_the_call_up_and_leaves_the_connection_to_the_others(scripted: Scripted) -> None:
-    asked, go = threading.Event(), threading.Event()
-
-    def script(line: Any) -> None:
-        first = line.read()
-        asked.set()
-        assert go.wait(20)
-        line.answer(first, "late")
-        line.answer(line.read(), "next")
-        line.answer(line.read(), "last")
-        assert line.cancelled == [first["id"]]
-        line.read()
-
-    async with AsyncClient(scripted(script)) as client:
-        first = client.submit.first()
-        assert await asyncio.to_thread(asked.wait, 20)
-        first.cancel()
-        unsent, second = client.submit.unsent(), client.submit.second()
-        unsent.cancel()
-        for task in (first, unsent):
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        go.set()
-        assert [await second, await client.third()] == ["next", "last"]
-        assert client.replies_dropped == 1
-
-
-async def test_many_deadlines(scripted: Scripted) -> None:
-    def script(line: Any) -> None:
-        while (call := line.read()) is not None:
-            if call["method"] == "echo":
-                line.answer(call, call["params"][0])
-
-    async with AsyncClient(scripted(script), timeout=20) as client:
-        outcomes = await asyncio.gather(
-            *(client.silence(timeout=0.01 * number) for number in range(1, 6)),
-            *(client.echo(number) for number in range(5)),
-            client.silence(timeout=0.001),
-            return_exceptions=True,
-        )
-    assert [type(outcome) for outcome in outcomes] == [CallTimeout] * 5 + [int] * 5 + [CallTimeout]
-
-
-async def test_closing_while_connecting() -> None:
-    reached = asyncio.Event()
-
-    async def connect(make_stream: Callable[[], Any]) -> Any:
-        reached.set()
-        await asyncio.Event().wait()
-
-    client = AsyncClient("nowhere", connect=connect)
-    task = client.submit.add(1, 2)
-    await reached.wait()
-    await client.close()
-    with pytest.raises((ConnectFailed, RuntimeError), match="closed"):
-        await task
-
-
-async def test_closing_fails_what_waits_and_leaves_no_task(served: str) -> None:
-    client = AsyncClient(served, timeout=None)
-    assert await client.add(1, 2) == 3
-    calls = [client.submit.wait() for _ in range(3)]
-    await asyncio.sleep(0)
-    await client.close()
-    errors = await asyncio.gather(*calls, return_exceptions=True)
-    assert [str(error) for error in errors] == [f"the client was closed (method 'wait' at {served})"] * 3
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-async def test_a_loss_fails_all_calls_and_leaves_no_task(scripted: Scripted) -> None:
-    async with AsyncClient(scripted(lambda line: [line.read() for _ in range(50)]), timeout=None) as client:
-        errors = await asyncio.gather(*(client.never() for _ in range(50)), return_exceptions=True)
-        assert {type(error) for error in errors} == {ConnectionLost}
-        await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
 
 
 def test_one_client_in_two_loops_one_after_the_other(served: str) -> None:

@@ -6,13 +6,13 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from typing import Any
 
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Client, InternalError
+from rpcstream import AsyncClient, InternalError
 
 from ..kit import reply, until
 from ..kit.example_count import IS_THOROUGH
@@ -70,61 +70,43 @@ def tokens(worker: int, seed: int, count: int) -> Any:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(ROUNDS))
-def test_threads_in_chaos(scripted: Scripted, seed: int) -> None:
-    def work(thread: int) -> int:
-        right = 0
-        for token, choose in tokens(thread, seed, 120 if IS_THOROUGH else 40):
-            try:
-                match choose.randrange(6):
-                    case 0 | 1:
-                        assert client.echo(token, timeout=0.1) == token
-                    case 2 | 3:
-                        future = client.submit.echo(token, timeout=0.1)
-                        if choose.random() < 0.25:
-                            future.cancel()
-                        assert future.result(20) == token
-                    case 4:
-                        with client.batch(timeout=0.1) as batch:
-                            calls = [batch.echo(f"{token} {each}") for each in range(3)]
-                        assert [call.result() for call in calls] == [f"{token} {each}" for each in range(3)]
-                    case 5:
-                        client.notify.note(token)
-            except EXPECTED:
-                continue
-            right += 1
-        return right
+async def test_calls_in_chaos(scripted: Scripted, face: Callable[..., Any], seed: int) -> None:
+    async def batch_of(client: Any, names: list[str]) -> list[Any]:
+        if isinstance(client, AsyncClient):
+            async with client.batch(timeout=0.1) as batch:
+                return [batch.echo(name) for name in names]
 
-    address = scripted(misbehave(seed))
-    with Client(address, pool=2, retries=1, retry="all") as client, ThreadPoolExecutor(6) as executor:
-        assert min(executor.map(work, range(6))) > 0
+        def blocking() -> list[Any]:
+            with client.client.batch(timeout=0.1) as batch:
+                return [batch.echo(name) for name in names]
 
+        return await asyncio.to_thread(blocking)
 
-@pytest.mark.parametrize("seed", range(ROUNDS))
-async def test_tasks_in_chaos(scripted: Scripted, seed: int) -> None:
     async def work(worker: int) -> int:
         right = 0
-        for token, choose in tokens(worker, seed, 60):
+        for token, choose in tokens(worker, seed, 120 if IS_THOROUGH else 30):
             try:
                 match choose.randrange(4):
                     case 0:
-                        assert await client.echo(token, timeout=0.1) == token
+                        assert await client.call("echo", token, timeout=0.1) == token
                     case 1:
-                        task = client.submit.echo(token, timeout=0.1)
+                        submitted: Any = asyncio.ensure_future(client.submit("echo", token, timeout=0.1))
+                        if not isinstance(client, AsyncClient):
+                            submitted = asyncio.wrap_future(await submitted)
                         await asyncio.sleep(choose.choice((0, 0.001)))
-                        if choose.random() < 0.5:
-                            task.cancel()
-                        assert await task == token
+                        if choose.random() < 0.4:
+                            submitted.cancel()
+                        assert await submitted == token
                     case 2:
-                        async with client.batch(timeout=0.1) as batch:
-                            calls = [batch.echo(f"{token} {each}") for each in range(3)]
-                        assert [call.result() for call in calls] == [f"{token} {each}" for each in range(3)]
+                        names = [f"{token} {each}" for each in range(3)]
+                        assert [call.result() for call in await batch_of(client, names)] == names
                     case 3:
-                        await client.notify.note(token)
+                        await client.notify("note", token)
             except (*EXPECTED, asyncio.CancelledError):
                 continue
             right += 1
         return right
 
-    async with AsyncClient(scripted(misbehave(seed)), pool=2, retries=1, retry="all") as client:
-        assert min(await asyncio.gather(*(work(worker) for worker in range(20)))) > 0
+    async with face(scripted(misbehave(seed)), pool=2, retries=1, retry="all") as client:
+        assert min(await asyncio.gather(*(work(worker) for worker in range(12)))) > 0
     await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})

@@ -42,6 +42,8 @@ def server() -> Server:
     @server
     def spread(a: int, *more: int, c: int = 3, **named: int) -> None: ...
 
+    for name in ("func", "vision.args"):
+        server.add(lambda value, name=name: [name, value], name=name)
     return server
 
 
@@ -58,9 +60,9 @@ def test_names_documentation_and_signatures_once_they_are_known(server: Server, 
 
         document = client.discover() if kind == "sync" else runner.run(client.discover())
         assert "add" in [method["name"] for method in document["methods"]]
-        names = {"add", "vision", "by_name", "mixed", "spread", "rpc"}
+        names = {"add", "vision", "by_name", "mixed", "spread", "func", "rpc"}
         assert set(dir(client)) - set(before) == set(dir(client.stream)) == set(dir(client.notify)) == names
-        assert (dir(client.vision), dir(client.vision.edges)) == (["edges"], ["count"])
+        assert (dir(client.vision), dir(client.vision.edges)) == (["args", "edges"], ["count"])
         assert client.add.__doc__ == client.stream.add.__doc__ == "Add two numbers.\n\nThey are integers."
         assert client.vision.__doc__ is None
         for method, signature in (
@@ -71,6 +73,9 @@ def test_names_documentation_and_signatures_once_they_are_known(server: Server, 
             (client.spread, "(a: int, *more: int, c: int = 3, **named: int) -> None"),
         ):
             assert str(inspect.signature(method)) == signature
+        for method, name in ((client.func, "func"), (client.vision.args, "vision.args")):
+            call = method(1)  # a remote method is a `partial`, and has attributes of these names itself
+            assert (call if kind == "sync" else runner.run(call)) == [name, 1]
         client.close() if kind == "sync" else runner.run(client.close())
 
 
@@ -96,6 +101,7 @@ def endless() -> dict[str, object]:
         {"methods": [{"name": "m", "params": [{"name": "a", "schema": {"x-default": [5]}, "x-rest": []}]}]},
         {"methods": [{"name": "m", "params": [{"name": "a", "schema": endless()}]}]},
         {"methods": [{"name": "m\x1b.a\u202eb"}, {"name": "__class__"}, {"name": "m..n"}]},
+        {"methods": [{"name": "m", "description": "a\x1b[2J\nb"}]},
     ],
 )
 def test_documents_of_any_kind(scripted: Scripted, document: Any) -> None:
@@ -105,38 +111,7 @@ def test_documents_of_any_kind(scripted: Scripted, document: Any) -> None:
         assert set(dir(client)) - before <= {"m"}
         assert dir(client.m) == []
         inspect.signature(client.m)
-        assert client.m.__doc__ is None
-
-
-def test_a_description_cannot_control_a_terminal(scripted: Scripted) -> None:
-    document = {"methods": [{"name": "m", "description": "a\x1b[2J\nb"}]}
-    with Client(scripted(answering(document))) as client:
-        client.discover()
-        assert client.m.__doc__ == "a\\u001b[2J\nb"
-
-
-def test_what_looks_into_callables_comes_to_an_end() -> None:
-    """Remote methods are `partial`s, which inspect and asyncio unwrap."""
-    with Client("127.0.0.1:1") as client:
-        for method in (client.add, client.add.func, client.args):
-            assert not inspect.iscoroutinefunction(method)
-            assert list(inspect.signature(method).parameters) == ["args", "kwargs"]
-    loop = asyncio.new_event_loop()
-    try:
-        assert "remote method" in repr(loop.call_soon(client.add))
-    finally:
-        loop.close()
-
-
-def test_methods_named_like_the_parts_of_a_partial() -> None:
-    server = Server()
-    names = ("func", "vision.func", "vision.args", "vision.keywords.deep")
-    for name in names:
-        server.add(lambda value, name=name: [name, value], name=name)
-    with serve_in_thread(server) as address, Client(address) as client:
-        methods = (client.func, client.vision.func, client.vision.args, client.vision.keywords.deep)
-        assert [method(1)[0] for method in methods] == [*names]
-        assert repr(client.vision.func) == "<remote method 'vision.func'>"
+        assert client.m.__doc__ in (None, "a\\u001b[2J\nb")  # it cannot control a terminal
 
 
 def test_a_method_named_like_an_attribute_of_clients_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:

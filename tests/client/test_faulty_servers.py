@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -71,23 +70,6 @@ def test_nobody_there(make_client: MakeClient, free_address: str, tmp_path: Any)
         assert client.call("echo", 1) == client.call("echo", 1) == 1
     with pytest.raises(ConnectFailed):
         client.call("echo", 1)
-
-
-def test_connecting_takes_too_long(make_client: MakeClient) -> None:
-    """The queue of new connections is full."""
-    with contextlib.ExitStack() as stack:
-        queue = stack.enter_context(socket.socket())
-        queue.bind(("127.0.0.1", 0))
-        queue.listen(0)
-        for _ in range(4):
-            sock = stack.enter_context(socket.socket())
-            sock.setblocking(False)
-            sock.connect_ex(queue.getsockname())
-        address = f"127.0.0.1:{queue.getsockname()[1]}"
-        with pytest.raises(ConnectFailed, match=r"could not connect within 0.1 s \(method 'sum' at"):
-            make_client(address, connect_timeout=0.1).call("sum", 1, 2)
-        with pytest.raises(CallTimeout, match="'sum'"):
-            make_client(address).call("sum", 1, 2, timeout=0.1)
 
 
 def test_what_is_not_answered_or_never_sent(make_client: MakeClient, scripted: Scripted) -> None:
@@ -171,27 +153,6 @@ def test_a_late_answer_does_no_harm(make_client: MakeClient, scripted: Scripted)
     assert client.call("next") == "in time"
     assert client.call("echo", 5) == 5
     assert (client.replies_dropped, cancelled) == (1, [1])
-
-
-def test_a_batch_cancels_what_has_no_answer_yet(scripted: Scripted) -> None:
-    cancelled: list[Any] = []
-
-    def script(line: Any) -> None:
-        line.answer(line.read()[1], "here")
-        last = line.read()
-        cancelled.extend(line.cancelled)
-        line.answer(last, "over")
-
-    with Client(scripted(script)) as client:
-        batch = client.batch(timeout=1)  # long enough for one answer on a machine with much to do
-        first, second, third = batch.first(), batch.second(), batch.third()
-        with pytest.raises(CallTimeout):
-            batch.__exit__(None, None, None)
-        assert second.result() == "here"
-        assert isinstance(first.error, CallTimeout)
-        assert isinstance(third.error, CallTimeout)
-        assert client.call("end") == "over"
-    assert cancelled == [1, 3]
 
 
 def progress(*params: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,22 +24,17 @@ from rpcstream import (
     InternalError,
     InvalidParams,
     MethodNotFound,
-    ProviderGone,
     Server,
 )
 from rpcstream.testing import connections_of, drop_connections, serve_in_thread
 
-from ..kit import reply, until
-from .conftest import MakeClient, Scripted, Traced, answering, in_child, refusal
+from ..kit import until
+from .conftest import Scripted, Traced, answering, in_child
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
 LASTING: Any = {"reconnect": AT_ONCE, "retries": 20, "retry": "all"}
 
 Face = Callable[..., Any]
-
-
-class Reading(TypedDict):
-    celsius: float
 
 
 @pytest.fixture
@@ -272,15 +267,6 @@ async def test_offers_whose_connection_is_lost(scripted: Scripted, face: Face) -
     assert len(heard) == 4
 
 
-async def test_offers_at_the_same_time_fail_together(scripted: Scripted) -> None:
-    """One waits for the answer, others for a turn."""
-    silent = scripted(lambda line: line.read() and line.read())
-    async with AsyncClient(silent, registration_timeout=None) as client:
-        await client.notify.tell()
-        outcomes = await asyncio.gather(*(client.offer() for _ in range(3)), return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
-
-
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
@@ -364,17 +350,6 @@ async def test_a_name_is_taken_over_from_a_connection_that_the_hub_still_has(hub
         assert await client.call("gpu-1.add", 1, wait_for=20) == 3
 
 
-def test_in_another_event_loop_it_is_registered_anew() -> None:
-    """One loop after the other; the hub lives in a thread."""
-    with serve_in_thread(Hub()) as address, asyncio.Runner() as first, asyncio.Runner() as second:
-        client = AsyncClient(address, name="gpu-1")
-        for runner in (first, second):
-            assert runner.run(client.offer()) == []
-            assert runner.run(client.call("rpc.ping")) == "pong"
-        for runner in (first, second):
-            runner.run(client.close())
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_child_does_not_take_the_name() -> None:
@@ -420,44 +395,3 @@ async def test_a_program_that_only_offers_waits(hub: Hub, address: str, face: Fa
     for each in waiting:
         await each
     await client.wait_closed()
-
-
-# -- a provider that is gone -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "method", "losses", "comes"),
-    [
-        ({}, "work", 1, False),
-        ({"retries": 2, "retry": "all"}, "buy", 2, True),
-        ({"retries": 2, "retry": "all"}, "buy", 3, False),
-        ({"retries": 2}, "work", 2, True),
-        ({"retries": 2}, "buy", 1, False),
-        ({"retries": 2, "keepalive": 100.0}, "work", 2, True),
-        ({"retries": 2, "keepalive": 100.0}, "buy", 1, False),
-    ],
-)
-def test_a_provider_that_is_gone_is_like_a_connection_that_was_lost(
-    scripted: Scripted, make_client: MakeClient, options: Any, method: str, losses: int, comes: bool
-) -> None:
-    """Only idempotent methods go to another provider, unless that is asked for; an error reply is returned."""
-    left = [losses]
-
-    def script(line: Any) -> None:
-        while (call := line.read()) is not None:
-            if call["method"] == "rpc.discover":
-                line.answer(call, {"methods": [{"name": "work", "x-idempotent": True}, {"name": "buy"}]})
-            elif left[0]:
-                left[0] -= 1
-                line.say(refusal(call["id"], -32007, "gone", data={"method": method}))
-            else:
-                line.say(reply(call["id"], "done"))
-
-    client = make_client(scripted(script), **options)
-    if comes:
-        assert client.call(method) == "done"
-    else:
-        with pytest.raises(ProviderGone, match=f"'{method}'"):
-            client.call(method)
-    left[0] = 1
-    assert client({"jsonrpc": "2.0", "id": 77, "method": method})["error"]["code"] == -32007

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rpcstream import AsyncClient, Client, Server
+from rpcstream import AsyncClient, Client
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer
@@ -52,14 +52,6 @@ async def test_a_client_works_in_a_loop_that_runs(address: str) -> None:
             assert await other.add(2, 1) == client.add(2, 1)
 
 
-def test_a_server_says_what_it_is() -> None:
-    server = Server()
-    server.add(print)
-    assert repr(server) == "<Server with 1 method, not listening>"
-    with serve_in_thread(server) as address:
-        assert repr(server) == f"<Server with 1 method, listening at {address}>"
-
-
 @pytest.fixture
 def shell(address: str) -> Iterator[Any]:
     """IPython as in a notebook: cells may await. `client` and `caller` are connected."""
@@ -87,34 +79,21 @@ def shown(shell: Any, cell: str) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_results_are_shown_as_local_values_are(shell: Any) -> None:
+def test_results_completion_and_cells_that_await(shell: Any) -> None:
+    """Results are shown as local values are; methods are completed once the server was asked."""
+    from IPython.core.completer import provisionalcompleter
+
+    def completed(text: str) -> list[str]:
+        with provisionalcompleter():
+            return [each.text for each in shell.Completer.completions(text, len(text))]
+
     shell.display_formatter.active_types = list(shell.display_formatter.format_types)
     picture = shown(shell, "client.picture(16)")
     assert picture["image/png"].startswith(b"\x89PNG")
     assert "..." in shown(shell, "client.array(np.zeros(5000))")["text/plain"]
     assert shown(shell, "client.add(2, 1)") == {"text/plain": "3"}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_cells_await_clients_and_servers(shell: Any) -> None:
-    cell = """
-server = studio()
-async with AsyncClient(await server.start(port=0)) as caller:
-    value = await caller.add(40, 2)
-await server.close()
-value
-"""
+    cell = "async with AsyncClient(address) as caller:\n    value = await caller.add(40, 2)\nvalue\n"
     assert shown(shell, cell) == {"text/plain": "42"}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_methods_are_completed_once_the_server_was_asked(shell: Any) -> None:
-    def completed(text: str) -> list[str]:
-        with provisionalcompleter():
-            return [each.text for each in shell.Completer.completions(text, len(text))]
-
-    from IPython.core.completer import provisionalcompleter
-
     shell.Completer.use_jedi = False
     assert not any("picture" in each for each in completed("client.pic"))
     shown(shell, "client.discover()")

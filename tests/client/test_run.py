@@ -75,13 +75,21 @@ async def test_what_has_begun_is_finished_and_no_more_is_begun(number: signal.Si
 
 
 @needs_signals
-@pytest.mark.parametrize("how", ["run", "close"])
+@pytest.mark.parametrize("how", ["run", "run, second signal", "close"])
 async def test_what_waits_in_line_goes_to_another_provider(how: str, caplog: pytest.LogCaptureFixture) -> None:
     """What has begun, and is not finished in time, ends with the connection, and is named."""
     async with Hub().listening(port=0) as address, AsyncClient(address) as caller:
         work, other = Work(), Work()
         first = await provider(address, "first", work, limits=Limits(max_calls=1))
-        running = asyncio.ensure_future(first.run(drain_timeout=0.05)) if how == "run" else None
+
+        async def run() -> None:
+            if how == "run":
+                return await first.run(drain_timeout=0.05)
+            with pytest.raises(SystemExit) as caught:
+                await first.run(drain_timeout=1000)
+            assert caught.value.code == 128 + signal.SIGTERM
+
+        running = asyncio.ensure_future(run()) if how != "close" else None
         calls = [asyncio.ensure_future(caller.call("work", number)) for number in range(3)]
         await until(lambda: work.begun)
         second = await provider(address, "second", other)
@@ -89,6 +97,9 @@ async def test_what_waits_in_line_goes_to_another_provider(how: str, caplog: pyt
         caplog.set_level(logging.WARNING, "rpcstream.client")
         if running is not None:
             kill()
+            if how != "run":
+                await until(lambda: first.registered_name is None or first.state == "idle")
+                kill()
             await running
         await first.close()
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -99,28 +110,6 @@ async def test_what_waits_in_line_goes_to_another_provider(how: str, caplog: pyt
         said = "calls had not finished in time; methods at work: 'work'"
         assert (said in caplog.text) is (how == "run")
         await second.close()
-
-
-@needs_signals
-async def test_a_second_signal_ends_the_async_one_at_once() -> None:
-    async with Hub().listening(port=0) as address, AsyncClient(address) as caller:
-        work = Work()
-        client = await provider(address, "first", work)
-
-        async def run() -> None:
-            with pytest.raises(SystemExit) as caught:
-                await client.run(drain_timeout=1000)
-            assert caught.value.code == 128 + signal.SIGTERM
-
-        running = asyncio.ensure_future(run())
-        begun = asyncio.ensure_future(caller.call("work", 1))
-        await until(lambda: work.begun)
-        kill()
-        await until(lambda: client.state == "idle")
-        kill()
-        with pytest.raises(ProviderGone):
-            await begun
-        await running
 
 
 @needs_signals

@@ -21,9 +21,9 @@ import orjson
 import pytest
 
 from rpcstream import AsyncClient, Client, ConnectionLost, Limits, MessageTooLarge, MethodNotFound, RpcError
-from rpcstream.testing import connections_of, serve_in_thread
+from rpcstream.testing import serve_in_thread
 
-from ..kit import RawPeer, UsualServer, request, until, until_in_thread
+from ..kit import RawPeer, UsualServer, request, until_in_thread
 from .conftest import Traced, in_child
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="has no files in memory that can be sealed")
@@ -77,15 +77,6 @@ def test_large_arrays_go_by_shared_memory_both_ways(server: UsualServer, address
     for direction in ("send", "receive"):
         found = [message for way, message in traced.messages if way == direction]
         assert sum(re.match(rb"@\d+ \d+:\d+ \{", message) is not None for message in found) >= 10
-
-
-def test_large_and_small_ones_of_one_message(server: UsualServer, address: str) -> None:
-    arrays = [np.arange(size, dtype=np.uint32).astype(np.uint8) for size in (MIB - 1, MIB, 3, 5000, MIB + 13, 2 * MIB)]
-    with Client(address) as client:
-        for start in range(len(arrays)):
-            echoed(client, *arrays[start:], *arrays[:start])
-        echoed(client, *reversed(arrays))
-    assert shared(server)[0] == 3 * 6
 
 
 async def test_the_async_client(server: UsualServer, address: str) -> None:
@@ -202,19 +193,6 @@ def echo_frame(entry: str, behind: bytes = b"") -> bytes:
     return f"@{len(json)} {entry}\n".encode() + json + behind
 
 
-class Bytes(asyncio.Protocol):
-    """What comes, as it came."""
-
-    def __init__(self) -> None:
-        self.data = b""
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self.data += data
-
-
 @pytest.fixture
 def ring() -> Iterator[Ring]:
     ring = Ring()
@@ -285,34 +263,6 @@ async def test_a_count_that_cannot_be_makes_the_server_send_with_the_message(
         sharer.write(echo_frame(str(SIZE), behind=LARGE.tobytes()))
         _, payloads = await sharer.receive_frame()
         assert payloads == [LARGE.tobytes()]
-
-
-@pytest.mark.parametrize("step", ["offered", "greeted", "announced", "half announced", "answered"])
-async def test_a_client_that_is_gone_at_any_step(server: UsualServer, address: str, ring: Ring, step: str) -> None:
-    """Also its ring is gone, as when its process was killed: the server goes on, and keeps nothing."""
-    loop = asyncio.get_running_loop()
-    transport, peer = await loop.create_unix_connection(Bytes, address.removeprefix("unix://"))
-    if step == "offered":
-        ring.close()
-    hello = request("rpc.hello", params={"binary": 1, "shm": ring.description})
-    transport.write(orjson.dumps(hello) + b"\n")
-    await until(lambda: b"\n" in peer.data)
-    assert (b"shm" in peer.data) is (step != "offered")
-    if step in ("announced", "half announced", "answered"):
-        ring.count(1)
-        ring.place()
-        if step == "announced":
-            ring.close()  # what the server has opened stays
-        whole = echo_frame(f"{FIRST}:{SIZE}")
-        transport.write(whole if step != "half announced" else whole[:40])
-        if step != "half announced":
-            await until(lambda: peer.data.count(b"\n") == 3)
-            assert re.search(rb"\n@\d+ \d+:%d *\n" % SIZE, peer.data)
-    transport.abort()
-    await until(lambda: connections_of(server) == [])
-    with Client(address) as other:
-        echoed(other, LARGE)
-        echoed(other, LARGE)
 
 
 def test_a_server_that_names_a_place_where_there_is_none(tmp_path: Path) -> None:

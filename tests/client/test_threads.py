@@ -16,7 +16,7 @@ import pytest
 from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound
 
 from ..kit import until_in_thread
-from .conftest import Connections, Scripted, Traced, answering, echoing
+from .conftest import Connections, Scripted, answering
 
 
 @pytest.fixture
@@ -223,34 +223,6 @@ def test_time_outs_of_futures(scripted: Scripted) -> None:
         assert isinstance(client.submit.silence(timeout=0.01).exception(), CallTimeout)
         assert not slow.done()
         assert slow.cancel()
-
-
-def test_cancelled_futures(scripted: Scripted) -> None:
-    asked, answer_now = threading.Event(), threading.Event()
-
-    def script(line: Any) -> None:
-        first = line.read()
-        asked.set()
-        assert answer_now.wait(20)
-        line.answer(first, "late")
-        echoing(line)
-
-    with Client(scripted(script), trace=(traced := Traced())) as client:
-        future = client.submit.first()
-        assert asked.wait(20)
-        told: list[Any] = []
-        future.add_done_callback(told.append)
-        for _ in range(2):
-            assert future.cancel()
-        assert future.cancelled()
-        assert concurrent.futures.wait([future], 20).done == {future}
-        until_in_thread(lambda: told == [future])
-        until_in_thread(lambda: traced.asked("$/cancelRequest"))
-        answer_now.set()
-        second = client.submit.second("second")
-        assert second.result(20) == "second"
-        assert not second.cancel()
-        assert client.replies_dropped == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"keepalive": 60.0}], ids=["blocking", "loop"])

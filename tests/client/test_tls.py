@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import gc
 import socket
-import ssl
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,7 @@ from typing import Any
 import pytest
 import trustme
 
-from rpcstream import TLS, AsyncClient, CallTimeout, ConnectFailed, ConnectionLost
+from rpcstream import TLS, CallTimeout, ConnectFailed, ConnectionLost
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer
@@ -55,24 +51,16 @@ def serve() -> Iterator[Serve]:
 
 
 @SCHEMES
-def test_a_server_with_a_certificate_that_is_known(
-    serve: Serve, make_client: MakeClient, files: Files, scheme: str
-) -> None:
-    address = serve(TLS(certificate=files.here))
-    client = make_client(f"{scheme}://{address}", ca=files.ca)
-    for value in (1, "x" * 2_000_000):
-        assert client.call("echo", value) == value
-    by_name = make_client(f"{scheme}://localhost:{address.rpartition(':')[2]}", ca=str(files.ca))
-    assert by_name.call("echo", 2) == 2
-
-
-@SCHEMES
-def test_a_client_with_a_certificate(
+def test_certificates_of_both_ends(
     serve: Serve, make_client: MakeClient, files: Files, tmp_path: Path, scheme: str
 ) -> None:
     address = f"{scheme}://{serve(TLS(certificate=files.here, client_ca=files.ca))}"
     for options in ({"certificate": files.me}, {"certificate": files.certificate, "key": files.key}):
-        assert make_client(address, ca=files.ca, **options).call("echo", 1) == 1
+        client = make_client(address, ca=files.ca, **options)
+        for value in (1, "x" * 2_000_000):
+            assert client.call("echo", value) == value
+    by_name = make_client(f"{scheme}://localhost:{address.rpartition(':')[2]}", ca=str(files.ca), certificate=files.me)
+    assert by_name.call("echo", 2) == 2
     for options, said in (
         ({}, "asks for a certificate, and was shown none"),
         ({"certificate": Files(tmp_path).me}, r"does not take the certificate .*: unknown ca"),
@@ -103,60 +91,6 @@ def test_a_handshake_that_stalls(make_client: MakeClient, files: Files, scheme: 
         other = make_client(f"{scheme}://127.0.0.1:{listening.getsockname()[1]}", ca=files.ca)
         with pytest.raises(CallTimeout, match="'echo'"):
             other.call("echo", 1, timeout=0.1)
-
-
-@SCHEMES
-def test_what_is_given_up_while_it_connects_is_closed_before_the_loop_ends(
-    scheme: str, files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Right after the handshake: asyncio closes such a connection with a closing handshake, which this server never
-    answers."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(files.here)
-    accepted: list[socket.socket] = []
-
-    def accept(listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            accepted.append(context.wrap_socket(listener.accept()[0], server_side=True))
-
-    async def give_up(address: str) -> None:
-        client = AsyncClient(address, ca=files.ca)
-        calling = asyncio.ensure_future(client.call("rpc.ping"))
-        create_connection = asyncio.SelectorEventLoop.create_connection
-
-        async def cancelled(self: Any, make: Any, *args: Any, **options: Any) -> Any:
-            task: Any = asyncio.current_task()
-
-            def made() -> Any:
-                protocol = make()
-                connection_made = protocol.connection_made
-
-                def cancel_then(transport: asyncio.Transport) -> None:
-                    connection_made(transport)
-                    task.cancel()
-
-                protocol.connection_made = cancel_then
-                return protocol
-
-            return await create_connection(self, made, *args, **options)
-
-        monkeypatch.setattr(asyncio.SelectorEventLoop, "create_connection", cancelled)
-        with pytest.raises((asyncio.CancelledError, ConnectionError)):
-            await calling
-        await client.close()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=accept, args=(listener,))
-        thread.start()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-                runner.run(give_up(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"))
-            gc.collect()
-        thread.join()
-    for each in accepted:
-        each.close()
-    assert [str(warning.message) for warning in caught] == []
 
 
 @pytest.mark.parametrize(

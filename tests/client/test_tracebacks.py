@@ -27,8 +27,7 @@ def check_is_short(error: BaseException) -> None:
 
 
 REFUSED: list[Callable[[Any], Any]] = [
-    lambda client: client.fail(),
-    lambda client: client.fail(1, data=2),
+    lambda client: client.call("fail"),
     lambda client: client.notify.fail(),
     lambda client: client.submit.fail().result(),
     lambda client: next(client.stream.fail()),
@@ -45,24 +44,11 @@ def test_a_refused_connection(free_address: str, call: Callable[[Any], Any], kee
     check_is_short(caught.value)
 
 
-@pytest.mark.parametrize("call", [REFUSED[0], REFUSED[2], lambda client: anext(client.stream.fail())])
-async def test_a_refused_connection_of_the_async_client(free_address: str, call: Callable[[Any], Any]) -> None:
-    async with AsyncClient(free_address) as client:
-        with pytest.raises(ConnectFailed) as caught:
-            await call(client)
-        check_is_short(caught.value)
-
-
-def test_an_error_reply(served: str) -> None:
-    with Client(served) as client:
-        with pytest.raises(RpcError) as caught:
-            client.fail()
-        check_is_short(caught.value)
-        with client.batch() as batch:
-            refused = batch.fail()
-        for _ in range(3):
-            with pytest.raises(RpcError) as caught:
-                refused.result()
+async def test_a_refused_connection_and_an_error_with_the_async_client(free_address: str, served: str) -> None:
+    async with AsyncClient(free_address) as nobody, AsyncClient(served) as client:
+        for call in (nobody.fail(), nobody.notify.fail(), anext(nobody.stream.fail()), client.fail()):
+            with pytest.raises((ConnectFailed, RpcError)) as caught:
+                await call
             check_is_short(caught.value)
 
 

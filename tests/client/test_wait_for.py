@@ -21,7 +21,6 @@ from rpcstream import (
     ProviderGone,
     RpcError,
 )
-from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, reply, request, until
@@ -66,11 +65,26 @@ class Hub:
 
 def test_a_provider_is_waited_for(scripted: Scripted, make_client: MakeClient) -> None:
     hub = Hub(times=3)
-    assert make_client(scripted(hub), wait_for=60).call("work") == "work"
+    client = make_client(scripted(hub), wait_for=60)
+    assert client.call("work") == "work"
     assert hub.asked == ["work"] * 4
+    hub = Hub(times=4)
+    assert make_client(scripted(hub), wait_for=60).together(("work",), ("other",), ("work",)) == [
+        "work",
+        "other",
+        "work",
+    ]
+    assert hub.asked.count("other") == 1
     # One that did not get the call was not asked.
     hub = Hub(error={"code": -32007, "message": "gone", "data": {"executed": False, "no_provider": True}}, times=4)
     assert make_client(scripted(hub), wait_for=60).call("work") == "work"
+    hub = Hub(times=None)
+    ending = make_client(scripted(hub), wait_for=0.1)
+    with pytest.raises(MethodNotFound):
+        ending.call("work")
+    assert len(hub.asked) > 1
+    with pytest.raises((MethodNotFound, CallTimeout)):  # the time-out is for all of it
+        ending.call("work", timeout=0.05, wait_for=3600)
 
 
 def test_one_call_may_wait_or_may_not(scripted: Scripted, make_client: MakeClient) -> None:
@@ -109,17 +123,6 @@ def test_what_is_not_waited_for(scripted: Scripted, make_client: MakeClient, err
     assert len(hub.asked) == 1
 
 
-def test_the_wait_has_an_end(scripted: Scripted, make_client: MakeClient) -> None:
-    hub = Hub(times=None)
-    client = make_client(scripted(hub), wait_for=0.1)
-    with pytest.raises(MethodNotFound):
-        client.call("work")
-    assert len(hub.asked) > 1
-    # The time-out is for all of it.
-    with pytest.raises((MethodNotFound, CallTimeout)):
-        client.call("work", timeout=0.05, wait_for=3600)
-
-
 def test_a_batch_is_repeated_as_far_as_it_had_no_provider(scripted: Scripted, make_client: MakeClient) -> None:
     hub = Hub(times=2)
     one, work, two = make_client(scripted(hub), wait_for=60).batch(("one",), ("work",), ("two",))
@@ -132,23 +135,6 @@ def test_a_batch_is_repeated_as_far_as_it_had_no_provider(scripted: Scripted, ma
         with pytest.raises(MethodNotFound):
             work.result()
         assert (len(hub.asked) > 1) is (wait_for is not None)
-
-
-def test_a_batch_that_is_lost_while_it_waits(scripted: Scripted, make_client: MakeClient) -> None:
-    def script(line: Any) -> None:
-        one, work = line.read()
-        line.say([reply(one["id"], 1), {"jsonrpc": "2.0", "id": work["id"], "error": AWAY}])
-        line.read()
-
-    with pytest.raises(ConnectionLost):
-        make_client(scripted(script), wait_for=60).batch(("one",), ("work",))
-
-
-def test_calls_at_the_same_time(scripted: Scripted, make_client: MakeClient) -> None:
-    hub = Hub(times=4)
-    client = make_client(scripted(hub), wait_for=60)
-    assert client.together(("work",), ("other",), ("work",)) == ["work", "other", "work"]
-    assert hub.asked.count("other") == 1
 
 
 def test_a_stream(scripted: Scripted) -> None:
@@ -233,16 +219,16 @@ def test_a_server_is_waited_for(
         starting.join()
 
 
-@pytest.mark.parametrize("reconnect", [False, True])
-def test_a_server_that_does_not_come(tmp_path: Path, make_client: MakeClient, reconnect: bool) -> None:
-    client = make_client(f"unix://{tmp_path / 'none'}", wait_for=0.05, reconnect=reconnect, timeout=60)
-    with pytest.raises(ConnectFailed, match=r"could not connect: .*No such file.*method 'work'") as caught:
-        client.call("work")
-    assert not caught.value.is_permanent
-    with pytest.raises(ConnectFailed):
-        client.notify("work")
-    with pytest.raises((ConnectFailed, CallTimeout)):
-        client.call("work", timeout=0.05, wait_for=3600)
+def test_a_server_that_does_not_come(tmp_path: Path, make_client: MakeClient) -> None:
+    for reconnect in (False, True):
+        client = make_client(f"unix://{tmp_path / 'none'}", wait_for=0.05, reconnect=reconnect, timeout=60)
+        with pytest.raises(ConnectFailed, match=r"could not connect: .*No such file.*method 'work'") as caught:
+            client.call("work")
+        assert not caught.value.is_permanent
+        with pytest.raises(ConnectFailed):
+            client.notify("work")
+        with pytest.raises((ConnectFailed, CallTimeout)):
+            client.call("work", timeout=0.05, wait_for=3600)
 
 
 def test_a_server_that_closes_each_connection_at_once(scripted: Scripted, make_client: MakeClient) -> None:
@@ -265,17 +251,6 @@ async def test_a_subscription_and_an_offer_wait(later: Callable[[], str], tmp_pa
             await client.offer()
 
 
-def test_the_command_line(later: Callable[[], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["--uri", f"unix://{tmp_path / 'later.sock'}", "echo", "--positional", "1"]
-    assert main([*call, "--wait-for", "0"]) == 3
-    assert main([*call, "--wait-for", "0.03"]) == 3
-    starting = threading.Timer(0.03, later)
-    starting.start()
-    assert main([*call, "--wait-for", "60"]) == 0
-    starting.join()
-    assert capsys.readouterr().out == "1\n"
-
-
 # -- what may have been carried out ---------------------------------------------------------------------------------
 
 
@@ -285,11 +260,13 @@ class Losing:
     Args:
         lost: the methods that are hung up on, as often as they stand there; "batch" for any batch.
         methods: the answers to `rpc.discover` in turn, the last one for all that follow; None: an error.
+        gone: calls that are no batch are not hung up on, but answered as by a hub whose provider is gone.
     """
 
-    def __init__(self, lost: str, *methods: Any) -> None:
+    def __init__(self, lost: str, *methods: Any, gone: bool) -> None:
         self._lost = lost.split()
         self._methods = [*methods]
+        self._gone = gone
         self.asked: list[str] = []
 
     def __call__(self, line: Any) -> None:
@@ -298,8 +275,10 @@ class Losing:
             self.asked.append(method)
             if method in self._lost:
                 self._lost.remove(method)
-                return
-            if method == "batch":
+                if method in ("batch", "?") or not self._gone:
+                    return
+                line.say(refusal(message["id"], -32007, "gone", data={"method": method}))
+            elif method == "batch":
                 line.say([reply(each["id"], "here") for each in message])
             elif method != "?":
                 line.answer(message, "here")
@@ -339,10 +318,12 @@ REPEATED: dict[str, tuple[str, list[Any], dict[str, Any], list[tuple[str, str]],
 }
 
 
+@pytest.mark.parametrize("gone", [False, True], ids=["lost", "gone"])
 @pytest.mark.parametrize("name", REPEATED)
-def test_what_is_repeated(scripted: Scripted, make_client: MakeClient, name: str) -> None:
+def test_what_is_repeated(scripted: Scripted, make_client: MakeClient, name: str, gone: bool) -> None:
+    """A provider that is gone is like a connection that was lost."""
     lost, methods, options, calls, asked = REPEATED[name]
-    script = Losing(lost, *methods)
+    script = Losing(lost, *methods, gone=gone)
     client = make_client(scripted(script), **options)
 
     def make(what: str) -> None:
@@ -353,18 +334,13 @@ def test_what_is_repeated(scripted: Scripted, make_client: MakeClient, name: str
 
     for what, said in calls:
         if said:
-            with pytest.raises(ConnectionLost, match=said):
+            with pytest.raises(
+                ConnectionLost if "," in what or not gone else ProviderGone, match=None if gone else said
+            ):
                 make(what)
         else:
             make(what)
     assert script.asked == asked.split()
-
-
-def test_a_server_that_does_not_answer_what_may_be_repeated(scripted: Scripted, make_client: MakeClient) -> None:
-    connections = Connections(lambda line: line.read(), lambda line: [*iter(line.read, None)])
-    client = make_client(scripted(connections), retries=1, retry="idempotent", timeout=0.3)
-    with pytest.raises(ConnectionLost, match=r"did not say what is idempotent.*'price'"):
-        client.call("price")
 
 
 def test_what_is_no_loss_is_not_repeated(make_client: MakeClient, served: str, server: UsualServer) -> None:
@@ -378,8 +354,3 @@ def test_what_is_no_loss_is_not_repeated(make_client: MakeClient, served: str, s
     client.call("add", 1, 2)
     assert len(server.noted) == before[0] + 1
     assert len(server.begun) <= before[1] + 1
-
-
-def test_a_call_that_was_not_sent_is_repeated_whatever_it_is(make_client: MakeClient, free_address: str) -> None:
-    with pytest.raises(ConnectFailed, match="'unsafe'"):
-        make_client(free_address, retries=2, retry="idempotent").call("unsafe")

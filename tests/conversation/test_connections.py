@@ -1,21 +1,25 @@
-"""Connections over the limit are told why, in the words of their protocol."""
+"""A WebSocket over the limit of connections is told so: by a status (tests/transports), under ASGI by a close code."""
 
 from __future__ import annotations
 
-import pytest
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
+from rpcstream import Limits
 
-from rpcstream import AsyncClient, Limits
-
-from ..kit import UsualServer
+from ..kit import UsualServer, request
+from ..kit.asgi import Driver, connected, websocket_scope
 
 
-async def test_a_websocket_over_the_limit_of_connections_is_refused() -> None:
-    server = UsualServer(limits=Limits(max_connections=1))
-    async with server.listening(port=0) as address, AsyncClient(address) as client:
-        assert await client.add(1, 2) == 3
-        with pytest.raises(InvalidStatus) as caught:
-            await connect(f"ws://{address}/")
-        assert caught.value.response.status_code == 503
-        assert await client.add(1, 2) == 3
+async def test_a_websocket_over_the_limit_is_closed_with_the_code_to_try_later() -> None:
+    application = UsualServer(limits=Limits(max_connections=1)).asgi()
+    async with application.lifespan():
+        first = await connected(application)
+        refused = await Driver(application, websocket_scope(), {"type": "websocket.connect"}).ended()
+        assert (refused.sent[-1]["type"], refused.sent[-1]["code"]) == ("websocket.close", 1013)
+        assert refused.sent[-1]["reason"] == "Server busy: 1 connections are open"
+        first.text(request("add", 1, 2))
+        await first.has_sent(2)
+        assert first.messages[0]["result"] == 3
+        first.close()
+        await first.ended()
+        again = await connected(application)
+        again.close()
+        await again.ended()

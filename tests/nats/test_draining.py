@@ -3,236 +3,141 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-import orjson
 import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, Context, Server
+from rpcstream import AsyncClient, Context
 
-from ..internals import joined_services
-from ..kit import until
-from ..kit.nats_server import NatsServer
-from ..kit.plain_nats import plain_client
+from ..kit import UsualServer, until
+from .conftest import Clock
+from .service import Service, call_of
 
 pytestmark = pytest.mark.nats
 
 
-class InstanceUnderTest:
-    """An instance of a service, whose calls wait for `released`.
+def instance(name: str, **options: Any) -> UsualServer:
+    """An instance whose method `where` gives this name; what that was called with is noted."""
+    server = UsualServer(**options)
 
-    Attributes:
-        begun: what is under way there.
-        carried_out: how often each tag was.
-        stops_at: it stops while it carries out the call with this number.
-    """
+    @server
+    def where(tag: Any = None) -> str:
+        server.noted.append(tag)
+        return name
 
-    def __init__(self, nats: NatsServer, service: str, name: str, **options: Any) -> None:
-        self.begun: list[str] = []
-        self.released = asyncio.Event()
-        self.carried_out: Counter[str] = Counter()
-        self.stops_at: int | None = None
-        self.server = Server(**options)
-        self.server.join_nats(nats.url, service=service, only=True)
-        self._add_methods(name)
-
-    async def _reached(self, kind: str) -> None:
-        self.begun.append(kind)
-        await self.released.wait()
-
-    def _add_methods(self, name: str) -> None:
-        server = self.server
-
-        @server
-        def where(tag: str = "") -> str:
-            self.carried_out[tag] += 1
-            if self.carried_out.total() == self.stops_at:
-                server.stop()
-            return name
-
-        @server
-        async def wait() -> str:
-            await self._reached("wait")
-            return name
-
-        @server
-        async def note(tag: str) -> None:
-            await self._reached("note")
-            self.carried_out[tag] += 1
-
-        @server
-        async def items() -> AsyncIterator[int]:
-            for number in range(100):
-                if number == 1:
-                    await self._reached("items")
-                yield number
-
-        @server
-        async def total(values: AsyncIterator[int]) -> int:
-            found = await anext(values)
-            await self._reached("total")
-            return found + sum([value async for value in values])
-
-        @server
-        async def ask(ctx: Context) -> tuple[str, Any]:
-            await self._reached("ask")
-            return name, await ctx.peer.answer()
-
-        @server
-        async def work(ctx: Context) -> str:
-            await self._reached("work")
-            ctx.progress("nearly done")
-            return name
-
-    async def stop_new_calls(self) -> asyncio.Task[None]:
-        """Tell it to stop, and wait until NATS sends no more calls there."""
-        (service,) = joined_services(self.server)
-        self.server.stop()
-        await until(lambda: service.is_draining)
-        return asyncio.create_task(self.server.close())
+    return server
 
 
-async def values() -> AsyncIterator[int]:
-    """More than the credit at the beginning."""
-    for number in range(100):
-        yield number
+@asynccontextmanager
+async def started(service: Service, server: UsualServer) -> AsyncIterator[UsualServer]:
+    """It joins, and `stop` is what a signal does, as it is not in the block of `listening`."""
+    server.join_nats(service.url, service=service.name, only=True)
+    await server.start()
+    try:
+        yield server
+    finally:
+        server.release()
+        await server.close()
 
 
-async def foreign(nats: NatsServer, service: str) -> str:
-    """A call of a program that knows NATS alone."""
-    async with plain_client(nats.url) as plain:
-        message = {"jsonrpc": "2.0", "id": 1, "method": "wait", "params": []}
-        reply = await plain.request(f"rpc.{service}.wait", orjson.dumps(message), timeout=20)
-    name: str = orjson.loads(reply.data)["result"]
-    return name
+async def test_calls_of_every_kind_are_answered(service: Service) -> None:
+    one, other, go_on, reached = instance("one"), instance("other"), asyncio.Event(), list[str]()
 
+    async def values() -> AsyncIterator[int]:
+        yield 1
+        reached.append("values")
+        await go_on.wait()
+        for _ in range(100):  # more than the credit at the beginning
+            yield 1
 
-async def batch_of(client: AsyncClient) -> list[Any]:
-    async with client.batch() as batch:
-        calls = [batch.wait(), batch.where(), batch.wait()]
-    return [call.result() for call in calls]
+    async def batch_of(client: AsyncClient) -> list[Any]:
+        async with client.batch() as batch:
+            calls = [batch.wait(1), batch.where("batch"), batch.wait(2)]
+        return [call.result() for call in calls]
 
-
-async def test_calls_of_every_kind_are_answered(shared_nats: NatsServer) -> None:
-    one = InstanceUnderTest(shared_nats, "stopping", "one")
-    other = InstanceUnderTest(shared_nats, "stopping", "other")
-    told: list[Any] = []
-
-    async def items_of(client: AsyncClient) -> list[Any]:
-        return [item async for item in client.stream.items()]
-
-    async with AsyncExitStack() as stack:
-        await one.server.start()
-        client = await stack.enter_async_context(AsyncClient(f"{shared_nats.url}/stopping", timeout=20))
+    async with service.client(retries=0) as client, service.raw("answers.*") as raw, started(service, one):
 
         @client
         async def answer(ctx: Context) -> Any:
-            return await ctx.peer.where("of an answer")  # the instance that asks, although it stops
+            reached.append("answer")
+            await go_on.wait()
+            return await ctx.peer.where("answer")  # the instance that asks, although it stops
 
-        under_way: list[Coroutine[Any, Any, Any]] = [
-            client.call("wait"),
-            items_of(client),
-            client.call("total", values()),
-            client.call("ask"),
-            client.call("work", on_progress=told.append),
+        kinds = [
+            client.wait(3),
+            client.wait("x" * 12_000_000),  # by a direct connection, which outlives the session
+            client.total(values()),
+            client.ask("answer"),
             batch_of(client),
-            foreign(shared_nats, "stopping"),
         ]
-        calls = [asyncio.ensure_future(each) for each in under_way]
-        await client.notify.note("notified")
-        expected = ["ask", "items", "note", "total", "wait", "wait", "wait", "wait", "work"]
-        await until(lambda: sorted(one.begun) == expected)
-        await other.server.start()
-        stack.push_async_callback(other.server.close)
+        calls = [asyncio.ensure_future(each) for each in kinds]
+        items = client.stream.count(100)
+        assert await anext(items) == 0
+        await client.notify.wait("notified")
+        raw.publish(service.root + "wait", call_of("wait", "plain"), "answers.here")
+        await until(lambda: len(one.begun) == 6 and len(reached) == 2)
 
-        closing = await one.stop_new_calls()
-        assert [await client.where() for _ in range(20)] == ["other"] * 20
-        assert not any(call.done() for call in calls)
-        one.released.set()
-        wait, items, total, ask, work, batch, plain = await asyncio.gather(*calls)
-        await closing
-    assert wait == work == plain == "one"
-    assert items == list(range(100))
-    assert total == sum(range(100))
-    assert ask == ["one", "one"]
-    assert told == ["nearly done"]
-    assert batch == ["one"] * 3
-    assert one.carried_out == {"": 1, "of an answer": 1, "notified": 1}
-    assert other.carried_out == {"": 20}
-
-
-async def test_a_large_result_arrives_although_its_instance_has_ended_the_session(shared_nats: NatsServer) -> None:
-    one = InstanceUnderTest(shared_nats, "large_results", "one")
-
-    @one.server
-    async def large(size: int) -> bytes:
-        if size > 2_000_000:
-            await one.released.wait()
-        return bytes(size)
-
-    await one.server.start()
-    async with AsyncClient(f"{shared_nats.url}/large_results", timeout=20) as client:
-        assert len(await client.large(2_000_000)) == 2_000_000  # there is a direct connection now
-        call = client.submit.large(12_000_000)
-        await client.where()
-        closing = await one.stop_new_calls()
-        one.released.set()
-        assert len(await call) == 12_000_000
-        await closing
+        async with service.serving(other):
+            one.stop()
+            await until(lambda: len(service.subscribed("where")) == 1)
+            assert [await client.where() for _ in range(20)] == ["other"] * 20
+            assert not any(call.done() for call in calls)
+            go_on.set()
+            one.release()
+            waited, long, total, asked, batch = await asyncio.gather(*calls)
+            assert (waited, len(long), total, asked, batch) == (3, 12_000_000, 101, "one", [1, "one", 2])
+            assert [item async for item in items] == list(range(1, 100))
+            assert (await raw.next_but_acks()).json["result"] == "plain"
+            assert ("notified", "whole") in one.ended
+    assert sorted(one.noted) == ["answer", "batch"]
+    assert len(other.noted) == 20
 
 
-@pytest.mark.slow
-async def test_calls_on_their_way_are_carried_out_once(shared_nats: NatsServer) -> None:
+async def test_calls_on_their_way_are_carried_out_once(service: Service) -> None:
     """NATS sends calls to an instance until it knows that this stops; those are answered, too."""
-    instances = [InstanceUnderTest(shared_nats, "on_their_way", name) for name in ("one", "two", "three")]
-    async with AsyncExitStack() as stack:
-        for instance in instances:
-            await instance.server.start()
-            stack.push_async_callback(instance.server.close)
-        client = await stack.enter_async_context(AsyncClient(f"{shared_nats.url}/on_their_way", timeout=20))
-        instances[0].stops_at, instances[1].stops_at = 10, 200
-        answers = Counter(await asyncio.gather(*(client.where(f"{number}") for number in range(2000))))
-        assert {await client.where(f"later.{number}") for number in range(20)} == {"three"}
-    assert answers["one"] >= 10
-    assert answers["two"] >= 200
-    assert answers["three"] > 0
-    carried_out = sum((instance.carried_out for instance in instances), Counter[str]())
-    assert carried_out.total() == len(carried_out) == 2020
+    one, two, three = servers = [instance(name) for name in ("one", "two", "three")]
+    async with (
+        service.client(retries=0) as client,
+        started(service, one),
+        started(service, two),
+        started(service, three),
+    ):
+        calls = [asyncio.ensure_future(client.where(number)) for number in range(1000)]
+        await until(lambda: len(one.noted) >= 10)
+        one.stop()
+        await until(lambda: len(two.noted) >= 100)
+        two.stop()
+        answers = await asyncio.gather(*calls)
+        await until(lambda: len(service.subscribed("where")) == 1)
+        assert {await client.where(number) for number in range(1000, 1020)} == {"three"}
+    assert [answers.count(name) for name in ("one", "two")] == [len(one.noted), len(two.noted)]
+    assert sorted(tag for server in servers for tag in server.noted) == list(range(1020))
 
 
-async def test_what_has_begun_is_known_until_it_is_answered(shared_nats: NatsServer) -> None:
+async def test_what_has_begun_is_known_until_it_is_answered(service: Service) -> None:
     """An instance that stops answers who asks where calls are."""
-    one = InstanceUnderTest(shared_nats, "asked", "one")
-    async with plain_client(shared_nats.url) as plain:
-        inbox = f"{plain.new_inbox()}.rpcstream"
-        received = await plain.subscribe(f"{inbox}.*")
+    async with service.raw("mine.rpcstream.*") as raw, started(service, UsualServer()) as server:
 
-        async def at(token: str) -> Any:
-            async for message in received.messages:
-                if message.subject == f"{inbox}.{token}":
-                    return orjson.loads(message.data)
+        async def told(token: str) -> Any:
+            while not (message := await raw.next()).subject.endswith(f".{token}") or not message.data:
+                pass
+            return message.json
 
-        await one.server.start()
-        message = {"jsonrpc": "2.0", "id": 7, "method": "wait", "params": []}
-        await plain.publish("rpc.asked.wait", orjson.dumps(message), reply=f"{inbox}.7")
-        await plain.flush()
-        await until(lambda: one.begun)
-        closing = await one.stop_new_calls()
-        await plain.publish("rpc.asked.$inquiry", b"[6,7]", reply=f"{inbox}.q1")
-        assert await asyncio.wait_for(at("have"), 20) == ["q1", [7]]
-        one.released.set()
-        assert (await asyncio.wait_for(at("m"), 20))["result"] == "one"
-        await closing
+        raw.publish(service.root + "wait", call_of("wait", "done", call_id=7), "mine.rpcstream.7")
+        await until(lambda: server.begun)
+        server.stop()
+        await until(lambda: not service.subscribed("wait"))
+        raw.publish(service.root + "$inquiry", b"[6,7]", "mine.rpcstream.q1")
+        assert await told("have") == ["q1", [7]]
+        server.release()
+        assert (await told("m"))["result"] == "done"
 
 
-async def test_the_identity_of_a_caller_is_still_looked_up(
-    shared_nats: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_identity_of_a_caller_is_still_looked_up(clock: Clock, service: Service) -> None:
     looked, shown = asyncio.Event(), list[str]()
 
     async def authenticate(credentials: Any) -> str:
@@ -242,19 +147,15 @@ async def test_the_identity_of_a_caller_is_still_looked_up(
         await looked.wait()
         return "alice"
 
-    one = InstanceUnderTest(shared_nats, "looking_up", "one", authenticate=authenticate)
-    other = InstanceUnderTest(shared_nats, "looking_up", "other", authenticate=lambda credentials: "bob")
-    await one.server.start()
-    address = f"{shared_nats.url}/looking_up"
-    async with AsyncClient(address, token="a") as client, AsyncClient(address, token="slow") as slow:
+    one, other = instance("one", authenticate=authenticate), instance("other", authenticate=lambda shown: "bob")
+    async with service.client(token="a") as client, service.client(token="slow") as slow, started(service, one):
         calls = [asyncio.ensure_future(client.where()) for _ in range(3)]
-        too_slow = asyncio.ensure_future(slow.call("where", timeout=20))
+        too_slow = asyncio.ensure_future(slow.where())
         await until(lambda: len(shown) == 2)
-        monkeypatch.setattr("rpcstream.nats.identity.FINISH_TIME", 0.1)
-        await other.server.start()
-        one.server.stop()
-        looked.set()
-        assert await asyncio.gather(*calls) == ["one"] * 3
-        assert await too_slow == "other"  # it was told that its call was not begun, and has made it again
-        await one.server.close()
-        await other.server.close()
+        async with service.serving(other):
+            one.stop()
+            looked.set()
+            assert await asyncio.gather(*calls) == ["one"] * 3
+            await clock.turn()
+            clock.jump(5)
+            assert await too_slow == "other"  # it was told that its call was not begun, and has made it again
