@@ -293,8 +293,9 @@ def _check_places(json: bytes, count: int) -> None:
 
 
 def outline(line: bytes, limits: Limits | None = None) -> tuple[Any, CutLine] | None:
-    """The same for a message that is not decoded: long strings among its values are `Payload`s. None where `parse` cuts
-    nothing.
+    """The same for a message that is not decoded: its long strings, but for names, are `Payload`s.
+
+    None where `parse` cuts nothing.
 
     Raises what `parse` raises.
     """

@@ -36,7 +36,7 @@ class Clock:
 
     async def turn(self) -> None:
         """Let NATS, and other threads, answer what was sent."""
-        await asyncio.to_thread(time.sleep, 0.005)
+        await asyncio.to_thread(time.sleep, 0.01)
 
     async def until(self, condition: Callable[[], object], step: float = 0.25) -> None:
         """Let seconds pass until the condition holds."""
