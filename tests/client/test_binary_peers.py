@@ -11,7 +11,7 @@ import pytest
 from rpcstream import Client, ConnectionLost, Context
 from rpcstream.testing import serve_in_thread
 
-from ..kit import UsualServer, reply, request
+from ..kit import UsualServer, reply
 from .conftest import Connections, MakeClient, Scripted, Traced, answering, refusal
 from .test_go_away import go_away
 
@@ -97,29 +97,6 @@ def test_a_call_behind_a_hello_that_a_leaving_server_has_read(
 
 
 # -- everything that a client does, with a server that takes them ---------------------------------------------------
-
-
-def test_all_kinds_of_calls(served: str, server: UsualServer, make_client: MakeClient) -> None:
-    traced = Traced()
-    client = make_client(served, trace=traced)
-    client.call("echo", ARRAY)
-    client.call("note", None)
-    before = traced.frames("send")
-    client.notify("note", ARRAY)
-    assert client.call("add", 1, 2) == 3
-    assert (server.noted[-1] == ARRAY).all()
-    assert traced.frames("send") == before + 1
-    got = client(request("echo", id="mine", params={"value": {"a": [ARRAY, ARRAY]}}))
-    assert (np.array(got["result"]["a"]) == ARRAY).all()
-    outcomes = client.together(*[("echo", ARRAY + number) for number in range(5)])
-    assert [outcome[0] for outcome in outcomes] == [0, 1, 2, 3, 4]
-    assert traced.frames("receive") >= 6
-    assert traced.asked("rpc.hello") <= 2  # calls at the same time may take another connection
-    frames = traced.frames("send"), traced.frames("receive")
-    first, second = client.batch(("echo", ARRAY), ("echo", [ARRAY, ARRAY + 1]))  # a batch is one text
-    assert (first.result() == ARRAY).all()
-    assert (second.result()[1] == ARRAY + 1).all()
-    assert (traced.frames("send"), traced.frames("receive")) == frames
 
 
 def test_the_loop_thread_of_a_sync_client_sends_frames() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 import socket
+import threading
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +29,7 @@ from rpcstream import (
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, request
-from .conftest import MakeClient, Scripted, Traced, refusal
+from .conftest import Connections, MakeClient, Scripted, Traced, answering, refusal
 
 # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -65,6 +67,31 @@ async def test_attributes_are_methods_and_requests_take_params_whatever_their_na
             else:
                 with client.client.stream_request("vision.options", named, timeout=5) as items:
                     assert (list(items), items.result) == ([[1.5, "x"]], [1.5, "x"])
+
+
+async def test_a_connection_of_an_async_client_is_opened_only_when_all_others_are_busy(scripted: Scripted) -> None:
+    held, go = threading.Semaphore(0), threading.Event()
+    connections = Connections(answering(lambda call: call["method"] == "hold" and (held.release(), go.wait(20))[1]))
+    async with AsyncClient(scripted(connections), pool=3) as client:
+        for _ in range(5):
+            await client.quick()
+        assert connections.count == 1
+        holding = []
+        for count in range(1, 4):
+            holding.append(client.submit.hold())
+            assert await asyncio.to_thread(held.acquire, timeout=20)
+            assert connections.count == count
+        go.set()
+        assert await asyncio.gather(*holding) == [True] * 3
+
+
+def test_one_async_client_in_two_loops_one_after_the_other(served: str) -> None:
+    client = AsyncClient(served)
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        for runner in (first, second, second):
+            assert runner.run(client.call("add", 1, 2)) == 3
+        for runner in (first, second):
+            runner.run(client.close())
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, 10**40])

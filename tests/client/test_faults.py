@@ -1,4 +1,4 @@
-"""Mix-ups of TLS, tokens and addresses: each error names the option to change, in Python and on the command line."""
+"""TLS, tokens and addresses, and their mix-ups: each error names the option to change, in Python and in a shell."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import re
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 import trustme
 
-from rpcstream import TLS
+from rpcstream import TLS, CallTimeout, ConnectFailed, ConnectionLost
 from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 
@@ -58,7 +59,7 @@ def make_files(folder: Path) -> dict[str, str]:
     authority.cert_pem.write_to_path(folder / "ca")
     yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     made = {
-        "here": authority.issue_cert("127.0.0.1"),
+        "here": authority.issue_cert("127.0.0.1", "localhost"),
         "expired": authority.issue_cert("127.0.0.1", not_after=yesterday),
         "elsewhere": authority.issue_cert("example.org"),
         "self": other.issue_cert("127.0.0.1"),
@@ -208,3 +209,64 @@ def test_a_connection_that_worked_gets_no_advice(scripted: Callable[..., str], m
     with pytest.raises(ConnectionError) as caught:
         client.call("b")
     assert "TLS" not in str(caught.value)
+
+
+TLS_SCHEMES: Any = pytest.mark.parametrize("scheme", ["tls", "https", "wss"])
+
+
+@TLS_SCHEMES
+def test_certificates_of_both_ends(places: Places, make_client: MakeClient, scheme: str) -> None:
+    address, files = f"{scheme}://{places.servers['mutual']}", places.files
+    localhost = f"{scheme}://localhost:{address.rpartition(':')[2]}"
+    for where, options in (
+        (address, {"certificate": files["here"]}),
+        (localhost, {"certificate": files["without-key"], "key": files["key"]}),
+    ):
+        client = make_client(where, ca=files["ca"], **options)
+        for value in (1, "x" * 2_000_000):
+            assert client.call("echo", value) == value
+    for options, said in (
+        ({}, "asks for a certificate, and was shown none"),
+        ({"certificate": files["self"]}, r"does not take the certificate .*: unknown ca"),
+    ):
+        with pytest.raises((ConnectFailed, ConnectionLost), match=said):
+            make_client(address, ca=files["ca"], **options).call("echo", 1)
+
+
+@TLS_SCHEMES
+def test_a_handshake_that_stalls(
+    places: Places, scripted: Callable[..., str], make_client: MakeClient, scheme: str
+) -> None:
+    ended = threading.Event()
+
+    def script(line: Any) -> None:
+        while line.socket.recv(4096):
+            pass
+        ended.set()
+
+    address, ca = f"{scheme}://{scripted(script)}", places.files["ca"]
+    with pytest.raises(ConnectFailed, match=r"within 0\.1 s"):
+        make_client(address, ca=ca, connect_timeout=0.1).call("echo", 1)
+    assert ended.wait(20)  # and the connection is not left behind
+    with pytest.raises(CallTimeout, match="'echo'"):
+        make_client(address, ca=ca).call("echo", 1, timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "said"),
+    [
+        *[(f"{scheme}://tls", {}, r"certificate is not to be trusted: .*local issuer") for _, scheme in SCHEMES],
+        ("tls://mutual", CA, "asks for a certificate, and was shown none"),
+    ],
+    ids=row_name,
+)
+def test_with_reconnect_a_certificate_that_is_refused_is_told_at_once(
+    places: Places, make_client: MakeClient, address: str, options: Any, said: str, caplog: Any
+) -> None:
+    where, arguments = given(places, address, options)
+    client = make_client(where, reconnect=True, **arguments)
+    for _ in range(3):
+        with pytest.raises((ConnectFailed, ConnectionLost), match=said) as caught:
+            client.call("echo", 1)
+        assert options or getattr(caught.value, "is_permanent")  # noqa: B009
+    assert sum(record.name == "rpcstream.client" and record.levelname == "WARNING" for record in caplog.records) == 1

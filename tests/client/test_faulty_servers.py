@@ -155,10 +155,6 @@ def test_a_late_answer_does_no_harm(make_client: MakeClient, scripted: Scripted)
     assert (client.replies_dropped, cancelled) == (1, [1])
 
 
-def progress(*params: Any) -> list[Any]:
-    return [{"jsonrpc": "2.0", "method": "$/progress", "params": each} for each in params]
-
-
 ARRAY = np.arange(5000, dtype="<f8")
 
 
@@ -221,27 +217,6 @@ def test_what_belongs_to_nobody_is_dropped_and_counted(make_client: MakeClient, 
     if data[-1] is None:
         assert [client.call("again"), client.call("again")] == ["next", "next"]
     assert dropped is None or client.replies_dropped == dropped
-
-
-@pytest.mark.parametrize(
-    ("said", "told", "logged"),
-    [
-        (progress({"token": 1, "value": 0.5}), [0.5], 0),
-        (
-            progress({"token": 1}, {"token": 1, "value": {"$type": "bytes", "data": "!"}}, {"token": 9}, [1], None),
-            [],
-            2,
-        ),
-    ],
-    ids=["well formed", "malformed"],
-)
-def test_progress_that_comes_with_the_answer(
-    make_client: MakeClient, scripted: Scripted, said: Any, told: Any, logged: int, caplog: Any
-) -> None:
-    heard: list[Any] = []
-    client = make_client(scripted(says(*said, reply("ID", "done"), *said, None)))  # the later ones are of no call
-    assert client.call("method", on_progress=heard.append) == "done"
-    assert (heard, len(caplog.records)) == (told, logged)
 
 
 # -- nonsense ------------------------------------------------------------------------------------------------------

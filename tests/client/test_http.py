@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -322,27 +321,6 @@ def test_a_connection_that_was_closed_between_two_calls_is_not_noticed(
         assert closed.acquire(timeout=20)
 
 
-def test_a_call_whose_connection_ends_may_have_run(scripted: Scripted, make_client: MakeClient) -> None:
-    """It is repeated only if that was asked for."""
-    runs: list[int] = []
-
-    def script(http: ScriptedHttpConnection, number: int) -> None:
-        while (asked := http.read()) is not None:
-            runs.append(number)
-            if len(runs) % 2 == 0:
-                return
-            http.answer(asked, "fine")
-
-    address = scripted(CountedConnections(script))
-    client = make_client(f"http://{address}")
-    assert client.call("get") == "fine"
-    with pytest.raises(ConnectionLost, match="closed the connection"):
-        client.call("get")
-    again = make_client(f"http://{address}", retries=1, retry="all")
-    assert [again.call("get"), again.call("get")] == ["fine", "fine"]
-    assert len(runs) == 5
-
-
 async def test_a_client_that_reconnects_waits_for_its_server(free_address: str) -> None:
     async with AsyncClient(f"http://{free_address}", reconnect=Backoff(first=0.01, longest=0.05)) as client:
         with pytest.raises(CallTimeout, match=r"no connection in time; could not connect: .*refused"):
@@ -379,39 +357,30 @@ async def test_too_much_that_waits_makes_callers_wait_and_what_is_given_up_is_ne
 # -- notifications --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", [answered(b""), b"HTTP/1.1 204 No Content\r\n\r\n", answered(b"", "202 Accepted")])
+@pytest.mark.parametrize(
+    "answer", [answered(b""), b"HTTP/1.1 204 No Content\r\n\r\n", answered(b"", "202 Accepted"), b""]
+)
 def test_notifications(scripted: Scripted, make_client: MakeClient, answer: bytes, caplog: Any) -> None:
-    """What was sent arrives also if the client is closed at once."""
+    """What was sent arrives also if the client is closed at once; what is refused or not answered is logged."""
     come: list[Any] = []
 
     def answer_to(asked: Request, number: int) -> bytes:
         come.append(asked.message["method"])
         return answered(reply(asked.id, "fine")) if "id" in asked.message else answer
 
-    address = scripted(always(answer_to))
-    with Client(f"http://{address}") as closed:
-        closed.notify("note", 1)
-    assert come == ["note"]
-    client = make_client(f"http://{address}")
-    client.notify("note", 2)
-    assert client.call("get") == "fine"
-    assert not caplog.records
-
-
-def test_notifications_that_are_refused_or_not_answered_are_told_to_the_log(
-    scripted: Scripted, make_client: MakeClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING, "rpcstream.client")
-    with Client(f"http://{scripted(CountedConnections(saying(answered(b'who?', '401 Unauthorized'))))}") as refused:
-        refused.notify("note", 1)
-    assert "HTTP 401 Unauthorized: who?" in caplog.text
-    silent = always(lambda asked, _: answered(reply(asked.id, "fine")) if "id" in asked.message else b"")
-    limits = Limits(message_timeout=0.1)
-    client = make_client(f"http://{scripted(silent)}", http_connections=2, limits=limits)
+    address, limits = scripted(always(answer_to)), Limits(message_timeout=0.1)
+    if answer:
+        with Client(f"http://{address}") as closed:
+            closed.notify("note", 1)
+        assert come == ["note"]
+    client = make_client(f"http://{address}", http_connections=2, limits=limits)
     for n in range(2):
         client.notify("note", n)
     assert client.call("get") == "fine"  # they do not take the connections for ever
-    assert "did not answer a notification" in caplog.text
+    with Client(f"http://{scripted(CountedConnections(saying(answered(b'who?', '401 Unauthorized'))))}") as refused:
+        refused.notify("note", 1)
+    assert "HTTP 401 Unauthorized: who?" in caplog.text
+    assert ("did not answer a notification" in caplog.text) is (answer == b"")
 
 
 # -- streams --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from rpcstream import (
     AsyncClient,
@@ -83,11 +82,17 @@ async def test_offering_withdrawing_and_telling_others(address: str, face: Face,
     async with face(address, name="gpu-1") as gpu:
         assert gpu.registered_name == "gpu-1"
         offers(gpu)
-        offers(gpu, "vision.one", shared=True)
+        offers(gpu, "vision.one", shared=True, idempotent=True)
         gpu(told.append, name="reload")
         assert await gpu.offer() == ["add", "reload", "vision.one"]
         assert await caller.add(1, 5) == await caller.call("gpu-1.add", a=1, b=5) == 6
+        assert [item async for item in caller.stream_request("gpu-1.add", [3])] == [5]
         assert await gpu.call("gpu-1.vision.one", 2) == 4, "its own, by way of the hub"
+        methods = {each["name"]: each for each in (await caller.discover())["methods"]}
+        add, described = methods["add"], methods["gpu-1.vision.one"]
+        assert (add["summary"], add["description"]) == ("Adds.", "Two numbers.")
+        assert [parameter["name"] for parameter in add["params"]] == ["a", "b"]
+        assert (described["x-idempotent"], "x-idempotent" in add) == (True, False)
         assert await caller.notify_client("gpu-1", "reload", "model") is True
         await until(lambda: told == ["model"])
         with pytest.raises(InvalidParams, match="no client has the name 'gpu-2'"):
@@ -107,31 +112,6 @@ async def test_offering_withdrawing_and_telling_others(address: str, face: Face,
         assert await nobody.withdraw("add") == [], "nothing was offered"
         assert await nobody.offer() == []
         assert nobody.registered_name is not None
-
-
-async def test_what_is_offered_is_described(address: str, caller: AsyncClient) -> None:
-    async with AsyncClient(address, name="gpu-1") as client:
-        offers(client)
-
-        @client(name="vision.edges", shared=True, idempotent=True)
-        async def edges(image: NDArray[np.float32]) -> NDArray[np.float32]:
-            return -image
-
-        @client
-        async def count(n: int) -> AsyncIterator[int]:
-            for number in range(n):
-                yield number
-
-        await client.offer()
-        methods = {each["name"]: each for each in (await caller.discover())["methods"]}
-        add, described = methods["add"], methods["gpu-1.vision.edges"]
-        assert (add["summary"], add["description"]) == ("Adds.", "Two numbers.")
-        assert [parameter["name"] for parameter in add["params"]] == ["a", "b"]
-        assert (described["x-idempotent"], "x-idempotent" in add) == (True, False)
-        image = np.arange(6, dtype=np.float32).reshape(2, 3)
-        np.testing.assert_array_equal(await caller.call("gpu-1.vision.edges", image), -image)
-        assert [item async for item in caller.stream.count(3)] == [0, 1, 2]
-        assert [item async for item in caller.stream_request("gpu-1.add", [3])] == [5]
 
 
 async def test_what_is_marked_later_is_offered_by_another_offer(address: str, face: Face, caller: AsyncClient) -> None:

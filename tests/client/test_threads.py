@@ -75,33 +75,6 @@ def test_every_thread_gets_its_own_answers(served: str, pool: int | None) -> Non
         assert pooled.replies_dropped == 0
 
 
-def test_one_thread_times_out_and_all_learn_of_the_loss(scripted: Scripted) -> None:
-    asked, timed_out = threading.Event(), threading.Event()
-    all_asked = threading.Barrier(8, asked.set)
-
-    def script(line: Any) -> None:
-        if line.read()["method"] == "silence":
-            line.read()
-        else:
-            all_asked.wait(20)
-            assert timed_out.wait(20)
-
-    with Client(scripted(script), timeout=None) as client:
-
-        def work(thread: int) -> str | None:
-            if thread == 0:
-                assert asked.wait(20)
-                with pytest.raises(CallTimeout):
-                    client.silence(timeout=0.05)
-                timed_out.set()
-                return None
-            with pytest.raises(ConnectionLost) as caught:
-                client.call(f"method{thread}")
-            return caught.value.method
-
-        assert in_threads(9, work)[1:] == [f"method{thread}" for thread in range(1, 9)]
-
-
 # -- the pool ------------------------------------------------------------------------------------------------------
 
 
@@ -204,25 +177,6 @@ def test_errors_come_with_the_future(client: Client, free_address: str) -> None:
     assert client.submit.add(1, 2).result() == 3
     with Client(free_address) as nobody:
         assert isinstance(nobody.submit.add(1, 2).exception(), ConnectFailed)
-
-
-def test_time_outs_of_futures(scripted: Scripted) -> None:
-    def script(line: Any) -> None:
-        while (call := line.read()) is not None:
-            if call["method"] == "echo":
-                line.answer(call, call["params"][0])
-
-    with Client(scripted(script)) as client:
-        assert client.submit.echo(0).result() == 0  # connecting takes time
-        slow = client.submit.silence(timeout=None)
-        for future in [client.submit.silence(timeout=0.01 * number) for number in range(1, 5)]:
-            with pytest.raises(CallTimeout, match=r"no answer in time \(method 'silence'"):
-                future.result()
-        assert client.submit.echo(1).result() == 1
-        # A deadline that comes after others but is earlier is kept too.
-        assert isinstance(client.submit.silence(timeout=0.01).exception(), CallTimeout)
-        assert not slow.done()
-        assert slow.cancel()
 
 
 @pytest.mark.parametrize("options", [{}, {"keepalive": 60.0}], ids=["blocking", "loop"])

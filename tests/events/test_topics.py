@@ -126,20 +126,6 @@ async def test_what_is_published_goes_to_those_whose_pattern_matches_with_its_ow
         assert events.counts == {"published": 6, "sent": 7, "dropped": 0, "subscriptions": 4}
 
 
-async def test_an_event_comes_once_however_many_subscriptions_match() -> None:
-    async with serving() as events:
-        peer = await events.join("a.b", "a.*", "*.b", "a.>", ">", "*.*", "a.b")
-        assert events.publish("a.b", 1) == 1
-        assert await peer.values() == [1]
-        for topic in ("a.b", "a.*", ">", "*.b", "a.>"):
-            assert await peer.unsubscribe(topic) is True
-            assert events.publish("a.b", topic) == 1
-        await peer.values()
-        assert [await peer.unsubscribe("*.*"), await peer.unsubscribe("*.*")] == [True, False]
-        assert events.publish("a.b", 2) == 0
-        assert await peer.values() == []
-
-
 async def test_what_cannot_be_sent_is_said_to_the_publisher_and_sent_to_nobody() -> None:
     async with serving(limits={"max_message_size": 5000, "max_event_size": 1000}) as events:
         assert events.publish("a", object()) == 0, "for nobody it is not looked at"
@@ -177,17 +163,6 @@ async def test_what_is_no_topic_is_refused_with_the_reason(topic: str, reason: s
         assert error["code"] == PARAMS
         assert error["data"] == {"parameter": "topic", "path": "$.topic", "reason": f"the topic {reason}"}
         assert re.search(re.escape(reason), error["message"])
-
-
-@pytest.mark.parametrize("topic", ["a", "räume.2", "x" * TOPIC_MAX, "with space", "\n\0", "rpc", "🎈"])
-async def test_any_other_text_is_a_topic(topic: str) -> None:
-    async with serving(event_queue=7, event_policy="drop_newest") as events:
-        peer = await events.join()
-        for _ in range(2):
-            expected = {"topic": topic, "queue": 7, "policy": "drop_newest"}
-            assert await peer.result("rpc.subscribe", topic) == expected
-        assert events.publish(topic, 1) == 1
-        assert await peer.events() == [(topic, 1)]
 
 
 async def test_topics_of_a_hub_itself_are_for_those_who_ask_for_them() -> None:
@@ -296,6 +271,9 @@ async def test_events_are_bounded_while_the_peer_does_not_read(policy: Any, valu
 
 
 async def test_who_is_too_slow_may_be_disconnected(caplog: pytest.LogCaptureFixture) -> None:
+    for options in ({"event_queue": 0}, {"event_policy": "wait"}):
+        with pytest.raises(ValueError, match=r"room for at least|one of drop_oldest|event_queue|event_policy"):
+            Server(**options)
     async with serving(event_queue=3, event_policy="disconnect") as events:
         peer, other = await events.join("a"), await events.join("b")
         with caplog.at_level(logging.WARNING, "rpcstream.server"):
@@ -313,7 +291,7 @@ async def test_what_waits_for_all_connections_has_a_budget_and_leaves_room_for_e
     async with serving(limits={"max_waiting_total": 100_000}, event_queue=1000) as events:
         slow = [await events.join(f"t{number}", stalled=True) for number in range(9)]
         tracemalloc.start()
-        for turn in range(300):
+        for turn in range(100):
             for number in range(9):
                 events.publish(f"t{number}", f"{turn}" + "x" * 1000)
         assert tracemalloc.get_traced_memory()[0] < 400_000
@@ -324,7 +302,7 @@ async def test_what_waits_for_all_connections_has_a_budget_and_leaves_room_for_e
             peer.read()
         assert await late.values() == [1, 2]
         for peer in slow:
-            assert (await peer.values())[-1].startswith("299x")
+            assert (await peer.values())[-1].startswith("99x")
 
 
 async def test_one_event_for_many_takes_its_memory_once() -> None:
@@ -380,26 +358,6 @@ async def test_threads_publish_while_patterns_come_and_go() -> None:
         found = await peer.values()
         for name in range(4):
             assert [number for each, number in found if each == name] == list(range(300))
-
-
-# -- last values ---------------------------------------------------------------------------------------------------
-
-
-async def test_the_last_value_is_sent_to_later_subscribers_first() -> None:
-    async with serving() as events:
-        early = await events.join("state.*")
-        for topic, value in (("door", "open"), ("door", "shut"), ("light", "on")):
-            assert events.publish(f"state.{topic}", value, retain=True) == 1
-        assert events.publish("state.door", "creaks") == 1
-        late = await events.join("state.>")
-        events.publish("state.light", "off")
-        assert await early.values() == ["open", "shut", "on", "creaks", "off"]
-        assert await late.values() == ["shut", "on", "off"]
-        await late.subscribe("state.>")
-        assert await late.values() == [], "subscribing again does not send them again"
-        await late.unsubscribe("state.>")
-        await late.subscribe("state.>")
-        assert await late.values() == ["shut", "on"]
 
 
 @settings(max_examples=example_count(60), deadline=None)
@@ -536,32 +494,6 @@ def test_each_subscriber_gets_every_event_of_its_topics_once_in_order(steps: lis
         runner.run(follow())
 
 
-async def test_what_waits_goes_to_another_subscription_that_matches() -> None:
-    async with serving() as events:
-        events.server.add(lambda pairs: [events.publish(*each) for each in pairs], name="tell")
-        peer = await events.join("a.b", "b.*", ">", "d")
-        told = list(zip(["a.b", "b.x", "c", "b.y", "a.b"], range(5), strict=True))
-        peer.send(request("tell", told), *(request("rpc.unsubscribe", topic) for topic in ("b.*", "a.b")))
-        assert await peer.values() == [0, 1, 2, 3, 4]
-        peer.send(request("tell", [("c", 5), ("d", 6)]), *(request("rpc.unsubscribe", topic) for topic in (">", "d")))
-        assert await peer.values() == []
-
-
-async def test_a_thousand_patterns_that_all_match() -> None:
-    async with serving(limits={"max_pattern_steps": 2048}, event_queue=10) as events:
-        other, all_patterns = await events.join("x.>"), list(itertools.product("x*", repeat=9))
-        peer = await events.join(*(".".join(levels) for levels in all_patterns))
-        topic = ".".join("x" * 9)
-        for number in range(30):
-            assert events.publish(topic, number) == 2
-        assert await peer.values() == await other.values() == list(range(20, 30)), (
-            "of one subscription, whichever it is"
-        )
-        for levels in all_patterns:
-            await peer.unsubscribe(".".join(levels))
-        assert (dict(events.server.topics), events.publish(topic, 1)) == ({"x.>": 1}, 1)
-
-
 @pytest.mark.parametrize(
     ("limits", "topics", "refused"),
     [
@@ -617,10 +549,10 @@ async def test_topics_of_many_levels_leave_no_memory_behind() -> None:
         for _ in range(3):
             peer = await events.join()
             peer.send(
-                *(request("rpc.subscribe", ".".join(f"{n * 37:07x}" for _ in range(31)) + ".*") for n in range(99))
+                *(request("rpc.subscribe", ".".join(f"{n * 37:07x}" for _ in range(31)) + ".*") for n in range(20))
             )
             await peer.events()
-            assert len(events.server.topics) == 99
+            assert len(events.server.topics) == 20
             peer.close()
             await asyncio.sleep(1)
             events.subscribers.clear()
@@ -630,10 +562,4 @@ async def test_topics_of_many_levels_leave_no_memory_behind() -> None:
                 tracemalloc.start()
             sizes.append(tracemalloc.get_traced_memory()[0])
         tracemalloc.stop()
-        assert sizes[2] < 300_000
-
-
-@pytest.mark.parametrize("options", [{"event_queue": 0}, {"event_policy": "wait"}])
-def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"room for at least|one of drop_oldest|event_queue|event_policy"):
-        Server(**options)
+        assert sizes[2] < 60_000

@@ -18,14 +18,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from rpcstream import Client, Server
-from rpcstream.cli.output import TaggedCodec
-from rpcstream.stubs import stubs
+from rpcstream import Server
 from rpcstream.testing import serve_in_thread
 
 from ..stubs.document import DOCUMENT
 from ..stubs.test_hostile_documents import TEXTS, documents, hostile_document
 from ..stubs.test_of_servers import make_server
+from ..stubs.writing import written
 
 pytestmark = pytest.mark.tools
 
@@ -103,7 +102,7 @@ each_checker = pytest.mark.parametrize("checker", CHECKERS)
 @each_checker
 def test_uses_are_right_and_mistakes_are_errors(checker: str, tmp_path: Path) -> None:
     check, language, ending = CHECKERS[checker]
-    (tmp_path / f"api.{ending}").write_text(stubs(DOCUMENT, language))
+    (tmp_path / f"api.{ending}").write_text(written(DOCUMENT, language))
     uses = (HERE / f"uses.{ending}.txt").read_text()
     (tmp_path / f"uses.{ending}").write_text(uses)
     lines = uses.splitlines()
@@ -118,18 +117,18 @@ def test_uses_are_right_and_mistakes_are_errors(checker: str, tmp_path: Path) ->
 @each_checker
 def test_types_of_hostile_and_of_random_documents_are_valid(checker: str, tmp_path: Path) -> None:
     check, language, ending = CHECKERS[checker]
-    written = [hostile_document(text) for text in TEXTS]
+    documented = [hostile_document(text) for text in TEXTS]
 
     @seed(7)
     @settings(max_examples=120, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(document=documents())
-    def write(document: Any) -> None:
-        written.append(document)
+    def gather(document: Any) -> None:
+        documented.append(document)
 
-    write()
-    assert len(written) > 100
-    for number, document in enumerate(written):
-        (tmp_path / f"api{number}.{ending}").write_text(stubs(document, language))
+    gather()
+    assert len(documented) > 100
+    for number, document in enumerate(documented):
+        (tmp_path / f"api{number}.{ending}").write_text(written(document, language))
     assert check(tmp_path) == []
 
 
@@ -139,17 +138,16 @@ def test_types_of_hints_and_of_examples_are_valid(
 ) -> None:
     check, language, ending = CHECKERS[checker]
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    with serve_in_thread(make_server()) as address, Client(address, codec=TaggedCodec()) as client:
-        (tmp_path / f"hints.{ending}").write_text(stubs(client.discover(), language))
-    count = 0
+    servers = {"hints": make_server()}
     for path in EXAMPLES:
         try:
             names = runpy.run_path(str(path), run_name="example")
         except ImportError:  # what an example needs besides rpcstream
             continue
-        for server in [each for each in names.values() if isinstance(each, Server)]:
-            with serve_in_thread(server) as address, Client(address, codec=TaggedCodec()) as client:
-                (tmp_path / f"{path.stem}{count}.{ending}").write_text(stubs(client.discover(), language))
-            count += 1
-    assert count > 5
+        found = [each for each in names.values() if isinstance(each, Server)]
+        servers |= {f"{path.stem}{number}": each for number, each in enumerate(found)}
+    assert len(servers) > 6
+    for name, server in servers.items():
+        with serve_in_thread(server) as address:
+            (tmp_path / f"{name}.{ending}").write_text(written(None, language, uri=address))
     assert check(tmp_path) == []

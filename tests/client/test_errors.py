@@ -1,0 +1,239 @@
+"""What errors say: in Python what to write instead, and in a traceback the line of the caller and of the fault."""
+
+from __future__ import annotations
+
+import io
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from rpcstream import (
+    AsyncClient,
+    Client,
+    Codec,
+    ConnectFailed,
+    ImageFile,
+    InternalError,
+    InvalidParams,
+    Limits,
+    MaxSide,
+    RpcError,
+    Server,
+)
+from rpcstream.testing import serve_in_thread
+
+from ..kit import UsualServer
+from .conftest import MakeClient
+
+IMAGE = Image.new("RGB", (4, 3), "red")
+
+
+def file_of(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "png")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def advised() -> Iterator[str]:
+    server = Server(limits=Limits(max_image_pixels=10_000))
+
+    @server
+    def size(image: Image.Image) -> list[int]:
+        return list(image.size)
+
+    @server
+    def size_later(image: Image.Image, tag: Any = None) -> list[int]:
+        return list(image.size)
+
+    @server
+    def sizes(images: list[Image.Image]) -> list[int]:
+        return [each.width for each in images]
+
+    @server
+    def small(image: Annotated[Image.Image, MaxSide(2)] | None) -> list[int]:
+        return [] if image is None else list(image.size)
+
+    @server
+    def kind(value: Image.Image | bytes) -> str:
+        return type(value).__name__
+
+    @server
+    def array(x: NDArray[np.float32]) -> int:
+        return x.size
+
+    @server
+    def numbers(x: list[float]) -> float:
+        return sum(x)
+
+    @server
+    def number(x: float) -> float:
+        return x
+
+    @server
+    def items(image: Image.Image) -> Iterator[int]:
+        yield image.width
+
+    with serve_in_thread(server) as address:
+        yield address
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "advice"),
+    [
+        ("size", np.zeros((2, 2, 3), np.uint8), "Image.fromarray(image)"),
+        ("size", "cat.jpg", "ImageFile(image) for an image, pathlib.Path(image).read_bytes() for bytes"),
+        ("sizes", [IMAGE, np.zeros((2, 2), np.uint8)], "Image.fromarray(images[1])"),
+        ("sizes", IMAGE, "[images]"),
+        ("array", np.zeros(3), "np.asarray(x, np.float32)"),
+        ("array", [1, 2.5], "np.asarray(x, np.float32)"),
+        ("array", IMAGE, "np.asarray(x, np.float32)"),
+        ("numbers", np.zeros(3), "x.tolist()"),
+        ("numbers", iter([1.0]), "list(x), since an iterator is sent item by item"),
+        ("number", np.zeros(1), "x.item()"),
+        ("number", np.zeros(2), None),
+        ("number", "x", None),
+        ("size", 5, None),
+    ],
+)
+def test_errors_of_arguments_speak_python(
+    make_client: MakeClient, advised: str, method: str, argument: Any, advice: str | None
+) -> None:
+    client = make_client(advised)
+    with pytest.raises(InvalidParams) as caught:
+        client.call(method, argument)
+    assert caught.value.advice == (None if advice is None else f"in Python: {advice}")
+    assert advice is None or f"; in Python: {advice} (method" in str(caught.value)
+
+
+def test_named_arguments_batches_and_streams_have_advice_too(advised: str) -> None:
+    with Client(advised) as client:
+        with pytest.raises(InvalidParams, match=r"in Python: np.asarray\(x, np.float32\)"):
+            client.array(x=[1])
+        with client.batch() as batch:
+            call = batch.array(x=[1])
+        with pytest.raises(InvalidParams, match=r"in Python: np.asarray\(x, np.float32\)"):
+            call.result()
+        with pytest.raises(InvalidParams, match=r"in Python: Image.fromarray\(image\)"):
+            list(client.stream.items(np.zeros((2, 2))))
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"])
+async def test_the_bytes_of_an_image_file_are_an_image(advised: str, tmp_path: Path, scheme: str) -> None:
+    """They count against the limits of images."""
+    path = tmp_path / "a.png"
+    for size in (4, 400):
+        rng = np.random.default_rng(1)
+        data = file_of(Image.fromarray(rng.integers(0, 255, (3, size, 3), np.uint8)))
+        path.write_bytes(data)
+        async with AsyncClient(scheme + advised) as client:
+            for _ in range(2):  # the second time in a binary frame, where it is large
+                assert await client.size(data) == await client.size(bytearray(data)) == [size, 3]
+                assert await client.size_later(memoryview(data), 5) == [size, 3]
+                assert await client.size_later(data, {"tagged": b"x"}) == [size, 3]
+                assert await client.sizes([data, ImageFile(path), io.BytesIO(data)]) == [size] * 3
+                assert max(await client.small(data)) == 2
+                assert await client.kind(data) == "bytes"
+                assert await client.kind(ImageFile(path)) == "Image"
+    with Client(scheme + advised) as blocking, path.open("rb") as file:
+        assert blocking.size(file) == blocking.size(path) == blocking.size(data) == [400, 3]
+        for bad, said in ((b"no image", "not png or jpeg"), (file_of(Image.new("RGB", (101, 100))), "pixels")):
+            with pytest.raises(InvalidParams, match=said):
+                blocking.size(bad)
+
+
+def shown(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def check_is_short(error: BaseException) -> None:
+    """There are few functions behind the lines of the test, and no other exception."""
+    frames = traceback.extract_tb(error.__traceback__)
+    assert len([frame for frame in frames if frame.filename != __file__]) <= 3, shown(error)
+    assert shown(error).count("Traceback") == 1
+    assert error.__cause__ is None
+
+
+REFUSED: list[Callable[[Any], Any]] = [
+    lambda client: client.call("fail"),
+    lambda client: client.notify.fail(),
+    lambda client: client.submit.fail().result(),
+    lambda client: next(client.stream.fail()),
+    lambda client: client.discover(),
+    lambda client: client.subscribe("a").__enter__(),
+]
+
+
+@pytest.mark.parametrize("call", REFUSED)
+@pytest.mark.parametrize("keepalive", [None, 60.0], ids=["blocking", "loop"])
+def test_a_refused_connection(free_address: str, call: Callable[[Any], Any], keepalive: float | None) -> None:
+    with Client(free_address, keepalive=keepalive) as client, pytest.raises(ConnectFailed) as caught:
+        call(client)
+    check_is_short(caught.value)
+
+
+async def test_a_refused_connection_and_an_error_with_the_async_client(free_address: str, served: str) -> None:
+    async with AsyncClient(free_address) as nobody, AsyncClient(served) as client:
+        for call in (nobody.fail(), nobody.notify.fail(), anext(nobody.stream.fail()), client.fail()):
+            with pytest.raises((ConnectFailed, RpcError)) as caught:
+                await call
+            check_is_short(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["", "http://", "ws://"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.echo(object()),
+        lambda client: client.call("echo", 1, returns=str),
+        lambda client: client.submit.echo(object()),
+        lambda client: client.echo(1, value=2),
+    ],
+)
+async def test_what_cannot_be_sent_or_does_not_fit(served: str, scheme: str, call: Callable[[Any], Any]) -> None:
+    for options in ({}, {"keepalive": 60.0}) if not scheme else ({},):
+        with Client(scheme + served, **options) as client, pytest.raises(TypeError) as caught:
+            call(client).result()
+        check_is_short(caught.value)
+    async with AsyncClient(scheme + served) as other:
+        with pytest.raises(TypeError) as caught:
+            await call(other)
+    check_is_short(caught.value)
+
+
+def test_the_fault_of_an_encoder_of_the_user_is_shown(served: str) -> None:
+    class Odd:
+        pass
+
+    def encode(value: Odd) -> Any:
+        raise KeyError("the fault")
+
+    codec = Codec()
+    codec.register(Odd, "odd", encode=encode, decode=lambda data: Odd())
+    with Client(served, codec=codec) as client, pytest.raises(TypeError) as caught:
+        client.echo(Odd())
+    assert "KeyError: 'the fault'" in shown(caught.value)
+
+
+def test_with_debug_the_remote_traceback_is_a_note() -> None:
+    text = "a long reason " * 200
+    server = UsualServer(debug=True)
+
+    @server
+    def break_down(text: str) -> None:
+        raise ValueError(text + "\x1b[31m")
+
+    with serve_in_thread(server) as address, Client(address) as client:
+        with pytest.raises(InternalError) as caught:
+            client.break_down(text)
+        (note,) = caught.value.__notes__
+        assert note.startswith(f"Remote traceback, at {address}:\nTraceback (most recent call last):\n")
+        assert "in break_down\n" in note
+        assert note.endswith(f"ValueError: {text}\\u001b[31m"), "whole, and harmless to a terminal"
+        assert "Traceback" not in str(caught.value)
