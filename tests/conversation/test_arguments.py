@@ -207,6 +207,7 @@ async def test_several_in_one_call_and_values_of_every_kind(network: Network) ->
 
 
 @pytest.mark.once
+@pytest.mark.lasting
 async def test_where_a_stream_cannot_be_sent(network: Network, taking: Taking) -> None:
     async with network.client(taking) as client:
         with pytest.raises(EncodeError):

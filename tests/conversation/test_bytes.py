@@ -339,7 +339,8 @@ async def test_what_belongs_nowhere_disturbs_no_call_of_a_client(network: Networ
         yield 1
 
     async def script(raw: RawPeer) -> None:
-        stream, take, plain = await raw.receive_many(3)
+        asked_for = {each["method"]: each for each in await raw.receive_many(3)}
+        stream, take, plain = (asked_for[method] for method in ("items", "take", "plain"))
         raw.send(*odd_words(stream["id"], take["params"][0]["id"]), notification("$/item", id=plain["id"], value=1))
         raw.send(notification("$/item", id=stream["id"], value="right"))
         raw.send(notification("$/progress", token=plain["id"], value="right"))
