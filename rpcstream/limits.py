@@ -82,8 +82,8 @@ class Limits:
 
     #: Callers that one instance of a service on NATS keeps. They take no place of a connection, because a NATS client
     #: becomes a new caller with each inbox that it calls from. Over the limit, idle callers are forgotten first, which
-    #: costs them nothing, so it need only cover those with something under way. Each takes about 12 KiB in 36 objects;
-    #: scanning those of 2,500 callers, the garbage collector blocks the event loop for 0.1 s.
+    #: costs them nothing, so it need only cover those with something under way. Each takes about 12 KiB in 36 objects.
+    #: With 2,500 callers, one run of the garbage collector blocks the event loop for 0.1 s.
     max_nats_callers: int = 2_500
 
     #: A connection on which nothing is sent or received and no call runs. A simulation may pause for minutes while its

@@ -355,7 +355,7 @@ def may_have_payload(message: Encoded) -> bool:
 
 
 def size_with_payloads(line: bytes | bytearray) -> int:
-    """Bytes of a message that was parsed, with those of its payloads and of its long strings."""
+    """The size of a parsed message in bytes, including its payloads and long strings."""
     if isinstance(line, CutLine):
         return len(line) + sum(map(len, line.strings))
     return len(line) + line.payload_size if isinstance(line, FrameLine) else len(line)

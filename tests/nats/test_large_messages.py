@@ -417,17 +417,6 @@ async def test_an_instance_that_answers_no_connection(clock: Clock, service: Ser
 # -- the end of a server ----------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_stops_sends_what_it_has(service: Service) -> None:
-    server = make_server()
-    async with service.client(retries=0) as client, service.serving(server):
-        await client.make(SIZE)
-        call = asyncio.create_task(client.late("x" * SIZE))
-        await until(lambda: server.begun)
-        server.stop()
-        server.release()
-        assert len(await call) == SIZE
-
-
 async def test_calls_go_to_another_instance_when_one_stops(service: Service) -> None:
     answered, is_over, first = 0, asyncio.Event(), make_server()
 
