@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +16,8 @@ from rpcstream import (
     Client,
     Codec,
     ConnectFailed,
-    ImageFile,
     InternalError,
     InvalidParams,
-    Limits,
-    MaxSide,
     RpcError,
     Server,
 )
@@ -34,35 +29,17 @@ from .conftest import MakeClient
 IMAGE = Image.new("RGB", (4, 3), "red")
 
 
-def file_of(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "png")
-    return file.getvalue()
-
-
 @pytest.fixture(scope="module")
 def advised() -> Iterator[str]:
-    server = Server(limits=Limits(max_image_pixels=10_000))
+    server = Server()
 
     @server
     def size(image: Image.Image) -> list[int]:
         return list(image.size)
 
     @server
-    def size_later(image: Image.Image, tag: Any = None) -> list[int]:
-        return list(image.size)
-
-    @server
     def sizes(images: list[Image.Image]) -> list[int]:
         return [each.width for each in images]
-
-    @server
-    def small(image: Annotated[Image.Image, MaxSide(2)] | None) -> list[int]:
-        return [] if image is None else list(image.size)
-
-    @server
-    def kind(value: Image.Image | bytes) -> str:
-        return type(value).__name__
 
     @server
     def array(x: NDArray[np.float32]) -> int:
@@ -122,30 +99,6 @@ def test_named_arguments_batches_and_streams_have_advice_too(advised: str) -> No
             call.result()
         with pytest.raises(InvalidParams, match=r"in Python: Image.fromarray\(image\)"):
             list(client.stream.items(np.zeros((2, 2))))
-
-
-@pytest.mark.parametrize("scheme", ["", "http://"])
-async def test_the_bytes_of_an_image_file_are_an_image(advised: str, tmp_path: Path, scheme: str) -> None:
-    """They count against the limits of images."""
-    path = tmp_path / "a.png"
-    for size in (4, 400):
-        rng = np.random.default_rng(1)
-        data = file_of(Image.fromarray(rng.integers(0, 255, (3, size, 3), np.uint8)))
-        path.write_bytes(data)
-        async with AsyncClient(scheme + advised) as client:
-            for _ in range(2):  # the second time in a binary frame, where it is large
-                assert await client.size(data) == await client.size(bytearray(data)) == [size, 3]
-                assert await client.size_later(memoryview(data), 5) == [size, 3]
-                assert await client.size_later(data, {"tagged": b"x"}) == [size, 3]
-                assert await client.sizes([data, ImageFile(path), io.BytesIO(data)]) == [size] * 3
-                assert max(await client.small(data)) == 2
-                assert await client.kind(data) == "bytes"
-                assert await client.kind(ImageFile(path)) == "Image"
-    with Client(scheme + advised) as blocking, path.open("rb") as file:
-        assert blocking.size(file) == blocking.size(path) == blocking.size(data) == [400, 3]
-        for bad, said in ((b"no image", "not png or jpeg"), (file_of(Image.new("RGB", (101, 100))), "pixels")):
-            with pytest.raises(InvalidParams, match=said):
-                blocking.size(bad)
 
 
 def shown(error: BaseException) -> str:

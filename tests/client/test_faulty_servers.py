@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,7 +25,7 @@ from rpcstream import (
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, frame, notification, reply, request
-from .conftest import Connections, MakeClient, Scripted, answering, echoing, refusal
+from .conftest import Connections, MakeClient, Scripted, Traced, answering, echoing, refusal
 
 
 def says(*data: Any) -> Any:
@@ -320,21 +321,18 @@ def test_a_server_that_closed_meanwhile_is_not_noticed(make_client: MakeClient, 
         replies = [reply(call["id"], len(connections)) for call in (calls if isinstance(calls, list) else [calls])]
         line.say(replies if isinstance(calls, list) else replies[0])
         line.socket.shutdown(socket.SHUT_RDWR)
-        line.socket.close()
         closed.release()
 
-    def next_time() -> None:
+    client = make_client(scripted(script))
+    kinds = (
+        lambda: client.call("a"),
+        lambda: client(request("a", id="i"))["result"],
+        lambda: client.batch(("a",), ("b",))[0].result(),
+    )
+    for number in range(1, 7):  # whatever comes first after the loss finds a new connection
+        assert kinds[number % 3]() == number
         assert closed.acquire(timeout=20)
         threading.Event().wait(0.01)
-
-    client = make_client(scripted(script))
-    for number in range(1, 7, 3):  # whatever comes first after the loss finds a new connection
-        assert client.call("a") == number
-        next_time()
-        assert client(request("a", id="i"))["result"] == number + 1
-        next_time()
-        assert [call.result() for call in client.batch(("a",), ("b",))] == [number + 2] * 2
-        next_time()
 
 
 def test_a_batch_answered_in_part(make_client: MakeClient, scripted: Scripted) -> None:
@@ -374,7 +372,7 @@ LONG = "x" * 3_000_000
 
 
 def test_long_messages_both_ways(make_client: MakeClient, served: str, scripted: Scripted) -> None:
-    """Also a long reply while a long call is on its way: to another call, and to one that was given up."""
+    """Also a long reply while a long call is on its way."""
     client = make_client(served)
     assert client.together(*[("echo", LONG)] * 8) == [LONG] * 8
     assert client.call("echo", LONG) == LONG
@@ -392,12 +390,6 @@ def test_long_messages_both_ways(make_client: MakeClient, served: str, scripted:
             has_begun.set()
 
     assert make_client(scripted(script), trace=trace).together(("first",), ("second", LONG * 2)) == [LONG * 2, "second"]
-    has_begun.clear()
-    with Client(scripted(script), trace=trace) as given_up:
-        with pytest.raises(CallTimeout):
-            given_up.first(timeout=0.05)
-        assert given_up.second(LONG * 2) == "second"
-        assert given_up.replies_dropped == 1
 
 
 def test_a_server_that_does_not_read(make_client: MakeClient, scripted: Scripted) -> None:
@@ -437,3 +429,55 @@ def test_a_client_that_closes_sends_what_it_was_given(make_client: MakeClient, s
     (client.runner.run(client.client.close()) if hasattr(client, "runner") else client.close())
     assert ended.wait(20)
     assert received == [len(LONG)] * 5
+
+
+def old_server(on_hello: Callable[[Any], Any], methods: list[str]) -> Any:
+    """A script that echoes the one argument of each call as text, and answers `rpc.hello` so; None: not at all."""
+
+    def script(line: Any) -> None:
+        while (message := line.read()) is not None:
+            methods.append(message["method"])
+            if message["method"] != "rpc.hello":
+                if "id" in message:
+                    line.answer(message, message["params"][0])
+            elif (answer := on_hello(message["id"])) == "closes":
+                return
+            elif answer is not None:
+                line.say(answer)
+
+    return script
+
+
+ANSWERS: dict[str, Callable[[Any], Any]] = {
+    "-32601": refusal,
+    "another error": lambda id: refusal(id, -32000),
+    "no answer": lambda id: None,
+    "null": lambda id: reply(id, None),
+    "switched off": lambda id: reply(id, {"binary": 0}),
+    "a later version": lambda id: reply(id, {"binary": 2}),
+    "something else": lambda id: reply(id, ["binary", 1]),
+    "closes": lambda id: "closes",
+}
+
+
+@pytest.mark.parametrize("on_hello", ANSWERS.values(), ids=ANSWERS)
+def test_text_is_sent_for_good_to_a_server_that_takes_no_frames(
+    scripted: Scripted, make_client: MakeClient, on_hello: Callable[[Any], Any]
+) -> None:
+    """It is asked on each connection, before the first large payload; one that closes is for clients without frames."""
+    methods: list[str] = []
+    address, traced = scripted(old_server(on_hello, methods)), Traced()
+    client = make_client(address, trace=traced)
+    for value in (1, "x" * 100_000, small := np.arange(100), [{"data": "y" * 10_000}]):
+        client.call("echo", value)
+    client.notify("echo", small)
+    if on_hello(1) == "closes":
+        with pytest.raises(ConnectionLost):
+            client.call("echo", ARRAY)
+        assert (make_client(address, binary=False).call("echo", ARRAY) == ARRAY).all()
+        return
+    for _ in range(3):
+        assert (client.call("echo", ARRAY) == ARRAY).all()
+    assert (traced.frames("send"), client.replies_dropped) == (0, 0)
+    make_client(address).call("echo", ARRAY)
+    assert methods == [*["echo"] * 5, "rpc.hello", "echo", "echo", "echo", "rpc.hello", "echo"]

@@ -14,9 +14,7 @@ import pytest
 from rpcstream import (
     AsyncClient,
     ConnectionLost,
-    Context,
     InternalError,
-    InvalidParams,
     Limits,
     MessageTooLarge,
 )
@@ -53,33 +51,6 @@ def test_frames_where_both_ends_want_them(make_client: MakeClient, client_reads:
             assert len(client.call("array", np.zeros(size, np.uint8))) == size
 
 
-async def test_streams_progress_and_batches() -> None:
-    """A request may be a frame whose answer is text; a batch never is."""
-    traced = Traced()
-    server = UsualServer()
-
-    @server
-    async def parts(values: np.ndarray, ctx: Context) -> Any:
-        ctx.progress(values)
-        yield values
-        yield values
-
-    with serve_in_thread(server) as address:
-        async with AsyncClient(f"http://{address}", trace=traced, timeout=20) as client:
-            assert await client.add(1, 2) == 3
-            got: list[Any] = []
-            assert len(await client.call("parts", VALUES, on_progress=got.append)) == 2
-            items = [item async for item in client.stream("parts", VALUES)]
-            assert [np.array_equal(each, VALUES) for each in (*got, *items)] == [True] * 3
-            async with client.batch() as batch:
-                doubled = batch.call("array", VALUES)
-            assert np.array_equal(doubled.result(), VALUES * 2)
-            with pytest.raises(InvalidParams):
-                await client.add(VALUES, 1)
-    assert kinds(traced, "send") == "{@@[@"
-    assert "@" not in kinds(traced, "receive")[1:]
-
-
 # -- servers of others ----------------------------------------------------------------------------------------------
 
 
@@ -105,17 +76,6 @@ class Recorder:
 
 def call_id(request: Request) -> Any:
     return request.id if request.message else orjson.loads(request.body.splitlines()[1])["id"]
-
-
-def test_a_server_that_knows_no_frames(scripted: Scripted, make_client: MakeClient) -> None:
-    """It sees nothing but a word in the header Accept; not even that of a client without frames."""
-    for binary in (True, False):
-        script = Recorder(lambda request, _: answered(reply(request.id, 7)))
-        client = make_client(f"http://{scripted(CountedConnections(script))}", binary=binary)
-        assert [client.call("size", VALUES) for _ in range(3)] == [7, 7, 7]
-        assert script.kinds == ["application/json"] * 3
-        accepted = {request.headers["accept"] for request in script.requests}
-        assert accepted == {f"application/json, {FRAME}" if binary else "application/json"}
 
 
 @pytest.mark.parametrize("is_notification", [False, True])

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rpcstream import (
@@ -372,6 +373,36 @@ def test_an_iterator_may_block(plain: Client) -> None:
         plain.total(camera(), timeout=0.1)
     next_one.put(1)
     assert closed.wait(WAIT)
+
+
+ARRAY = np.arange(2000, dtype=np.float64)
+
+
+def test_the_loop_thread_of_a_sync_client_sends_frames() -> None:
+    traced, got = Traced(), []
+    server = UsualServer()
+
+    @server
+    async def double(parts: AsyncIterator[np.ndarray]) -> AsyncIterator[np.ndarray]:
+        async for part in parts:
+            yield 2 * part
+
+    @server
+    async def ask_with(value: np.ndarray, ctx: Context) -> Any:
+        ctx.progress(value)
+        return await ctx.peer.call("answer", value)
+
+    with serve_in_thread(server) as address, Client(address, trace=traced) as client:
+        client(lambda value: value + 1, name="answer")
+        for _ in range(2):
+            assert (client.call("ask_with", ARRAY, on_progress=got.append) == ARRAY + 1).all()
+        items = list(client.stream.double(iter([ARRAY, ARRAY + 1])))
+    assert (items[1] == 2 * (ARRAY + 1)).all()
+    assert [(each == ARRAY).all() for each in got] == [True, True]
+    assert traced.asked("rpc.hello") == 1
+    # Sent: the answer to the first call back, the second call and its answer, two items.
+    assert traced.frames("send") >= 5
+    assert traced.frames("receive") >= 6
 
 
 # -- events, states, greetings --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound
+from rpcstream import CallTimeout, Client, ConnectionLost
 
 from ..kit import until_in_thread
 from .conftest import Connections, Scripted, answering
@@ -165,18 +165,6 @@ def test_futures_of_many_calls(client: Client) -> None:
     assert client.add(1, 1) == 2
     assert not still.done()
     assert still.cancel()
-
-
-def test_errors_come_with_the_future(client: Client, free_address: str) -> None:
-    assert isinstance(client.submit.nothing().exception(), MethodNotFound)
-    with pytest.raises(TypeError, match="does not fit returns="):
-        client.submit("echo", "x", returns=int).result()
-    assert isinstance(client.submit.echo(threading).exception(), EncodeError)
-    with pytest.raises(TypeError, match="positional and named"):  # arguments that are none are refused at once
-        client.submit.add(1, a=2)
-    assert client.submit.add(1, 2).result() == 3
-    with Client(free_address) as nobody:
-        assert isinstance(nobody.submit.add(1, 2).exception(), ConnectFailed)
 
 
 @pytest.mark.parametrize("options", [{}, {"keepalive": 60.0}], ids=["blocking", "loop"])

@@ -24,7 +24,7 @@ from rpcstream import (
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, reply, request, until
-from .conftest import Connections, MakeClient, Scripted, answering, item, refusal
+from .conftest import MakeClient, Scripted, item, refusal
 
 #: Of a hub: no client offers the method now.
 AWAY = {"code": -32601, "message": "Method not found", "data": {"method": "work", "no_provider": True}}
@@ -229,14 +229,6 @@ def test_a_server_that_does_not_come(tmp_path: Path, make_client: MakeClient) ->
             client.notify("work")
         with pytest.raises((ConnectFailed, CallTimeout)):
             client.call("work", timeout=0.05, wait_for=3600)
-
-
-def test_a_server_that_closes_each_connection_at_once(scripted: Scripted, make_client: MakeClient) -> None:
-    """As one does that is stopping, or is not ready."""
-    connections = Connections(*[lambda line: None] * 3, answering("work"))
-    # Whether the call was sent before the connection was closed is chance; it may be repeated.
-    client = make_client(scripted(connections), wait_for=60, retries=3, retry="all")
-    assert client.call("work") == "work"
 
 
 async def test_a_subscription_and_an_offer_wait(later: Callable[[], str], tmp_path: Path) -> None:
