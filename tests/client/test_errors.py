@@ -139,27 +139,6 @@ async def test_a_refused_connection_and_an_error_with_the_async_client(free_addr
             check_is_short(caught.value)
 
 
-@pytest.mark.parametrize("scheme", ["", "http://", "ws://"])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda client: client.echo(object()),
-        lambda client: client.call("echo", 1, returns=str),
-        lambda client: client.submit.echo(object()),
-        lambda client: client.echo(1, value=2),
-    ],
-)
-async def test_what_cannot_be_sent_or_does_not_fit(served: str, scheme: str, call: Callable[[Any], Any]) -> None:
-    for options in ({}, {"keepalive": 60.0}) if not scheme else ({},):
-        with Client(scheme + served, **options) as client, pytest.raises(TypeError) as caught:
-            call(client).result()
-        check_is_short(caught.value)
-    async with AsyncClient(scheme + served) as other:
-        with pytest.raises(TypeError) as caught:
-            await call(other)
-    check_is_short(caught.value)
-
-
 def test_the_fault_of_an_encoder_of_the_user_is_shown(served: str) -> None:
     class Odd:
         pass

@@ -54,57 +54,37 @@ def test_frames_where_both_ends_want_them(make_client: MakeClient, client_reads:
 # -- servers of others ----------------------------------------------------------------------------------------------
 
 
-class Recorder:
-    """A script that keeps the requests of all connections, and answers each by a function."""
-
-    def __init__(self, answer: Callable[[Request, int], bytes]) -> None:
-        self.requests: list[Request] = []
-        self._answer = answer
-        self._lock = threading.Lock()
-
-    def __call__(self, http: ScriptedHttpConnection, number: int) -> None:
-        while (request := http.read()) is not None:
-            with self._lock:
-                self.requests.append(request)
-                count = len(self.requests)
-            http.say(self._answer(request, count))
-
-    @property
-    def kinds(self) -> list[str]:
-        return [request.headers["content-type"] for request in self.requests]
-
-
-def call_id(request: Request) -> Any:
-    return request.id if request.message else orjson.loads(request.body.splitlines()[1])["id"]
-
-
 @pytest.mark.parametrize("is_notification", [False, True])
 async def test_a_server_that_knows_no_frames_any_more(scripted: Scripted, is_notification: bool) -> None:
     """It answers a frame with 415: what was sent is sent again as text, although the caller has changed the array
     meanwhile, and all that is later is text, whatever the server says."""
     go_on = threading.Event()
+    requests: list[Request] = []
 
-    def answer(request: Request, number: int) -> bytes:
-        if request.message is None:
-            assert go_on.wait(20)
-            return answered(b"what is that?", "415 Unsupported Media Type", "text/plain")
-        return answered(reply(request.message.get("id"), number), more=READS_FRAMES)
+    def script(http: ScriptedHttpConnection, number: int) -> None:
+        while (request := http.read()) is not None:
+            requests.append(request)
+            if request.message is None:
+                assert go_on.wait(20)
+                http.say(answered(b"what is that?", "415 Unsupported Media Type", "text/plain"))
+            else:
+                http.say(answered(reply(request.message.get("id"), len(requests)), more=READS_FRAMES))
 
-    script = Recorder(answer)
     async with AsyncClient(f"http://{scripted(CountedConnections(script))}", timeout=20) as client:
         await client.call("size", 1)
         values = np.zeros(5000, np.uint8)
         begun: Any = client.notify("size", values) if is_notification else client.call("size", values)
         task = asyncio.ensure_future(begun)
-        await until(lambda: len(script.requests) == 2)
+        await until(lambda: len(requests) == 2)
         values.fill(1)
         go_on.set()
         assert await task == (None if is_notification else 3)
-        await until(lambda: len(script.requests) == 3)
+        await until(lambda: len(requests) == 3)
         assert await client.call("size", values) == 4
-    assert script.kinds == ["application/json", FRAME, "application/json", "application/json"]
-    again = script.requests[2].message
-    assert is_notification or again["id"] == call_id(script.requests[1])
+    text = "application/json"
+    assert [request.headers["content-type"] for request in requests] == [text, FRAME, text, text]
+    sent, again = orjson.loads(requests[1].body.splitlines()[1]), requests[2].message
+    assert again.get("id") == sent.get("id")
     assert ("id" in again) is not is_notification
     assert set(again["params"][0]["data"]) == {"A", "="}
 
@@ -117,7 +97,7 @@ GOOD = b"\1" * 5000
 def array_answer(asked: Request, *, size: int = 5000, data: bytes = GOOD, more: bytes = b"", **members: Any) -> bytes:
     """The reply to a call, as a frame; other members take the place of the result."""
     tagged = {"$type": "ndarray", "dtype": "|u1", "shape": [size], "data": {"$bin": 0}}
-    message = {"jsonrpc": "2.0", "id": call_id(asked), **(members or {"result": tagged})}
+    message = {"jsonrpc": "2.0", "id": asked.id, **(members or {"result": tagged})}
     return answered(frame(message, data) + more, kind=FRAME)
 
 

@@ -54,19 +54,6 @@ async def test_giving_up_the_entry_takes_it_back_and_it_can_be_tried_again(scrip
         assert seen == ["rpc.unsubscribe"]
 
 
-@pytest.mark.parametrize(
-    "before",
-    [
-        [],  # the first event may come with the reply
-        [event(topic, 1) for topic in ("b", ["a"], None, {})],
-        [{"jsonrpc": "2.0", "method": "$/event", "params": params} for params in ({"value": 1}, {}, ["a", 1], None)],
-    ],
-)
-async def test_events_that_nobody_reads_are_dropped(scripted: Scripted, before: Any) -> None:
-    async with AsyncClient(scripted(entered(*before, event("a", "good")))) as client, client.subscribe("a") as events:
-        assert await anext(events) == "good"
-
-
 async def test_what_is_no_more_allowed_ends_and_the_connection_stays(scripted: Scripted) -> None:
     connections: list[Any] = []
 
