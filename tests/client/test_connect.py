@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from rpcstream import Client, ConnectFailed, InvalidParams, MethodNotFound, NotAuthenticated, RpcError
-from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, authority, request, server_tls, until_in_thread
@@ -33,11 +30,6 @@ class Place:
         self.server: Any = server
         self.uri = f"{kind}://{address.removeprefix('unix://')}"
         self.options: dict[str, Any] = {"ca": authority()} if kind in ("tls", "https", "wss") else {}
-
-    def command(self, *arguments: str) -> int:
-        """The exit status of the command line."""
-        ca = ["--ca", str(self.options["ca"])] if self.options else []
-        return main(["--uri", self.uri, *ca, *arguments])
 
 
 @pytest.fixture(scope="module")
@@ -156,33 +148,6 @@ def test_a_token(place: Place, guarded: Place, make_client: MakeClient) -> None:
         with pytest.raises(NotAuthenticated, match="method 'add' at ") as caught:
             other.call("add", 2, 3)
         assert "wr0ng" not in f"{caught.value!r} {caught.value} {other.client!r}"
-
-
-def test_the_command_line(
-    place: Place, guarded: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The same fault has the same exit status, however the server is reached."""
-    monkeypatch.delenv("RPCSTREAM_TOKEN", raising=False)
-    nowhere = Place(place.kind, str(tmp_path / "none") if place.kind.endswith("unix") else "127.0.0.1:1")
-    for there, arguments, status in (
-        (place, ["add", "a=2", "b=3"], 0),
-        (place, ["--stream", "count", "n=3"], 0),
-        (place, ["--notify", "add", "a=1", "b=2"], 0),
-        (place, ["nothing"], 1),
-        (place, ["--timeout", "0.05", "wait"], 4),
-        (guarded, ["add", "a=1", "b=2"], 1),
-        (guarded, ["--token", "wr0ng", "--stream", "count", "n=2"], 1),
-        (guarded, ["--token", TOKEN, "add", "a=1", "b=6"], 0),
-        (nowhere, ["add"], 3),
-        (nowhere, ["--notify", "add"], 3),
-        (nowhere, ["--stream", "count"], 3),
-    ):
-        assert there.command(*arguments) == status, arguments
-    monkeypatch.setenv("RPCSTREAM_TOKEN", TOKEN)
-    assert guarded.command("add", "a=1", "b=7", "-v") == 0
-    found = capsys.readouterr()
-    assert found.out.split() == ["5", "0", "1", "2", "7", "8"]
-    assert not re.search(f"{TOKEN}|wr0ng", found.err)
 
 
 # -- the handshake of a WebSocket -----------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
-"""Servers that answer late, twice, without a call, with nonsense or not at all, with both clients."""
+"""Servers that answer late, twice, without a call, with nonsense or not at all, to calls and to subscriptions."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import orjson
 import pytest
 
 from rpcstream import (
+    AsyncClient,
+    Backoff,
     CallTimeout,
     Client,
     ConnectFailed,
@@ -20,6 +23,7 @@ from rpcstream import (
     EncodeError,
     InternalError,
     Limits,
+    NotPermitted,
     RpcError,
 )
 from rpcstream.testing import serve_in_thread
@@ -481,3 +485,79 @@ def test_text_is_sent_for_good_to_a_server_that_takes_no_frames(
     assert (traced.frames("send"), client.replies_dropped) == (0, 0)
     make_client(address).call("echo", ARRAY)
     assert methods == [*["echo"] * 5, "rpc.hello", "echo", "echo", "echo", "rpc.hello", "echo"]
+
+
+AT_ONCE = Backoff(first=0.001, longest=0.01)
+
+
+def event(topic: Any, value: Any) -> dict[str, Any]:
+    return notification("$/event", topic=topic, value=value)
+
+
+def entered(*messages: Any) -> Any:
+    """A script that answers `rpc.subscribe`, and says these."""
+
+    def script(line: Any) -> None:
+        line.say({"jsonrpc": "2.0", "id": line.read()["id"], "result": {}}, *messages)
+        line.read()
+
+    return script
+
+
+async def test_giving_up_the_entry_takes_it_back_and_it_can_be_tried_again(scripted: Scripted) -> None:
+    seen: list[Any] = []
+
+    def script(line: Any) -> None:
+        first = line.read()
+        seen.append(line.read()["method"])
+        second = line.read()
+        line.answer(first, {})
+        line.answer(second, {})
+        line.say(event("a", 1))
+        assert line.cancelled == [first["id"]]
+        line.read()
+
+    async with AsyncClient(scripted(script), timeout=20) as client:
+        events = client.subscribe("a")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(events), 0.05)
+        assert await anext(events) == 1
+        assert seen == ["rpc.unsubscribe"]
+
+
+async def test_what_is_no_more_allowed_ends_and_the_connection_stays(scripted: Scripted) -> None:
+    connections: list[Any] = []
+
+    def script(line: Any) -> None:
+        connections.append(line)
+        refuses = len(connections) > 1
+        for _ in range(2):
+            call = line.read()
+            if refuses and call["params"]["topic"] == "bad":
+                line.say(refusal(call["id"], -32006, "Not permitted"))
+            else:
+                line.answer(call, {})
+        call = line.read()
+        if refuses:
+            line.say(event("good", 1))
+            line.answer(call, "a call")
+            line.read()
+
+    async with (
+        AsyncClient(scripted(script), reconnect=AT_ONCE) as client,
+        client.subscribe("good") as good,
+        client.subscribe("bad") as bad,
+    ):
+        await client.notify.enough()
+        with pytest.raises(NotPermitted):
+            await anext(bad)
+        assert await client.anything() == "a call"
+        assert await anext(good) == 1
+        assert (good.reconnects, bad.reconnects) == (1, 0)
+
+
+async def test_a_connection_that_is_lost_during_the_entry_is_made_again(scripted: Scripted) -> None:
+    connections = Connections(*[lambda line: line.read()] * 2, entered(event("a", 1)))
+    async with AsyncClient(scripted(connections), reconnect=AT_ONCE) as client, client.subscribe("a") as events:
+        assert await anext(events) == 1
+        assert (connections.count, events.reconnects) == (3, 0)
