@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,54 +22,28 @@ KINDS = ["tcp", "tls", "unix", "http", "https", "http+unix", "ws", "wss"]
 TOKEN = "open-sesame"
 
 
-class Place:
-    """Where a server is, and how a client comes there."""
+class Place(NamedTuple):
+    """A server, how a client comes there, and the address of another one that asks for a token."""
 
-    def __init__(self, kind: str, address: str, server: UsualServer | None = None) -> None:
-        self.kind = kind
-        self.server: Any = server
-        self.uri = f"{kind}://{address.removeprefix('unix://')}"
-        self.options: dict[str, Any] = {"ca": authority()} if kind in ("tls", "https", "wss") else {}
+    kind: str
+    server: UsualServer
+    uri: str
+    guarded: str
+    options: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., dict[str, Place]]]:
-    """`places = start(**options of the servers)`: one for each kind; they end with the module."""
-    folder = tmp_path_factory.mktemp("transports")
+@pytest.fixture(scope="module", params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    kind = request.param
+    tls = server_tls() if kind in ("tls", "https", "wss") else None
+    servers = [UsualServer(drain_timeout=0.2, tls=tls, token=token) for token in (None, TOKEN)]
     with ExitStack() as stack:
-
-        def all_kinds(**options: Any) -> dict[str, Place]:
-            places = {}
-            for kind in KINDS:
-                tls = server_tls() if kind in ("tls", "https", "wss") else None
-                server = UsualServer(drain_timeout=0.2, tls=tls, **options)
-                unix = folder / f"{kind} {len(options)}" if kind.endswith("unix") else None
-                address = stack.enter_context(serve_in_thread(server, unix=unix))
-                places[kind] = Place(kind, address.removeprefix("tls://"), server)
-            return places
-
-        yield all_kinds
-
-
-@pytest.fixture(scope="module")
-def places(start: Callable[..., dict[str, Place]]) -> dict[str, Place]:
-    return start()
-
-
-@pytest.fixture(scope="module")
-def guarded_places(start: Callable[..., dict[str, Place]]) -> dict[str, Place]:
-    return start(token=TOKEN)
-
-
-@pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, places: dict[str, Place]) -> Place:
-    return places[request.param]
-
-
-@pytest.fixture
-def guarded(place: Place, guarded_places: dict[str, Place]) -> Place:
-    """The same with a token."""
-    return guarded_places[place.kind]
+        uris = []
+        for server in servers:
+            unix = tmp_path_factory.mktemp("place") / "a socket" if kind.endswith("unix") else None
+            address = stack.enter_context(serve_in_thread(server, unix=unix))
+            uris.append(f"{kind}://{address.removeprefix('tls://').removeprefix('unix://')}")
+        yield Place(kind, servers[0], *uris, {"ca": authority()} if tls is not None else {})
 
 
 # -- the same everywhere --------------------------------------------------------------------------------------------
@@ -121,9 +95,8 @@ def test_arrays(place: Place, make_client: MakeClient, binary: bool) -> None:
     assert frames[-2:] == (["send", "receive"] if binary else [])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("http")])
-def test_a_conversation(places: dict[str, Place], kind: str) -> None:
-    place = places[kind]
+@pytest.mark.parametrize("place", [kind for kind in KINDS if not kind.startswith("http")], indirect=True)
+def test_a_conversation(place: Place) -> None:
     with Client(place.uri, **place.options) as client, client.subscribe("ticks") as ticks:
         client(lambda question: f"{question} yes", name="confirm")
         assert client.ask("confirm", "really?") == "really? yes"
@@ -136,15 +109,15 @@ def test_a_conversation(places: dict[str, Place], kind: str) -> None:
 # -- who may call ---------------------------------------------------------------------------------------------------
 
 
-def test_a_token(place: Place, guarded: Place, make_client: MakeClient) -> None:
+def test_a_token(place: Place, make_client: MakeClient) -> None:
     traced = Traced()
-    client = make_client(guarded.uri, token=TOKEN, trace=traced, **guarded.options)
+    client = make_client(place.guarded, token=TOKEN, trace=traced, **place.options)
     assert client.call("add", 2, 3) == 5
     assert client.together(*[("add", n, n) for n in range(20)]) == [2 * n for n in range(20)]
     assert TOKEN.encode() not in b"".join(message for _, message in traced.messages)
     assert make_client(place.uri, token=TOKEN, **place.options).call("add", 1, 1) == 2  # nobody asked for it
     for token in ("wr0ng-secret", None):
-        other = make_client(guarded.uri, token=token, **guarded.options)
+        other = make_client(place.guarded, token=token, **place.options)
         with pytest.raises(NotAuthenticated, match="method 'add' at ") as caught:
             other.call("add", 2, 3)
         assert "wr0ng" not in f"{caught.value!r} {caught.value} {other.client!r}"
