@@ -43,7 +43,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             unix = tmp_path_factory.mktemp("place") / "a socket" if kind.endswith("unix") else None
             address = stack.enter_context(serve_in_thread(server, unix=unix))
             uris.append(f"{kind}://{address.removeprefix('tls://').removeprefix('unix://')}")
-        yield Place(kind, servers[0], *uris, {"ca": authority()} if tls is not None else {})
+        yield Place(kind, servers[0], uris[0], uris[1], {"ca": authority()} if tls is not None else {})
 
 
 # -- the same everywhere --------------------------------------------------------------------------------------------

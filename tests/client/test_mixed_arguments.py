@@ -29,7 +29,7 @@ class Server(UsualServer):
             return [picture, size, parts]
 
         @self
-        def must(first: str, second: int = 5, *, third: int) -> list[Any]:
+        def must(first: str, /, second: int = 5, *, third: int) -> list[Any]:
             return [first, second, third]
 
         @self
@@ -39,10 +39,6 @@ class Server(UsualServer):
         @self
         def tell(what: str, how: str = "?") -> None:
             self.noted.append([what, how])
-
-        @self
-        def power(base: int, /, exponent: int = 2) -> int:
-            return base**exponent
 
         @self
         def items(n: int, step: int = 1) -> Iterator[int]:
@@ -61,7 +57,6 @@ async def test_all_kinds_of_calls(served: str, server: UsualServer, scheme: str)
         assert client.segment("x", parts=4) == ["x", 1, 4]
         assert client.segment("x", 3, parts=4) == ["x", 3, 4]
         assert client.must("a", third=1) == ["a", 5, 1]
-        assert client.power(3, exponent=3) == 27
         assert client.call("segment", "y", parts=1, timeout=5) == ["y", 1, 1]
         assert client.submit.segment("z", size=2).result() == ["z", 2, 2]
         client.notify.tell("a", how=scheme)

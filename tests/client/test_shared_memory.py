@@ -215,13 +215,8 @@ async def sharer(address: str, ring: Ring) -> AsyncIterator[RawPeer]:
         f"{RING}:{SIZE}",
         f"{RING - SIZE + 64}:{SIZE}",
         f"{FIRST}:{RING}",
-        f"999999999999:{SIZE}",
-        f":{SIZE}",
-        f"{FIRST}:",
         f"{FIRST}:0",
         f"-{FIRST}:{SIZE}",
-        f"{FIRST}:1:{SIZE}",
-        f"{FIRST} :{SIZE}",
         f"0x1000:{SIZE}",
         " ".join([f"{FIRST}:{RING - FIRST}"] * 2),
         f"{FIRST + 16 * MIB}:{SIZE}",  # a hole: reading it would take memory that nobody has counted
