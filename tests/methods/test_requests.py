@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from rpcstream import Context, Limits
+from rpcstream import Context, Limits, RpcError
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import TRANSPORTS, UsualServer, batch, raw_peers, request, until
+from ..kit import TRANSPORTS, UsualServer, batch, logged, notification, raw_peers, request, until
 
 DEEP = b"[" * 10 + b"]" * 10
 
@@ -124,3 +124,28 @@ async def test_progress_of_a_call_that_is_over_is_not_sent() -> None:
         assert await raw.result() is None
         kept[0].progress("late")
         await raw.silence()
+
+
+async def test_what_errors_say_is_bounded_and_failures_are_counted() -> None:
+    server = UsualServer(limits=Limits(max_message_size=20_000))
+
+    @server(timeout=60)
+    async def raises_timeout() -> None:
+        raise TimeoutError
+
+    @server
+    def fail_at_length() -> None:
+        raise RpcError(5, "m" * 5000, "d" * 30_000)
+
+    with logged("rpcstream.server") as lines:
+        async with raw_peers(server) as connect:
+            raw = await connect()
+            raw.send(notification("fail", message="x" * 10_000))
+            error = (await raw.reply("fail_at_length"))["error"]
+            assert error == {"code": 5, "message": "m" * 1000}
+            for method in ("crash", "raises_timeout"):
+                assert await raw.code(method) == -32603
+    (line,) = lines.matching("notification of 'fail' failed")
+    assert len(line) < 400
+    assert lines.matching("the data of an error is too large to be sent")
+    assert server.stats()["handler_failures"] == 2
