@@ -189,8 +189,9 @@ def test_all_that_a_batch_can_hold(served: str, server: UsualServer) -> None:
         assert traced.sent[0].startswith(b"[")
 
 
-def test_batches_that_are_not_sent_or_hold_notifications_alone(served: str, server: UsualServer) -> None:
-    with Client(served, trace=(traced := Traced())) as client:
+async def test_batches_that_are_not_sent_or_hold_notifications_alone(served: str, server: UsualServer) -> None:
+    traced = Traced()
+    with Client(served, trace=traced) as client:
         with client.batch():
             pass
         with pytest.raises(ZeroDivisionError), client.batch() as batch:  # noqa: PT012
@@ -200,9 +201,17 @@ def test_batches_that_are_not_sent_or_hold_notifications_alone(served: str, serv
         with client.batch() as batch:
             batch.notify.note("alone")
         assert client.echo(0) == 0
+    async with AsyncClient(served) as other:
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012
+            async with other.batch() as async_batch:
+                async_batch.notify.note("never")
+                raise ZeroDivisionError
+        async with other.batch() as async_batch:
+            async_batch.notify.note("async")
+        assert await other.echo(0) == 0
     with pytest.raises(RuntimeError, match="has not been sent"):
         never.result()
-    assert server.noted[-1] == "alone"
+    assert server.noted[-2:] == ["alone", "async"]
 
 
 def deep(levels: int) -> Any:

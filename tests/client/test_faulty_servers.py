@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -75,6 +76,23 @@ def test_nobody_there(make_client: MakeClient, free_address: str, tmp_path: Any)
         assert client.call("echo", 1) == client.call("echo", 1) == 1
     with pytest.raises(ConnectFailed):
         client.call("echo", 1)
+
+
+def test_connecting_takes_too_long(make_client: MakeClient) -> None:
+    """The queue of new connections is full."""
+    with contextlib.ExitStack() as stack:
+        queue = stack.enter_context(socket.socket())
+        queue.bind(("127.0.0.1", 0))
+        queue.listen(0)
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(queue.getsockname())
+        address = f"127.0.0.1:{queue.getsockname()[1]}"
+        with pytest.raises(ConnectFailed, match=r"could not connect within 0.1 s \(method 'sum' at"):
+            make_client(address, connect_timeout=0.1).call("sum", 1, 2)
+        with pytest.raises(CallTimeout, match="'sum'"):
+            make_client(address).call("sum", 1, 2, timeout=0.1)
 
 
 def test_what_is_not_answered_or_never_sent(make_client: MakeClient, scripted: Scripted) -> None:
@@ -408,8 +426,8 @@ def test_a_server_that_does_not_read(make_client: MakeClient, scripted: Scripted
                 line.answer(message, "fine")
 
     client = make_client(scripted(Connections(script)))
-    with pytest.raises(CallTimeout, match=r"(did not take the call|no answer) in time \(method 'long'"):
-        client.call("long", LONG * 5, timeout=0.1)
+    with pytest.raises(CallTimeout, match=r"(did not take the call|no answer|no connection) in time \(method 'long'"):
+        client.call("long", LONG * 5, timeout=0.3)
     go.set()
     assert client.call("next") == "fine"
     for _ in range(2000):

@@ -280,6 +280,13 @@ def test_a_broken_answer_fails_its_call_and_no_other(scripted: Scripted, make_cl
     assert client.call("echo", 1) == [1]
 
 
+@pytest.mark.slow  # the connection whose answer does not end is closed after two seconds
+def test_an_answer_that_was_given_and_does_not_end_leaves_its_place(scripted: Scripted) -> None:
+    endless = CountedConnections(saying(lambda call_id: UNTIL_CLOSED + reply(call_id, "fine") + b"\n", stays=True))
+    with Client(f"http://{scripted(endless)}", http_connections=2) as client:
+        assert [client.call("get", on_progress=lambda value: None) for _ in range(3)] == ["fine"] * 3
+
+
 LIMIT = "the client's limit is 1000 bytes"
 
 

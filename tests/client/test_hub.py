@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -254,6 +255,15 @@ async def test_offers_whose_connection_is_lost(scripted: Scripted, face: Face) -
     assert len(heard) == 4
 
 
+async def test_offers_at_the_same_time_fail_together(scripted: Scripted) -> None:
+    """One waits for the answer, others for a turn."""
+    silent = scripted(lambda line: line.read() and line.read())
+    async with AsyncClient(silent, registration_timeout=None) as client:
+        await client.notify.tell()
+        outcomes = await asyncio.gather(*(client.offer() for _ in range(3)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
+
+
 # -- again -------------------------------------------------------------------------------------------------------------
 
 
@@ -480,8 +490,9 @@ async def test_what_waits_in_line_goes_to_another_provider(how: str, caplog: pyt
 
 
 @needs_signals
-def test_a_signal_ends_the_sync_one() -> None:
-    """It is the main thread that waits; functions run in others."""
+@pytest.mark.parametrize("signals", [1, 2])
+def test_signals_end_the_sync_one(signals: int) -> None:
+    """It is the main thread that waits; functions run in others. A second signal ends it at once."""
     begun, go_on = threading.Event(), threading.Event()
 
     def work(number: int) -> int:
@@ -500,12 +511,14 @@ def test_a_signal_ends_the_sync_one() -> None:
             until_in_thread(lambda: callable(signal.getsignal(signal.SIGTERM)))
             kill()
             until_in_thread(lambda: not caller.call("rpc.methods"))
-            go_on.set()
+            kill() if signals == 2 else go_on.set()
 
         stopping = executor.submit(stop)
-        client.run()
+        with pytest.raises(SystemExit) if signals == 2 else contextlib.nullcontext():
+            client.run(drain_timeout=1000)
         stopping.result()
-        assert calling.result(20) == 1
+        go_on.set()
+        assert isinstance(calling.exception(20), ProviderGone) if signals == 2 else calling.result(20) == 1
         client.close()
         with pytest.raises(RuntimeError, match="closed client"):
             client.run()

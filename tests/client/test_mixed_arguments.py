@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectFailed, InvalidParams
-from rpcstream.testing import serve_in_thread
+from rpcstream import AsyncClient, Client, ConnectFailed, Context, InvalidParams
+from rpcstream.testing import memory_client, serve_in_thread
 
 from ..kit import UsualServer, until
 from .conftest import MakeClient, Scripted, Traced, refusal
@@ -144,3 +144,22 @@ def test_the_time_to_wait_for_a_server_counts_for_the_names_too(make_client: Mak
     with serve_in_thread(Server(is_later=True), port=port):
         assert client.call("rpc.ping", wait_for=20) == "pong"  # the connection is found to be lost
         assert client.call("segment", "x", parts=4) == ["x", 7, 4]
+
+
+async def test_a_handler_calls_its_caller_so() -> None:
+    server = UsualServer()
+
+    @server
+    async def ask_so(ctx: Context) -> Any:
+        items = [item async for item in ctx.peer.stream.count(2, start=5)]
+        ctx.peer.notify.count(1, start=2)
+        return [await ctx.peer.confirm("sure?", default=True), items]
+
+    async with memory_client(server) as client:
+        client(lambda text, default: [text, default], name="confirm")
+
+        @client
+        def count(n: int, start: int = 0) -> Iterator[int]:
+            yield from range(start, start + n)
+
+        assert await client.ask_so() == [["sure?", True], [5, 6]]
