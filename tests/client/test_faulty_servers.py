@@ -379,13 +379,14 @@ def test_a_batch_answered_in_part(make_client: MakeClient, scripted: Scripted) -
     with pytest.raises(ConnectionLost):
         client.batch(("a",), ("b",))
     with (
-        Client(scripted(lambda line: line.read())) as lost,
+        Client(scripted(lambda line: line.answer(line.read()[1], "b"))) as lost,
         pytest.raises(ConnectionLost, match="batch of a, b"),
         lost.batch() as batch,
     ):
         calls = [batch.a(), batch.b(), batch.a()]
-    errors: list[Any] = [call.error for call in calls]
-    assert [(type(error), error.method) for error in errors] == [(ConnectionLost, name) for name in "aba"]
+    assert calls[1].result() == "b"
+    errors: list[Any] = [calls[0].error, calls[2].error]
+    assert [(type(error), error.method) for error in errors] == [(ConnectionLost, "a")] * 2
 
 
 # -- long messages in both directions at once ----------------------------------------------------------------------
