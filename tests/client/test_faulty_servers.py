@@ -178,6 +178,27 @@ def test_a_late_answer_does_no_harm(make_client: MakeClient, scripted: Scripted)
     assert (client.replies_dropped, cancelled) == (1, [1])
 
 
+def test_a_batch_cancels_what_has_no_answer_yet(scripted: Scripted) -> None:
+    cancelled: list[Any] = []
+
+    def script(line: Any) -> None:
+        line.answer(line.read()[1], "here")
+        last = line.read()
+        cancelled.extend(line.cancelled)
+        line.answer(last, "over")
+
+    with Client(scripted(script)) as client:
+        batch = client.batch(timeout=1)  # long enough for one answer on a machine with much to do
+        first, second, third = batch.first(), batch.second(), batch.third()
+        with pytest.raises(CallTimeout):
+            batch.__exit__(None, None, None)
+        assert second.result() == "here"
+        assert isinstance(first.error, CallTimeout)
+        assert isinstance(third.error, CallTimeout)
+        assert client.call("end") == "over"
+    assert cancelled == [1, 3]
+
+
 ARRAY = np.arange(5000, dtype="<f8")
 
 
