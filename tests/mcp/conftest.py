@@ -23,6 +23,8 @@ META = {"io.modelcontextprotocol/protocolVersion": STATELESS, "io.modelcontextpr
 class Agent:
     """An agent that sends each message as a POST, over one connection."""
 
+    connection: RawHttpConnection
+
     def __init__(self, port: int, path: str, opened: list[RawHttpConnection]) -> None:
         self.port, self.path, self._opened = port, path, opened
 
