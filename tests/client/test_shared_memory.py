@@ -87,6 +87,7 @@ async def test_large_arrays_go_by_shared_memory_both_ways(server: UsualServer, a
             np.testing.assert_array_equal(await anext(aiter(events)), LARGE)
 
 
+@pytest.mark.slow
 def test_more_than_the_ring_has_room_for_goes_with_the_message(tmp_path: Path) -> None:
     limits = Limits(max_message_size=2 * RING)
     whole = np.zeros(RING // 8 + 1, dtype=np.float64)
@@ -121,6 +122,7 @@ def rings() -> int:
     return found
 
 
+@pytest.mark.slow
 def test_each_process_has_a_ring_and_no_file_stays_open_behind_a_connection(server: UsualServer, address: str) -> None:
     for _ in range(3):
         with Client(address) as client:

@@ -490,6 +490,7 @@ client.submit.wait()
 """
 
 
+@pytest.mark.slow
 def test_a_program_may_end_without_closing(served: str, server: UsualServer) -> None:
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", EXITING, served]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
