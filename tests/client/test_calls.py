@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import re
 import socket
-import threading
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +28,7 @@ from rpcstream import (
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, request
-from .conftest import Connections, MakeClient, Scripted, Traced, answering, refusal
+from .conftest import MakeClient, Scripted, Traced, refusal
 
 # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -67,22 +66,6 @@ async def test_attributes_are_methods_and_requests_take_params_whatever_their_na
             else:
                 with client.client.stream_request("vision.options", named, timeout=5) as items:
                     assert (list(items), items.result) == ([[1.5, "x"]], [1.5, "x"])
-
-
-async def test_a_connection_of_an_async_client_is_opened_only_when_all_others_are_busy(scripted: Scripted) -> None:
-    held, go = threading.Semaphore(0), threading.Event()
-    connections = Connections(answering(lambda call: call["method"] == "hold" and (held.release(), go.wait(20))[1]))
-    async with AsyncClient(scripted(connections), pool=3) as client:
-        for _ in range(5):
-            await client.quick()
-        assert connections.count == 1
-        holding = []
-        for count in range(1, 4):
-            holding.append(client.submit.hold())
-            assert await asyncio.to_thread(held.acquire, timeout=20)
-            assert connections.count == count
-        go.set()
-        assert await asyncio.gather(*holding) == [True] * 3
 
 
 def test_one_async_client_in_two_loops_one_after_the_other(served: str) -> None:
@@ -206,8 +189,9 @@ def test_all_that_a_batch_can_hold(served: str, server: UsualServer) -> None:
         assert traced.sent[0].startswith(b"[")
 
 
-def test_batches_that_are_not_sent_or_hold_notifications_alone(served: str, server: UsualServer) -> None:
-    with Client(served, trace=(traced := Traced())) as client:
+async def test_batches_that_are_not_sent_or_hold_notifications_alone(served: str, server: UsualServer) -> None:
+    traced = Traced()
+    with Client(served, trace=traced) as client:
         with client.batch():
             pass
         with pytest.raises(ZeroDivisionError), client.batch() as batch:  # noqa: PT012
@@ -217,9 +201,17 @@ def test_batches_that_are_not_sent_or_hold_notifications_alone(served: str, serv
         with client.batch() as batch:
             batch.notify.note("alone")
         assert client.echo(0) == 0
+    async with AsyncClient(served) as other:
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012
+            async with other.batch() as async_batch:
+                async_batch.notify.note("never")
+                raise ZeroDivisionError
+        async with other.batch() as async_batch:
+            async_batch.notify.note("async")
+        assert await other.echo(0) == 0
     with pytest.raises(RuntimeError, match="has not been sent"):
         never.result()
-    assert server.noted[-1] == "alone"
+    assert server.noted[-2:] == ["alone", "async"]
 
 
 def deep(levels: int) -> Any:
@@ -259,22 +251,6 @@ def test_the_trace_sees_every_message(make_client: MakeClient, served: str) -> N
     assert [b'"timeout"' in message for message in traced.sent] == [False, False, False, True, True]
 
 
-@pytest.mark.parametrize("options", [{"host": "::1"}, {"delimiter": b"\r\n\r\n"}], ids=["ipv6", "delimiter"])
-def test_other_addresses_and_delimiters(make_client: MakeClient, options: dict[str, Any]) -> None:
-    delimiter = {name: value for name, value in options.items() if name == "delimiter"}
-    if not delimiter:
-        try:
-            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-        except OSError:
-            pytest.skip("no IPv6 here")
-    listening = {name: value for name, value in options.items() if name == "host"}
-    with serve_in_thread(UsualServer(**delimiter), **listening) as address:
-        assert address.startswith("[::1]:" if listening else "127.")
-        client = make_client(address, **delimiter)
-        for text in ("a\r\n\r\nb", "x" * 300_000):
-            assert client.call("echo", text) == text
-
-
 def test_on_send_follows_a_long_message(served: str) -> None:
     seen: list[tuple[int, int]] = []
     data = bytes(3_000_000)
@@ -290,6 +266,13 @@ def test_on_send_follows_a_long_message(served: str) -> None:
             totals.append(total)
             seen.clear()
     assert len(data) < totals[1] < totals[0]
+
+
+def test_another_delimiter(make_client: MakeClient) -> None:
+    with serve_in_thread(UsualServer(delimiter=b"\r\n\r\n")) as address:
+        client = make_client(address, delimiter=b"\r\n\r\n")
+        for text in ("a\r\n\r\nb", "x" * 300_000):
+            assert client.call("echo", text) == text
 
 
 def test_a_closed_client_says_so(make_client: MakeClient, served: str) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from rpcstream import Client, ConnectFailed, InvalidParams, MethodNotFound, NotAuthenticated, RpcError
-from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, authority, request, server_tls, until_in_thread
@@ -25,59 +22,28 @@ KINDS = ["tcp", "tls", "unix", "http", "https", "http+unix", "ws", "wss"]
 TOKEN = "open-sesame"
 
 
-class Place:
-    """Where a server is, and how a client comes there."""
+class Place(NamedTuple):
+    """A server, how a client comes there, and the address of another one that asks for a token."""
 
-    def __init__(self, kind: str, address: str, server: UsualServer | None = None) -> None:
-        self.kind = kind
-        self.server: Any = server
-        self.uri = f"{kind}://{address.removeprefix('unix://')}"
-        self.options: dict[str, Any] = {"ca": authority()} if kind in ("tls", "https", "wss") else {}
-
-    def command(self, *arguments: str) -> int:
-        """The exit status of the command line."""
-        ca = ["--ca", str(self.options["ca"])] if self.options else []
-        return main(["--uri", self.uri, *ca, *arguments])
+    kind: str
+    server: UsualServer
+    uri: str
+    guarded: str
+    options: dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., dict[str, Place]]]:
-    """`places = start(**options of the servers)`: one for each kind; they end with the module."""
-    folder = tmp_path_factory.mktemp("transports")
+@pytest.fixture(scope="module", params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    kind = request.param
+    tls = server_tls() if kind in ("tls", "https", "wss") else None
+    servers = [UsualServer(drain_timeout=0.2, tls=tls, token=token) for token in (None, TOKEN)]
     with ExitStack() as stack:
-
-        def all_kinds(**options: Any) -> dict[str, Place]:
-            places = {}
-            for kind in KINDS:
-                tls = server_tls() if kind in ("tls", "https", "wss") else None
-                server = UsualServer(drain_timeout=0.2, tls=tls, **options)
-                unix = folder / f"{kind} {len(options)}" if kind.endswith("unix") else None
-                address = stack.enter_context(serve_in_thread(server, unix=unix))
-                places[kind] = Place(kind, address.removeprefix("tls://"), server)
-            return places
-
-        yield all_kinds
-
-
-@pytest.fixture(scope="module")
-def places(start: Callable[..., dict[str, Place]]) -> dict[str, Place]:
-    return start()
-
-
-@pytest.fixture(scope="module")
-def guarded_places(start: Callable[..., dict[str, Place]]) -> dict[str, Place]:
-    return start(token=TOKEN)
-
-
-@pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, places: dict[str, Place]) -> Place:
-    return places[request.param]
-
-
-@pytest.fixture
-def guarded(place: Place, guarded_places: dict[str, Place]) -> Place:
-    """The same with a token."""
-    return guarded_places[place.kind]
+        uris = []
+        for server in servers:
+            unix = tmp_path_factory.mktemp("place") / "a socket" if kind.endswith("unix") else None
+            address = stack.enter_context(serve_in_thread(server, unix=unix))
+            uris.append(f"{kind}://{address.removeprefix('tls://').removeprefix('unix://')}")
+        yield Place(kind, servers[0], uris[0], uris[1], {"ca": authority()} if tls is not None else {})
 
 
 # -- the same everywhere --------------------------------------------------------------------------------------------
@@ -129,9 +95,8 @@ def test_arrays(place: Place, make_client: MakeClient, binary: bool) -> None:
     assert frames[-2:] == (["send", "receive"] if binary else [])
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("http")])
-def test_a_conversation(places: dict[str, Place], kind: str) -> None:
-    place = places[kind]
+@pytest.mark.parametrize("place", [kind for kind in KINDS if not kind.startswith("http")], indirect=True)
+def test_a_conversation(place: Place) -> None:
     with Client(place.uri, **place.options) as client, client.subscribe("ticks") as ticks:
         client(lambda question: f"{question} yes", name="confirm")
         assert client.ask("confirm", "really?") == "really? yes"
@@ -144,45 +109,18 @@ def test_a_conversation(places: dict[str, Place], kind: str) -> None:
 # -- who may call ---------------------------------------------------------------------------------------------------
 
 
-def test_a_token(place: Place, guarded: Place, make_client: MakeClient) -> None:
+def test_a_token(place: Place, make_client: MakeClient) -> None:
     traced = Traced()
-    client = make_client(guarded.uri, token=TOKEN, trace=traced, **guarded.options)
+    client = make_client(place.guarded, token=TOKEN, trace=traced, **place.options)
     assert client.call("add", 2, 3) == 5
     assert client.together(*[("add", n, n) for n in range(20)]) == [2 * n for n in range(20)]
     assert TOKEN.encode() not in b"".join(message for _, message in traced.messages)
     assert make_client(place.uri, token=TOKEN, **place.options).call("add", 1, 1) == 2  # nobody asked for it
     for token in ("wr0ng-secret", None):
-        other = make_client(guarded.uri, token=token, **guarded.options)
+        other = make_client(place.guarded, token=token, **place.options)
         with pytest.raises(NotAuthenticated, match="method 'add' at ") as caught:
             other.call("add", 2, 3)
         assert "wr0ng" not in f"{caught.value!r} {caught.value} {other.client!r}"
-
-
-def test_the_command_line(
-    place: Place, guarded: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The same fault has the same exit status, however the server is reached."""
-    monkeypatch.delenv("RPCSTREAM_TOKEN", raising=False)
-    nowhere = Place(place.kind, str(tmp_path / "none") if place.kind.endswith("unix") else "127.0.0.1:1")
-    for there, arguments, status in (
-        (place, ["add", "a=2", "b=3"], 0),
-        (place, ["--stream", "count", "n=3"], 0),
-        (place, ["--notify", "add", "a=1", "b=2"], 0),
-        (place, ["nothing"], 1),
-        (place, ["--timeout", "0.05", "wait"], 4),
-        (guarded, ["add", "a=1", "b=2"], 1),
-        (guarded, ["--token", "wr0ng", "--stream", "count", "n=2"], 1),
-        (guarded, ["--token", TOKEN, "add", "a=1", "b=6"], 0),
-        (nowhere, ["add"], 3),
-        (nowhere, ["--notify", "add"], 3),
-        (nowhere, ["--stream", "count"], 3),
-    ):
-        assert there.command(*arguments) == status, arguments
-    monkeypatch.setenv("RPCSTREAM_TOKEN", TOKEN)
-    assert guarded.command("add", "a=1", "b=7", "-v") == 0
-    found = capsys.readouterr()
-    assert found.out.split() == ["5", "0", "1", "2", "7", "8"]
-    assert not re.search(f"{TOKEN}|wr0ng", found.err)
 
 
 # -- the handshake of a WebSocket -----------------------------------------------------------------------------------

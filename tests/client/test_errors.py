@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +16,8 @@ from rpcstream import (
     Client,
     Codec,
     ConnectFailed,
-    ImageFile,
     InternalError,
     InvalidParams,
-    Limits,
-    MaxSide,
     RpcError,
     Server,
 )
@@ -34,35 +29,17 @@ from .conftest import MakeClient
 IMAGE = Image.new("RGB", (4, 3), "red")
 
 
-def file_of(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "png")
-    return file.getvalue()
-
-
 @pytest.fixture(scope="module")
 def advised() -> Iterator[str]:
-    server = Server(limits=Limits(max_image_pixels=10_000))
+    server = Server()
 
     @server
     def size(image: Image.Image) -> list[int]:
         return list(image.size)
 
     @server
-    def size_later(image: Image.Image, tag: Any = None) -> list[int]:
-        return list(image.size)
-
-    @server
     def sizes(images: list[Image.Image]) -> list[int]:
         return [each.width for each in images]
-
-    @server
-    def small(image: Annotated[Image.Image, MaxSide(2)] | None) -> list[int]:
-        return [] if image is None else list(image.size)
-
-    @server
-    def kind(value: Image.Image | bytes) -> str:
-        return type(value).__name__
 
     @server
     def array(x: NDArray[np.float32]) -> int:
@@ -124,30 +101,6 @@ def test_named_arguments_batches_and_streams_have_advice_too(advised: str) -> No
             list(client.stream.items(np.zeros((2, 2))))
 
 
-@pytest.mark.parametrize("scheme", ["", "http://"])
-async def test_the_bytes_of_an_image_file_are_an_image(advised: str, tmp_path: Path, scheme: str) -> None:
-    """They count against the limits of images."""
-    path = tmp_path / "a.png"
-    for size in (4, 400):
-        rng = np.random.default_rng(1)
-        data = file_of(Image.fromarray(rng.integers(0, 255, (3, size, 3), np.uint8)))
-        path.write_bytes(data)
-        async with AsyncClient(scheme + advised) as client:
-            for _ in range(2):  # the second time in a binary frame, where it is large
-                assert await client.size(data) == await client.size(bytearray(data)) == [size, 3]
-                assert await client.size_later(memoryview(data), 5) == [size, 3]
-                assert await client.size_later(data, {"tagged": b"x"}) == [size, 3]
-                assert await client.sizes([data, ImageFile(path), io.BytesIO(data)]) == [size] * 3
-                assert max(await client.small(data)) == 2
-                assert await client.kind(data) == "bytes"
-                assert await client.kind(ImageFile(path)) == "Image"
-    with Client(scheme + advised) as blocking, path.open("rb") as file:
-        assert blocking.size(file) == blocking.size(path) == blocking.size(data) == [400, 3]
-        for bad, said in ((b"no image", "not png or jpeg"), (file_of(Image.new("RGB", (101, 100))), "pixels")):
-            with pytest.raises(InvalidParams, match=said):
-                blocking.size(bad)
-
-
 def shown(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
@@ -184,27 +137,6 @@ async def test_a_refused_connection_and_an_error_with_the_async_client(free_addr
             with pytest.raises((ConnectFailed, RpcError)) as caught:
                 await call
             check_is_short(caught.value)
-
-
-@pytest.mark.parametrize("scheme", ["", "http://", "ws://"])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda client: client.echo(object()),
-        lambda client: client.call("echo", 1, returns=str),
-        lambda client: client.submit.echo(object()),
-        lambda client: client.echo(1, value=2),
-    ],
-)
-async def test_what_cannot_be_sent_or_does_not_fit(served: str, scheme: str, call: Callable[[Any], Any]) -> None:
-    for options in ({}, {"keepalive": 60.0}) if not scheme else ({},):
-        with Client(scheme + served, **options) as client, pytest.raises(TypeError) as caught:
-            call(client).result()
-        check_is_short(caught.value)
-    async with AsyncClient(scheme + served) as other:
-        with pytest.raises(TypeError) as caught:
-            await call(other)
-    check_is_short(caught.value)
 
 
 def test_the_fault_of_an_encoder_of_the_user_is_shown(served: str) -> None:

@@ -181,17 +181,12 @@ def row_name(value: Any) -> str:
 
 
 @pytest.mark.parametrize(("address", "options", "said"), [*MIX_UPS, *WRONG_OPTIONS], ids=row_name)
-def test_in_python(places: Places, make_client: MakeClient, address: str, options: dict[str, str], said: str) -> None:
+def test_what_is_said(
+    places: Places, make_client: MakeClient, capfd: Any, address: str, options: dict[str, str], said: str
+) -> None:
     where, arguments = given(places, address, options)
     with pytest.raises(Exception, match=pattern(said, "{}=".format)):
         make_client(where, timeout=20, **arguments).call("echo", 1)
-
-
-@pytest.mark.parametrize(("address", "options", "said"), [*MIX_UPS, *WRONG_OPTIONS], ids=row_name)
-def test_on_the_command_line(
-    places: Places, capfd: pytest.CaptureFixture[str], address: str, options: dict[str, str], said: str
-) -> None:
-    where, arguments = given(places, address, options)
     status = main(["echo", "value:int=1", "--uri", where, *(f"--{name}={text}" for name, text in arguments.items())])
     out, err = capfd.readouterr()
     assert status in ((2,) if (address, options, said) in WRONG_OPTIONS else (1, 3))

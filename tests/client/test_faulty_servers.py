@@ -1,9 +1,12 @@
-"""Servers that answer late, twice, without a call, with nonsense or not at all, with both clients."""
+"""Servers that answer late, twice, without a call, with nonsense or not at all, to calls and to subscriptions."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +15,8 @@ import orjson
 import pytest
 
 from rpcstream import (
+    AsyncClient,
+    Backoff,
     CallTimeout,
     Client,
     ConnectFailed,
@@ -19,12 +24,13 @@ from rpcstream import (
     EncodeError,
     InternalError,
     Limits,
+    NotPermitted,
     RpcError,
 )
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, frame, notification, reply, request
-from .conftest import Connections, MakeClient, Scripted, answering, echoing, refusal
+from .conftest import Connections, MakeClient, Scripted, Traced, answering, echoing, refusal
 
 
 def says(*data: Any) -> Any:
@@ -60,7 +66,7 @@ def test_nobody_there(make_client: MakeClient, free_address: str, tmp_path: Any)
     errors = client.together(("a",), ("b",))
     assert [(type(error), error.method) for error in errors] == [(ConnectFailed, "a"), (ConnectFailed, "b")]
     for options, more in (({"retries": 2}, {}), ({"retries": 1000}, {"timeout": 0.2})):
-        with pytest.raises(ConnectFailed):
+        with pytest.raises((ConnectFailed, CallTimeout)):
             make_client(free_address, **options).call("sum", 1, 2, **more)
     with pytest.raises(ConnectFailed, match=r"No such file.*'sum' at unix:///"):
         make_client(f"unix://{tmp_path}/nothing").call("sum", 1, 2)
@@ -70,6 +76,23 @@ def test_nobody_there(make_client: MakeClient, free_address: str, tmp_path: Any)
         assert client.call("echo", 1) == client.call("echo", 1) == 1
     with pytest.raises(ConnectFailed):
         client.call("echo", 1)
+
+
+def test_connecting_takes_too_long(make_client: MakeClient) -> None:
+    """The queue of new connections is full."""
+    with contextlib.ExitStack() as stack:
+        queue = stack.enter_context(socket.socket())
+        queue.bind(("127.0.0.1", 0))
+        queue.listen(0)
+        for _ in range(4):
+            sock = stack.enter_context(socket.socket())
+            sock.setblocking(False)
+            sock.connect_ex(queue.getsockname())
+        address = f"127.0.0.1:{queue.getsockname()[1]}"
+        with pytest.raises(ConnectFailed, match=r"could not connect within 0.1 s \(method 'sum' at"):
+            make_client(address, connect_timeout=0.1).call("sum", 1, 2)
+        with pytest.raises(CallTimeout, match="'sum'"):
+            make_client(address).call("sum", 1, 2, timeout=0.1)
 
 
 def test_what_is_not_answered_or_never_sent(make_client: MakeClient, scripted: Scripted) -> None:
@@ -137,6 +160,7 @@ def test_a_late_answer_does_no_harm(make_client: MakeClient, scripted: Scripted)
     cancelled: list[Any] = []
 
     def script(line: Any) -> None:
+        line.answer(line.read(), "connected")
         late = line.read()
         assert answer_now.wait(20)
         line.answer(late, "late")
@@ -146,13 +170,35 @@ def test_a_late_answer_does_no_harm(make_client: MakeClient, scripted: Scripted)
         echoing(line)
 
     client = make_client(scripted(script))
+    assert client.call("first") == "connected"
     with pytest.raises(CallTimeout, match=r"no answer in time \(method 'slow' at 127") as caught:
         client.call("slow", timeout=0.05)
     assert isinstance(caught.value, TimeoutError)
     answer_now.set()
     assert client.call("next") == "in time"
     assert client.call("echo", 5) == 5
-    assert (client.replies_dropped, cancelled) == (1, [1])
+    assert (client.replies_dropped, cancelled) == (1, [2])
+
+
+def test_a_batch_cancels_what_has_no_answer_yet(scripted: Scripted) -> None:
+    cancelled: list[Any] = []
+
+    def script(line: Any) -> None:
+        line.answer(line.read()[1], "here")
+        last = line.read()
+        cancelled.extend(line.cancelled)
+        line.answer(last, "over")
+
+    with Client(scripted(script)) as client:
+        batch = client.batch(timeout=1)  # long enough for one answer on a machine with much to do
+        first, second, third = batch.first(), batch.second(), batch.third()
+        with pytest.raises(CallTimeout):
+            batch.__exit__(None, None, None)
+        assert second.result() == "here"
+        assert isinstance(first.error, CallTimeout)
+        assert isinstance(third.error, CallTimeout)
+        assert client.call("end") == "over"
+    assert cancelled == [1, 3]
 
 
 ARRAY = np.arange(5000, dtype="<f8")
@@ -320,21 +366,18 @@ def test_a_server_that_closed_meanwhile_is_not_noticed(make_client: MakeClient, 
         replies = [reply(call["id"], len(connections)) for call in (calls if isinstance(calls, list) else [calls])]
         line.say(replies if isinstance(calls, list) else replies[0])
         line.socket.shutdown(socket.SHUT_RDWR)
-        line.socket.close()
         closed.release()
 
-    def next_time() -> None:
+    client = make_client(scripted(script))
+    kinds = (
+        lambda: client.call("a"),
+        lambda: client(request("a", id="i"))["result"],
+        lambda: client.batch(("a",), ("b",))[0].result(),
+    )
+    for number in range(1, 7):  # whatever comes first after the loss finds a new connection
+        assert kinds[number % 3]() == number
         assert closed.acquire(timeout=20)
         threading.Event().wait(0.01)
-
-    client = make_client(scripted(script))
-    for number in range(1, 7, 3):  # whatever comes first after the loss finds a new connection
-        assert client.call("a") == number
-        next_time()
-        assert client(request("a", id="i"))["result"] == number + 1
-        next_time()
-        assert [call.result() for call in client.batch(("a",), ("b",))] == [number + 2] * 2
-        next_time()
 
 
 def test_a_batch_answered_in_part(make_client: MakeClient, scripted: Scripted) -> None:
@@ -359,13 +402,14 @@ def test_a_batch_answered_in_part(make_client: MakeClient, scripted: Scripted) -
     with pytest.raises(ConnectionLost):
         client.batch(("a",), ("b",))
     with (
-        Client(scripted(lambda line: line.read())) as lost,
+        Client(scripted(lambda line: line.answer(line.read()[1], "b"))) as lost,
         pytest.raises(ConnectionLost, match="batch of a, b"),
         lost.batch() as batch,
     ):
         calls = [batch.a(), batch.b(), batch.a()]
-    errors: list[Any] = [call.error for call in calls]
-    assert [(type(error), error.method) for error in errors] == [(ConnectionLost, name) for name in "aba"]
+    assert calls[1].result() == "b"
+    errors: list[Any] = [calls[0].error, calls[2].error]
+    assert [(type(error), error.method) for error in errors] == [(ConnectionLost, "a")] * 2
 
 
 # -- long messages in both directions at once ----------------------------------------------------------------------
@@ -374,7 +418,7 @@ LONG = "x" * 3_000_000
 
 
 def test_long_messages_both_ways(make_client: MakeClient, served: str, scripted: Scripted) -> None:
-    """Also a long reply while a long call is on its way: to another call, and to one that was given up."""
+    """Also a long reply while a long call is on its way."""
     client = make_client(served)
     assert client.together(*[("echo", LONG)] * 8) == [LONG] * 8
     assert client.call("echo", LONG) == LONG
@@ -392,12 +436,6 @@ def test_long_messages_both_ways(make_client: MakeClient, served: str, scripted:
             has_begun.set()
 
     assert make_client(scripted(script), trace=trace).together(("first",), ("second", LONG * 2)) == [LONG * 2, "second"]
-    has_begun.clear()
-    with Client(scripted(script), trace=trace) as given_up:
-        with pytest.raises(CallTimeout):
-            given_up.first(timeout=0.05)
-        assert given_up.second(LONG * 2) == "second"
-        assert given_up.replies_dropped == 1
 
 
 def test_a_server_that_does_not_read(make_client: MakeClient, scripted: Scripted) -> None:
@@ -412,8 +450,8 @@ def test_a_server_that_does_not_read(make_client: MakeClient, scripted: Scripted
                 line.answer(message, "fine")
 
     client = make_client(scripted(Connections(script)))
-    with pytest.raises(CallTimeout, match=r"(did not take the call|no answer) in time \(method 'long'"):
-        client.call("long", LONG * 5, timeout=0.1)
+    with pytest.raises(CallTimeout, match=r"(did not take the call|no answer|no connection) in time \(method 'long'"):
+        client.call("long", LONG * 5, timeout=0.3)
     go.set()
     assert client.call("next") == "fine"
     for _ in range(2000):
@@ -437,3 +475,131 @@ def test_a_client_that_closes_sends_what_it_was_given(make_client: MakeClient, s
     (client.runner.run(client.client.close()) if hasattr(client, "runner") else client.close())
     assert ended.wait(20)
     assert received == [len(LONG)] * 5
+
+
+def old_server(on_hello: Callable[[Any], Any], methods: list[str]) -> Any:
+    """A script that echoes the one argument of each call as text, and answers `rpc.hello` so; None: not at all."""
+
+    def script(line: Any) -> None:
+        while (message := line.read()) is not None:
+            methods.append(message["method"])
+            if message["method"] != "rpc.hello":
+                if "id" in message:
+                    line.answer(message, message["params"][0])
+            elif (answer := on_hello(message["id"])) == "closes":
+                return
+            elif answer is not None:
+                line.say(answer)
+
+    return script
+
+
+ANSWERS: dict[str, Callable[[Any], Any]] = {
+    "-32601": refusal,
+    "another error": lambda id: refusal(id, -32000),
+    "no answer": lambda id: None,
+    "null": lambda id: reply(id, None),
+    "switched off": lambda id: reply(id, {"binary": 0}),
+    "a later version": lambda id: reply(id, {"binary": 2}),
+    "something else": lambda id: reply(id, ["binary", 1]),
+    "closes": lambda id: "closes",
+}
+
+
+@pytest.mark.parametrize("on_hello", ANSWERS.values(), ids=ANSWERS)
+def test_text_is_sent_for_good_to_a_server_that_takes_no_frames(
+    scripted: Scripted, make_client: MakeClient, on_hello: Callable[[Any], Any]
+) -> None:
+    """It is asked on each connection, before the first large payload; one that closes is for clients without frames."""
+    methods: list[str] = []
+    address, traced = scripted(old_server(on_hello, methods)), Traced()
+    client = make_client(address, trace=traced)
+    for value in (1, "x" * 100_000, small := np.arange(100), [{"data": "y" * 10_000}]):
+        client.call("echo", value)
+    client.notify("echo", small)
+    if on_hello(1) == "closes":
+        with pytest.raises(ConnectionLost):
+            client.call("echo", ARRAY)
+        assert (make_client(address, binary=False).call("echo", ARRAY) == ARRAY).all()
+        return
+    for _ in range(3):
+        assert (client.call("echo", ARRAY) == ARRAY).all()
+    assert (traced.frames("send"), client.replies_dropped) == (0, 0)
+    make_client(address).call("echo", ARRAY)
+    assert methods == [*["echo"] * 5, "rpc.hello", "echo", "echo", "echo", "rpc.hello", "echo"]
+
+
+AT_ONCE = Backoff(first=0.001, longest=0.01)
+
+
+def event(topic: Any, value: Any) -> dict[str, Any]:
+    return notification("$/event", topic=topic, value=value)
+
+
+def entered(*messages: Any) -> Any:
+    """A script that answers `rpc.subscribe`, and says these."""
+
+    def script(line: Any) -> None:
+        line.say({"jsonrpc": "2.0", "id": line.read()["id"], "result": {}}, *messages)
+        line.read()
+
+    return script
+
+
+async def test_giving_up_the_entry_takes_it_back_and_it_can_be_tried_again(scripted: Scripted) -> None:
+    seen: list[Any] = []
+
+    def script(line: Any) -> None:
+        first = line.read()
+        seen.append(line.read()["method"])
+        second = line.read()
+        line.answer(first, {})
+        line.answer(second, {})
+        line.say(event("a", 1))
+        assert line.cancelled == [first["id"]]
+        line.read()
+
+    async with AsyncClient(scripted(script), timeout=20) as client:
+        events = client.subscribe("a")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(events), 0.05)
+        assert await anext(events) == 1
+        assert seen == ["rpc.unsubscribe"]
+
+
+async def test_what_is_no_more_allowed_ends_and_the_connection_stays(scripted: Scripted) -> None:
+    connections: list[Any] = []
+
+    def script(line: Any) -> None:
+        connections.append(line)
+        refuses = len(connections) > 1
+        for _ in range(2):
+            call = line.read()
+            if refuses and call["params"]["topic"] == "bad":
+                line.say(refusal(call["id"], -32006, "Not permitted"))
+            else:
+                line.answer(call, {})
+        call = line.read()
+        if refuses:
+            line.say(event("good", 1))
+            line.answer(call, "a call")
+            line.read()
+
+    async with (
+        AsyncClient(scripted(script), reconnect=AT_ONCE) as client,
+        client.subscribe("good") as good,
+        client.subscribe("bad") as bad,
+    ):
+        await client.notify.enough()
+        with pytest.raises(NotPermitted):
+            await anext(bad)
+        assert await client.anything() == "a call"
+        assert await anext(good) == 1
+        assert (good.reconnects, bad.reconnects) == (1, 0)
+
+
+async def test_a_connection_that_is_lost_during_the_entry_is_made_again(scripted: Scripted) -> None:
+    connections = Connections(*[lambda line: line.read()] * 2, entered(event("a", 1)))
+    async with AsyncClient(scripted(connections), reconnect=AT_ONCE) as client, client.subscribe("a") as events:
+        assert await anext(events) == 1
+        assert (connections.count, events.reconnects) == (3, 0)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectFailed, InvalidParams
-from rpcstream.testing import serve_in_thread
+from rpcstream import AsyncClient, Client, ConnectFailed, Context, InvalidParams
+from rpcstream.testing import memory_client, serve_in_thread
 
 from ..kit import UsualServer, until
 from .conftest import MakeClient, Scripted, Traced, refusal
@@ -29,7 +29,7 @@ class Server(UsualServer):
             return [picture, size, parts]
 
         @self
-        def must(first: str, second: int = 5, *, third: int) -> list[Any]:
+        def must(first: str, /, second: int = 5, *, third: int) -> list[Any]:
             return [first, second, third]
 
         @self
@@ -39,10 +39,6 @@ class Server(UsualServer):
         @self
         def tell(what: str, how: str = "?") -> None:
             self.noted.append([what, how])
-
-        @self
-        def power(base: int, /, exponent: int = 2) -> int:
-            return base**exponent
 
         @self
         def items(n: int, step: int = 1) -> Iterator[int]:
@@ -61,7 +57,6 @@ async def test_all_kinds_of_calls(served: str, server: UsualServer, scheme: str)
         assert client.segment("x", parts=4) == ["x", 1, 4]
         assert client.segment("x", 3, parts=4) == ["x", 3, 4]
         assert client.must("a", third=1) == ["a", 5, 1]
-        assert client.power(3, exponent=3) == 27
         assert client.call("segment", "y", parts=1, timeout=5) == ["y", 1, 1]
         assert client.submit.segment("z", size=2).result() == ["z", 2, 2]
         client.notify.tell("a", how=scheme)
@@ -149,3 +144,22 @@ def test_the_time_to_wait_for_a_server_counts_for_the_names_too(make_client: Mak
     with serve_in_thread(Server(is_later=True), port=port):
         assert client.call("rpc.ping", wait_for=20) == "pong"  # the connection is found to be lost
         assert client.call("segment", "x", parts=4) == ["x", 7, 4]
+
+
+async def test_a_handler_calls_its_caller_so() -> None:
+    server = UsualServer()
+
+    @server
+    async def ask_so(ctx: Context) -> Any:
+        items = [item async for item in ctx.peer.stream.count(2, start=5)]
+        ctx.peer.notify.count(1, start=2)
+        return [await ctx.peer.confirm("sure?", default=True), items]
+
+    async with memory_client(server) as client:
+        client(lambda text, default: [text, default], name="confirm")
+
+        @client
+        def count(n: int, start: int = 0) -> Iterator[int]:
+            yield from range(start, start + n)
+
+        assert await client.ask_so() == [["sure?", True], [5, 6]]

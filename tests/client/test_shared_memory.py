@@ -65,7 +65,7 @@ def echoed(client: Client, *arrays: np.ndarray) -> None:
 # -- who uses it -----------------------------------------------------------------------------------------------------
 
 
-def test_large_arrays_go_by_shared_memory_both_ways(server: UsualServer, address: str) -> None:
+async def test_large_arrays_go_by_shared_memory_both_ways(server: UsualServer, address: str) -> None:
     traced = Traced()
     with Client(address, trace=traced) as client:
         echoed(client, LARGE)  # as text: the server is asked by this call
@@ -77,20 +77,17 @@ def test_large_arrays_go_by_shared_memory_both_ways(server: UsualServer, address
     for direction in ("send", "receive"):
         found = [message for way, message in traced.messages if way == direction]
         assert sum(re.match(rb"@\d+ \d+:\d+ \{", message) is not None for message in found) >= 10
-
-
-async def test_the_async_client(server: UsualServer, address: str) -> None:
-    async with AsyncClient(address) as client:
-        await client.call("echo", LARGE)
-        results = await asyncio.gather(*(client.call("echo", LARGE + number) for number in range(30)))
-        for number, got in enumerate(results):
-            np.testing.assert_array_equal(got, LARGE + number)
-        assert shared(server)[0] == 30
-        async with client.subscribe("news") as events:
+    async with AsyncClient(address) as other:
+        await other.call("echo", LARGE)
+        results = await asyncio.gather(*(other.call("echo", LARGE + number) for number in range(10)))
+        assert all(np.array_equal(got, LARGE + number) for number, got in enumerate(results))
+        assert shared(server)[0] == received + 10
+        async with other.subscribe("news") as events:
             server.publish("news", LARGE)
             np.testing.assert_array_equal(await anext(aiter(events)), LARGE)
 
 
+@pytest.mark.slow
 def test_more_than_the_ring_has_room_for_goes_with_the_message(tmp_path: Path) -> None:
     limits = Limits(max_message_size=2 * RING)
     whole = np.zeros(RING // 8 + 1, dtype=np.float64)
@@ -125,6 +122,7 @@ def rings() -> int:
     return found
 
 
+@pytest.mark.slow
 def test_each_process_has_a_ring_and_no_file_stays_open_behind_a_connection(server: UsualServer, address: str) -> None:
     for _ in range(3):
         with Client(address) as client:
@@ -219,13 +217,8 @@ async def sharer(address: str, ring: Ring) -> AsyncIterator[RawPeer]:
         f"{RING}:{SIZE}",
         f"{RING - SIZE + 64}:{SIZE}",
         f"{FIRST}:{RING}",
-        f"999999999999:{SIZE}",
-        f":{SIZE}",
-        f"{FIRST}:",
         f"{FIRST}:0",
         f"-{FIRST}:{SIZE}",
-        f"{FIRST}:1:{SIZE}",
-        f"{FIRST} :{SIZE}",
         f"0x1000:{SIZE}",
         " ".join([f"{FIRST}:{RING - FIRST}"] * 2),
         f"{FIRST + 16 * MIB}:{SIZE}",  # a hole: reading it would take memory that nobody has counted

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rpcstream import (
@@ -30,7 +31,7 @@ from rpcstream import (
 from rpcstream.testing import connections_of, serve_in_thread
 
 from ..kit import UsualServer, request, until_in_thread
-from .conftest import Connections, Scripted, Traced, answering, in_child
+from .conftest import Scripted, Traced, in_child
 
 WAIT = 20.0
 
@@ -137,83 +138,50 @@ def test_a_call_that_is_given_up_is_cancelled(client: Client, server: UsualServe
     assert client.add(1, 2) == 3
 
 
-LONG = "x" * 20_000_000
-
-
-@pytest.mark.parametrize("kind", ["cancel", "refusal"])
-def test_words_wait_behind_a_message_that_is_being_written(scripted: Scripted, kind: str) -> None:
-    """A cancel, and the refusal of what the server asks: each is a whole line."""
-    is_sending, go_on = threading.Event(), threading.Event()
+def test_a_refusal_waits_behind_a_message_that_is_being_written(scripted: Scripted) -> None:
+    is_sending = threading.Event()
     heard: list[Any] = []
 
     def script(line: Any) -> None:
-        if kind == "cancel":
-            line.read()
-            assert go_on.wait(WAIT)
-        else:
-            assert is_sending.wait(WAIT)
-            line.say(request("ask", id=7))
-            threading.Event().wait(0.05)  # so that it is read before there is room, most probably
+        assert is_sending.wait(WAIT)
+        line.say(request("ask", id=7))
+        threading.Event().wait(0.05)  # so that it is read before there is room, most probably
         long = line.read()
-        heard.extend((len(long["params"][0]), [*line.cancelled]))
+        heard.extend((len(long["params"][0]), line.read()["error"]["code"]))
         line.answer(long, "got it")
-        if kind == "refusal":
-            assert line.read()["error"]["code"] == -32601
-        heard.extend((line.read()["method"], line.cancelled))
+        line.read()
 
-    def trace(direction: str, message: bytes) -> None:
-        if len(message) > len(LONG):
-            is_sending.set()
-
-    with Client(scripted(script), trace=trace, reconnect=kind == "cancel") as client:
-        if kind == "cancel":
-            waiting, long = client.submit.silence(), client.submit("long", LONG)
-            assert is_sending.wait(WAIT)  # it fills the socket, and more
-            assert waiting.cancel()
-            go_on.set()
-            assert long.result(WAIT) == "got it"
-        else:
-            assert client.call("long", LONG) == "got it"
-        client.notify.over()
-        until_in_thread(lambda: len(heard) == 4)
-    assert heard == [len(LONG), [], "over", [1] if kind == "cancel" else []]
-
-
-def test_progress(client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    for call in (
-        lambda **options: client.progress(3, **options),
-        lambda **options: client.submit.progress(3, **options).result(WAIT),
-        lambda **options: next(iter(client.stream.progress(3, **options))),
-    ):
-        told: list[Any] = []
-        assert call(on_progress=told.append, timeout=WAIT) == 3
-        assert told[-1] == 2  # of values that follow each other fast only the last is sent for certain
-
-    def mistaken(value: Any) -> None:
-        raise ValueError("a mistake in on_progress")
-
-    assert client.progress(1, on_progress=mistaken) == 1
-    assert "a mistake in on_progress" in caplog.text
+    with Client(scripted(script), trace=lambda direction, message: is_sending.set()) as client:
+        assert client.call("long", "x" * 20_000_000) == "got it"
+    assert heard == [20_000_000, -32601]
 
 
 @BOTH
-def test_a_function_told_of_progress_may_notify_and_call_where_that_can_be_answered(
-    served: str, server: UsualServer, options: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """On a connection of its own a call is answered; in the event loop it would wait for itself."""
+def test_progress(served: str, server: UsualServer, options: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A function that is told may notify and, on a connection of its own, call; in the event loop it would wait for
+    itself."""
     results: list[Any] = []
+    with Client(served, **options) as calling:
+        for call in (
+            lambda **options: calling.progress(3, **options),
+            lambda **options: calling.submit.progress(3, **options).result(WAIT),
+            lambda **options: next(iter(calling.stream.progress(3, **options))),
+        ):
+            told: list[Any] = []
+            assert call(on_progress=told.append, timeout=WAIT) == 3
+            assert told[-1] == 2  # of values that follow each other fast only the last is sent for certain
+    with Client(served, **options) as other:
 
-    with Client(served, **options) as client:
+        def tell(value: Any) -> None:
+            other.notify.note("in progress")
+            results.append(other.add(1, 2))
+            raise ValueError("a mistake in on_progress")
 
-        def told(value: Any) -> None:
-            client.notify.note("in progress")
-            results.append(client.add(1, 2))
-
-        assert client.progress(1, on_progress=told, timeout=WAIT) == 1
-        assert client.add(1, 2) == 3
+        assert other.progress(1, on_progress=tell, timeout=WAIT) == 1
+        assert other.add(1, 2) == 3
     assert "in progress" in server.noted
     assert (results == [3]) is not bool(options)
-    assert ("RuntimeError" in caplog.text) is bool(options)
+    assert ("RuntimeError" if options else "a mistake in on_progress") in caplog.text
 
 
 # -- the move -------------------------------------------------------------------------------------------------------
@@ -375,6 +343,36 @@ def test_an_iterator_may_block(plain: Client) -> None:
     assert closed.wait(WAIT)
 
 
+ARRAY = np.arange(2000, dtype=np.float64)
+
+
+def test_the_loop_thread_of_a_sync_client_sends_frames() -> None:
+    traced, got = Traced(), []
+    server = UsualServer()
+
+    @server
+    async def double(parts: AsyncIterator[np.ndarray]) -> AsyncIterator[np.ndarray]:
+        async for part in parts:
+            yield 2 * part
+
+    @server
+    async def ask_with(value: np.ndarray, ctx: Context) -> Any:
+        ctx.progress(value)
+        return await ctx.peer.call("answer", value)
+
+    with serve_in_thread(server) as address, Client(address, trace=traced) as client:
+        client(lambda value: value + 1, name="answer")
+        for _ in range(2):
+            assert (client.call("ask_with", ARRAY, on_progress=got.append) == ARRAY + 1).all()
+        items = list(client.stream.double(iter([ARRAY, ARRAY + 1])))
+    assert (items[1] == 2 * (ARRAY + 1)).all()
+    assert [(each == ARRAY).all() for each in got] == [True, True]
+    assert traced.asked("rpc.hello") == 1
+    # Sent: the answer to the first call back, the second call and its answer, two items.
+    assert traced.frames("send") >= 5
+    assert traced.frames("receive") >= 6
+
+
 # -- events, states, greetings --------------------------------------------------------------------------------------
 
 
@@ -405,30 +403,18 @@ def test_events_and_another_conversation_after_one_that_broke_off(
     assert "SystemExit" in caplog.text
 
 
-def test_reconnect_keeps_the_connection(scripted: Scripted) -> None:
-    hung_up, states = threading.Event(), queue.SimpleQueue[str]()
-    connections = Connections(lambda line: hung_up.wait(WAIT), answering("here"))
-    with Client(scripted(connections), reconnect=True, on_state=states.put) as client:
-        assert [states.get(timeout=WAIT) for _ in range(2)] == ["connecting", "connected"]
-        assert client.state == "connected"
-        hung_up.set()
-        assert [states.get(timeout=WAIT) for _ in range(3)] == ["waiting", "connecting", "connected"]
-        assert client.first() == "here"
-    assert states.get(timeout=WAIT) == client.state == "closed"
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-def test_greetings_come_first(served: str, is_async: bool) -> None:
+def test_greetings_come_first(served: str) -> None:
     async def greet(server: Any) -> None:
         assert await server.call("echo", "hello") == "hello"
 
-    with Client(served, trace=(traced := Traced())) as client:
-        client.on_connect(greet if is_async else lambda server: server.call("echo", "hello"))
-        assert client.add(1, 2) == 3
-        client.on_connect(lambda server: None)  # it holds for the next connection
-        assert client.add(2, 2) == 4
-    said = [next(word for word in (b"hello", b"add") if word in each) for each in traced.sent]
-    assert said == [b"hello", b"add", b"add"]
+    for greeting in (greet, lambda server: server.call("echo", "hello")):
+        with Client(served, trace=(traced := Traced())) as client:
+            client.on_connect(greeting)
+            assert client.add(1, 2) == 3
+            client.on_connect(lambda server: None)  # it holds for the next connection
+            assert client.add(2, 2) == 4
+        said = [next(word for word in (b"hello", b"add") if word in each) for each in traced.sent]
+        assert said == [b"hello", b"add", b"add"]
     with Client(served) as client:
         client.on_connect(lambda server: server.nothing())
         with pytest.raises(ConnectFailed, match="refused the token, or a call of on_connect"):
@@ -504,6 +490,7 @@ client.submit.wait()
 """
 
 
+@pytest.mark.slow
 def test_a_program_may_end_without_closing(served: str, server: UsualServer) -> None:
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", EXITING, served]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound
+from rpcstream import CallTimeout, Client, ConnectionLost
 
 from ..kit import until_in_thread
 from .conftest import Connections, Scripted, answering
@@ -167,54 +167,28 @@ def test_futures_of_many_calls(client: Client) -> None:
     assert still.cancel()
 
 
-def test_errors_come_with_the_future(client: Client, free_address: str) -> None:
-    assert isinstance(client.submit.nothing().exception(), MethodNotFound)
-    with pytest.raises(TypeError, match="does not fit returns="):
-        client.submit("echo", "x", returns=int).result()
-    assert isinstance(client.submit.echo(threading).exception(), EncodeError)
-    with pytest.raises(TypeError, match="positional and named"):  # arguments that are none are refused at once
-        client.submit.add(1, a=2)
-    assert client.submit.add(1, 2).result() == 3
-    with Client(free_address) as nobody:
-        assert isinstance(nobody.submit.add(1, 2).exception(), ConnectFailed)
-
-
 @pytest.mark.parametrize("options", [{}, {"keepalive": 60.0}], ids=["blocking", "loop"])
-def test_callbacks_may_call_and_wait(served: str, options: Any) -> None:
+def test_callbacks_may_call_and_run_in_order_in_one_thread_whatever_they_raise(
+    served: str, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     results: list[Any] = []
+    threads: set[threading.Thread] = set()
     with Client(served, **options) as client:
 
         def callback(future: Future[Any]) -> None:
-            results.append(future.result())
-            results.append(client.add(10, 1))
-            results.append(client.submit.add(20, 1).result(20))
+            threads.add(threading.current_thread())
+            results.extend((future.result(), client.add(10, 1), client.submit.add(20, 1).result(20)))
             with client.batch() as batch:
                 call = batch.add(30, 1)
             results.append(call.result())
-            client.submit.add(40, 1).add_done_callback(lambda last: results.append(last.result()))
+            raise ValueError("a mistake in a callback")
 
-        client.submit.add(0, 1).add_done_callback(callback)
-        until_in_thread(lambda: results == [1, 11, 21, 31, 41])
-
-
-def test_callbacks_run_in_order_in_one_thread_whatever_they_raise(
-    client: Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    threads: list[threading.Thread] = []
-    numbers: list[int] = []
-
-    def callback(future: Future[Any]) -> None:
-        threads.append(threading.current_thread())
-        numbers.append(future.result())
-        raise ValueError("a mistake in a callback")
-
-    futures = [client.submit.add(number, 0) for number in range(20)]
-    for future in futures:
-        future.result()
-        future.add_done_callback(callback)
-    until_in_thread(lambda: numbers == list(range(20)))
-    assert len({*threads, threading.current_thread()}) == 2
-    assert client.add(1, 2) == 3
+        futures = [client.submit.add(number, 0) for number in range(20)]
+        for future in futures:
+            future.result()
+            future.add_done_callback(callback)
+        until_in_thread(lambda: results == [each for number in range(20) for each in (number, 11, 21, 31)])
+        assert len({*threads, threading.current_thread()}) == 2
     assert "a mistake in a callback" in caplog.text
 
 

@@ -111,9 +111,6 @@ async def serving(
     assert (dict(server.topics), server.stats()["subscriptions"]) == ({}, 0)
 
 
-# -- who gets what ----------------------------------------------------------------------------------------------------
-
-
 async def test_what_is_published_goes_to_those_whose_pattern_matches_with_its_own_topic() -> None:
     async with serving() as events:
         one, two, three = [await events.join(*each) for each in (["room.*.heat"], ["room.>"], ["room.1.heat", "door"])]
@@ -182,9 +179,6 @@ async def test_topics_of_a_hub_itself_are_for_those_who_ask_for_them() -> None:
             events.publish("rpc.hub.joined", 1)
 
 
-# -- what is denied ----------------------------------------------------------------------------------------------------
-
-
 async def test_what_is_denied_is_not_sent_for_a_subscription() -> None:
     """No last values of it either."""
     rules = [Rule("ada", subscribe=">", deny_subscribe=("a.secret", "a.*.secret")), Rule("*", publish=">")]
@@ -200,9 +194,6 @@ async def test_what_is_denied_is_not_sent_for_a_subscription() -> None:
         assert await peer.unsubscribe("a.>") is True
         assert await peer.values() == ["last a.x", "last a.x", "a.x", "a.x.y"]
         assert (await peer.reply("rpc.subscribe", "a.secret"))["error"]["code"] == DENIED
-
-
-# -- the queue -----------------------------------------------------------------------------------------------------
 
 
 def queued(policy: str, events: list[tuple[str, int]], most: int, max_bytes: int) -> tuple[list[int], bool]:
@@ -428,8 +419,6 @@ async def test_however_many_patterns_match_no_more_last_values_come_than_may_wai
         assert len(await peer.values()) <= 32 * 100
 
 
-# -- subscriptions, many and hostile --------------------------------------------------------------------------------
-
 NAMES = ["a", "b", "a.a", "a.b", "b.a"]
 ASKED = [*NAMES, "*", ">", "a.*", "*.a", "a.>"]
 STEPS = st.lists(
@@ -492,6 +481,17 @@ def test_each_subscriber_gets_every_event_of_its_topics_once_in_order(steps: lis
 
     with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
         runner.run(follow())
+
+
+async def test_what_waits_goes_to_another_subscription_that_matches() -> None:
+    async with serving() as events:
+        events.server.add(lambda pairs: [events.publish(*each) for each in pairs], name="tell")
+        peer = await events.join("a.b", "b.*", ">", "d")
+        told = list(zip(["a.b", "b.x", "c", "b.y", "a.b"], range(5), strict=True))
+        peer.send(request("tell", told), *(request("rpc.unsubscribe", topic) for topic in ("b.*", "a.b")))
+        assert await peer.values() == [0, 1, 2, 3, 4]
+        peer.send(request("tell", [("c", 5), ("d", 6)]), *(request("rpc.unsubscribe", topic) for topic in (">", "d")))
+        assert await peer.values() == []
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,7 @@ async def test_names_fit_and_no_two_are_the_same(serve: Serve) -> None:
         assert {(await agent.call(name))["content"][0]["text"] for name in names} == set(given)
 
 
+@pytest.mark.slow
 async def test_thousands_of_tools_and_long_descriptions_come_in_pages(serve: Serve) -> None:
     server = Server(mcp=True)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
-from rpcstream import Context, Limits
-from rpcstream.testing import FakeTimeLoop
+import numpy as np
 
-from ..kit import TRANSPORTS, UsualServer, batch, raw_peers, request, until
+from rpcstream import Context, Limits, RpcError
+from rpcstream.testing import FakeTimeLoop, memory_client
+
+from ..kit import TRANSPORTS, UsualServer, batch, logged, notification, raw_peers, request, until
 
 DEEP = b"[" * 10 + b"]" * 10
 
@@ -124,3 +127,44 @@ async def test_progress_of_a_call_that_is_over_is_not_sent() -> None:
         assert await raw.result() is None
         kept[0].progress("late")
         await raw.silence()
+
+
+async def test_what_errors_say_is_bounded_and_failures_are_counted() -> None:
+    server = UsualServer(limits=Limits(max_message_size=20_000))
+
+    @server(timeout=60)
+    async def raises_timeout() -> None:
+        raise TimeoutError
+
+    @server
+    def fail_at_length() -> None:
+        raise RpcError(5, "m" * 5000, "d" * 30_000)
+
+    with logged("rpcstream.server") as lines:
+        async with raw_peers(server) as connect:
+            raw = await connect()
+            raw.send(notification("fail", message="x" * 10_000), notification("m" * 10_000))
+            error = (await raw.reply("fail_at_length"))["error"]
+            assert error == {"code": 5, "message": "m" * 1000}
+            for method in ("crash", "raises_timeout"):
+                assert await raw.code(method) == -32603
+    for line in lines.matching("notification of '(fail|mmm)"):
+        assert len(line) < 400
+        assert "it came from 127.0.0.1" in line
+    assert len(lines.matching("notification of '(fail|mmm)")) == 2
+    assert lines.matching("the data of an error is too large to be sent")
+    assert server.stats()["handler_failures"] == 2
+
+
+async def test_an_array_that_was_returned_may_be_changed_before_its_reply_is_written() -> None:
+    server, array = UsualServer(), np.zeros(300_000)
+
+    @server
+    async def give() -> np.ndarray[Any, Any]:
+        array.fill(0)
+        asyncio.get_running_loop().call_soon(array.fill, 9)
+        return array
+
+    async with memory_client(server) as client:
+        for _ in range(2):  # the first one goes as text
+            assert not (await client.give()).any()

@@ -112,6 +112,8 @@ async def test_results_over_the_limit_and_calls_that_are_given_up_cost_a_worker_
     workers: Any, folder: Path
 ) -> None:
     async with serving(workers, 1, max_worker_result=10_000) as (client, _):
+        worker = await client.process_id()
+        os.kill(worker, signal.SIGINT)  # as Ctrl-C sends it to all processes of a terminal
         assert len(await client.blob(9000)) == 9000
         with pytest.raises(MessageTooLarge) as failed:
             await client.blob(20_000)
@@ -126,7 +128,7 @@ async def test_results_over_the_limit_and_calls_that_are_given_up_cost_a_worker_
         assert await client.call("rpc.ping") == "pong"
         (folder / "release").touch()
         assert await held == "a"
-        assert await client.process_id()
+        assert await client.process_id() == worker
     assert not list(folder.glob("late*"))
 
 

@@ -98,10 +98,6 @@ def close_pipe() -> None:
     time.sleep(1000)
 
 
-def never_ready(*args: object) -> None:
-    """In the place of what a worker does: it ends before it takes calls."""
-
-
 def deaf_hold(folder: str, name: str) -> str:
     """As `hold`, and SIGTERM does not end it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
