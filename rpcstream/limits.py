@@ -122,12 +122,8 @@ class Limits:
     #: WebPs of 64 megapixels fit into 40 KB.
     max_message_pixels: int = 64_000_000
 
-    #: Decompressed text, colour profiles and EXIF of the images of one message. A photo has some 100
-    #: KB, a profile for printing 2 MB; text in a PNG can be a thousand times larger than it was sent.
-    max_image_metadata: int = 16 * MIB
-
     #: Memory for images at a server: those of running calls, and those being decoded, which take up to 16 bytes a
-    #: pixel (AVIF 20). Calls over it wait for their images. One message fits: 64 megapixels of WebP.
+    #: pixel. Calls over it wait for their images. One message fits: 64 megapixels of WebP.
     max_image_memory: int = 1024 * MIB
 
     #: One event, as a message. It may wait for every subscriber at once: 30 different ones fit into the memory for that

@@ -10,7 +10,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from ..codec import TAG_KEY
-from ..codec.image_source import FORMATS, ImageData, format_of
+from ..codec.image_formats import FORMATS, ImageData, format_of
 from ..limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:

@@ -18,9 +18,7 @@ from .media import image_as_received, image_file, npy_file
 from .output import format_json
 
 #: Endings for which a result that is neither an array nor an image causes a complaint.
-_NOT_JSON = frozenset(
-    (".npy", ".png", ".jpg", ".jpeg", ".webp", ".qoi", ".gif", ".bmp", ".tif", ".tiff", ".ico", ".ppm")
-)
+_NOT_JSON = frozenset((".npy", ".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ico", ".ppm"))
 
 
 def check_writable(path: str) -> None:

@@ -55,7 +55,7 @@ _HOMES = {
     ("pathlib", "Path"): _OPEN_FILE,
     ("pathlib._local", "Path"): _OPEN_FILE,  # Python 3.13
     ("PIL.Image", "Image"): ("image", "encode_image"),
-    ("rpcstream.codec.image_source", "ImageData"): ("image", "encode_image_data"),
+    ("rpcstream.codec.image_formats", "ImageData"): ("image", "encode_image_data"),
     ("rpcstream.codec.options", "ImageFile"): _OPEN_FILE,
     ("tempfile", "SpooledTemporaryFile"): _OPEN_FILE,
     ("tempfile", "_TemporaryFileWrapper"): _OPEN_FILE,

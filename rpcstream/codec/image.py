@@ -6,7 +6,6 @@ What is sent for each format that can be chosen; the first that can hold the ima
     jpeg     L, RGB, CMYK                     a transparent colour; a side over 65,500
     webp     RGB, RGBA                        a transparent colour; a side over 16,383; RGBA without transparency
     avif     RGB, RGBA                        as webp; a side over 32,768
-    qoi      RGB, RGBA                        a transparent colour, a colour profile, EXIF
     raw      all but P and PA                 a transparent colour
     png      1, L, LA, P, RGB, RGBA, I;16     what is left goes raw; P and PA as RGBA if it must; so do empty images
 
@@ -22,7 +21,6 @@ import io
 import sys
 import typing
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +28,34 @@ from PIL import Image
 
 from ..errors import EncodeError
 from ..limits import DEFAULT_LIMITS
-from . import avif, base64, image_files, image_source, qoi
+from . import base64
 from .binary import TAG as BYTES
 from .encoding import Encoding
-from .image_budget import COPYING, DecodeElsewhere, ImageBudget, ImageLimits, TooMuchImage, reading
-from .image_source import ImageData
+from .image_budget import (
+    COPYING,
+    DECODING_BYTES,
+    LEAST,
+    PIXEL_BYTES,
+    DecodeElsewhere,
+    ImageBudget,
+    ImageLimits,
+    TooMuchImage,
+    reading,
+)
+from .image_files import (
+    MAX_PASSES,
+    given_file,
+    is_open_file,
+    jpeg_passes,
+    metadata_size,
+    opened,
+    size_in_head,
+    unread_file,
+    webp_size,
+)
+from .image_formats import AVIF, FORMATS, HEAD, ImageData, format_of
 from .options import ImageFile, ImageOptions, MaxSide
-from .payloads import Attachment
+from .payloads import Attachment, Payload
 from .rich_hint import TAG_KEY, base64_of, members, mismatch, shortened, tagged_schema
 
 TAG = "image"
@@ -73,25 +92,24 @@ _RAW_MODES = {
     "I;16": 2,
     "I;16B": 2,
 }
-#: What QOI and raw pixels have no place for.
+#: What raw pixels have no place for.
 _METADATA = frozenset({"icc_profile", "exif"})
 #: The same memory under another name.
 _RAW_NAMES = {"I;16L": "I;16", "I;16N": "I;16" if sys.byteorder == "little" else "I;16B"}
 
-#: What is read, and where Pillow reads it. Few: each is attack surface, and the others are slow (in Python) or rare.
-_PLUGINS = {"png": "PngImagePlugin", "jpeg": "JpegImagePlugin", "webp": "WebPImagePlugin", "gif": "GifImagePlugin"}
-_FILES = (*_PLUGINS, "qoi", "avif")
+#: What reading the data of a pixel of a JPEG costs, where it is not decoded; decoding it as well costs 1.
+_READING = 1 / 3
+#: A pixel of AVIF takes as long as some of another format: 20 to 70 ns.
+_AVIF_PASSES = 3
 
 
 def encode_image(value: Image.Image, encoding: Encoding) -> object:
     """The tagged object. EncodeError if Pillow cannot read or write the image."""
     encoding.expect_payload()
-    if type(value) is not Image.Image and (file := image_source.unchanged_file(value, encoding.images)) is not None:
+    if type(value) is not Image.Image and (file := unread_file(value, encoding.images)) is not None:
         return encode_image_data(file, encoding)
     options = encoding.images.options
     name = _format_for(value, options, is_raw_cheaper=encoding.has_room(4 * value.width * value.height))
-    if name == "qoi":
-        return encode_image_data(ImageData(name, qoi.encode(value)), encoding)
     if name != "raw":
         return {TAG_KEY: TAG, "format": name, "data": encoding.payload(_file(value, name, options))}
     image = value.convert("RGBA") if value.mode in ("P", "PA") else value
@@ -105,7 +123,7 @@ def encode_image(value: Image.Image, encoding: Encoding) -> object:
 def encode_image_file(value: Any, encoding: Encoding) -> object:
     """The tagged object for an `ImageFile`, a path or an open binary file. EncodeError if that is no image file."""
     encoding.expect_payload()
-    return encode_image_data(image_source.given_file(value, encoding.images.max_file), encoding)
+    return encode_image_data(given_file(value, encoding.images.max_file), encoding)
 
 
 def encode_image_data(value: ImageData, encoding: Encoding) -> object:
@@ -124,8 +142,6 @@ def _format_for(image: Image.Image, options: ImageOptions, *, is_raw_cheaper: bo
             return "webp"
         if options.format == "avif" and mode in _WEBP_MODES and side <= _AVIF_SIDE and not _is_opaque(image):
             return "avif"
-        if options.format == "qoi" and mode in qoi.MODES and not _METADATA & image.info.keys():
-            return "qoi"
         if options.format == "raw" and mode not in ("P", "PA"):
             return "raw"
         if options.format is None and is_raw_cheaper and mode not in ("P", "PA") and not _METADATA & image.info.keys():
@@ -222,15 +238,15 @@ def decode_image(tagged: dict[str, Any], budget: ImageBudget, wanted: MaxSide | 
         _, mode, size, data = members(tagged, "format", "mode", "size", "data")
         return _reduced(_from_raw(mode, size, data, budget), wanted, budget)
     _, data = members(tagged, "format", "data")
-    if not isinstance(name, str) or name not in _FILES:
+    if not isinstance(name, str) or name not in FORMATS:
         shown = repr(shortened(name)) if isinstance(name, str) else type(name).__name__
-        raise ValueError(f"image: format {shown} is not one of {', '.join(_FILES)}, raw")
+        raise ValueError(f"image: format {shown} is not one of {', '.join(FORMATS)}, raw")
     return _from_file(data, name, budget, wanted)
 
 
 def _from_raw(mode: object, size: object, data: object, budget: ImageBudget) -> Image.Image:
     kind, width, height = _raw_form(mode, size, data, budget)
-    budget.take_pixels(width, height, COPYING)
+    budget.take_pixels((width, height), COPYING)
     return Image.frombytes(kind, (width, height), _little_endian(base64.readable(data), kind))
 
 
@@ -269,58 +285,49 @@ def _from_bytes(data: bytes, budget: ImageBudget, wanted: MaxSide | None) -> Ima
 
 
 def _in_file(
-    data: bytes, name: str | None, budget: ImageBudget, wanted: MaxSide | None, text: object = None
+    data: bytes, wanted_name: str | None, budget: ImageBudget, wanted: MaxSide | None, text: object = None
 ) -> Image.Image:
-    if name == "qoi" or (name is None and data[:4] == qoi.MAGIC):
-        return _reduced(_from_qoi(data, budget), wanted, budget)
-    each, factory = _format_in(data, name, text)
+    name = format_of(data[:HEAD])
+    if name is None or name != (wanted_name or name):
+        known = wanted_name or " or ".join(FORMATS)
+        raise ValueError(f"image: the file is not {known}{base64.path_advice(text)}")
+    if name == AVIF and not budget.limits.reads_avif:
+        raise ValueError("image: avif files are read where the codec names them: ImageOptions(format='avif')")
     try:
-        cost = image_files.examine(data, each, budget)
-        if each == "webp":  # opening it takes the memory already
-            budget.take_pixels(*image_files.webp_size(data))
-        # Not Image.open: it has a limit of its own, for the whole process, and warns below it.
-        with factory(io.BytesIO(data), "") as image:
+        if name == "webp":  # opening it takes the memory already
+            budget.take_pixels(webp_size(data))
+        with opened(data, name) as image:
             size = image.size if wanted is None else wanted.fitting(*image.size)
-            if each == "jpeg" and size != image.size:
-                _take_draft(image, size, data, budget, cost)
-            elif each != "webp":
-                width, height = image.size
-                budget.take_pixels(width, height, image_files.passes(each, cost, image.size))
+            _take(image, name, size, data, budget)
             image.load()
             budget.check_size(*image.size)
+            budget.take_metadata(metadata_size(image))
             # As `image.copy()`, which would take the memory twice: the file's own object is dropped here.
             return _resized(image._new(image.im), size, budget)
     except (TooMuchImage, DecodeElsewhere):
         raise
     except Exception as error:  # Pillow raises many kinds for a broken file
-        raise ValueError(f"image: the {each} file is broken: {shortened(str(error), 200)}") from error
+        raise ValueError(f"image: the {name} file is broken: {shortened(str(error), 200)}") from error
 
 
-def _format_in(data: bytes, name: str | None, text: object) -> tuple[str, Any]:
-    """The format of a file that Pillow reads, and what opens it. ValueError if it is not the named one."""
-    known = {name: _PLUGINS[name]} if name in _PLUGINS else _PLUGINS
-    if name == "avif" or (name is None and avif.is_avif(data[: avif.HEAD])):
-        if not avif.is_there():
-            raise ValueError("image: avif files are read where Pillow has AVIF (from 11.3 on), which it has not here")
-        known = {"avif": "AvifImagePlugin"}
-    for plugin in known.values():
-        import_module(f"PIL.{plugin}")
-    for each in known:
-        factory, accepts = Image.OPEN[each.upper()]
-        if accepts is None or accepts(data[:32]) is True:
-            return each, factory
-    raise ValueError(f"image: the file is not {' or '.join(known)}{base64.path_advice(text)}")
-
-
-def _take_draft(image: Any, size: tuple[int, int], data: bytes, budget: ImageBudget, passes: int) -> None:
-    """Have a JPEG decoded at this size, or up to twice that; take what it costs from the budget."""
-    width, height = image.size
-    image.draft(None, size)
-    if passes == 1 and image.size != (width, height) and image_files.is_read_in_one_pass(data):
-        budget.take_pixels(*image.size, read=width * height)
-    else:
-        budget.take_pixels(width, height, passes)
-        budget.reduced((width, height), image.size)
+def _take(image: Any, name: str, size: tuple[int, int], data: bytes, budget: ImageBudget) -> None:
+    """Take what decoding an opened image costs from the budget; have a JPEG decoded to little more than the size."""
+    if name == "webp":
+        return
+    passes = _AVIF_PASSES if name == AVIF else 1
+    whole = image.size
+    if name == "jpeg":
+        passes = jpeg_passes(image, data)
+        if passes > MAX_PASSES:
+            raise TooMuchImage(f"image: {passes} passes over {whole[0]} x {whole[1]} pixels would take too long")
+        if size != whole:
+            image.draft(None, size)
+            if passes == 1:  # only of such a one libjpeg keeps the smaller size alone
+                read = whole[0] * whole[1] * _READING / max(image.size[0] * image.size[1], LEAST)
+                budget.take_pixels(image.size, 1 + read)
+                return
+            budget.reduced(whole, image.size)
+    budget.take_pixels(whole, passes)
 
 
 def _reduced(image: Image.Image, wanted: MaxSide | None, budget: ImageBudget | None = None) -> Image.Image:
@@ -345,18 +352,6 @@ def _resized(image: Image.Image, size: tuple[int, int], budget: ImageBudget | No
     return image.resize(size, Image.Resampling.NEAREST)
 
 
-def _from_qoi(data: bytes, budget: ImageBudget) -> Image.Image:
-    if not qoi.is_there():
-        raise ValueError("image: qoi files are read where the package qoi is installed, which it is not here")
-    try:
-        budget.take_pixels(*qoi.size_of(data))
-        return qoi.decode(data)
-    except (TooMuchImage, DecodeElsewhere):
-        raise
-    except Exception as error:
-        raise ValueError(f"image: the qoi file is broken: {shortened(str(error), 200)}") from error
-
-
 def _from_text(text: str, budget: ImageBudget, wanted: MaxSide | None) -> Image.Image:
     """The image in the base64 of a file, or in a data: URL, whose media type must be that of the file."""
     url = base64.split_data_url(text)
@@ -364,8 +359,8 @@ def _from_text(text: str, budget: ImageBudget, wanted: MaxSide | None) -> Image.
         return _from_file(text, None, budget, wanted)
     kind, payload = url
     name = kind.removeprefix("image/")
-    if kind == name or name not in _FILES:
-        known = ", ".join(f"image/{each}" for each in _FILES)
+    if kind == name or name not in FORMATS:
+        known = ", ".join(f"image/{each}" for each in FORMATS)
         raise ValueError(f"image: the data: URL is of type {shortened(kind)!r}, and must be of one of {known}")
     return _from_file(payload, name, budget, wanted)
 
@@ -408,14 +403,14 @@ class ImageHint:
     def accept(self, value: object) -> object:
         if isinstance(value, Image.Image):
             return _reduced(value, self._wanted)
-        if isinstance(value, ImageFile | Path) or image_source.is_open_file(value):
+        if isinstance(value, ImageFile | Path) or is_open_file(value):
             return value if self._wanted is None else self._small(value)
         raise mismatch(self.name, value)
 
     def _small(self, value: Any) -> object:
         """The image in a file, reduced."""
         try:
-            data = image_source.given_file(value, DEFAULT_LIMITS.max_message_size).data
+            data = given_file(value, DEFAULT_LIMITS.max_message_size).data
         except EncodeError as error:
             raise ValueError(f"Expected `{self.name}`: {error}") from error
         return _in_file(data, None, ImageBudget(self._limits), self._wanted)
@@ -427,15 +422,72 @@ class ImageHint:
     def schema(self) -> dict[str, Any]:
         side = {"type": "integer", "minimum": 0}
         size = {"type": "array", "items": side, "minItems": 2, "maxItems": 2}
-        file = tagged_schema(TAG, {"format": {"enum": list(_FILES)}, "data": base64_of("image/*")})
+        file = tagged_schema(TAG, {"format": {"enum": list(FORMATS)}, "data": base64_of("image/*")})
         data = base64_of("application/octet-stream")
         pixels = {"format": {"const": "raw"}, "mode": {"enum": list(_RAW_MODES)}, "size": size, "data": data}
-        plain = base64_of("image/*", f"an image file ({', '.join(_FILES)}), or a data: URL of one")
+        plain = base64_of("image/*", f"an image file ({', '.join(FORMATS)}), or a data: URL of one")
         schema: dict[str, Any] = {
-            "x-image": {"formats": list(_FILES), "modes": list(_RAW_MODES)},
+            "x-image": {"formats": list(FORMATS), "modes": list(_RAW_MODES)},
             "anyOf": [file, tagged_schema(TAG, pixels), plain],
         }
         if self._wanted is not None:
             schema["x-maxSide"] = self._wanted.pixels
             schema["description"] = f"reduced to at most {self._wanted.pixels} pixels on its larger side"
         return schema
+
+
+# -- how much memory images will take ----------------------------------------------------------------------------------
+
+#: Characters of base64 in which the size of an image is looked for.
+_LOOKED_AT = 128 * 1024
+#: Values in a message that are looked at: some milliseconds.
+_MAX_PARTS = 20_000
+#: What files begin with, in base64, and data: URLs of them; each in so many characters.
+_BEGINNINGS = ("iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD", "AAAA", "data:image/")
+_LONGEST_HEAD = 64
+
+
+def image_weight(value: Any, limits: ImageLimits) -> int:
+    """About how many bytes of memory the images in plain JSON data take at most while they are decoded.
+
+    From the headers alone, and of those that may be images by their looks. Of a file whose header lies, the limits of
+    the message are what counts; they are what is given for data with many parts, too.
+    """
+    kept = largest = looked_at = 0
+    most = limits.message_pixels * DECODING_BYTES
+    rest: list[Any] = [value]
+    while rest:
+        looked_at += 1
+        if looked_at + len(rest) > _MAX_PARTS:
+            return most
+        part = rest.pop()
+        if type(part) is list:
+            rest += part
+        elif type(part) is dict and part.get(TAG_KEY) != TAG:
+            rest += part.values()
+        elif type(part) is dict or type(part) is str or type(part) is Attachment:
+            pixels = min(_pixels_of(part, limits.pixels), limits.pixels)
+            kept += pixels * PIXEL_BYTES
+            largest = max(largest, pixels)
+    return min(kept + largest * (DECODING_BYTES - PIXEL_BYTES), most)
+
+
+def _pixels_of(part: Any, unknown: int) -> int:
+    """Pixels of what may be an image: at least `LEAST` of one, 0 of anything else, `unknown` where that is not seen."""
+    if type(part) is dict:
+        size: Any = part.get("size")
+        if part.get("format") == "raw" and isinstance(size, list) and len(size) == 2 and {*map(type, size)} == {int}:
+            return max(LEAST, int(size[0] * size[1]))
+        part = part.get("data")
+    elif type(part) is str:
+        if not part[: len("data:image/")].lower().startswith(_BEGINNINGS):
+            return 0
+        begin = part.find(",", 0, _LONGEST_HEAD) + 1
+        part = part[begin : begin + _LOOKED_AT]
+    if not isinstance(part, str | Payload | Attachment):
+        return 0
+    head = base64.decode_head(part, _LOOKED_AT)
+    if format_of(head[:HEAD]) is None:
+        return 0
+    found = size_in_head(head)
+    return unknown if found is None else max(LEAST, found[0] * found[1])

@@ -1,6 +1,4 @@
-"""Limits of what the images of one message may cost: pixels, passes over them, metadata; and where they are decoded.
-
-The tables of a message are counted here as well: the work that they take, and where it is done.
+"""What the images and tables of one message may cost, and what of that may be done in the event loop.
 
 Owns the sums. A budget is begun before the values of a message are read, and kept in a context variable, since hints
 are called without further arguments. Knows no file format.
@@ -22,14 +20,8 @@ LEAST = 4096
 #: an image of the largest size has room for them; and passes of 64 megapixels that say nothing take 25 ms each.
 PASSES = 16
 
-#: What reading the data of a pixel of a JPEG costs, where it is not decoded; decoding it as well costs 1.
-READING = 1 / 3
-
 #: What a raw pixel costs, which is copied and not decoded: 640 x 480 take 0.15 ms.
 COPYING = 1 / 16
-
-#: Scans in one file.
-MAX_SCANS = 100
 
 #: Pixels that are decoded in the event loop, for one call: 256 x 256. Depending on format and content they take 0.3 to
 #: 5 ms, and going to a thread and back some 0.15 ms.
@@ -45,16 +37,21 @@ MAX_TABLE_WORK = 65_536
 #: The work on tables that is done in the event loop, for one call: some milliseconds.
 INLINE_TABLE_WORK = 256
 
-#: Bytes that a pixel takes in Pillow's memory, in the modes that take most.
-PIXEL_BYTES = 4
+#: Bytes that a pixel takes in Pillow's memory, in the modes that take most; and while a file is decoded. (libwebp has
+#: two canvases, the pixels of the frame, and what it gives is copied twice; a progressive JPEG has its coefficients.)
+PIXEL_BYTES, DECODING_BYTES = 4, 16
+
+#: Text, profiles and EXIF of the images of one message, decompressed. A photo has some 100 KB; text in a PNG can grow a
+#: thousandfold.
+MAX_METADATA = 16 * 1024 * 1024
 
 
 class ImageLimits(NamedTuple):
-    """Pixels of one image; pixels and bytes of metadata of all images of a message together."""
+    """Pixels of one image, and of all images of a message together; and whether AVIF files are read."""
 
     pixels: int
     message_pixels: int
-    metadata: int
+    reads_avif: bool = False
 
 
 class TooMuchImage(ValueError):
@@ -95,10 +92,10 @@ class ImageBudget:
         here: pixels that may be decoded in this thread before `DecodeElsewhere` is raised; None: all.
     """
 
-    __slots__ = ("_before", "_dropped", "_limits", "_total", "here", "metadata", "pixels", "tables", "work")
+    __slots__ = ("_before", "_dropped", "_total", "here", "limits", "metadata", "pixels", "tables", "work")
 
     def __init__(self, limits: ImageLimits, total: ImageTotal | None = None, *, here: int | None = None) -> None:
-        self._limits = limits
+        self.limits = limits
         self._total = total
         self._before = (0, 0, 0, 0)
         if total is not None:
@@ -111,10 +108,6 @@ class ImageBudget:
         """Bytes of memory that the images hold."""
         return (self.pixels - self._dropped) * PIXEL_BYTES + self.metadata
 
-    @property
-    def metadata_left(self) -> int:
-        return max(0, self._limits.metadata - self._before[2] - self.metadata)
-
     def check_file(self, size: int) -> None:
         """A file of so many bytes is to be opened.
 
@@ -126,33 +119,30 @@ class ImageBudget:
 
     def check_size(self, width: int, height: int) -> None:
         """Raises TooMuchImage if one image must not have so many pixels."""
-        limit = self._limits.pixels
+        limit = self.limits.pixels
         if width > limit or height > limit or width * height > limit:
             shown = f"{shortened(str(width))} x {shortened(str(height))}"
             raise TooMuchImage(f"image: {shown} pixels, the limit is {limit} (max_image_pixels)")
 
-    def take_pixels(self, width: int, height: int, passes: float = 1, *, read: int = 0) -> None:
-        """An image of this size is to be decoded.
-
-        Args:
-            passes: over all pixels.
-            read: pixels whose data is read, where that is more than are decoded.
+    def take_pixels(self, size: tuple[int, int], passes: float = 1) -> None:
+        """An image of this size is to be decoded, in so many passes over its pixels.
 
         Raises:
             TooMuchImage: it, or all of the message together, are over a limit.
             DecodeElsewhere: not in this thread.
         """
-        self.check_size(width, height)
-        count = max(width * height, LEAST)
-        work = int((count + read * READING) * passes)
-        limit = self._limits.message_pixels
+        self.check_size(*size)
+        count = max(size[0] * size[1], LEAST)
+        work = int(count * passes)
+        limit = self.limits.message_pixels
         if self._before[0] + self.pixels + count > limit:
             raise TooMuchImage(
                 f"image: the images of the message have more than {limit} pixels together (max_message_pixels)"
             )
-        if passes > MAX_SCANS or self._before[1] + self.work + work > PASSES * limit:
-            shown = f"{passes} scans of {width} x {height} pixels" if not read else f"reading the data of {read} pixels"
-            raise TooMuchImage(f"image: {shown} would take too long")
+        if self._before[1] + self.work + work > PASSES * limit:
+            raise TooMuchImage(
+                f"image: decoding {size[0]} x {size[1]} pixels in {passes:.0f} passes would take too long"
+            )
         if self.here is not None and self.work + work > self.here:
             raise DecodeElsewhere
         self.pixels += count
@@ -164,12 +154,9 @@ class ImageBudget:
         Raises:
             TooMuchImage: all of the message together are over the limit.
         """
-        if size > self.metadata_left:
-            limit = self._limits.metadata
-            raise TooMuchImage(
-                f"image: the metadata of the message's images takes more than {limit} bytes (max_image_metadata)"
-            )
         self.metadata += size
+        if self._before[2] + self.metadata > MAX_METADATA:
+            raise TooMuchImage(f"image: text, profiles and EXIF of the images take more than {MAX_METADATA} bytes")
 
     def take_table(self, work: int) -> None:
         """So much work is to be done on a table.

@@ -10,23 +10,22 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Literal, NamedTuple
 
-from .image_budget import ImageLimits
-
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
     """The format of images that are sent. What it cannot hold goes as PNG, and what PNG cannot hold goes raw.
 
     So only a lossy format loses something, and only what it is known to lose; `codec.image` has the table. An opened
-    image that has not changed goes as its file, where that has this format and neither quality nor compression is set.
+    image whose pixels were not read yet goes as its file, where that has this format and neither quality nor
+    compression is set.
 
     Attributes:
         format: "png" (lossless), "jpeg", "webp", "avif" (smallest and slowest; both ends need a Pillow that has it:
-            11.3 or later), "qoi" (lossless, faster than PNG and larger; both ends need the extra `qoi`), or "raw": the
-            pixels as they are, which takes no time and much room. None: what costs the least. An opened image that has
-            not changed goes as its file (png, jpeg, webp, gif); any other raw where the connection takes binary frames,
-            and as PNG at a fast level where it does not, or where raw would lose a palette, a transparent colour, a
-            colour profile or EXIF.
+            11.3 or later; AVIF files are read only by a codec with this option), or "raw": the pixels as they are,
+            which takes no time and much room. None: what costs the least. An opened image whose pixels were not read
+            yet goes as its file (png, jpeg, webp, gif); any other raw where the connection takes binary frames, and as
+            PNG at a fast level where it does not, or where raw would lose a palette, a transparent colour, a colour
+            profile or EXIF.
         quality: 1 to 100, for "jpeg", "avif" and lossy "webp"; None is Pillow's default (75, 75 and 80).
         lossless: for "webp".
         compression: 0 to 9, for PNG. None: the fastest where the format is None; else 3, at which files are nearly as
@@ -36,14 +35,14 @@ class ImageOptions:
         ValueError: an option is out of range, or means nothing for the format.
     """
 
-    format: Literal["png", "jpeg", "webp", "avif", "qoi", "raw"] | None = None
+    format: Literal["png", "jpeg", "webp", "avif", "raw"] | None = None
     quality: int | None = None
     lossless: bool = False
     compression: int | None = None
 
     def __post_init__(self) -> None:
-        if self.format not in (None, "png", "jpeg", "webp", "avif", "qoi", "raw"):
-            known = "'png', 'jpeg', 'webp', 'avif', 'qoi', 'raw' or None"
+        if self.format not in (None, "png", "jpeg", "webp", "avif", "raw"):
+            known = "'png', 'jpeg', 'webp', 'avif', 'raw' or None"
             raise ValueError(f"format must be {known}, got {self.format!r}")
         if self.lossless and self.format != "webp":
             raise ValueError(f"lossless is for 'webp' only, the format is {self.format!r}")
@@ -57,11 +56,9 @@ class ImageOptions:
 
 
 class ImageSettings(NamedTuple):
-    """The settings by which the images of a codec are sent: the user's options, and the limits of files."""
+    """The settings by which the images of a codec are sent: the user's options, and the limit of files."""
 
     options: ImageOptions
-    #: What one file may cost where it is decoded.
-    limits: ImageLimits
     #: Bytes of a file that is sent as it is.
     max_file: int
 
@@ -71,7 +68,7 @@ class ImageFile:
     """An image that is sent as its file: byte by byte, without being decoded here. It is read when it is sent.
 
     A `pathlib.Path` and an open binary file are sent in the same way. It must be a file of a format that is read: png,
-    jpeg, webp, gif, and where the other end has it qoi and avif. Open any other with `PIL.Image.open`.
+    jpeg, webp, gif, and avif where the other end reads it. Open any other with `PIL.Image.open`.
 
     Args:
         path: of a regular file.

@@ -10,7 +10,6 @@ import enum
 import re
 from collections.abc import Callable, Iterable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import orjson
@@ -77,15 +76,13 @@ class Codec:
         images: how images are sent.
         max_image_pixels: images with more are refused, before their pixels are decoded.
         max_message_pixels: the same for all images of a message together; as many as one may have, if that is more.
-        max_image_metadata: bytes of text, profiles and EXIF that all images of a message may bring, inflated.
         max_image_file: bytes of an image file that is sent as it is; larger ones are not read.
         max_checked_values: values of a message that are checked one by one, in Python; with more it is refused.
         ignored_metadata: classes whose objects may stand in `Annotated` and mean nothing here; others that are not
             understood are refused when a function is registered.
 
     Raises:
-        ImportError: images are to be sent as QOI, and the package for it (extra `qoi`) is not installed; or as AVIF,
-            and Pillow is one without it.
+        ImportError: images are to be sent as AVIF, and Pillow is one without it.
         TypeError: `ignored_metadata` has something else than classes.
     """
 
@@ -95,7 +92,6 @@ class Codec:
         images: ImageOptions = _CHEAPEST,
         max_image_pixels: int = DEFAULT_LIMITS.max_image_pixels,
         max_message_pixels: int = DEFAULT_LIMITS.max_message_pixels,
-        max_image_metadata: int = DEFAULT_LIMITS.max_image_metadata,
         max_image_file: int = DEFAULT_LIMITS.max_message_size,
         max_checked_values: int = DEFAULT_LIMITS.max_checked_values,
         ignored_metadata: Iterable[type] = (),
@@ -104,24 +100,23 @@ class Codec:
         for each in self.ignored_metadata:
             if not isinstance(each, type):
                 raise TypeError(f"ignored_metadata has classes, got {each!r}")
-        if images.format == "qoi" and find_spec("qoi") is None:
-            raise ImportError("images as QOI need the package qoi: pip install 'rpcstream[qoi]'")
         if images.format == "avif":
-            from . import avif
+            from .image_files import avif_opener
 
-            if not avif.is_there():
-                raise ImportError("images as AVIF need a Pillow that has it: pip install 'Pillow>=11.3'")
+            avif_opener()
         self.images = images
         self.max_checked_values = max_checked_values
         #: What the images of one message may cost.
-        self.image_limits = ImageLimits(max_image_pixels, max(max_image_pixels, max_message_pixels), max_image_metadata)
+        self.image_limits = ImageLimits(
+            max_image_pixels, max(max_image_pixels, max_message_pixels), images.format == "avif"
+        )
         self._by_class: dict[type, RegisteredType] = {}
         self._by_tag: dict[str, RegisteredType] = {}
         self._registered_encoders: dict[type, Encoder] = {}
         self._encoders: dict[type, Encoder] = {}
         self._decoders: dict[str, Callable[[dict[str, Any], ImageBudget | None], object]] = {}
         self._options = orjson.OPT_PASSTHROUGH_DATACLASS
-        image_settings = ImageSettings(images, self.image_limits, max_image_file)
+        image_settings = ImageSettings(images, max_image_file)
         self._encoding = Encoding(self._encoder_of, image_settings, registered=self._by_class)
         self._default = self._encoding.default
         #: For messages to peers that take binary frames, while no such message is written.
@@ -133,7 +128,6 @@ class Codec:
         return cls(
             max_image_pixels=limits.max_image_pixels,
             max_message_pixels=limits.max_message_pixels,
-            max_image_metadata=limits.max_image_metadata,
             max_image_file=limits.max_message_size,
             max_checked_values=limits.max_checked_values,
         )
@@ -269,7 +263,7 @@ class Codec:
 
     def image_weight(self, value: object) -> int:
         """About how many bytes of memory the images in plain JSON data take at most while they are decoded."""
-        from .image_files import image_weight  # only where there are images, since it imports Pillow
+        from .image import image_weight  # only where there are images, since it imports Pillow
 
         return image_weight(value, self.image_limits)
 

@@ -24,7 +24,7 @@ ARROW, POLARS = "arrow", "polars"
 
 #: What a table counts for, and how many bytes of its stream count as one column (`image_budget.MAX_TABLE_WORK`).
 _TABLE, _BYTES = 64, 4096
-_NO_IMAGES = ImageLimits(0, 0, 0)
+_NO_IMAGES = ImageLimits(0, 0)
 #: Batches that a table is sent in; more are joined first. (Each takes some hundred bytes for each column.)
 _MOST_BATCHES = 64
 #: What polars writes beside columns of categories, and the parts of it: their length, a semicolon, so many bytes.

@@ -150,7 +150,7 @@ class ImageDecoder:
             arguments, size = found.bind(params, line, tagged)
             return arguments, size * copies
 
-        from ..codec.image_files import image_weight  # only where there are images, since it imports Pillow
+        from ..codec.image import image_weight  # only where there are images, since it imports Pillow
 
         return await self.decode(owner, image_weight(params, found.limits), bind)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import io
 from typing import Any
 
@@ -32,7 +31,7 @@ MODES = [
     *("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F"),
     *("I;16", "I;16B", "I;16L", "I;16N"),
 ]
-HAS_QOI = importlib.util.find_spec("qoi") is not None
+HAS_QOI = False
 rng = np.random.default_rng(1)
 
 
