@@ -27,8 +27,8 @@ COPYING = 1 / 16
 #: 5 ms, and going to a thread and back some 0.15 ms.
 INLINE_PIXELS = 65_536
 
-#: Bytes of a file that is opened in the event loop. Looking through it takes 0.1 ms.
-INLINE_BYTES = 256 * 1024
+#: Bytes of a file that is opened in the event loop: the text in a PNG may be a thousand times larger.
+INLINE_BYTES = 32 * 1024
 
 #: The work on all tables of a message, in columns: each takes pandas up to 0.1 ms, all some seconds, in a thread. What
 #: else counts as how many columns is said where it is taken.
