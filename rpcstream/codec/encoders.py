@@ -62,18 +62,20 @@ _HOMES = {
     ("uuid", "UUID"): _TEXT,
 }
 #: The same for classes of packages that need not be installed. A type that the user registers comes first.
+_TABLE = ("ext.tables", "encode_table")
 _OPTIONAL_HOMES = {
-    **{
-        (module, name): ("pandas_frames", "encode_pandas")
-        for name, home in (("DataFrame", "frame"), ("Series", "series"), ("Index", "indexes.base"))
-        for module in ("pandas", f"pandas.core.{home}")  # since version 3, before
-    },
-    ("polars.dataframe.frame", "DataFrame"): ("tables", "encode_polars"),
-    ("polars.series.series", "Series"): ("tables", "encode_polars"),
-    ("pyarrow.lib", "RecordBatch"): ("tables", "encode_arrow"),
-    ("pyarrow.lib", "Table"): ("tables", "encode_arrow"),
-    ("scipy.sparse._base", "_spbase"): ("sparse", "encode_sparse"),
-    ("torch", "Tensor"): ("tensors", "encode_tensor"),
+    ("pandas", "DataFrame"): _TABLE,  # since version 3
+    ("pandas", "Index"): _TABLE,
+    ("pandas", "Series"): _TABLE,
+    ("pandas.core.frame", "DataFrame"): _TABLE,
+    ("pandas.core.indexes.base", "Index"): _TABLE,
+    ("pandas.core.series", "Series"): _TABLE,
+    ("polars.dataframe.frame", "DataFrame"): _TABLE,
+    ("polars.series.series", "Series"): _TABLE,
+    ("pyarrow.lib", "RecordBatch"): _TABLE,
+    ("pyarrow.lib", "Table"): _TABLE,
+    ("scipy.sparse._base", "_spbase"): ("ext.sparse", "encode_sparse"),
+    ("torch", "Tensor"): ("ext.tensors", "encode_tensor"),
 }
 #: Packages whose classes have `__array__`, too, but would lose their labels by it.
 _LABELLED = ("pandas", "polars", "xarray")
@@ -98,7 +100,7 @@ def find_encoder(cls: type, registered: dict[type, Encoder]) -> Encoder:
         if (home := _HOMES.get(_key(base)) or _OPTIONAL_HOMES.get(_key(base))) is not None:
             return _load(home)
         if base.__dict__.get("__pydantic_serializer__") is not None:
-            return _load(("pydantic_models", "encode_model"))
+            return _load(("ext.pydantic_models", "encode_model"))
         if base.__dict__.get("__dataclass_fields__") is not None:
             return _load(("containers", "encode_dataclass"))
         if base.__dict__.get("__attrs_attrs__") is not None:

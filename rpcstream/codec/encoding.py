@@ -43,7 +43,9 @@ _WITHOUT_FLOATS = _PLAIN | {str, int, orjson.Fragment}
 #: How NaN and the infinities are written as msgpack: all bits of the exponent are set.
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 #: The modules whose encoders give parts that may hold a float. (The others are payloads, and may be costly to encode.)
-_WITH_PARTS = frozenset(f"{__package__}.{name}" for name in ("containers", "pydantic_models", "registry", "scalars"))
+_WITH_PARTS = frozenset(
+    f"{__package__}.{name}" for name in ("containers", "ext.pydantic_models", "registry", "scalars")
+)
 
 
 class Spliced(Exception):

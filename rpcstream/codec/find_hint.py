@@ -21,22 +21,10 @@ _NOT_ON_WIRE = ("str_", "bytes_", "void", "object_", "flexible", "character")
 
 #: Classes of packages that need not be installed: (module of the class, its name) -> (module here, its hint).
 _OPTIONAL = {
-    **{
-        (module, name): ("pandas_frames", "PandasHint")
-        for name, home in {
-            "DataFrame": "frame",
-            "Series": "series",
-            "Index": "indexes.base",
-            "MultiIndex": "indexes.multi",
-            "RangeIndex": "indexes.range",
-            "DatetimeIndex": "indexes.datetimes",
-            "TimedeltaIndex": "indexes.timedeltas",
-            "PeriodIndex": "indexes.period",
-            "IntervalIndex": "indexes.interval",
-            "CategoricalIndex": "indexes.category",
-        }.items()
-        for module in ("pandas", f"pandas.core.{home}")  # since version 3, before
-    },
+    ("pandas", "DataFrame"): ("tables", "TableHint"),  # since version 3
+    ("pandas", "Series"): ("tables", "TableHint"),
+    ("pandas.core.frame", "DataFrame"): ("tables", "TableHint"),
+    ("pandas.core.series", "Series"): ("tables", "TableHint"),
     ("polars.dataframe.frame", "DataFrame"): ("tables", "TableHint"),
     ("polars.series.series", "Series"): ("tables", "TableHint"),
     ("pyarrow.lib", "RecordBatch"): ("tables", "TableHint"),
@@ -101,7 +89,7 @@ def find_rich_hint(
     if (optional := _optional(cls)) is not None:
         return optional(cls)
     if "__pydantic_validator__" in vars(cls):
-        from .pydantic_models import ModelHint
+        from .ext.pydantic_models import ModelHint
 
         return ModelHint(cls)
     if cls.__name__ not in _NOT_ON_WIRE and any(_is_generic(base) for base in cls.__mro__):
@@ -127,7 +115,7 @@ def _optional(cls: type) -> Callable[..., RichHint] | None:
     found = _OPTIONAL.get((cls.__module__, cls.__name__)) or _OPTIONAL_PACKAGES.get(cls.__module__.rpartition(".")[0])
     if found is None:
         return None
-    make: Callable[..., RichHint] = getattr(import_module(f".{found[0]}", __package__), found[1])
+    make: Callable[..., RichHint] = getattr(import_module(f".ext.{found[0]}", __package__), found[1])
     return make
 
 
@@ -168,7 +156,7 @@ def _measured(hint: Any, limits: ImageLimits) -> RichHint | None:
     if not shapes:
         return None
     if _is_tensor(inner) and len(shapes) == 1:
-        from .tensors import TensorHint
+        from .ext.tensors import TensorHint
 
         return TensorHint(inner, shapes[0])
     if not _is_array(typing.get_origin(inner) or inner):

@@ -49,10 +49,10 @@ _TAGS = {
 }
 #: The same for values of packages that need not be installed. A type of the user's with such a tag comes first.
 _OPTIONAL_TAGS = {
-    "arrow": ("tables", "decode_arrow"),
-    "pandas": ("pandas_frames", "decode_pandas"),
-    "polars": ("tables", "decode_polars"),
-    "sparse": ("sparse", "decode_sparse"),
+    "arrow": ("ext.tables", "decode_table"),
+    "pandas": ("ext.tables", "decode_table"),
+    "polars": ("ext.tables", "decode_table"),
+    "sparse": ("ext.sparse", "decode_sparse"),
 }
 #: The characters of the tag key, written as JSON escapes.
 _ESCAPED_KEY = re.compile(rb"\\u00(?:24|74|79|70|65)")

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EncodeError
-from . import dtypes
-from .encoding import Encoding
-from .ndarray import TAG, ArrayHint, decode_array, encode_array
-from .options import Shape
-from .rich_hint import TAG_KEY, mismatch, shortened
+from ...errors import EncodeError
+from .. import dtypes
+from ..encoding import Encoding
+from ..ndarray import TAG, ArrayHint, decode_array, encode_array
+from ..options import Shape
+from ..rich_hint import TAG_KEY, mismatch, shortened
 
 
 def encode_tensor(value: Any, encoding: Encoding) -> object:

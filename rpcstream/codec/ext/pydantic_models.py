@@ -13,11 +13,11 @@ import msgspec
 import pydantic
 from pydantic.json_schema import models_json_schema
 
-from ..errors import EncodeError
-from .encoding import Encoding, may_hide_floats
-from .rich_hint import shortened, type_name
-from .scalars import QUOTED_FLOAT_TAG, with_floats
-from .schema import LOCAL_REF, Components, holds_no_number, renamed, shortened_texts
+from ...errors import EncodeError
+from ..encoding import Encoding, may_hide_floats
+from ..rich_hint import shortened, type_name
+from ..scalars import QUOTED_FLOAT_TAG, with_floats
+from ..schema import LOCAL_REF, Components, holds_no_number, renamed, shortened_texts
 
 #: Faults that are named in one error; of a value with more than so many in all only their number is said.
 _NAMED, _COUNTED = 4, 1000

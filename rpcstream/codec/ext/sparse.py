@@ -1,0 +1,118 @@
+"""Sparse arrays and matrices of scipy as `{"$type": "sparse", "format", "kind", "shape", ...}`: csr, csc and coo.
+
+Their parts are arrays by themselves. scipy checks what comes in: that `indptr` never decreases, that each index is
+inside the shape. The shape itself may be of any size and takes no memory; a dense array of it would, so handlers have
+to look at the shape before `toarray`. Imports scipy with the first value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...errors import EncodeError
+from ..encoding import Encoding
+from ..image_budget import ImageBudget, reading
+from ..ndarray import TAG as ARRAY_TAG
+from ..ndarray import ArrayHint, decode_array
+from ..rich_hint import TAG_KEY, members, mismatch, optional_module, shortened, tagged_schema, type_name
+
+TAG = "sparse"
+
+#: What each counts for, in columns of a table (`image_budget.MAX_TABLE_WORK`).
+_WORK = 8
+_KINDS = ("array", "matrix")
+#: The parts of each format, besides the values, as scipy names them.
+_PARTS = {"csr": ("indptr", "indices"), "csc": ("indptr", "indices"), "coo": ("coords",)}
+
+
+def encode_sparse(value: Any, encoding: Encoding) -> object:
+    """The tagged object, with the parts as they are: indices in their order, duplicates and zeros kept.
+
+    Raises:
+        EncodeError: it has another format, or is of a subclass.
+    """
+    sparse = optional_module("scipy.sparse", "sparse")
+    kind = "array" if isinstance(value, sparse.sparray) else "matrix"
+    if value.format not in _PARTS or type(value) is not getattr(sparse, f"{value.format}_{kind}"):
+        raise EncodeError(f"a {type_name(type(value))} has no form on the wire: send tocsr() of it, or tocoo()")
+    encoding.expect_payload()
+    parts = {name: getattr(value, name) for name in _PARTS[value.format]}
+    if "coords" in parts:
+        parts["coords"] = list(parts["coords"])
+    shape = [int(size) for size in value.shape]
+    return {TAG_KEY: TAG, "format": value.format, "kind": kind, "shape": shape, **parts, "values": value.data}
+
+
+def decode_sparse(tagged: dict[str, Any], budget: ImageBudget | None = None) -> Any:
+    """The sparse array or matrix of a tagged object. ValueError if it is not what the wire page says."""
+    form, kind = tagged.get("format"), tagged.get("kind")
+    if form not in _PARTS or kind not in _KINDS:
+        raise ValueError(f"sparse: format must be one of {', '.join(_PARTS)}, kind 'array' or 'matrix'")
+    _, _, shape, *parts, values = members(tagged, "format", "kind", "shape", *_PARTS[form], "values")
+    if (budget := budget or reading.get()) is not None:
+        budget.take_table(_WORK)
+    if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**63 for size in shape):
+        raise ValueError("sparse: shape must be an array of integers that are not negative, of at most 63 bits")
+    sparse = optional_module("scipy.sparse", "sparse")
+    make = getattr(sparse, f"{form}_{kind}")
+    data = _vector(values, "values")
+    try:
+        if form == "coo":
+            coords = parts[0] if isinstance(parts[0], list) else []
+            result = make((data, tuple(_vector(each, "coords") for each in coords)), shape=tuple(shape))
+            result._check()
+        else:
+            indptr, indices = (_vector(part, name) for part, name in zip(parts, _PARTS[form], strict=True))
+            result = make((data, indices, indptr), shape=tuple(shape))
+            result.check_format(full_check=True)
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        raise ValueError(f"sparse: {shortened(str(error), 200)}") from error
+    if result.dtype != data.dtype or tuple(result.shape) != tuple(shape):
+        raise ValueError(f"sparse: the scipy installed here makes {result.dtype} {result.shape} of it")
+    return result
+
+
+def _vector(tagged: Any, name: str) -> Any:
+    """One part, in native byte order."""
+    if not isinstance(tagged, dict) or tagged.get(TAG_KEY) != ARRAY_TAG:
+        raise ValueError(f"{name}: {mismatch('ndarray', tagged)}")
+    array: Any = decode_array(tagged)
+    if array.ndim != 1 or (name != "values" and array.dtype.str[1:] not in ("i4", "i8")):
+        raise ValueError(f"{name} must have one dimension, and indices be int32 or int64")
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+class SparseHint:
+    """A hint such as `csr_array`; `sparray` and `spmatrix` take each of the three formats."""
+
+    takes_budget = True
+
+    def __init__(self, cls: type) -> None:
+        form, _, kind = cls.__name__.partition("_")
+        if cls.__name__ not in ("sparray", "spmatrix") and (form not in _PARTS or kind not in _KINDS):
+            raise TypeError(f"a {type_name(cls)} never goes over the wire: use csr, csc or coo")
+        self._cls = cls
+        self._formats = [form] if form in _PARTS else list(_PARTS)
+        self._kind = "array" if cls.__name__.endswith("array") else "matrix"
+        self.name = f"scipy.sparse.{cls.__name__}"
+        self.component = cls.__name__
+
+    def decode(self, value: object) -> object:
+        return self.accept(decode_sparse(value) if isinstance(value, dict) and value.get(TAG_KEY) == TAG else value)
+
+    def accept(self, value: object) -> object:
+        if not isinstance(value, self._cls):
+            raise mismatch(self.name, value)
+        return value
+
+    def schema(self) -> dict[str, Any]:
+        array = ArrayHint(np.ndarray).schema()["anyOf"][0]
+        shape = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+        either = []
+        for form in self._formats:
+            parts = {name: {"type": "array", "items": array} if name == "coords" else array for name in _PARTS[form]}
+            head = {"format": {"const": form}, "kind": {"const": self._kind}, "shape": shape}
+            either.append(tagged_schema(TAG, {**head, **parts, "values": array}))
+        return either[0] if len(either) == 1 else {"anyOf": either}
