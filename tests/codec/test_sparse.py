@@ -134,7 +134,7 @@ GOOD_COO = {
         *({"indptr": array([0, 1, 2], dtype)} for dtype in ("u4", "f8", "i2", "?", "M8[s]")),
         *({"indices": array(values)} for values in ([1], [1, 2, 2], [1, 3], [-1, 2], [1, -(2**31)])),
         *({"indices": array([1, 2], dtype)} for dtype in ("u8", "f4", "i1")),
-        *({"values": array([1, 2], dtype)} for dtype in ("f2", "M8[s]", "m8[s]")),
+        {"indptr": array([0, 2, 0]), "values": array([], "f8"), "indices": array([])},
         *({"values": values} for values in (array([[1, 2]]), array(1), None, [1, 2], "AAAA", {}, GOOD_COO["coords"])),
         {"values": {**array([1, 2], "f8"), "shape": [3]}},
         {"coords": []},
@@ -154,7 +154,7 @@ def test_what_is_wrong_is_refused(change: dict[str, Any]) -> None:
     [None, [], [array([0, 1])], [array([0, 1])] * 3, [array([0]), array([1])], [array([0, 2]), array([1, 2])], 5],
 )
 def test_wrong_coordinates_are_refused(coords: Any) -> None:
-    with pytest.raises(ValueError, match="sparse: coords"):
+    with pytest.raises(ValueError, match="sparse: "):
         codec.decode(GOOD_COO | {"coords": coords})
     good: Any = codec.decode(GOOD_COO)
     assert good.toarray().tolist() == [[0, 1, 0], [0, 0, 2]]

@@ -1,7 +1,7 @@
 """Sparse arrays and matrices of scipy as `{"$type": "sparse", "format", "kind", "shape", ...}`: csr, csc and coo.
 
-Their parts are arrays by themselves. scipy checks what comes in: that `indptr` never decreases, that each index is
-inside the shape. The shape itself may be of any size and takes no memory; a dense array of it would, so handlers have
+Their parts are arrays by themselves. What comes in is checked: by scipy, that each index is inside the shape, and here
+that `indptr` never decreases, which scipy does not look at where its end is 0. The shape itself may be of any size and takes no memory; a dense array of it would, so handlers have
 to look at the shape before `toarray`. Imports scipy with the first value.
 """
 
@@ -48,7 +48,7 @@ def encode_sparse(value: Any, encoding: Encoding) -> object:
 def decode_sparse(tagged: dict[str, Any], budget: ImageBudget | None = None) -> Any:
     """The sparse array or matrix of a tagged object. ValueError if it is not what the wire page says."""
     form, kind = tagged.get("format"), tagged.get("kind")
-    if form not in _PARTS or kind not in _KINDS:
+    if not isinstance(form, str) or form not in _PARTS or kind not in _KINDS:
         raise ValueError(f"sparse: format must be one of {', '.join(_PARTS)}, kind 'array' or 'matrix'")
     _, _, shape, *parts, values = members(tagged, "format", "kind", "shape", *_PARTS[form], "values")
     if (budget := budget or reading.get()) is not None:
@@ -57,14 +57,16 @@ def decode_sparse(tagged: dict[str, Any], budget: ImageBudget | None = None) -> 
         raise ValueError("sparse: shape must be an array of integers that are not negative, of at most 63 bits")
     sparse = optional_module("scipy.sparse", "sparse")
     make = getattr(sparse, f"{form}_{kind}")
-    data = _vector(values, "values")
     try:
+        data = _vector(values, "values")
         if form == "coo":
             coords = parts[0] if isinstance(parts[0], list) else []
             result = make((data, tuple(_vector(each, "coords") for each in coords)), shape=tuple(shape))
             result._check()
         else:
             indptr, indices = (_vector(part, name) for part, name in zip(parts, _PARTS[form], strict=True))
+            if not len(indptr) or indptr[-1] != len(data) or (np.diff(indptr) < 0).any():
+                raise ValueError(f"indptr must end with {len(data)}, the number of values, and never decrease")
             result = make((data, indices, indptr), shape=tuple(shape))
             result.check_format(full_check=True)
     except (ValueError, TypeError, IndexError, OverflowError) as error:
