@@ -2,159 +2,116 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import pytest
 
-from rpcstream.observe.call_log import MAX_LINES, AccessLog, AccessLogFormat, SlowCallLog, name_of
-from rpcstream.observe.calls import EndedCall
-from rpcstream.observe.limited_log import LimitedLog
-from rpcstream.text import get_logger
+from rpcstream.testing import memory_client
 
-CALL = EndedCall(
-    address="127.0.0.1:5000",
-    identity="alice",
-    transport="tcp",
-    method="math.sum",
-    call_id=7,
-    code=0,
-    seconds=0.0015,
-    request_size=56,
-    reply_size=38,
-)
+from ..kit import UsualServer, logged, raw_peers, request
+from .reading import value
+
+ACCESS = "rpcstream.access"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 
-class Written(logging.Handler):
-    """Keeps the lines of a logger, as a handler of a program would write them."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self.logger = get_logger(name)
-        self.logger.handlers, self.logger.propagate = [self], False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+async def lines_of(format: str, *messages: Any, identity: Any = None) -> list[str]:
+    """What the access log says of these calls, all of somebody with this identity."""
+    options = {} if identity is None else {"authenticate": lambda credentials: identity}
+    with logged(ACCESS, alone=True) as log:
+        async with raw_peers(UsualServer(access_log=format, **options)) as connect:
+            peer = await connect()
+            if identity is not None:
+                await peer.result("rpc.authenticate", "any")
+                log.lines.clear()
+            for message in messages:
+                await peer.ask(message)
+    assert len(log.lines) == len(messages)
+    assert all(line.isprintable() for line in log.lines)
+    return log.lines
 
 
-def make(format: AccessLogFormat, clock: Clock | None = None) -> tuple[AccessLog, Written]:
-    written = Written("rpcstream.test.access")
-    return AccessLog(format, logger=written.logger, clock=clock or Clock(), now=lambda: 1_700_000_000.25), written
-
-
-def text_line(**changes: Any) -> str:
-    log, written = make("text")
-    log(CALL._replace(**changes))
-    (line,) = written.lines
-    return line
-
-
-def json_line(**changes: Any) -> dict[str, Any]:
-    log, written = make("json")
-    log(CALL._replace(**changes))
-    (line,) = written.lines
-    assert "\n" not in line
+async def json_line(message: Any, identity: Any = None) -> dict[str, Any]:
+    (line,) = await lines_of("json", message, identity=identity)
     found: dict[str, Any] = orjson.loads(line)
     return found
 
 
-def test_a_line_of_text() -> None:
-    assert text_line() == "2023-11-14T22:13:20.250Z 127.0.0.1:5000 tcp alice math.sum id=7 code=0 ms=1.500 in=56 out=38"
-
-
-def test_what_is_not_known_is_a_dash() -> None:
-    line = text_line(address="", identity=None, transport="", call_id=None, request_size=None, reply_size=None)
-    assert line == "2023-11-14T22:13:20.250Z - - - math.sum id=- code=0 ms=1.500 in=- out=-"
-
-
-def test_a_line_of_json() -> None:
-    assert json_line() == {
-        "time": "2023-11-14T22:13:20.250Z",
-        "address": "127.0.0.1:5000",
-        "transport": "tcp",
-        "identity": "alice",
-        "method": "math.sum",
-        "id": 7,
-        "code": 0,
-        "ms": 1.5,
-        "request_bytes": 56,
-        "reply_bytes": 38,
+async def test_what_a_line_says() -> None:
+    message = request("add", 1, 2, id=7)
+    sizes = len(orjson.dumps(message)), len('{"jsonrpc":"2.0","id":7,"result":3}')
+    (text,) = await lines_of("text", message, identity="alice")
+    pattern = rf"{TIME} 127\.0\.0\.1:\d+ tcp alice add id=7 code=0 ms=\d+\.\d{{3}} in={sizes[0]} out={sizes[1]}"
+    assert re.fullmatch(pattern, text)
+    line = await json_line(message)
+    assert re.fullmatch(TIME, line.pop("time"))
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", line.pop("address"))
+    assert 0 < line.pop("ms") < 20_000
+    assert line == {
+        **{"transport": "tcp", "identity": None, "method": "add", "id": 7, "code": 0},
+        **{"request_bytes": sizes[0], "reply_bytes": sizes[1]},
     }
 
 
+async def test_what_there_is_not_is_a_dash() -> None:
+    with logged(ACCESS, alone=True) as log:
+        async with memory_client(UsualServer(access_log="text")) as client:
+            await client.notify.note(1)
+            await client.add(1, 2)
+    assert re.fullmatch(rf"{TIME} unix://memory memory - note id=- code=0 ms=\S+ in=\d+ out=-", log.lines[0])
+
+
 HOSTILE = [
-    "a b",
-    "a\nb code=0",
-    "\x1b[2J",
-    '"quoted"',
-    "back\\slash",
-    "\u202edesrever",
-    "line\u2028end",
-    "-",
-    "",
-    "id=1",
-    "\x00",
+    *("a b", "a\nb code=0", "\x1b[2J", '"quoted"', "back\\slash", "\u202edesrever", "line\u2028end"),
+    *("-", "", "id=1", "\x00"),
 ]
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_and_ids_are_one_quoted_word_of_a_line(name: str) -> None:
-    line = text_line(method=name, call_id=name)
-    assert line.isprintable()
-    behind = line.partition("alice ")[2]
-    method, _, rest = behind.partition(" id=")
-    shown = orjson.loads(method)
-    assert shown == name
-    assert orjson.loads(rest.rpartition(" code=")[0]) == name
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_and_ids_are_values_of_json(name: str) -> None:
-    line = json_line(method=name, call_id=name)
-    assert (line["method"], line["id"]) == (name, name)
+async def test_hostile_names_and_ids_are_one_quoted_word_of_a_line_and_values_of_json() -> None:
+    messages = [request(name, id=name) for name in HOSTILE]
+    for name, line in zip(HOSTILE, await lines_of("text", *messages, identity="alice"), strict=True):
+        method, _, rest = line.partition("alice ")[2].partition(" id=")
+        assert (orjson.loads(method), orjson.loads(rest.rpartition(" code=")[0])) == (name, name)
+    for name, text in zip(HOSTILE, await lines_of("json", *messages), strict=True):
+        line = orjson.loads(text)
+        assert (line["method"], line["id"]) == (name, name)
 
 
 @pytest.mark.parametrize(
     ("call_id", "shown"),
     [
-        (2**62, 2**62),
-        (2**70, str(2**70)),
-        pytest.param(10**5000, "(int)", id="huge"),
-        (orjson.Fragment(b"1.50"), "1.50"),
-        (-1, -1),
-        (None, None),
-        (["a"], '["a"]'),
-        (object(), "(object)"),
+        (str(2**62), 2**62),
+        (str(2**70), str(2**70)),
+        ("1" * 300, "1" * 200 + "…"),
+        ("1.50", "1.50"),
+        ("-1", -1),
+        ("null", None),
+        ('["a"]', '["a"]'),
     ],
 )
-def test_ids_of_any_kind(call_id: Any, shown: Any) -> None:
-    assert json_line(call_id=call_id)["id"] == shown
+async def test_ids_of_any_kind(call_id: str, shown: Any) -> None:
+    line = await json_line(f'{{"jsonrpc":"2.0","id":{call_id},"method":"add","params":[1,2]}}')
+    assert line["id"] == shown
 
 
 @pytest.mark.parametrize("method", [None, 5, ["x"], {"a": 1}])
-def test_a_method_that_is_no_text_is_left_out(method: Any) -> None:
-    assert json_line(method=method)["method"] is None
-    assert " alice - id=7" in text_line(method=method)
+async def test_a_method_that_is_no_text_is_left_out(method: Any) -> None:
+    message = {**request("", id=7), "method": method}
+    assert (await json_line(message))["method"] is None
+    (line,) = await lines_of("text", message, identity="alice")
+    assert " alice - id=" in line
 
 
-def test_long_values_are_cut() -> None:
-    line = json_line(method="m" * 1_000_000, call_id="i" * 1_000_000, identity="n" * 1_000_000)
+async def test_long_values_are_cut() -> None:
+    line = await json_line(request("m" * 100_000, id="i" * 100_000), identity="n" * 100_000)
     assert [len(line[name]) for name in ("method", "id", "identity")] == [201, 201, 201]
-    assert len(text_line(method="\x1b" * 1_000_000, call_id="\x1b" * 1_000_000)) < 3000
-
-
-def test_a_surrogate_that_stands_alone_is_replaced() -> None:
-    assert json_line(identity="a\ud800b")["identity"] == "a?b"
+    (text,) = await lines_of("text", request("\x1b" * 100_000, id="\x1b" * 100_000))
+    assert len(text) < 3000
 
 
 @dataclass
@@ -173,56 +130,58 @@ class Secret:
 @pytest.mark.parametrize(
     ("identity", "name"),
     [
-        ("alice", "alice"),
         (User("bob"), "bob"),
         (Secret(), "Secret"),
         ({"token": "correct-horse"}, "dict"),
-        (None, None),
+        ("a\ud800b", "a?b"),
     ],
 )
-def test_of_an_identity_its_name_is_written_and_nothing_else(identity: object, name: str | None) -> None:
-    assert name_of(identity) == name
-    assert json_line(identity=identity)["identity"] == name
-    assert "correct-horse" not in text_line(identity=identity)
+async def test_of_an_identity_its_name_is_written_and_nothing_else(identity: object, name: str) -> None:
+    assert (await json_line(request("add", 1, 2), identity))["identity"] == name
+    (text,) = await lines_of("text", request("add", 1, 2), identity=identity)
+    assert "correct-horse" not in text
 
 
-@pytest.mark.parametrize("format", ["text", "json"])
-def test_lines_beyond_those_of_a_second_are_counted_and_the_count_is_written(format: AccessLogFormat) -> None:
-    clock = Clock()
-    log, written = make(format, clock)
-    for _ in range(MAX_LINES + 30):
-        log(CALL)
-    assert (len(written.lines), log.dropped) == (MAX_LINES, 30)
-    clock.now += 1
-    log(CALL)
-    dropped, line = written.lines[MAX_LINES:]
-    assert ("dropped=30" in dropped) if format == "text" else orjson.loads(dropped)["dropped"] == 30
-    assert "math.sum" in line
+async def test_lines_beyond_those_of_a_second_are_counted_and_the_count_is_written() -> None:
+    text, json = [UsualServer(access_log=format, metrics=True) for format in ("text", "json")]
+
+    def dropped(server: UsualServer) -> int:
+        return int(value(server.metrics_text(), "rpcstream_access_log_dropped_total") or 0)
+
+    with logged(ACCESS, alone=True) as log:
+        async with memory_client(text) as to_text, memory_client(json) as to_json:
+            calls = 0
+            for server, client in ((text, to_text), (json, to_json)):
+                while not dropped(server):
+                    async with client.batch() as batch:
+                        for _ in range(600):
+                            batch.add(1, 2)
+                    calls += 600
+            assert len(log.lines) == calls - dropped(text) - dropped(json)
+            log.lines.clear()
+            await asyncio.sleep(1)
+            await to_text.add(1, 2)
+            await to_json.add(1, 2)
+    of_text, _, of_json, _ = log.lines
+    assert re.fullmatch(rf"{TIME} - dropped={dropped(text)}", of_text)
+    assert orjson.loads(of_json)["dropped"] == dropped(json)
 
 
-def test_a_logger_with_a_higher_level_writes_nothing() -> None:
-    log, written = make("text")
-    written.logger.setLevel(logging.WARNING)
-    try:
-        log(CALL)
-    finally:
-        written.logger.setLevel(logging.NOTSET)
-    assert written.lines == []
-    assert log.dropped == 0
+async def test_a_logger_with_a_higher_level_writes_nothing() -> None:
+    with logged(ACCESS, alone=True) as log:
+        async with memory_client(UsualServer(access_log="text")) as client:
+            logging.getLogger(ACCESS).setLevel(logging.WARNING)
+            await client.add(1, 2)
+    assert not log.lines
 
 
-def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="access_log must be 'text', 'json' or None, got 'xml'"):
-        AccessLog("xml")  # type: ignore[arg-type]
-
-
-def test_slow_calls_of_a_method_are_limited_in_number() -> None:
-    written = Written("rpcstream.test.slow")
-    log = SlowCallLog(0.5, LimitedLog(written.logger))
-    for number in range(100):
-        log(CALL._replace(seconds=2.0, call_id=number, method="slow\nforged line"))
-    assert len(written.lines) == 10
-    assert written.lines[0] == (
-        'slow call: "slow\\nforged line" took 2.000 s from its request to its reply (log_slow_calls: 0.5 s); id 0, '
-        "code 0, from 127.0.0.1:5000"
-    )
+async def test_slow_calls_of_a_method_are_limited_in_number() -> None:
+    with logged("rpcstream.server") as log:
+        async with raw_peers(UsualServer(log_slow_calls=1e-9)) as connect:
+            peer = await connect()
+            peer.send(*[request("slow\nforged line", id=number) for number in range(30)])
+            await peer.receive_many(30)
+    shown = r'slow call: "slow\\nforged line" took 0\.\d{3} s from its request to its reply \(log_slow_calls: 1e-09 s\)'
+    lines = log.matching("^slow call")
+    assert len(lines) == 10
+    assert re.fullmatch(rf"{shown}; id 0, code -32601, from 127\.0\.0\.1:\d+", lines[0])
