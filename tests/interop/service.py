@@ -9,7 +9,7 @@ import asyncio
 import queue
 import threading
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ class Service:
         self.server = Server(drain_timeout=1, **options)
         for method in (self.add, self.echo, self.later, self.measure, self.note, self.refuse, self.fail):
             self.server.add(method)
-        for method in (self.count, self.ask, self.drip):
+        for method in (self.count, self.drip, self.wait, self.climb, self.ask, self.ask_by_name):
             self.server.add(method)
 
     @property
@@ -101,9 +101,30 @@ class Service:
             raise TimeoutError("nobody has seen the first item")
         yield "second"
 
+    async def wait(self, key: str) -> None:
+        """Until it is cancelled; notes that it has begun, and its end."""
+        self._noted.put(f"{key} began")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._noted.put(f"{key} ended")
+
+    async def climb(self, ctx: Context, name: str, steps: int) -> str:
+        for step in range(steps):
+            if step:
+                await ctx.peer.call("confirm", name)  # so that each report is on its way before the next
+            ctx.progress({"name": name, "step": step})
+        return f"{name} is up"
+
     async def ask(self, ctx: Context, method: str, value: Any) -> Any:
-        """Call the caller back, and answer with its answer."""
-        return await ctx.peer.call(method, value)
+        """Call the caller back, and answer with its answer, or with its error."""
+        try:
+            return await ctx.peer.call(method, value)
+        except RpcError as error:
+            return [error.code, error.message, error.data]
+
+    async def ask_by_name(self, ctx: Context, question: str) -> Any:
+        return await ctx.peer.call("confirm", question=question)
 
 
 @contextmanager
@@ -112,3 +133,22 @@ def serving(*, unix: Path | None = None, **options: Any) -> Iterator[Service]:
     service = Service(**options)
     with serve_in_thread(service.server, unix=unix) as service.address:
         yield service
+
+
+def check_calls(call: Callable[[str, Any], Any]) -> None:
+    """What every client must get right: a call gives `{"result": …}` or `{"error": [code, message, data]}`."""
+    assert call("add", [1, 2]) == {"result": 3}
+    assert call("add", {"b": 2, "a": 1}) == {"result": 3}
+    value = {"": [1, 2.5, True, {"b": None}], "\u00fc": -(2**53), "text": TEXT}
+    for method, text in (("later", value), ("echo", None), ("echo", LARGE)):
+        assert call(method, [text]) == {"result": text}
+    assert call("measure", [LARGE]) == {"result": MEASURED}
+    assert call("rpc.ping", []) == {"result": "pong"}
+    assert call("refuse", []) == {"error": [CODE, MESSAGE, DATA]}
+    code, message, data = call("missing", [])["error"]
+    assert (code, message, data["method"]) == (-32601, "Method not found", "missing")
+    code, _, data = call("add", ["x", 2])["error"]
+    assert (code, data["parameter"]) == (-32602, "a")
+    code, message, data = call("fail", [])["error"]
+    assert (code, message[:15], data) == (-32603, "Internal error:", None)
+    assert call("add", [1, 2]) == {"result": 3}
