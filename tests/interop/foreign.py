@@ -9,9 +9,11 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+
+Program = TypeVar("Program", bound="Foreign")
 
 #: Options of a JVM that does little, which takes less to start so.
 BRIEFLY = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
@@ -72,10 +74,10 @@ class Foreign:
 
 
 @contextmanager
-def running(*command: object) -> Iterator[Foreign]:
+def running(*command: object, program: type[Program] = Foreign) -> Iterator[Program]:  # type: ignore[assignment]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "encoding": "utf-8"}
     with subprocess.Popen([str(word) for word in command], **pipes) as process:
         try:
-            yield Foreign(process)
+            yield program(process)
         finally:
             process.kill()

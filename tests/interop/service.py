@@ -42,6 +42,7 @@ class Service:
 
     def __init__(self, **options: Any) -> None:
         self.address = ""
+        self.is_encrypted = options.get("tls") is not None
         self._noted: queue.SimpleQueue[Any] = queue.SimpleQueue()
         #: Lets `drip` give its next item.
         self.let_go = threading.Event()
