@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import io
+import random
 from typing import Any
 
 import msgspec
@@ -111,3 +112,29 @@ def encoded(data: bytes) -> str:
 def tagged(data: bytes, name: str = "png") -> dict[str, Any]:
     """A file of an image, as it is sent."""
     return {"$type": "image", "format": name, "data": encoded(data)}
+
+
+def mutated(tagged: Any, some: random.Random) -> Any:
+    """The tagged object with a few bytes of its payloads changed, or something else in one place of the JSON."""
+    copy = orjson.loads(orjson.dumps(tagged))
+    if some.random() < 0.3:
+        _change_json(copy, some)
+        return copy
+    place = some.choice([each for each in (copy, *copy.values()) if isinstance(each, dict) and each.get("data")])
+    data = bytearray(base64.b64decode(place["data"]))
+    for _ in range(some.choice((1, 1, 2, 5))):
+        size = some.choice((1, 1, 4, 8))
+        at = some.randrange(len(data)) // size * size
+        number = some.choice((0, 1, -1, 16, 127, -128, some.randrange(256), 2**31 - 1, 2**40, 2**62))
+        data[at : at + size] = number.to_bytes(9, "little", signed=True)[:size]
+    place["data"] = encoded(data[: some.choice((None, None, None, len(data) - 8))])
+    return copy
+
+
+def _change_json(value: Any, some: random.Random) -> None:
+    key = some.choice([key for key in (value if isinstance(value, dict) else range(len(value))) if key != "data"])
+    if isinstance(value[key], dict | list) and value[key] and some.random() < 0.8:
+        _change_json(value[key], some)
+    else:
+        junk = (None, True, 5, -1, 0.5, 10**12, "x", "<M8[ns]", "Int64", "arrow", "h", [], {}, [0, 10**9, 1])
+        value[key] = some.choice((*junk, *(value if isinstance(value, list) else value.values())))
