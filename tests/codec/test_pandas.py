@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hypothesis import strategies as st
 from rpcstream import EncodeError
 
 from ..kit.example_count import example_count
-from .values import codec, received, sent
+from .values import codec, received, returned, sent, taken
 
 
 def assert_same(found: Any, value: Any) -> None:
@@ -56,10 +55,8 @@ def series(values: Any, dtype: Any = object) -> Any:
 
 DAYS = pd.date_range("2020-03-27", periods=3)
 COLUMNS = [
-    *(series([1, 0, 1], kind) for kind in ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")),
-    *(series([1 + 2j, complex("nan"), 0], kind) for kind in ("F", "D")),
-    *(series([1, None, 2], f"{kind}8[{unit}]") for kind in "Mm" for unit in ("s", "ms", "us", "ns")),
-    *(series([1, None, 0], kind) for kind in ("boolean", "Int8", "Int64", "UInt64", "Float32", "Float64")),
+    *(series([1, 0, 1], kind) for kind in ("?", "i1", "i8", "u4", "f2", "f8", "boolean", "Int8", "UInt64", "Float32")),
+    *(series([1 + 2j, complex("nan"), 0], "F"), series([1, None, 2], "M8[s]"), series([1, None, 2], "m8[ns]")),
     *(series(["a", None, "b"], kind) for kind in ("category", "string[python]", "string[pyarrow]")),
     *(series(["a", None, "b"], pd.StringDtype(storage, na_value=np.nan)) for storage in ("python", "pyarrow")),
     *(series(DAYS.tz_localize(zone), None) for zone in ("UTC", "Europe/Oslo", datetime.UTC)),
@@ -93,7 +90,7 @@ def test_columns_come_back_as_they_are(column: Any) -> None:
         values += [index, pd.DataFrame({"v": range(len(column))}, index)]
     for value in values:
         assert_same(received(value), value)
-        assert_same(codec.rich_hint(type(value)).decode(sent(value)), value)
+        assert_same(taken(type(value), sent(value)), value)
 
 
 INDEXES = [
@@ -124,17 +121,15 @@ def test_indexes_come_back_as_they_are(index: Any) -> None:
         assert_same(received(value), value)
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        *(["a", "a", "b"], ["a", 1, 1.5, None, True, ("t", 2)], [pd.Timestamp("2020"), "x"], [1.5, 2.5]),
-        *([pd.Timestamp("2020"), pd.Timestamp("2021")], ["ü", "\0", "", '"'], [("a", 1), ("a", 2)]),
-    ],
-)
-def test_labels_may_be_anything(labels: list[Any]) -> None:
-    columns = pd.Index(labels, tupleize_cols=False, name="n")
-    frame = pd.DataFrame([range(len(labels))] * 2, columns=columns)
-    assert_same(received(frame), frame)
+def test_labels_of_columns_may_be_anything() -> None:
+    for labels in (
+        ["a", 1, 1.5, None, True, ("t", 2)],
+        [pd.Timestamp("2020"), "ü\0"],
+        [("a", 1), ("a", 2)],
+        ["a", "a"],
+    ):
+        frame = pd.DataFrame([range(len(labels))], columns=pd.Index(labels, tupleize_cols=False, name="n"))
+        assert_same(received(frame), frame)
 
 
 VALUES = {
@@ -171,16 +166,10 @@ def test_what_is_received_can_be_changed() -> None:
     frame.loc[0, "a"] = 7
     frame["b"] += 1
     assert frame.to_dict("list") == {"a": [7, 2], "b": [2.0, 3.0]}
-    for dtype in [
-        *("?", "i8", "f2", "D", "M8[ns]", "M8[ns, UTC]", "m8[s]", "Int64", "boolean", "Float32", "int64[pyarrow]"),
-    ]:
-        column = pd.Series([0, 1], dtype=dtype)
-        for found in (received(column), received(column.to_frame("x"))["x"]):
-            found.iloc[0] = found.iloc[1]
-            assert found.iloc[0] == column.iloc[1]
-    words = received(pd.Series(["a", "b"], dtype="category"))
-    words.iloc[0] = "b"
-    assert words.tolist() == ["b", "b"]
+    for dtype in ("?", "f2", "M8[ns]", "M8[ns, UTC]", "m8[s]", "Int64", "Float32", "int64[pyarrow]", "category"):
+        found = received(pd.Series([0, 1], dtype=dtype))
+        found.iloc[0] = found.iloc[1]
+        assert found.tolist() == [found.iloc[1]] * 2
 
 
 class Frame(pd.DataFrame):
@@ -191,27 +180,19 @@ class Frame(pd.DataFrame):
     ("value", "reason"),
     [
         (pd.DataFrame({"x": series([1, "a"])}), r"column 'x': it holds objects \(int, str\) that Arrow does not keep"),
-        (pd.DataFrame({"x": series([True, 1])}), "column 'x': it holds objects"),
-        (
-            pd.DataFrame({"x": series([1, 1.5])}),
-            r"column 'x': it holds objects \(float, int\) that Arrow does not keep",
-        ),
         (pd.DataFrame({("a", 1): series([object()])}), r"column \('a', 1\): it holds objects"),
         (series([None, float("nan"), "a"]), r"missing values of several kinds \(None, nan\): use one"),
         (pd.DataFrame({"a": ["x"], "b": [1.5]}).iloc[0], r"it holds objects \(float64, str\) that Arrow does not keep"),
         (series([np.ones(2)] * 2), r"it holds objects \(ndarray\) that Arrow does not keep as they are"),
         (series([pd.Timestamp("2020")]), r"it holds objects \(Timestamp\)"),
-        (series([Decimal("1.1"), Decimal("1.10")]), r"it holds objects \(Decimal\)"),
         (series([{"a": 1}, {"b": 1}]), r"it holds objects \(dict\)"),
-        (series([2**70]), r"it holds objects \(int\) that Arrow does not keep as they are: Python int too large"),
         (series(["\ud800"]), "it holds objects .* that Arrow does not keep as they are: .*surrogates"),
         (series([1, 0], "Sparse[int]"), "its dtype Sparse.* has no form on the wire: convert it"),
         (pd.DataFrame({"a": [1]}, index=[object()]), "the index: it holds objects"),
         (pd.Series([1], name=frozenset()), "the name frozenset.* has no form on the wire: use a string"),
-        (pd.DataFrame({frozenset(): [1]}), "the name frozenset.* has no form on the wire"),
         (pd.date_range("2020", periods=2, freq=pd.DateOffset(months=1, days=1)), "the frequency .* has no form on"),
         (Frame({"a": [1]}), "a .*Frame has no form on the wire: send a DataFrame, or register the type"),
-        (pd.DataFrame(index=pd.RangeIndex(10**9)), "1000000000 rows without a column have no form on the wire"),
+        (pd.DataFrame(index=pd.RangeIndex(10**7)), "10000000 rows without a column have no form on the wire"),
         (pd.array([1]), "IntegerArray has no form on the wire: send its array"),
     ],
 )
@@ -228,50 +209,53 @@ def test_attrs_that_are_no_json_are_refused() -> None:
             codec.dumps(frame)
 
 
+PLAIN, TABLE, OTHER = pd.DataFrame({"a": [1, 2]}), pa.table({"a": [1, 2]}), pl.DataFrame({"a": [1, 2]})
+
+
 def test_hints_take_what_they_say() -> None:
-    frame = pd.DataFrame({"a": [1, 2]})
-    table, other = pa.table({"a": [1, 2]}), pl.DataFrame({"a": [1, 2]})
-    hint = codec.rich_hint(pd.DataFrame)
-    tables = (table, sent(table), sent(table)["data"], sent(table.to_batches()[0]), other, sent(other))
-    for value in (frame, sent(frame), *tables):
-        assert_same(hint.decode(value), frame)
-    assert hint.accept(frame) is frame
-    assert_same(hint.accept(table), frame)  # so that it goes out as the hint says
-    for cls, value, reason in (
-        (pd.DataFrame, sent(frame["a"]), "Expected `pandas.DataFrame`, got `object tagged 'pandas'`"),
-        (pd.Series, sent(frame), "Expected `pandas.Series`, got `object tagged 'pandas'`"),
-        (pd.Series, sent(table)["data"], "Expected `pandas.Series`, got `str`"),
-        (pd.DataFrame, sent(other["a"]), "Expected `pandas.DataFrame`, got `object tagged 'polars'`"),
-        (pd.DataFrame, [1], "Expected `pandas.DataFrame`, got `array`"),
+    tables = (TABLE, sent(TABLE), sent(TABLE)["data"], sent(TABLE.to_batches()[0]), OTHER, sent(OTHER))
+    for value in (PLAIN, sent(PLAIN), *tables):
+        assert_same(taken(pd.DataFrame, value), PLAIN)
+    assert returned(pd.DataFrame, PLAIN) is PLAIN
+    assert_same(returned(pd.DataFrame, TABLE), PLAIN)  # so that it goes out as the hint says
+    assert_same(taken(pd.DatetimeIndex, sent(DAYS)), DAYS)
+
+
+@pytest.mark.parametrize(
+    ("cls", "value", "reason"),
+    [
+        (pd.DataFrame, sent(PLAIN["a"]), "expected pandas.DataFrame, got an object tagged 'pandas'"),
+        (pd.Series, sent(PLAIN), "expected pandas.Series, got an object tagged 'pandas'"),
+        (pd.Series, sent(TABLE)["data"], "expected pandas.Series, got a string"),
+        (pd.DataFrame, sent(OTHER["a"]), "expected pandas.DataFrame, got an object tagged 'polars'"),
         (pd.DataFrame, "cities.csv", "not base64"),
-        (pd.DatetimeIndex, sent(frame.index), "Expected `pandas.DatetimeIndex`, got `RangeIndex`"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            codec.rich_hint(cls).decode(value)
-    assert_same(codec.rich_hint(pd.DatetimeIndex).decode(sent(DAYS)), DAYS)
-    for cls in (pd.DataFrame, pd.Series, pd.Index, pd.MultiIndex):
-        assert codec.rich_hint(cls).schema()
-        with pytest.raises(ValueError, match="got `array`"):
-            codec.rich_hint(cls).accept([table])
+        (pd.DatetimeIndex, sent(PLAIN.index), "expected pandas.DatetimeIndex, got"),
+        *((cls, [1], "got a list") for cls in (pd.DataFrame, pd.Series, pd.Index, pd.MultiIndex)),
+    ],
+)
+def test_hints_refuse_the_rest(cls: Any, value: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        taken(cls, value)
+    with pytest.raises(ValueError, match="expected pandas"):
+        returned(cls, [value])
 
 
 def test_tables_of_arrow_as_frames() -> None:
-    hint = codec.rich_hint(pd.DataFrame)
     words = pa.array(["x", None, "of more than twelve bytes"])
     table = pa.table(
         {"view": words.cast(pa.string_view()), "category": words.dictionary_encode(), "t": [[1], None, []]}
     )
     # What pandas wrote beside a table is not read: it names dtypes that pandas would look up.
-    found = hint.decode(sent(table.replace_schema_metadata({"pandas": '{"columns": 5}'})))
+    found = taken(pd.DataFrame, sent(table.replace_schema_metadata({"pandas": '{"columns": 5}'})))
     assert found["view"].tolist()[2] == "of more than twelve bytes"
     assert found["category"].dtype == "category"
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([1_000_000], pa.int32()), pa.array(["x" * 10_000]))
     inside = pa.array([[words[2].as_py()]], pa.list_(pa.dictionary(pa.int8(), pa.string())))
     for column in (runs, inside, pa.array([[1]], pa.list_view(pa.int8()))):
         with pytest.raises(ValueError, match=r"column 'c' of .* does not go into a pandas frame"):
-            hint.decode(sent(pa.table({"c": column})))
+            taken(pd.DataFrame, sent(pa.table({"c": column})))
     with pytest.raises(ValueError, match="no pandas frame can be made of the table"):
-        hint.decode(sent(pa.table({"c": pa.array([2**31 - 1], pa.date32())})))
+        taken(pd.DataFrame, sent(pa.table({"c": pa.array([2**31 - 1], pa.date32())})))
 
 
 FRAME = pd.DataFrame({"a": [1, 2], "c": pd.Categorical(["x", "y"]), "o": series(["a", None])}, DAYS[:2])
@@ -292,41 +276,30 @@ def with_member(place: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        *(("kind", kind) for kind in ("series", "index", "frames", None, [], 5)),
-        *(("dtypes", value) for value in ([], ["<i8"], None, {}, ["<i8"] * 4, 5)),
-        *(("dtypes.0", value) for value in ("<i4", "<f8", "|O", ">i8", "Int32", "bfloat16", "x", "", 5, None, [], {})),
-        *(("dtypes.0", value) for value in ("<M8[ns]", "<m8[D]", "<M8[7s]", "<c8", "boolean", "string", "category")),
-        *(
-            ("dtypes.0", {"dtype": value})
-            for value in ("category", "period", "interval", "string", "object", "x", 5, [])
-        ),
+        *(("kind", kind) for kind in ("series", "frames", None, [])),
+        *(("dtypes", value) for value in ([], ["<i8"], None, {}, ["<i8"] * 4)),
+        *(("dtypes.0", value) for value in ("<i4", "<f8", "|O", ">i8", "Int32", "bfloat16", "", 5, None, [], {})),
+        *(("dtypes.0", value) for value in ("<M8[ns]", "<M8[7s]", "<c8", "boolean", "string", "category")),
+        *(("dtypes.0", {"dtype": value}) for value in ("category", "period", "interval", "string", "object", "x", [])),
         ("dtypes.0", {"dtype": "<M8[ns]", "zone": "Europe/Oslo"}),
-        ("dtypes.0", {"dtype": "period", "freq": "x" * 1000}),
-        ("dtypes.0", {"dtype": "period", "freq": "nothing"}),
+        *(("dtypes.0", {"dtype": "period", "freq": freq}) for freq in ("x" * 1000, "nothing")),
         ("dtypes.0", {"dtype": "object", "missing": "None", "more": 1}),
         ("dtypes.0", {"dtype": "object", "missing": ["nan"]}),
-        *(("dtypes.1.categories", value) for value in ("<i8", None, {"dtype": "object", "missing": "x"}, 5)),
+        *(("dtypes.1.categories", value) for value in ("<i8", None, {"dtype": "object", "missing": "x"})),
         ("dtypes.1.ordered", 1),
         ("dtypes.2", {"dtype": "interval", "closed": "right", "bounds": "<i8"}),
         ("dtypes.2", {"dtype": "string", "storage": "python", "missing": "None"}),
-        *(
-            ("index", value)
-            for value in (None, [], {}, {"range": [0, 2, 1]}, {"dtype": "<i8"}, {"levels": [], "names": []})
-        ),
+        *(("index", value) for value in (None, [], {}, {"range": [0, 2, 1]}, {"levels": [], "names": []})),
         *(("index", {"range": value, "name": None}) for value in ([0, 3, 1], [0, 2, 0], [0, 2], None, [0.0, 2, 1])),
         *(("index", {"range": value, "name": None}) for value in ([0, 2**63, 1], [0, True, 1], [2, 0, 1])),
-        ("index", {"levels": ["<i8"], "names": [None]}),
-        ("index", {"levels": ["<i8"], "names": []}),
-        *(
-            ("index.freq", value)
-            for value in ("h", "x", "", None, 5, "D" * 1000, "9" * 100 + "D", "<DateOffset: days=1>")
-        ),
+        *(("index", {"levels": ["<i8"], "names": names}) for names in ([None], [])),
+        *(("index.freq", value) for value in ("h", "x", "", None, 5, "D" * 1000, "9" * 100 + "D")),
         *(("index.name", value) for value in ({}, {"index": {}, "data": ""}, {"$type": "bytes", "data": ""})),
         ("index.name", {"index": {"range": [0, 5, 1], "name": None}, "data": "AAAA"}),
-        *(("columns", value) for value in (None, [], ["a", "c", "o"], {"range": [0, 2, 1], "name": None}, {}, GOOD)),
+        *(("columns", value) for value in (None, [], ["a", "c", "o"], {"range": [0, 2, 1], "name": None}, GOOD)),
         *(("columns.labels", value) for value in (["a"], None, ["a", "b", {}], ["a", "b", "c", "d"], ["a", "b", 1])),
-        *(("columns.dtype", value) for value in ("<i8", "category", None, {"dtype": "category"})),
-        *(("attrs", value) for value in ([], None, 5)),
+        *(("columns.dtype", value) for value in ("<i8", "category", {"dtype": "category"})),
+        *(("attrs", value) for value in ([], None)),
         ("data", ""),
         ("data", sent(pa.table({"a": [1]}))["data"]),
         ("data", sent(pa.table([[1]] * 5, names=list("abcde")))["data"]),
@@ -384,10 +357,3 @@ def test_rows_without_columns_are_bounded() -> None:
     assert len(codec.decode(line)) == 5  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="pandas: a range of 1000000 values is expected, this has others"):
         codec.decode(line | {"index": {"range": [0, 10**12, 1], "name": None}})
-
-
-@pytest.mark.parametrize("missing", ["pandas", "pyarrow"])
-def test_a_receiver_without_the_library_says_what_is_missing(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ValueError, match=f"needs the package {missing}, which is not installed here: pip install"):
-        codec.decode(GOOD)
