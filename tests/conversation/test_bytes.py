@@ -250,8 +250,8 @@ async def test_two_values_in_one_line_are_two_messages(network: Network) -> None
                 raw.write(message + end)
                 found = [each if isinstance(each, dict) else each[0] for each in await raw.receive_many(2)]
                 assert list(map(answer, found)) == [(1, 1), (2, 2)]
-        raw.write(b"[]{}" * 5000)
-        assert {answer(each) for each in await raw.receive_many(10_000)} == {(None, -32600)}
+        raw.write(b"[]{}" * 500)
+        assert {answer(each) for each in await raw.receive_many(1000)} == {(None, -32600)}
 
 
 DEEP = request("note", {"deep": [1, [2], "}{"]}, [])
@@ -303,18 +303,6 @@ async def test_what_is_broken_does_not_hide_what_is_behind_it(
         raw.send(*sent)
         assert [answer(each) for each in await raw.receive_many(len(answers))] == answers
         await raw.silence()
-
-
-@pytest.mark.undelimited
-async def test_what_waits_while_a_handler_runs_is_skipped_as_well(network: Network) -> None:
-    server = UsualServer(limits=Limits(max_calls=1))
-    async with network.raw(server) as raw:
-        raw.send(request("wait", "w", id="w"), PRETTY, request("rpc.ping", id="p"))
-        raw.send(*PRETTY.split(b"\n"), request("rpc.ping", id="q"))
-        await asyncio.sleep(0)
-        server.release()
-        replies = await raw.receive_many(5)
-        assert sorted(str(each["id"]) for each in replies) == ["None", "None", "p", "q", "w"]
 
 
 def odd_words(asked: Any, token: str) -> list[dict[str, Any]]:

@@ -17,8 +17,6 @@ from rpcstream.testing import FakeTimeLoop
 from ..kit import Network, RawPeer, StoppableServer, UsualServer, notification, request, until
 from ..kit.matrix import cut_connections
 
-pytestmark = pytest.mark.every_transport
-
 KILO = "x" * 1000
 STREAM = {"$type": "stream", "id": "s"}
 
@@ -124,25 +122,6 @@ async def test_a_flood_while_all_wait_for_the_peer(network: Network) -> None:
         assert len(results) + len(refused) == 500
         assert [each for n, each in enumerate(outcomes) if each == n] == results
         assert answered == len([n for n in results if n % 2])
-
-
-@pytest.mark.lasting
-@pytest.mark.own_socket
-async def test_a_client_has_a_cap_as_well(network: Network) -> None:
-    server = UsualServer()
-    async with network.client(server, limits=Limits(max_calls=3)) as client:
-        running: list[int] = []
-
-        @client
-        async def work(n: int) -> int:
-            running.append(n)
-            for _ in range(3):
-                await asyncio.sleep(0)
-            running.remove(n)
-            return len(running)
-
-        await client.hello()
-        assert max(await asyncio.gather(*(server.peers[0].work(n) for n in range(20)))) == 2
 
 
 async def crowded(network: Network, raw: RawPeer, *waiting: dict[str, Any]) -> list[dict[str, Any]]:
@@ -261,40 +240,6 @@ async def test_words_of_which_too_many_come_are_dropped(network: Network, count:
             if not is_kept:
                 raw.send(credit)
                 assert await answers(raw, 1) == {"count": None}
-
-
-@pytest.mark.once
-async def test_long_requests_in_line_share_memory_until_they_are_taken_or_their_caller_is_gone(
-    network: Network,
-) -> None:
-    """They may fill it for one connection; those of another one are refused then."""
-    server = limited(max_calls=4, max_held_total=400_000)
-    value = "x" * 150_000
-
-    async def all_at_work(raw: RawPeer) -> list[Any]:
-        raw.send(*[request("confirm", n, id=n) for n in range(4)])
-        return await raw.receive_many(4)
-
-    async with network.serve(server) as endpoint:
-        one, other, third = [await endpoint.raw() for _ in range(3)]
-        asked = await all_at_work(one)
-        one.send(request("wait", id="wait"), request("echo", value, id=5), request("echo", value, id=6))
-        await network.queued(3)
-        one.send(request("echo", 1, id=7))  # with another read
-        await network.full()
-        asked_of_other = await all_at_work(other)
-        assert await other.code("echo", value, id="refused") == -32002
-        one.answer(asked[0])
-        assert (await one.reply())["id"] == 0
-        await until(lambda: server.begun)  # the long ones are still in line
-        assert await other.code("echo", value, id="refused") == -32002
-        await network.lose(one)
-        for raw, waiting in ((other, asked_of_other), (third, await all_at_work(third))):
-            raw.call("echo", value, id="kept")
-            await network.queued()
-            for each in waiting:
-                raw.answer(each)
-            assert await answers(raw, 5) == {**dict.fromkeys(range(4)), "kept": value}
 
 
 @pytest.mark.one_read

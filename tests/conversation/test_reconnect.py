@@ -14,8 +14,7 @@ import pytest
 from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, NotAuthenticated, Server
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import PATIENCE, LogLines, Network, RawPeer, UsualServer, until
-from ..kit.matrix import cut_connections
+from ..kit import PATIENCE, LogLines, Network, RawPeer, until
 from ..kit.memory import join
 
 #: For real transports, where a pause takes real time.
@@ -300,38 +299,6 @@ async def test_calls_wait_no_longer_than_their_time_out(door: Door, fake_time: F
     assert door.attempts == [0, 1, 3, 7, 15], "calls do not make it try more often"
 
 
-@pytest.mark.one_peer
-@pytest.mark.lasting
-async def test_what_was_pending_fails_at_once(network: Network, states: States) -> None:
-    server = UsualServer()
-    async with network.client(server, reconnect=Backoff(first=1000, longest=1000), on_state=states) as client:
-
-        async def values() -> AsyncIterator[int]:
-            taken.append(1)
-            yield 1
-            await asyncio.Event().wait()
-
-        async def read() -> None:
-            async for _ in client.stream.count(1000):
-                taken.append(2)
-                await asyncio.Event().wait()
-
-        async def batch() -> None:
-            async with client.batch() as batch:
-                batch.wait("batch")
-
-        taken: list[int] = []
-        calls = [asyncio.ensure_future(each) for each in (client.wait("it"), batch(), client.total(values()))]
-        reading = asyncio.ensure_future(read())
-        await until(lambda: len(server.begun) == 2 and len(taken) == 2)
-        cut_connections()
-        for call in calls:
-            with pytest.raises(ConnectionLost):
-                await call
-        reading.cancel()
-        assert states.seen == ["connecting", "connected", "waiting"]
-
-
 # -- greetings and offers ---------------------------------------------------------------------------------------------
 
 
@@ -565,80 +532,6 @@ async def test_without_reconnect_the_next_call_connects(door: Door, states: Stat
 
 
 # -- repeated calls (all rules: tests/client/test_wait_for.py) --------------------------------------------------------
-
-
-class Cutting:
-    """A server that cuts the connection at each of its first calls.
-
-    Attributes:
-        asked: the methods that were asked for.
-        cuts: how many calls it still cuts.
-    """
-
-    def __init__(self, cuts: int) -> None:
-        self.server = Server()
-        self.asked: list[str] = []
-        self.cuts = cuts
-
-        @self.server(idempotent=True)
-        async def price() -> float:
-            return await self._answer("price", 2.5)
-
-        @self.server
-        async def buy() -> str:
-            return await self._answer("buy", "bought")
-
-        @self.server(idempotent=True)
-        async def items() -> AsyncIterator[int]:
-            yield await self._answer("items", 1)
-
-        @self.server(idempotent=True)
-        async def total(values: AsyncIterator[int]) -> int:
-            return await self._answer("total", sum([value async for value in values]))
-
-    async def _answer(self, method: str, answer: Any) -> Any:
-        self.asked.append(method)
-        if self.cuts:
-            self.cuts -= 1
-            cut_connections()
-            await asyncio.Event().wait()
-        return answer
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("again", [{}, {"reconnect": QUICK}], ids=["", "reconnect"])
-async def test_idempotent_methods_are_repeated_and_others_are_not(network: Network, again: dict[str, Any]) -> None:
-    cutting, discoveries = Cutting(cuts=2), []
-
-    def trace(direction: str, message: bytes) -> None:
-        if direction == "send" and b'"rpc.discover"' in message:
-            discoveries.append(message)
-
-    async with network.serve(cutting.server) as endpoint:
-        client = endpoint.client(retries=2, trace=trace, **again)
-        assert await asyncio.gather(*(client.price(timeout=None) for _ in range(20))) == [2.5] * 20
-        assert len(discoveries) == 1, "asked once"
-        cutting.asked.clear()
-        cutting.cuts = 1
-        with pytest.raises(ConnectionLost, match=r"not declared idempotent.*'buy'"):
-            await client.buy()
-        assert cutting.asked == ["buy"]
-        cutting.cuts = 1
-        assert await endpoint.client(retries=2, retry="all", **again).buy() == "bought"
-        assert cutting.asked == ["buy"] * 3
-
-        async def values() -> AsyncIterator[int]:
-            yield 1
-
-        for retry in ("all", "idempotent"):  # streams are never repeated
-            cutting.asked.clear()
-            cutting.cuts = 2
-            other = endpoint.client(retries=5, retry=retry, **again)
-            with pytest.raises(ConnectionLost):
-                await anext(other.stream.items())
-            with pytest.raises(ConnectionLost):
-                await other.total(values())
-            assert cutting.asked == ["items", "total"]
 
 
 # -- pools and tokens -------------------------------------------------------------------------------------------------
