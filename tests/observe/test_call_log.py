@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -14,104 +13,11 @@ import pytest
 from rpcstream.testing import memory_client
 
 from ..kit import UsualServer, logged, raw_peers, request
+from ..kit.messages import as_bytes
 from .reading import value
 
 ACCESS = "rpcstream.access"
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-
-
-async def lines_of(format: str, *messages: Any, identity: Any = None) -> list[str]:
-    """What the access log says of these calls, all of somebody with this identity."""
-    options = {} if identity is None else {"authenticate": lambda credentials: identity}
-    with logged(ACCESS, alone=True) as log:
-        async with raw_peers(UsualServer(access_log=format, **options)) as connect:
-            peer = await connect()
-            if identity is not None:
-                await peer.result("rpc.authenticate", "any")
-                log.lines.clear()
-            for message in messages:
-                await peer.ask(message)
-    assert len(log.lines) == len(messages)
-    assert all(line.isprintable() for line in log.lines)
-    return log.lines
-
-
-async def json_line(message: Any, identity: Any = None) -> dict[str, Any]:
-    (line,) = await lines_of("json", message, identity=identity)
-    found: dict[str, Any] = orjson.loads(line)
-    return found
-
-
-async def test_what_a_line_says() -> None:
-    message = request("add", 1, 2, id=7)
-    sizes = len(orjson.dumps(message)), len('{"jsonrpc":"2.0","id":7,"result":3}')
-    (text,) = await lines_of("text", message, identity="alice")
-    pattern = rf"{TIME} 127\.0\.0\.1:\d+ tcp alice add id=7 code=0 ms=\d+\.\d{{3}} in={sizes[0]} out={sizes[1]}"
-    assert re.fullmatch(pattern, text)
-    line = await json_line(message)
-    assert re.fullmatch(TIME, line.pop("time"))
-    assert re.fullmatch(r"127\.0\.0\.1:\d+", line.pop("address"))
-    assert 0 < line.pop("ms") < 20_000
-    assert line == {
-        **{"transport": "tcp", "identity": None, "method": "add", "id": 7, "code": 0},
-        **{"request_bytes": sizes[0], "reply_bytes": sizes[1]},
-    }
-
-
-async def test_what_there_is_not_is_a_dash() -> None:
-    with logged(ACCESS, alone=True) as log:
-        async with memory_client(UsualServer(access_log="text")) as client:
-            await client.notify.note(1)
-            await client.add(1, 2)
-    assert re.fullmatch(rf"{TIME} unix://memory memory - note id=- code=0 ms=\S+ in=\d+ out=-", log.lines[0])
-
-
-HOSTILE = [
-    *("a b", "a\nb code=0", "\x1b[2J", '"quoted"', "back\\slash", "\u202edesrever", "line\u2028end"),
-    *("-", "", "id=1", "\x00"),
-]
-
-
-async def test_hostile_names_and_ids_are_one_quoted_word_of_a_line_and_values_of_json() -> None:
-    messages = [request(name, id=name) for name in HOSTILE]
-    for name, line in zip(HOSTILE, await lines_of("text", *messages, identity="alice"), strict=True):
-        method, _, rest = line.partition("alice ")[2].partition(" id=")
-        assert (orjson.loads(method), orjson.loads(rest.rpartition(" code=")[0])) == (name, name)
-    for name, text in zip(HOSTILE, await lines_of("json", *messages), strict=True):
-        line = orjson.loads(text)
-        assert (line["method"], line["id"]) == (name, name)
-
-
-@pytest.mark.parametrize(
-    ("call_id", "shown"),
-    [
-        (str(2**62), 2**62),
-        (str(2**70), str(2**70)),
-        ("1" * 300, "1" * 200 + "…"),
-        ("1.50", "1.50"),
-        ("-1", -1),
-        ("null", None),
-        ('["a"]', '["a"]'),
-    ],
-)
-async def test_ids_of_any_kind(call_id: str, shown: Any) -> None:
-    line = await json_line(f'{{"jsonrpc":"2.0","id":{call_id},"method":"add","params":[1,2]}}')
-    assert line["id"] == shown
-
-
-@pytest.mark.parametrize("method", [None, 5, ["x"], {"a": 1}])
-async def test_a_method_that_is_no_text_is_left_out(method: Any) -> None:
-    message = {**request("", id=7), "method": method}
-    assert (await json_line(message))["method"] is None
-    (line,) = await lines_of("text", message, identity="alice")
-    assert " alice - id=" in line
-
-
-async def test_long_values_are_cut() -> None:
-    line = await json_line(request("m" * 100_000, id="i" * 100_000), identity="n" * 100_000)
-    assert [len(line[name]) for name in ("method", "id", "identity")] == [201, 201, 201]
-    (text,) = await lines_of("text", request("\x1b" * 100_000, id="\x1b" * 100_000))
-    assert len(text) < 3000
 
 
 @dataclass
@@ -120,26 +26,78 @@ class User:
     token: str = "correct-horse"
 
 
-class Secret:
-    def __repr__(self) -> str:
-        return "Secret(token='correct-horse')"
-
-    __str__ = __repr__
+def with_id(text: str) -> str:
+    return f'{{"jsonrpc":"2.0","id":{text},"method":"add","params":[1,2]}}'
 
 
-@pytest.mark.parametrize(
-    ("identity", "name"),
-    [
-        (User("bob"), "bob"),
-        (Secret(), "Secret"),
-        ({"token": "correct-horse"}, "dict"),
-        ("a\ud800b", "a?b"),
-    ],
-)
-async def test_of_an_identity_its_name_is_written_and_nothing_else(identity: object, name: str) -> None:
-    assert (await json_line(request("add", 1, 2), identity))["identity"] == name
-    (text,) = await lines_of("text", request("add", 1, 2), identity=identity)
-    assert "correct-horse" not in text
+def with_method(method: Any) -> dict[str, Any]:
+    return {**request("", id=7), "method": method}
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
+#: Names, and text that stands in a line without quotes but would be misread so.
+HOSTILE = [
+    *("a b", "a\nb code=0", "\x1b[2J", '"quoted"', "back\\slash", "\u202edesrever", "line\u2028end"),
+    *("-", "", "id=1", "\x00", "\x1b" * 201),
+]
+
+#: A call, who makes it, what a line of JSON says of it besides the usual, and a part of the line of text.
+LINES: list[tuple[Any, Any, dict[str, Any], str]] = [
+    (request("math.sum"), "alice", {"method": "math.sum", "code": -32601}, " tcp alice math.sum id=1 code=-32601 ms="),
+    (with_id(str(2**62)), "alice", {"id": 2**62}, f"id={2**62} code=0"),
+    (with_id(str(2**70)), "alice", {"id": str(2**70)}, f"id={2**70} code=0"),
+    (with_id("1" * 300), "alice", {"id": shortened("1" * 300)}, "1… code"),
+    (with_id("1.50"), "alice", {"id": "1.50"}, "id=1.50 "),
+    (with_id("-1"), "alice", {"id": -1}, "id=-1 "),
+    (with_id("null"), "alice", {"id": None}, "id=- "),
+    (with_id('["a"]'), "alice", {"id": '["a"]'}, 'id=["a"] '),
+    *[(with_method(each), "alice", {"method": None}, " alice - id=") for each in (None, 5, ["x"], {"a": 1})],
+    (request("m" * 5000), "alice", {"method": shortened("m" * 5000)}, "m…"),
+    (request("add", id="i" * 5000), "alice", {"id": shortened("i" * 5000)}, "i…"),
+    (request("add"), "n" * 5000, {"identity": shortened("n" * 5000)}, "n…"),
+    (request("add"), User("bob"), {"identity": "bob"}, " bob add "),
+    (request("add"), object(), {"identity": "object"}, " object add "),
+    (request("add"), {"token": "correct-horse"}, {"identity": "dict"}, " dict add "),
+    (request("add"), "a\ud800b", {"identity": "a?b"}, ' "a?b" add '),
+    *[(request(each, id=each), "alice", dict.fromkeys(("method", "id"), shortened(each)), "") for each in HOSTILE],
+]
+
+
+@pytest.mark.parametrize(("message", "identity", "fields", "part"), LINES)
+async def test_what_a_line_says(message: Any, identity: Any, fields: dict[str, Any], part: str) -> None:
+    with logged(ACCESS, alone=True) as log:
+        for format in ("text", "json"):
+            server = UsualServer(access_log=format, authenticate=lambda credentials: identity)
+            async with raw_peers(server) as connect:
+                peer = await connect()
+                await peer.result("rpc.authenticate", "any")
+                await peer.ask(message)
+    _, text, _, line = log.lines
+    assert text.isprintable()
+    assert len(text) < 3000
+    assert "correct-horse" not in text + line
+    assert part in text
+    found = orjson.loads(line)
+    assert {name: found[name] for name in fields} == fields
+    if not part:  # it is one quoted word of the line
+        method, _, rest = text.partition("alice ")[2].partition(" id=")
+        assert [orjson.loads(each) for each in (method, rest.rpartition(" code=")[0])] == [fields["method"]] * 2
+    assert re.fullmatch(TIME, found.pop("time"))
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", found.pop("address"))
+    assert [found.pop(name) for name in ("transport", "request_bytes")] == ["tcp", len(as_bytes(message))]
+    assert found.pop("ms") > 0
+    assert found.keys() == {"identity", "method", "id", "code", "reply_bytes"}
+
+
+async def test_what_there_is_not_is_a_dash() -> None:
+    with logged(ACCESS, alone=True) as log:
+        async with memory_client(UsualServer(access_log="text")) as client:
+            await client.notify.note(1)
+            await client.add(1, 2)
+    assert re.fullmatch(rf"{TIME} unix://memory memory - note id=- code=0 ms=\S+ in=\d+ out=-", log.lines[0])
 
 
 async def test_lines_beyond_those_of_a_second_are_counted_and_the_count_is_written() -> None:
@@ -165,14 +123,6 @@ async def test_lines_beyond_those_of_a_second_are_counted_and_the_count_is_writt
     of_text, _, of_json, _ = log.lines
     assert re.fullmatch(rf"{TIME} - dropped={dropped(text)}", of_text)
     assert orjson.loads(of_json)["dropped"] == dropped(json)
-
-
-async def test_a_logger_with_a_higher_level_writes_nothing() -> None:
-    with logged(ACCESS, alone=True) as log:
-        async with memory_client(UsualServer(access_log="text")) as client:
-            logging.getLogger(ACCESS).setLevel(logging.WARNING)
-            await client.add(1, 2)
-    assert not log.lines
 
 
 async def test_slow_calls_of_a_method_are_limited_in_number() -> None:
