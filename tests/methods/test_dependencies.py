@@ -218,13 +218,13 @@ def test_the_reply_is_on_its_way_when_clean_up_begins(prefix: str) -> None:
     for function in (at_once, work, fail):
         server.add(function)
     with serve_in_thread(server) as address, Client(prefix + address) as client:
-        for name in may_end:
+        for name, end in may_end.items():
             if name == "fail":
                 with pytest.raises(RpcError, match="no"):
                     client.fail()
             else:
                 assert client.call(name) == 1
-            may_end[name].set()
+            end.set()
     assert notes == [True, True, True]
 
 
