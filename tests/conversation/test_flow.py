@@ -32,7 +32,7 @@ def limited(**limits: Any) -> UsualServer:
     @server
     async def kilos() -> AsyncIterator[str]:
         while True:
-            yield KILO * 10
+            yield KILO * 60
 
     @server
     async def echo_async(value: Any) -> Any:
@@ -101,6 +101,7 @@ async def test_words_of_the_conversation_get_through_at_the_cap(network: Network
         assert await raw.result() == "watched"
 
 
+@pytest.mark.once
 @pytest.mark.lasting
 async def test_a_flood_while_all_wait_for_the_peer(network: Network) -> None:
     """Both ends talk as fast as they can: everything is answered, with a result or as busy."""
@@ -115,11 +116,11 @@ async def test_a_flood_while_all_wait_for_the_peer(network: Network) -> None:
             await asyncio.sleep(0)
             return name
 
-        calls = [client.confirm(n) if n % 2 else client.echo(n) for n in range(500)]
+        calls = [client.confirm(n) if n % 2 else client.echo(n) for n in range(200)]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         results = [each for each in outcomes if not isinstance(each, BaseException)]
         refused = [each for each in outcomes if getattr(each, "code", None) == -32002]
-        assert len(results) + len(refused) == 500
+        assert len(results) + len(refused) == 200
         assert [each for n, each in enumerate(outcomes) if each == n] == results
         assert answered == len([n for n in results if n % 2])
 
@@ -242,6 +243,27 @@ async def test_words_of_which_too_many_come_are_dropped(network: Network, count:
                 assert await answers(raw, 1) == {"count": None}
 
 
+@pytest.mark.once
+async def test_the_memory_of_long_requests_in_line_is_free_when_their_caller_is_gone(network: Network) -> None:
+    """They may fill it for one connection; those of another one are refused then (tests/server)."""
+    value = "x" * 150_000
+    async with network.serve(limited(max_calls=2, max_held_total=400_000)) as endpoint:
+        one, other = await endpoint.raw(), await endpoint.raw()
+        for raw in (one, other):
+            raw.send(request("confirm", id="ask", params=[1]), request("confirm", id="too", params=[2]))
+        asked = (await one.receive_many(2), await other.receive_many(2))[1]
+        one.send(request("echo", value, id=5), request("echo", value, id=6))
+        await network.full()
+        assert await other.code("echo", value, id="refused") == -32002
+        await network.lose(one)
+        other.call("echo", value, id="kept")
+        await network.queued()
+        for each in asked:
+            other.answer(each)
+        assert await answers(other, 3) == {"ask": None, "too": None, "kept": value}
+
+
+@pytest.mark.once
 @pytest.mark.one_read
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("way", ["batch", "batch of nothing else", "escaped"])
@@ -303,12 +325,12 @@ async def test_a_busy_connection_does_not_keep_the_others_waiting(network: Netwo
     server.add(done.append, name="plain")
     async with network.serve(server) as endpoint:
         greedy, other = await endpoint.raw(), await endpoint.raw()
-        greedy.send(*[request(kind, n, id=n) for n in range(1000)])
+        greedy.send(*[request(kind, n, id=n) for n in range(300)])
         for _ in range(5):
             assert await other.result("rpc.ping") == "pong"
-        assert len(done) < 1000
-        await greedy.receive_many(1000)
-        assert sorted(done) == list(range(1000))
+        assert len(done) < 300
+        await greedy.receive_many(300)
+        assert sorted(done) == list(range(300))
 
 
 @pytest.mark.once
@@ -329,8 +351,8 @@ async def test_streams_share_their_connection(network: Network) -> None:
     server.add(count)
     server.add(count, name="count_in_thread", offload="thread")
     async with network.raw(server) as raw:
-        raw.send(*[request("count", n, 1000, id=n, stream=2**30) for n in range(5)])
-        raw.send(request("count_in_thread", 9, 1000, id=9, stream=2**30), request("rpc.ping", id="ping"))
+        raw.send(*[request("count", n, 300, id=n, stream=2**30) for n in range(5)])
+        raw.send(request("count_in_thread", 9, 300, id=9, stream=2**30), request("rpc.ping", id="ping"))
         items = replies = 0
         while replies < 7:
             message = await raw.receive()
@@ -338,9 +360,9 @@ async def test_streams_share_their_connection(network: Network) -> None:
                 items += 1
             else:
                 replies += 1
-                assert message["id"] != "ping" or items < 5000
-        assert items == 6000
-        assert min(first_done[0][:5]) > 100, "none waited until another was done"
+                assert message["id"] != "ping" or items < 1500
+        assert items == 1800
+        assert min(first_done[0][:5]) > 30, "none waited until another was done"
 
 
 @pytest.mark.backpressure
@@ -375,6 +397,7 @@ async def test_words_count_though_who_says_them_does_not_read(network: Network) 
         assert await answers(raw, 4) == expected
 
 
+@pytest.mark.once
 @pytest.mark.backpressure
 @pytest.mark.own_socket
 async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, caplog: pytest.LogCaptureFixture) -> None:
@@ -388,7 +411,7 @@ async def test_who_neither_reads_nor_stops_asking_is_closed(network: Network, ca
         raw.call("kilos", id="kilos", stream=2**30)
         await network.stalled()
         while not server.stats()["closed_for_limits"]:
-            raw.send(*[request("note", n, id=n) for n in range(1000)])
+            raw.send(*[request("note", n, id=n) for n in range(400)])
             await asyncio.sleep(0)
         await other.silence()
         assert "the peer left over 140000 bytes of replies unread (write_buffer)" in caplog.text
@@ -470,7 +493,7 @@ async def test_what_cannot_wait_is_bounded_by_closing(network: Network, caplog: 
 async def test_producers_stop_with_credit_left(network: Network, kind: str) -> None:
     """Credit says what the reader of the stream takes; that its connection takes nothing counts as well."""
     made: list[int] = []
-    many = 200
+    many = 120
 
     def values() -> Iterator[str]:
         for n in range(many):
@@ -486,7 +509,7 @@ async def test_producers_stop_with_credit_left(network: Network, kind: str) -> N
         count = -1
         while count != len(made):  # a thread may be at one still
             count = len(made)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.005)
         assert 0 < len(made) < many
         raw.transport.resume_reading()
         items = await raw.receive_many(many)
@@ -514,6 +537,7 @@ async def test_producers_stop_with_credit_left(network: Network, kind: str) -> N
             await raw.result()
 
 
+@pytest.mark.once
 @pytest.mark.backpressure
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(network: Network, is_lost: bool) -> None:
@@ -521,8 +545,8 @@ async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(netw
     async with network.raw(server) as raw:
         assert await raw.result("hello") is None
         raw.transport.pause_reading()
-        calls = [asyncio.ensure_future(server.peers[0].confirm(n, KILO * 50)) for n in range(400)]
-        for _ in range(300):
+        calls = [asyncio.ensure_future(server.peers[0].confirm(n, KILO * 50)) for n in range(150)]
+        for _ in range(200):
             await asyncio.sleep(0)
         assert network.unread < 1_000_000, "the others wait to be sent"
         if is_lost:
@@ -540,11 +564,10 @@ async def test_calls_to_a_peer_that_does_not_read_wait_before_they_are_sent(netw
 @pytest.mark.parametrize(
     ("size", "count", "limits"),
     [
-        (3_000_000, 3, {}),
-        (500_000, 10, {"write_buffer": 10_000, "max_calls": 100}),
-        (300_000, 15, {"write_buffer": 10_000, "max_calls": 2}),
+        (3_000_000, 2, {}),
+        (300_000, 10, {"write_buffer": 10_000, "max_calls": 2}),
     ],
-    ids=["more than fits between the two", "through small buffers", "at the cap"],
+    ids=["more than fits between the two", "through small buffers at the cap"],
 )
 async def test_long_messages_both_ways(network: Network, size: int, count: int, limits: dict[str, int]) -> None:
     """Neither stops reading until the other has read; what cannot be kept is turned away, and nothing is lost."""

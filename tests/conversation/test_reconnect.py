@@ -344,13 +344,7 @@ async def test_greetings_come_first_on_every_connection(network: Network, states
 @pytest.mark.fake_time
 @pytest.mark.parametrize(
     ("fault", "attempts"),
-    [
-        ("refused", [0, 1, 3]),
-        ("hangs", [0, 2, 5]),
-        ("nobody opens", [0, 2, 5]),
-        ("lost", [0, 1, 3]),
-        ("mistake", [0, 1, 3]),
-    ],
+    [("refused", [0, 1, 3]), ("hangs", [0, 2, 5]), ("lost", [0, 1, 3]), ("mistake", [0, 1, 3])],
 )
 async def test_a_greeting_that_fails_twice(
     door: Door, states: States, errors: LogLines, fault: str, attempts: list[int]
@@ -358,13 +352,8 @@ async def test_a_greeting_that_fails_twice(
     """A mistake in it is not hidden, and does not end the client, either."""
     server = ponging()
 
-    async def open_late(make: Callable[[], Any]) -> Any:
-        return await (door.ignore if len(door.attempts) < 3 else door.welcome)(make)
-
     async with door.serving(server):
         client = door.client(reconnect=DOUBLING, connect_timeout=1, on_state=states)
-        if fault == "nobody opens":
-            door.receive = open_late
 
         @client.on_connect
         async def hello(peer: Any) -> None:
@@ -529,9 +518,6 @@ async def test_without_reconnect_the_next_call_connects(door: Door, states: Stat
             await client.work()
     assert states.seen[:7] == [*["connecting", "connected", "idle"] * 2, "connecting"]
     assert states.seen[-2:] == ["idle", "closed"]
-
-
-# -- repeated calls (all rules: tests/client/test_wait_for.py) --------------------------------------------------------
 
 
 # -- pools and tokens -------------------------------------------------------------------------------------------------
