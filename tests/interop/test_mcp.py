@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import pytest
 
 from rpcstream.testing import serve_in_thread
@@ -63,12 +62,6 @@ def structured(result: Any) -> Any:
     return value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
 
 
-def picture() -> dict[str, str]:
-    file = io.BytesIO()
-    PIL.Image.new("RGB", (64, 64), "red").save(file, "png")
-    return {"type": "image", "data": base64.b64encode(file.getvalue()).decode(), "mimeType": "image/png"}
-
-
 Check = Callable[[Any], object]
 
 #: Examples, and methods of them: arguments, and what must hold for the result.
@@ -84,7 +77,6 @@ CALLS: dict[str, dict[str, tuple[dict[str, Any], Check]]] = {
         "spectrum": ({"signal": [0, 1, 0, -1], "rate": 4}, lambda r: kinds(r).count("resource") == 2),
         "statistics": ({"values": [1.0, 2.0, 3.0]}, lambda r: structured(r)["mean"] == 2),
     },
-    "on_nats.py": {"thumbnail": ({"picture": picture(), "side": 8}, lambda r: "image" in kinds(r))},
     "deploy/service.py": {"embed": ({"text": "a", "size": 4}, lambda r: array_in(r).shape == (4,))},
 }
 
