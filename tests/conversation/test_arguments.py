@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -23,7 +22,7 @@ from rpcstream import (
     Server,
 )
 
-from ..kit import PATIENCE, Network, RawPeer, UsualServer, notification, until
+from ..kit import Network, RawPeer, UsualServer, notification, until
 from ..kit.matrix import cut_connections
 
 
@@ -71,11 +70,6 @@ class Taking(UsualServer):
         @self
         async def doubled(values: AsyncIterable[int]) -> AsyncIterator[int]:
             async for value in values:
-                yield 2 * value
-
-        @self(offload="thread")
-        def doubled_in_thread(values: Iterator[int]) -> Iterator[int]:
-            for value in values:
                 yield 2 * value
 
         @self
@@ -155,11 +149,10 @@ async def test_whatever_iterates(network: Network, taking: Taking, kind: str) ->
 async def test_both_ways_at_once_and_step_by_step(network: Network, taking: Taking) -> None:
     """What goes out may depend on what came back: nothing waits for a window to be full."""
     async with network.client(taking) as client:
-        for method in ("doubled", "doubled_in_thread"):
-            source = Source(100)
-            got = [each async for each in client.stream(method, source.sync())]
-            assert (got, source.closed) == ([2 * n for n in range(100)], 1)
-            assert await client.call(method, iter(range(5))) == [0, 2, 4, 6, 8]
+        source = Source(100)
+        assert [each async for each in client.stream.doubled(source.sync())] == [2 * n for n in range(100)]
+        assert source.closed == 1
+        assert await client.doubled(iter(range(5))) == [0, 2, 4, 6, 8]
         answers: asyncio.Queue[int] = asyncio.Queue()
 
         async def questions() -> AsyncIterator[int]:
@@ -420,9 +413,8 @@ async def test_two_streams_have_two_names_and_credit_of_their_own(network: Netwo
         assert await raw.code() == -32600, "an item of t came before it was permitted"
 
 
-@pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_more_items_than_were_permitted(network: Network, taking: Taking, kind: str) -> None:
-    may_go_on, may_go_on_in_thread = asyncio.Event(), threading.Event()
+async def test_more_items_than_were_permitted(network: Network, taking: Taking) -> None:
+    may_go_on = asyncio.Event()
 
     @taking
     async def hesitate(values: AsyncIterator[int]) -> int:
@@ -430,19 +422,12 @@ async def test_more_items_than_were_permitted(network: Network, taking: Taking, 
         await may_go_on.wait()  # no more is permitted by then, however slowly the items come
         return found + sum([each async for each in values])
 
-    @taking(offload="thread")
-    def hesitate_in_thread(values: Iterator[int]) -> int:
-        found = next(values)
-        may_go_on_in_thread.wait(PATIENCE)
-        return found + sum(values)
-
     async with network.raw(taking) as raw:
-        raw.call("hesitate" if kind == "async" else "hesitate_in_thread", STREAM)
+        raw.call("hesitate", STREAM)
         await ready(raw)
         raw.send(*[item(n) for n in range(17)])
         await raw.silence()
         may_go_on.set()
-        may_go_on_in_thread.set()
         message = await raw.receive()
         while "method" in message:
             assert message == granted(8)

@@ -177,14 +177,6 @@ async def test_each_is_answered_so_and_nothing_else_is_disturbed(network: Networ
         assert [await raw.result(), await neighbour.result()] == ["here", "next door"]
 
 
-async def test_half_a_character(network: Network) -> None:
-    """In text frames of WebSockets it ends the connection (RFC 6455, 8.1): tests/transports."""
-    if type(network.transport).__name__ != "WebSocket":
-        async with network.raw(UsualServer()) as raw:
-            for form in FORMS:
-                assert answer(await raw.ask(form % {b"bad": b'"\xc3"', b"id": b"7"})) == (7, -32700)
-
-
 async def test_a_reply_that_is_not_json_fails_its_call_and_is_not_answered(network: Network, errors: LogLines) -> None:
     """An error with its id would be taken for the answer to a call of the other end."""
     errors.expect("method 'ask' failed", times=3)
@@ -195,18 +187,6 @@ async def test_a_reply_that_is_not_json_fails_its_call_and_is_not_answered(netwo
             raw.send(b'{"jsonrpc":"2.0","id":%d,%b}' % (asked["id"], broken))
             assert answer(await raw.receive()) == ("mine", -32603)
             await raw.silence()
-
-
-async def test_whose_error_it_is_is_told_at_the_limit_too(network: Network) -> None:
-    async with network.raw(UsualServer(limits=Limits(max_calls=1))) as raw:
-        raw.call("ask", "confirm", id="asking")
-        asked = await raw.receive()
-        raw.call("echo", 2, id="waits")
-        await network.full()
-        raw.send(b'{"jsonrpc":"2.0","method":"echo","params":[NaN],"id":"away"}')
-        assert answer(await raw.receive()) == ("away", -32700)
-        raw.answer(asked, "fine")
-        assert {each["id"] for each in await raw.receive_many(2)} == {"asking", "waits"}
 
 
 @pytest.mark.undelimited

@@ -271,16 +271,6 @@ async def test_answers_and_items_pass_requests_however_they_are_packed(
     network: Network, way: str, is_full: bool
 ) -> None:
     """What runs waits for them: it would wait for ever if they stayed behind requests that wait for it."""
-    await answers_pass(network, way, is_full)
-
-
-@pytest.mark.undelimited
-@pytest.mark.parametrize("is_full", [False, True])
-async def test_answers_and_items_without_a_delimiter_pass_requests(network: Network, is_full: bool) -> None:
-    await answers_pass(network, "no delimiter", is_full)
-
-
-async def answers_pass(network: Network, way: str, is_full: bool) -> None:
     async with network.raw(limited(max_calls=2)) as raw:
         raw.send(request("confirm", 0, id=0), request("total", STREAM, id="total"))
         first = await raw.receive_many(2)
@@ -292,9 +282,7 @@ async def answers_pass(network: Network, way: str, is_full: bool) -> None:
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": "fine"}
         words = [notification("$/item", stream="s", value=5), notification("$/end", stream="s")]
         last = request("echo", "last", id="last")
-        if way == "no delimiter":
-            raw.send(b"".join(map(orjson.dumps, [answer, last, *words])))
-        elif way == "batch":
+        if way == "batch":
             raw.send([answer, last, *words])
         elif way == "batch of nothing else":
             raw.send(words, [answer], last)
@@ -489,7 +477,7 @@ async def test_what_cannot_wait_is_bounded_by_closing(network: Network, caplog: 
 
 
 @pytest.mark.backpressure
-@pytest.mark.parametrize("kind", ["async", "sync", "thread", "upload"])
+@pytest.mark.parametrize("kind", ["async", "sync", "thread"])
 async def test_producers_stop_with_credit_left(network: Network, kind: str) -> None:
     """Credit says what the reader of the stream takes; that its connection takes nothing counts as well."""
     made: list[int] = []
@@ -504,7 +492,12 @@ async def test_producers_stop_with_credit_left(network: Network, kind: str) -> N
         for value in values():
             yield value
 
-    async def see_it_stop(raw: RawPeer) -> None:
+    server = Server(limits=Limits(write_buffer=50_000))
+    produce = async_values if kind == "async" else values
+    server.add(produce, name="produce", offload="thread" if kind == "thread" else None)
+    async with network.raw(server) as raw:
+        raw.transport.pause_reading()
+        raw.call("produce", stream=2**30)
         await until(lambda: made)
         count = -1
         while count != len(made):  # a thread may be at one still
@@ -514,27 +507,7 @@ async def test_producers_stop_with_credit_left(network: Network, kind: str) -> N
         raw.transport.resume_reading()
         items = await raw.receive_many(many)
         assert [int(each["params"]["value"].split()[0]) for each in items] == list(range(many))
-
-    async def script(raw: RawPeer) -> None:
-        asked = await raw.receive()
-        raw.transport.pause_reading()
-        raw.send(notification("$/credit", stream=asked["params"][0]["id"], n=2**30))
-        await see_it_stop(raw)
-        assert (await raw.receive())["method"] == "$/end"
-        raw.answer(asked, "taken")
-
-    if kind == "upload":
-        async with network.scripted(script) as endpoint:
-            assert await endpoint.client(limits=Limits(write_buffer=50_000)).take(async_values()) == "taken"
-    else:
-        server = Server(limits=Limits(write_buffer=50_000))
-        produce = async_values if kind == "async" else values
-        server.add(produce, name="produce", offload="thread" if kind == "thread" else None)
-        async with network.raw(server) as raw:
-            raw.transport.pause_reading()
-            raw.call("produce", stream=2**30)
-            await see_it_stop(raw)
-            await raw.result()
+        await raw.result()
 
 
 @pytest.mark.once

@@ -402,23 +402,6 @@ async def test_a_greeting_that_fails_without_reconnect(door: Door, states: State
 
 
 @pytest.mark.one_peer
-async def test_the_server_calls_by_itself_as_soon_as_the_client_is_back(network: Network) -> None:
-    answers: list[Any] = []
-
-    async def script(raw: RawPeer) -> None:
-        raw.call("name", id="who")
-        answers.append(await raw.receive())
-        raw.close()
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client(reconnect=QUICK)
-        client(lambda: "me", name="name")
-        async with client:
-            await until(lambda: len(answers) >= 3)
-    assert answers[:3] == [{"jsonrpc": "2.0", "id": "who", "result": "me"}] * 3
-
-
-@pytest.mark.one_peer
 async def test_a_handler_of_the_client_does_not_keep_the_lost_connection(network: Network, states: States) -> None:
     """The server closed, which looks as if it only had said its last word; what the client still does for it must not
     keep the client from connecting again."""
