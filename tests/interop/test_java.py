@@ -1,4 +1,4 @@
-"""The Java clients of examples/java with our server; and with servers that answer wrongly, late or not at all.
+"""The plain client of examples/java with our server; and with servers that answer wrongly, late or not at all.
 
 `java/Probe.java` holds the plain client and does what these tests say.
 """
@@ -12,20 +12,17 @@ import re
 import shlex
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import rpcstream
 from rpcstream import Server
 from rpcstream.testing import serve_in_thread
 
@@ -33,24 +30,9 @@ from ..kit import logged
 from .foreign import BRIEFLY, Foreign, compiled, needs_java, running
 from .service import Service, check_calls, serving
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-JAVA = EXAMPLES / "java"
-SOURCES = JAVA / "src" / "main" / "java"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(rpcstream.__file__).parents[1])}
+JAVA = Path(__file__).parents[2] / "examples" / "java"
 
 pytestmark = [pytest.mark.tools, needs_java()]
-
-
-def library() -> str | None:
-    """The class path of jsonrpc2-base: $JSONRPC2_BASE_CLASSPATH, or the jars of pom.xml where Maven has put them."""
-    if given_path := os.environ.get("JSONRPC2_BASE_CLASSPATH"):
-        return given_path
-    repository = Path.home() / ".m2" / "repository"
-    jars = []
-    for dependency in ElementTree.parse(JAVA / "pom.xml").iter("{http://maven.apache.org/POM/4.0.0}dependency"):
-        group, name, version = (str(child.text) for child in dependency)
-        jars.append(repository.joinpath(*group.split("."), name, version, f"{name}-{version}.jar"))
-    return os.pathsep.join(map(str, jars)) if all(jar.exists() for jar in jars) else None
 
 
 def command_of_the_readme(program: str, out: Path) -> list[str]:
@@ -68,70 +50,25 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [program, *BRIEFLY, *words]
 
 
-@pytest.fixture(scope="module", params=["PlainSimulation", "Jsonrpc2BaseSimulation"])
-def simulation(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs the simulation, with each of the clients."""
-    if request.param == "PlainSimulation":
-        command: list[str] = request.getfixturevalue("plain")
-        return command
-    path = library()
-    if path is None:
-        pytest.skip("jsonrpc2-base is not in the local Maven repository, and $JSONRPC2_BASE_CLASSPATH is not set")
-    out = tmp_path_factory.mktemp("jsonrpc2-base")
-    source = SOURCES / "rpcstream" / "simulation" / f"{request.param}.java"
-    compiled("-cp", path, "-d", out, "-sourcepath", SOURCES, source, folder=JAVA)
-    return ["java", *BRIEFLY, "-cp", os.pathsep.join([str(out), path]), f"rpcstream.simulation.{request.param}"]
-
-
-def run(command: list[str], *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, timeout=50)
-
-
-# -- the simulation ---------------------------------------------------------------------------------------------------
-
-
-def test_a_simulation_measures_its_calls(simulation: list[str]) -> None:
-    command = [sys.executable, "-m", "rpcstream.cli.serve", "-f", "controlFunctions", "-p", "0"]
-    functions = EXAMPLES / "control_functions"
-    with subprocess.Popen(command, cwd=functions, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            address = server.stdout.readline().strip().removeprefix("jsonrpc2://")
-            done = run(simulation, 400, address)
-        finally:
-            server.terminate()
-        printed = server.stdout.read()
-    assert done.returncode == 0, done.stderr
-    times = r"mean \d+\.\d{4} ms, p50 \d+\.\d{4} ms, p99 \d+\.\d{4} ms\n"
-    kinds = (rf"{kind} +400 calls, all right: {times}" for kind in ("control_flowrate", "ping"))
-    assert re.fullmatch("".join(kinds), done.stdout.replace("\r\n", "\n"))
-    assert "a simulation in Java begins\n" in printed
-
-
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        ([[0.0, 0.0], [0.0], [21600]], None),  # right for all steps before six o'clock
+        ([[0.0, 0.0], [0.0], [21600]], ""),  # right for all steps before six o'clock
         ([[0.0, 0.0], [0.0], [21601]], "IllegalStateException"),
         ([[0, 0.0], [0.0], [21600]], "IllegalStateException"),
         ("missing", "-32601"),
     ],
 )
-def test_a_simulation_ends_at_a_wrong_answer(simulation: list[str], answer: Any, complaint: str | None) -> None:
+def test_a_simulation_ends_at_a_wrong_answer(plain: list[str], answer: Any, complaint: str) -> None:
+    """That it is content with the functions of the example is in `examples/java/run.sh`."""
     server = Server()
     server.add(lambda: "pong", name="ping")
     server.add(lambda message: None, name="print")
     if answer != "missing":
         server.add(lambda *parameters: answer, name="control_flowrate")
     with serve_in_thread(server) as address:
-        done = run(simulation, 300, address)
-    assert (done.returncode, (complaint or "") in done.stderr) == (int(complaint is not None), True)
-
-
-def test_a_simulation_says_what_it_takes(plain: list[str]) -> None:
-    done = run(plain, 1, ":2102")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "[COUNT [HOST:PORT]]" in done.stderr
+        done = subprocess.run([*plain, "300", address], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, complaint in done.stderr) == (int(complaint != ""), True)
 
 
 # -- the plain client -------------------------------------------------------------------------------------------------
@@ -201,20 +138,6 @@ def test_calls_and_errors_on_one_connection(probe: Probe, service: Service) -> N
     assert "128" in probe.raises("java.lang.IllegalArgumentException", "echo nested", 127)
     assert probe("echo in threads", 4, 200) == {"result": 800}
     assert service.connections == 1
-
-
-def test_what_is_sent(probe: Probe) -> None:
-    replies = [b'{"jsonrpc":"2.0","id":%d,"result":null}\n' % number for number in (1, 2, 3)]
-    with fake_server(*replies) as (port, received):
-        probe.connect(port)
-        for method, params in (('a"b', []), ("x", [1, [1.5, "\r\n\x7f\xe9\U0001f600"]]), ("x", {"a": {}})):
-            assert probe.call(method, params) == {"result": None}
-        probe("close")
-    assert received[:-1] == [
-        rb'{"jsonrpc":"2.0","method":"a\"b","params":[],"id":1}' + b"\n",
-        '{"jsonrpc":"2.0","method":"x","params":[1,[1.5,"\\r\\n\x7f\xe9\U0001f600"]],"id":2}\n'.encode(),
-        b'{"jsonrpc":"2.0","method":"x","params":{"a":{}},"id":3}\n',
-    ]
 
 
 TAKES_FRAMES = b'{"jsonrpc":"2.0","id":1,"result":{"binary":1,"more":[]}}\n'
@@ -294,76 +217,30 @@ def test_a_connection_that_ends_or_never_begins(probe: Probe) -> None:
     probe.raises("java.lang.IllegalArgumentException", "connect", port, 0)
 
 
-# -- arrays and bytes, in binary frames and as text -------------------------------------------------------------------
-
-
-@contextmanager
-def traced_server(**options: Any) -> Iterator[tuple[Service, list[str]]]:
-    """A server with a trace; and the sizes of the payloads in it, for each frame."""
-    with logged("rpcstream.wire", logging.INFO) as seen, serving(debug=True, **options) as service:
+@pytest.mark.parametrize("binary", [True, False])
+def test_arrays_and_bytes_travel_in_frames_where_the_server_takes_them(probe: Probe, binary: bool) -> None:
+    with logged("rpcstream.wire", logging.INFO) as seen, serving(debug=True, binary=binary) as service:
 
         @service.server
         def sum(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> list[Any]:
             return [[str(each.dtype), list(each.shape), float(each.sum())] for each in (a, b, c)]
 
-        sizes: list[str] = []
-        yield service, sizes
-        sizes += re.findall(r"payloads of ([\d, ]+) bytes", "\n".join(seen.lines))
-
-
-def test_arrays_travel_in_frames_once_the_server_has_said_that_it_takes_them(probe: Probe) -> None:
-    with traced_server() as (service, sizes):
         probe.connect(service.port)
-        as_text = probe("echo array", 1000)
-        assert as_text == {"result": ["ndarray", "<f8", [2, 500], True]}
-        assert probe("offer frames") == {"result": True}
-        assert probe("echo array", 1000) == as_text
-        assert probe("echo array", 2) == {"result": ["ndarray", "<f8", [2, 1], True]}
-        assert probe("array sum") == {
-            "result": [["float32", [2], 3.5], ["int64", [1, 2], 7.0], ["int32", [1], 5.0]],
-        }
-        probe("close")
-    assert sizes == ["8000", "8000"]
-
-
-@pytest.mark.parametrize("binary", [True, False])
-def test_bytes_of_any_size_come_back(probe: Probe, binary: bool) -> None:
-    with traced_server(binary=binary) as (service, sizes):
-        probe.connect(service.port)
+        assert probe("echo array", 1000) == {"result": ["ndarray", "<f8", [2, 500], True]}  # not offered yet
         assert probe("offer frames") == {"result": binary}
+        for size in (2, 1000):
+            assert probe("echo array", size) == {"result": ["ndarray", "<f8", [2, size // 2], True]}
+        assert probe("array sum") == {"result": [["float32", [2], 3.5], ["int64", [1, 2], 7.0], ["int32", [1], 5.0]]}
         for sent in ([4096, 4097, 4103, 5000], [4095], [10_000, 0, 7, 9999], [3_000_001], [4096] * 70):
             assert probe("echo bytes", sent) == {"result": True}
         probe("close")
+    sizes = re.findall(r"payloads of ([\d, ]+) bytes", "\n".join(seen.lines))
     # Our server answers in text where there are more payloads than a frame takes; this client sends the rest as text.
-    frames = ["4096, 4097, 4103, 5000"] * 2 + ["10000, 9999"] * 2 + ["3000001"] * 2 + [", ".join(["4096"] * 64)]
-    assert sizes == (frames if binary else [])
-
-
-def test_the_bytes_of_a_frame(probe: Probe) -> None:
-    """As the wire page has them: the first payload begins at a multiple of 8, zeros stand between payloads only."""
-    with fake_server(TAKES_FRAMES) as (port, received):
-        probe.connect(port, 300)
-        assert probe("offer frames") == {"result": True}
-        probe.raises("java.net.SocketTimeoutException", "echo bytes", [4097, 5000])
-    header, _, rest = received[1].partition(b"\n")
-    json_size, *sizes = map(int, header[1:].split())
-    assert sizes == [4097, 5000]
-    assert (len(header) + 1 + json_size) % 8 == 0
-    assert json.loads(rest[:json_size])["params"]["value"][1] == {"$type": "bytes", "data": {"$bin": 1}}
-    body = rest[json_size:]
-    assert body[4097:4104] == bytes(7)
-    assert len(body) == 4104 + 5000
+    both = ["8000", "4096, 4097, 4103, 5000", "10000, 9999", "3000001"]
+    assert sizes == ([*(each for each in both for _ in range(2)), ", ".join(["4096"] * 64)] if binary else [])
 
 
 # -- its JSON ---------------------------------------------------------------------------------------------------------
-
-HARD = [
-    "".join(map(chr, range(0x20))),
-    '"\\/\b\f\n\r\t \x7f\x80\x85\xa0\u2028\u2029\ufeff\ufffd\uffff\U00010000\U0010ffff\ud7ff\ue000\\u0041',
-    [0, -1, 2**31, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, 2**64, 10**300],
-    [0.0, -0.0, 0.1, 1e16, 1e22, 1e23, 1.7976931348623157e308, 2.2250738585072014e-308, 5e-324, 2**53 + 2.0],
-    {"": {"": []}, "\x00": [None, True, {}], "\U0001f600": 4, "$type": "unknown"},
-]
 
 NO_JSON = r"""
 [1]] [ ] { } [1 [1, [1,] [,1] {"a" {"a": {"a":1 {"a":1, {"a":1,} {1:2} {a:1} {"a"1} {"a":1"b":2} nul nulll True NaN
@@ -394,7 +271,7 @@ VALUES = st.recursive(
 
 
 @settings(max_examples=50, deadline=None)
-@given(value=VALUES | st.sampled_from(HARD))
+@given(value=VALUES)
 def test_any_value_comes_back_from_the_server(echoing: Probe, value: Any) -> None:
     assert same(echoing.call("echo", [value]), {"result": value})
 
@@ -402,11 +279,9 @@ def test_any_value_comes_back_from_the_server(echoing: Probe, value: Any) -> Non
 def test_what_is_read(probe: Probe) -> None:
     for text, kind, value in [
         (" \t\r\n1 ", "Long", 1),
-        ("-0", "Long", 0),
         ("9223372036854775808", "BigInteger", 2**63),
         ("1E2", "Double", 100.0),
         ("1e-999", "Double", 0.0),
-        ("null", "null", None),
         (r'"\u00e4\u20AC\ud83D\uDE00\/\""', "String", '\xe4\u20ac\U0001f600/"'),
         ('{"a": 1, "a": 2}', "LinkedHashMap", {"a": 2}),
         ("[" * 125 + "]" * 125, "ArrayList", json.loads("[" * 125 + "]" * 125)),
