@@ -111,6 +111,7 @@ async def test_a_session_by_hand(service: Service) -> None:
             assert await told("have", bool) == (["q1", [4]], session)
             send(session, notification("$/cancelRequest", id=4), "i1")
             assert (await told("m", lambda each: each.get("id") == 4))[0]["error"]["code"] == -32800
+        await until(lambda: not service.subscribed())  # what is sent before NATS has seen it is lost
         while not (message := await raw.request(session, b"", "mine.rpcstream.gone")).subject.endswith("gone"):
             pass
         assert message.head.startswith(b"NATS/1.0 503")
