@@ -67,12 +67,6 @@ def returned(hint: Any, value: Any) -> Any:
         raise ValueError(in_words(str(error), lowered, "result")) from error
 
 
-def rich(hint: Any) -> Any:
-    found = CODEC.rich_hint(hint)
-    assert found is not None
-    return found
-
-
 def read_frame(message: Any) -> tuple[Any, FrameLine]:
     """A message in a frame as the other end parses it, and its line."""
     (frame,) = LineFramer(max_size=10**9, intake=TakesAll()).feed(b"".join(map(bytes, parts_of_frame(message))))
