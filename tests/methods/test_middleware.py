@@ -55,7 +55,6 @@ def add(a: int, b: int = 2, *rest: int, scale: float = 1.0, **others: int) -> fl
 
 
 async def total(numbers: AsyncIterator[int], ctx: Context, *, start: int = 0) -> int:
-    assert ctx.method == "it"
     return start + sum([number async for number in numbers])
 
 
@@ -107,16 +106,14 @@ async def test_it_sees_name_arguments_and_result(
 
 
 async def test_members_of_a_batch_micro_batches_and_notifications_are_seen_one_by_one() -> None:
-    server, silent = Noting(), []
+    server, seen = Server(), []
 
     @server.middleware
     async def look(call: MethodCall, call_next: CallNext) -> Any:
-        silent.append(call.is_notification)
+        seen.append((call.arguments["n"], call.is_notification))
         return await call_next(call)
 
-    @server
-    def number(n: int) -> int:
-        return n
+    server.add(lambda n: n, name="number")
 
     @server.batched(offload=None, max_wait=0)
     def squares(n: list[int]) -> list[int]:
@@ -127,10 +124,8 @@ async def test_members_of_a_batch_micro_batches_and_notifications_are_seen_one_b
             results = [batch.number(1), batch.number(2)]
             batch.notify("number", 3)
         assert [each.result() for each in results] == [1, 2]
-        await client.notify("number", 4)
         assert await asyncio.gather(client.squares(5), client.squares(6)) == [25, 36]
-    assert sorted(note[1]["n"] for note in server.notes if type(note) is tuple) == [1, 2, 3, 4, 5, 6]
-    assert sorted(silent) == [False] * 4 + [True] * 2
+    assert sorted(seen) == [(1, False), (2, False), (3, True), (5, False), (6, False)]
 
 
 async def test_calls_that_reach_no_handler_and_own_methods_are_not_seen() -> None:
@@ -171,15 +166,14 @@ async def test_the_first_registered_is_outermost_and_objects_may_be_some() -> No
             order.append(self.name.upper())
             return result
 
-    for name in ("first", "second", "third"):
-        around = Around(name)
+    for around in map(Around, ("first", "second")):
         assert server.middleware(around) is around
     server.add(lambda: order.append("handler"), name="work")
     async with memory_client(server) as client:
         await client.work()
         with pytest.raises(RuntimeError, match="running already"):
             server.middleware(Around("late"))
-    assert order == ["first", "second", "third", "handler", "THIRD", "SECOND", "FIRST"]
+    assert order == ["first", "second", "handler", "SECOND", "FIRST"]
 
 
 async def test_arguments_results_and_errors_can_be_changed_and_a_call_refused_or_answered() -> None:
@@ -193,7 +187,6 @@ async def test_arguments_results_and_errors_can_be_changed_and_a_call_refused_or
         if n == 2:
             return 0
         call.arguments["n"] = n + 1
-        call.arguments["marks"] = ("!",)
         try:
             result = await call_next(call)
             return result if result is None else result + 100
@@ -201,8 +194,8 @@ async def test_arguments_results_and_errors_can_be_changed_and_a_call_refused_or
             raise RpcError(404, f"no {error.args[0]}") from error
 
     @server
-    async def plain(n: int, *marks: str) -> int:
-        begun.append((n, *marks))
+    async def plain(n: int) -> int:
+        begun.append(n)
         if n == 10:
             raise KeyError("ada")
         return n
@@ -210,8 +203,8 @@ async def test_arguments_results_and_errors_can_be_changed_and_a_call_refused_or
     server.add(plain, name="ordered", ordered=True)
 
     @server
-    async def items(n: int, *marks: str) -> AsyncIterator[int]:
-        begun.append((n, *marks))
+    async def items(n: int) -> AsyncIterator[int]:
+        begun.append(n)
         yield n
 
     async with memory_client(server) as client:
@@ -219,16 +212,13 @@ async def test_arguments_results_and_errors_can_be_changed_and_a_call_refused_or
             with pytest.raises(RpcError, match="too many") as caught:
                 await client.call(method, 1)
             assert (caught.value.code, caught.value.data) == (429, {"retry_after": 2})
-            assert await client.call(method, 2) == 0
-            assert await client.call(method, 3, "x") == 104
+            assert [await client.call(method, 2), await client.call(method, 3)] == [0, 104]
             with pytest.raises(RpcError, match="no ada"):
                 await client.call(method, 9)
         with pytest.raises(RpcError, match="too many"):
             [item async for item in client.stream("items", 1)]
-        with pytest.raises(RpcError, match="too many"):
-            await client.items(1)
         assert [item async for item in client.stream("items", 3)] == await client.items(3) == [4]
-    assert begun == [(4, "!"), (10, "!")] * 2 + [(4, "!")] * 2
+    assert begun == [4, 10, 4, 10, 4, 4]
 
 
 async def other_result(call: MethodCall, call_next: CallNext) -> Any:
