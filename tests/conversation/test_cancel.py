@@ -51,22 +51,6 @@ async def waiting() -> Waiting:
     return Waiting()
 
 
-async def test_cancelling_a_call_or_a_whole_batch(network: Network, waiting: Waiting) -> None:
-    async with network.client(waiting) as client:
-
-        async def ask() -> None:
-            async with client.batch() as batch:
-                for name in "abc":
-                    batch.wait(name)
-
-        for task, names in ((client.submit.wait("it"), ["it"]), (asyncio.ensure_future(ask()), ["a", "b", "c"])):
-            await until(lambda names=names: waiting.begun[-len(names) :] == names)  # type: ignore[misc]
-            assert task.cancel()
-            await until(lambda names=names: waiting.cancelled[-len(names) :] == names)  # type: ignore[misc]
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-
 @pytest.mark.fake_time
 async def test_a_clients_time_out_cancels_the_handler(
     network: Network, waiting: Waiting, fake_time: FakeTimeLoop
@@ -317,10 +301,6 @@ async def test_a_handler_may_make_something_of_it(network: Network) -> None:
                 raise RpcError(5, "not now", "half done") from None
         return "as far as I came"
 
-    @server
-    async def cancels_itself() -> None:
-        raise asyncio.CancelledError
-
     async with network.raw(server) as raw:
         raw.send(request("ends", "returns", id=1), request("ends", "refuses", id=2))
         await until(lambda: len(begun) == 2)
@@ -329,7 +309,6 @@ async def test_a_handler_may_make_something_of_it(network: Network) -> None:
         raw.cancel(2)
         error = {"code": 5, "message": "not now", "data": "half done"}
         assert await raw.reply() == {"jsonrpc": "2.0", "id": 2, "error": error}
-        assert await raw.code("cancels_itself") == -32800
 
 
 async def test_it_goes_on_to_the_calls_back(network: Network) -> None:

@@ -193,22 +193,16 @@ async def test_twenty_levels_deep(network: Network) -> None:
     server = Server(threads=12)
 
     @server(offload="thread")
-    def down_in_thread(n: int, ctx: Context) -> list[int]:
-        return [n, *ctx.peer.down_in_thread(n - 1)] if n else [0]
+    def down(n: int, ctx: Context) -> list[int]:
+        return [n, *ctx.peer.up(n - 1)] if n else [0]
 
     async with network.client(server) as client:
-        for end in (server, client):
 
-            @end
-            async def down(n: int, ctx: Context) -> list[int]:
-                return [n, *(await ctx.peer.down(n - 1))] if n else [0]
-
-        @client(name="down_in_thread")
-        async def answer(n: int, ctx: Context) -> list[int]:
-            return [n, *(await ctx.peer.down_in_thread(n - 1))] if n else [0]
+        @client
+        async def up(n: int, ctx: Context) -> list[int]:
+            return [n, *(await ctx.peer.down(n - 1))] if n else [0]
 
         assert await client.down(20) == list(range(20, -1, -1))
-        assert await client.down_in_thread(20) == list(range(20, -1, -1))
 
 
 @pytest.mark.lasting

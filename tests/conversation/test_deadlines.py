@@ -222,26 +222,6 @@ async def test_a_handler_whose_call_back_runs_out_of_time(
 
 
 @pytest.mark.fake_time
-async def test_after_the_deadline_no_call_is_begun(network: Network) -> None:
-    server = Server()
-    seen: list[str] = []
-
-    @server
-    async def ask(ctx: Context) -> None:
-        try:
-            await asyncio.sleep(100)
-        finally:
-            with pytest.raises(CallTimeout, match="no time left"):
-                await ctx.peer.tidy_up()
-            assert (ctx.remaining, ctx.cancelled) == (0, True)
-            seen.append("tidy")
-
-    async with network.raw(server) as raw:
-        assert await raw.code("ask", timeout=5) == -32003
-        assert seen == ["tidy"]
-
-
-@pytest.mark.fake_time
 @pytest.mark.parametrize("method", ["left", "left_inline", "plain", "in_thread", "sleep_in_order", "items", "batch"])
 async def test_what_waited_too_long_to_be_read_is_not_begun(network: Network, method: str) -> None:
     timed = Timed(limits=Limits(max_calls=1))

@@ -174,7 +174,7 @@ async def test_what_is_no_topic_is_refused() -> None:
         assert (dict(server.topics), server.stats()["subscriptions"]) == ({}, 0)
 
 
-COUNT, SIZE = 300, 50_000
+COUNT, SIZE = 240, 50_000
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "patterns", "disconnect"])
