@@ -93,24 +93,6 @@ async def test_a_server_that_cannot_start_says_why(beside: bool) -> None:
         assert server.noted == ["started"]
 
 
-async def test_calls_in_flight_end_before_the_lifespan() -> None:
-    app = (lived := Lived()).asgi()
-    lifespan = Lifespan(app)
-    await lifespan.startup()
-    driver = Driver(app, websocket_scope(), {"type": "websocket.connect"})
-    driver.text(call("wait", "done"))
-    await until(lambda: lived.begun)
-    lifespan.give({"type": "lifespan.shutdown"})
-    await driver.has_sent(2)
-    assert driver.messages[0]["method"] == "$/goAway"
-    assert lived.noted == ["started"]
-    lived.release()
-    await driver.ended()
-    assert driver.messages[1]["result"] == "done"
-    await lifespan.ended()
-    assert lived.noted == ["started", "stopped"]
-
-
 async def test_without_a_lifespan_the_first_request_starts_the_server_once() -> None:
     lived = Lived(fails=OSError("not yet"))
     app, other = lived.asgi(), lived.asgi()

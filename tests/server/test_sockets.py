@@ -17,7 +17,7 @@ import pytest
 
 from rpcstream import AsyncClient, Client, Hub
 
-from ..kit import UsualServer, authority, server_tls, until
+from ..kit import UsualServer, authority, server_tls
 from .activation import PASS_ON, restarted
 
 if sys.platform == "win32":
@@ -60,21 +60,6 @@ async def test_a_server_listens_at_all_sockets_that_it_is_given_and_leaves_them_
         assert await client.add(1, 2) == 3
     server = UsualServer()
     await asyncio.to_thread(server.run, sockets=[tcp], on_listening=lambda address: server.stop())
-
-
-async def test_a_connection_that_waits_when_a_server_stops_is_served_by_the_next_one(
-    tcp: socket.socket, unix: socket.socket
-) -> None:
-    async with (server := UsualServer()).listening(sockets=[tcp, unix]):
-        addresses = server.addresses
-    clients = [AsyncClient(address) for address in addresses]
-    calls = [client.submit.add(1, 2) for client in clients]
-    await until(lambda: all(client.state == "connected" for client in clients))  # to a queue that no program reads
-    assert not any(call.done() for call in calls)
-    async with UsualServer().listening(sockets=[tcp, unix]):
-        assert await asyncio.gather(*calls) == [3, 3]
-        for client in clients:
-            await client.close()
 
 
 async def test_what_connects_while_the_server_stops_is_not_accepted_any_more(tcp: socket.socket) -> None:
