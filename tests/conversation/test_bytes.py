@@ -203,18 +203,14 @@ async def test_a_notification_that_is_wrong_is_logged(network: Network, caplog: 
 
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"echo","params":[%d]}'
-TWO = [
-    CALL % (1, 1) + b"%b" + CALL % (2, 2),
-    b"[" + CALL % (1, 1) + b"]%b" + CALL % (2, 2),
-    CALL % (1, 1) + b"%b[" + CALL % (2, 2) + b"]",
-]
-BETWEEN = [form % between for form in TWO for between in (b"", b" ", b"\t")]
+ONE, OTHER = CALL % (1, 1), CALL % (2, 2)
+TWO = [ONE + OTHER, b"[%b]%b" % (ONE, OTHER), b"%b\t[%b]" % (ONE, OTHER)]
 
 
 @pytest.mark.undelimited
 async def test_two_values_in_one_line_are_two_messages(network: Network) -> None:
     async with network.raw(UsualServer()) as raw:
-        for message in BETWEEN:
+        for message in TWO:
             for end in (b"\n", b""):  # with a line end, and without
                 raw.write(message + end)
                 found = [each if isinstance(each, dict) else each[0] for each in await raw.receive_many(2)]

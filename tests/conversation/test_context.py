@@ -86,9 +86,7 @@ def test_forms_that_cannot_be() -> None:
 
     def rest(*contexts: Context) -> None: ...
 
-    def named(**contexts: Context) -> None: ...
-
-    for function in (two, rest, named):
+    for function in (two, rest):
         with pytest.raises(RegistrationError, match="one parameter may be the Context"):
             server.add(function)
     with pytest.raises(RegistrationError, match=r"neither a Context nor streams nor dependencies; use"):
