@@ -20,6 +20,8 @@ from ..kit.example_count import example_count
 from .values import CODEC, HAS_QOI, RAW, encoded, file_of, rng, sent, tagged, taken
 
 GOOD = Image.fromarray(rng.integers(0, 255, (40, 40, 3), "u1"))
+#: Of 16,383 x 16,383 pixels.
+WEBP_HEADER = b"RIFF\x1a\0\0\0WEBPVP8L\x0e\0\0\0\x2f\xfe\xbf\xff\x0f\x07\x10\x11\xfd\x0f\x44\x44\xff\x03"
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -33,12 +35,6 @@ def png(*chunks: bytes, width: int = 1, height: int = 1, pixels: bytes = b"\0\0"
     return SIGNATURE + b"".join(
         (chunk(b"IHDR", head), *chunks, chunk(b"IDAT", zlib.compress(pixels)), chunk(b"IEND", b""))
     )
-
-
-def webp_header(width: int, height: int) -> bytes:
-    bits = (width - 1) | (height - 1) << 14
-    data = b"\x2f" + bits.to_bytes(4, "little") + b"\x07\x10\x11\xfd\x0f\x44\x44\xff\x03"
-    return b"RIFF" + (12 + len(data)).to_bytes(4, "little") + b"WEBPVP8L" + len(data).to_bytes(4, "little") + data
 
 
 def refusals(value: Any, codec: Codec = CODEC) -> list[str]:
@@ -69,7 +65,7 @@ def vm_size() -> int:
     [
         ("png", png(width=12_000, height=12_000, pixels=bytes(1_000_000))),
         ("png", png(width=2**31 - 1, height=2**31 - 1)),
-        ("webp", webp_header(16_383, 16_383)),
+        ("webp", WEBP_HEADER),
         ("webp", b"RIFF\x1e\x00\x00\x00WEBPVP8X\x0a" + bytes(7) + b"\xff\xff\xff\xff\xff\xff"),
         ("gif", b"GIF89a\xff\xff\xff\xff\x80\0\0\0\0\0\xff\xff\xff,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"),
         ("jpeg", file_of(Image.new("L", (8, 8)), "jpeg").replace(b"\x08\x00\x08\x00\x08", b"\x08\xff\xff\xff\xff")),
@@ -92,31 +88,24 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_pixels_are_counted_for_an_image_and_for_its_message(form: str) -> None:
-    value = FORMS[form]
-    for codec, one, both in (
-        (Codec(max_image_pixels=10_000, max_message_pixels=20_000), True, True),
-        (Codec(max_image_pixels=10_000, max_message_pixels=19_999), True, False),
-        (Codec(max_image_pixels=10_000, max_message_pixels=1), True, False),  # one may be as large as is said
-        (Codec.of(Limits(max_image_pixels=9999, max_message_pixels=10**6)), False, False),
-    ):
-        for images, is_taken in (([value], one), ([value, value], both)):
-            attempts = [lambda codec=codec, images=images: taken(list[Image.Image], images, codec)]
-            attempts += [lambda codec=codec, images=images: codec.decode({"a": images})] if type(value) is dict else []
-            for attempt in attempts:
-                if is_taken:
-                    attempt()
-                    attempt()  # each message has its own budget
-                    continue
-                said = "100 x 100 pixels, the limit is 9999" if not one else "more than .* together .max_message_pixels"
-                with pytest.raises(ValueError, match=said):
-                    attempt()
+@pytest.mark.parametrize(
+    ("one", "together", "takes"),
+    [(10_000, 20_000, 2), (10_000, 19_999, 1), (10_000, 1, 1), (9999, 10**6, 0)],  # one may be as large as is said
+)
+def test_pixels_are_counted_for_an_image_and_for_its_message(form: str, one: int, together: int, takes: int) -> None:
+    value, codec = FORMS[form], Codec.of(Limits(max_image_pixels=one, max_message_pixels=together))
+    attempts: list[Any] = [lambda images: taken(list[Image.Image], images, codec)]
+    attempts += [codec.decode] if type(value) is dict else []
+    for attempt in attempts:
+        for _ in range(2):  # each message has its own budget
+            assert len(attempt([value] * takes)) == takes
+        with pytest.raises(ValueError, match="together .max_message_pixels" if takes else "the limit is 9999"):
+            attempt([value] * (takes + 1))
 
 
 def test_memory_is_known_before_an_image_is_decoded() -> None:
-    weights = {form: CODEC.image_weight([value]) for form, value in FORMS.items()}
-    assert all(10_000 <= weight <= 160_000 for weight in weights.values())
-    assert CODEC.image_weight([{"a": FORMS["png"]}, FORMS["png"]]) == 2 * weights["png"]
+    assert all(10_000 <= CODEC.image_weight([value]) <= 160_000 for value in FORMS.values())
+    assert CODEC.image_weight([{"a": FORMS["png"]}, FORMS["png"]]) == 2 * CODEC.image_weight([FORMS["png"]])
     assert CODEC.image_weight(["AAAA", 5, {"$type": "bytes", "data": "AAAA"}]) == 0
 
 
@@ -178,18 +167,13 @@ def test_text_counts_inflated_for_all_images_of_a_message(name: str, data: bytes
         taken(list[Image.Image], [encoded(data)] * 3, codec)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        png(chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(2_000_000))[:-6] + b"broken")),
-        png(chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(2_000_000)))),
-        with_exif_directory(5000, 50_000),
-    ],
-)
-def test_one_image_may_not_have_more_text_either(data: bytes) -> None:
-    assert CODEC.decode(tagged(with_exif_directory(1, 10), "jpeg"))
-    name = "png" if data.startswith(SIGNATURE) else "jpeg"
-    assert "max_image_metadata" in refusal(tagged(data, name), Codec(max_image_metadata=300_000))
+def test_one_image_may_not_have_more_text_either() -> None:
+    broken, whole = (zlib.compress(bytes(2_000_000))[:end] + more for end, more in ((-6, b"broken"), (None, b"")))
+    codec = Codec(max_image_metadata=300_000)
+    for packed in (broken, whole):
+        assert "max_image_metadata" in refusal(tagged(png(chunk(b"zTXt", b"key\0\0" + packed))), codec)
+    assert codec.decode(tagged(with_exif_directory(1, 10), "jpeg"))
+    assert "max_image_metadata" in refusal(tagged(with_exif_directory(5000, 50_000), "jpeg"), codec)
 
 
 def test_scans_of_a_progressive_jpeg_cost_passes() -> None:
@@ -209,7 +193,6 @@ def test_scans_of_a_progressive_jpeg_cost_passes() -> None:
     ("name", "data"),
     [
         *(("png", png(*[chunk(kind, b"")] * 20_000)) for kind in (b"teSt", b"IDAT")),
-        ("jpeg", b"\xff\xd8" + b"\xff\xfe\0\x02" * 50_000 + file_of(GOOD, "jpeg")[2:]),
         ("gif", b"GIF89a\1\0\1\0\0\0\0" + b"!\xfe\1a\0" * 50_000 + b",\0\0\0\0\1\0\1\0\0\2\2D\1\0;"),
         ("webp", file_of(GOOD, "webp") + b"XXXX\0\0\0\0" * 20_000),
     ],
@@ -257,7 +240,6 @@ def test_other_formats_are_not_opened() -> None:
             assert "not one of" in (said := refusal(tagged(data, claimed), CODEC)) or "is not" in said
 
 
-needs_avif = pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
 RAMP = Image.linear_gradient("L").resize((60, 40)).convert("RGB")
 AVIF = file_of(RAMP, "avif", speed=10) if features.check("avif") else b""
 
@@ -269,22 +251,18 @@ def with_picture(header: str) -> bytes:
     return AVIF[:start] + data + AVIF[start + len(data) :]
 
 
-@needs_avif
-@pytest.mark.parametrize(
-    ("make", "limits", "reason"),
-    [
-        (lambda: AVIF, {"max_image_pixels": 2399, "max_message_pixels": 1}, "60 x 40 pixels, the limit is 2399"),
-        (lambda: file_of(RAMP, "avif", xmp=b"x" * 20_000), {"max_image_metadata": 20_000}, "max_image_metadata"),
+@pytest.mark.skipif(not AVIF, reason="this Pillow has no AVIF")
+def test_avif_is_under_the_limits() -> None:
+    text, moving = {"xmp": b"x" * 20_000}, {"save_all": True, "append_images": [RAMP]}
+    for data, limits, reason in (
+        (AVIF, {"max_image_pixels": 2399, "max_message_pixels": 1}, "60 x 40 pixels, the limit is 2399"),
+        (file_of(RAMP, "avif", **text), {"max_image_metadata": 20_000}, "max_image_metadata"),
         # The picture itself has 65536 x 65536 pixels, or 8000 x 7000.
-        (lambda: with_picture("12000a07183fffffffffc0"), {}, "65536 x 65536 pixels, the limit is 64000000"),
-        (lambda: with_picture("12000a0618333e7fb570"), {}, "image"),
-        (lambda: file_of(RAMP, "avif", save_all=True, append_images=[RAMP]), {}, "several pictures in time"),
-        *((lambda end=end: AVIF[:end], {}, "image") for end in (100, -200)),
-        (lambda: AVIF.replace(b"av01", b"av02"), {}, "image"),
-    ],
-)
-def test_avif_is_under_the_limits(make: Any, limits: dict[str, int], reason: str) -> None:
-    assert all(reason in said for said in refusals(tagged(make(), "avif"), Codec(**limits)))
+        (with_picture("12000a07183fffffffffc0"), {}, "65536 x 65536 pixels, the limit is 64000000"),
+        (with_picture("12000a0618333e7fb570"), {}, "image"),
+        (file_of(RAMP, "avif", **moving), {}, "several pictures in time"),
+    ):
+        assert all(reason in said for said in refusals(tagged(data, "avif"), Codec(**limits)))
 
 
 FORMATS = ["png", "jpeg", "webp", "gif", *(["qoi"] if HAS_QOI else []), *(["avif"] if AVIF else [])]
