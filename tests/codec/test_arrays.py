@@ -190,21 +190,16 @@ def test_names_of_the_wire_page_are_little_endian(row: list[str]) -> None:
         assert same(CODEC.decode({**sent(array), "dtype": each}), array)
 
 
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        *(("float", "use '<f8' or 'float64'"), ("int", "use '<i8' or 'int64'"), ("Float32", "use '<f4' or 'float32'")),
+def test_who_names_an_unknown_type_is_told_what_to_write() -> None:
+    for text, advice in (
+        *(("float", "use '<f8' or 'float64'"), ("Float32", "use '<f4' or 'float32'"), ("bf16", "use 'bfloat16'")),
         *((text, f"use '<{text[-2:]}', which says the byte order") for text in ("f4", "=f4", "u1")),
-        *(("flaot32", "use '<f4' or 'float32'"), ("bf16", "use 'bfloat16'"), ("<U5", "send a list")),
-        *((text, "use a name such as") for text in ("datetime64[xx]", "10000000f8", "", "x" * 100_000)),
-    ],
-    ids=lambda text: text[:20],
-)
-def test_who_names_an_unknown_type_is_told_what_to_write(text: str, advice: str) -> None:
-    with pytest.raises(ValueError, match="is not one that goes over the wire") as caught:
-        CODEC.decode({**GOOD, "dtype": text})
-    assert advice in str(caught.value)
-    assert len(str(caught.value)) < 200
+        *(("flaot32", "use '<f4' or 'float32'"), ("<U5", "send a list"), ("x" * 100_000, "use a name such as")),
+    ):
+        with pytest.raises(ValueError, match="is not one that goes over the wire") as caught:
+            CODEC.decode({**GOOD, "dtype": text})
+        assert advice in str(caught.value)
+        assert len(str(caught.value)) < 200
 
 
 def npy(array: Any, version: tuple[int, int] | None = None) -> bytes:
@@ -239,18 +234,15 @@ def file(header: str, data: bytes = b"\x00" * 8, version: bytes = b"\x01\x00", l
 HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_npy_headers_of_other_writers() -> None:
+    for header in (
         *(HEADER, HEADER.replace("'", '"'), "{'shape':(2,),'descr':'<f4','fortran_order':False}"),
         "{ 'shape' : ( 2 , 1 ) , 'fortran_order' : True , 'descr' : '<f4' }   \n",
         *(HEADER.replace("(2,)", "(2L, 1L)"), "{'descr': '<f8', 'fortran_order': False, 'shape': (), }\n"),
-    ],
-)
-def test_npy_headers_of_other_writers(header: str) -> None:
-    for version in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
-        found = of_file(file(header, version=version))
-        assert (found.nbytes, found.flags.aligned) == (8, True)
+    ):
+        for version in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+            found = of_file(file(header, version=version))
+            assert (found.nbytes, found.flags.aligned) == (8, True)
 
 
 @pytest.mark.parametrize(
@@ -291,12 +283,9 @@ def test_any_npy_header_gives_an_array_or_a_value_error(data: bytes, header: str
         *((hint, "", "f4 |b1 M8[s]", "") for hint in (np.ndarray, NDArray, NDArray[np.generic], np.ndarray[Any, Any])),
         (NDArray[np.float32], "float32", "<f4 >f4", "f8 f2 i4"),
         (np.ndarray[Any, np.dtype[np.float32]], "float32", "f4", "f8"),
-        (NDArray[float], "float64", "f8", "f4"),
         (NDArray[np.bool_], "bool", "|b1", "u1"),
-        (NDArray[np.longlong], "int64", "i8", "i4"),
         (NDArray[np.floating], "floating", "f2 f4 >f8", "c8 i4"),
         (NDArray[np.integer], "integer", "i1 u8", "f4 |b1 m8[s]"),
-        (NDArray[np.unsignedinteger], "unsignedinteger", "u1", "i1"),
         (NDArray[np.number], "number", "i1 f4 c8", "|b1 M8[s] m8[s]"),
         (NDArray[np.datetime64], "datetime64", "M8[s] >M8[ns]", "m8[s] i8"),
         (NDArray[np.float32 | np.float64], "float32 or float64", "f4 f8", "f2"),
@@ -323,11 +312,9 @@ def test_element_types_in_hints(hint: Any, words: str, fits: str, misfits: str) 
 @pytest.mark.parametrize(
     "hint",
     [
-        *(NDArray[np.object_], NDArray[np.str_], NDArray[np.bytes_], NDArray[np.void], NDArray[np.longdouble]),
-        *(NDArray[np.float32 | np.object_], NDArray[ml_dtypes.int4], NDArray[str]),
-        np.ndarray[Any, "float32"],  # type: ignore[name-defined]
-        *(Annotated[NDArray[np.float32], Shape], Annotated[NDArray[np.float32], Shape(1), Shape(2)]),
-        *(Annotated[int, Shape(1)], Annotated[NDArray[np.float32] | None, Shape(1)]),
+        *(NDArray[np.str_], NDArray[np.void], NDArray[np.longdouble], NDArray[np.float32 | np.object_], NDArray[str]),
+        *(NDArray[ml_dtypes.int4], Annotated[NDArray[np.float32], Shape], Annotated[np.ndarray | None, Shape(1)]),
+        Annotated[NDArray[np.float32], Shape(1), Shape(2)],
     ],
     ids=str,
 )
@@ -341,13 +328,10 @@ def test_hints_that_can_never_be_met(hint: Any) -> None:
     [
         (Annotated[NDArray[np.float32], Shape(None, 3)], "(*, 3)", [(0, 3), (2, 3)], [(3,), (2, 2), (1, 2, 3)]),
         (Annotated[np.ndarray, Shape(2)], "(2,)", [(2,)], [(), (3,), (2, 2)]),
-        (Annotated[np.ndarray, "other", Shape()], "()", [()], [(1,)]),
         (Annotated[np.ndarray, Shape(..., 3)], "(..., 3)", [(3,), (2, 3), (1, 2, 3)], [(), (2,), (3, 2)]),
         (Annotated[np.ndarray, Shape(1, ..., 3)], "(1, ..., 3)", [(1, 3), (1, 2, 3)], [(1,), (3,), (2, 3)]),
-        (Annotated[np.ndarray, Shape(2, ...)], "(2, ...)", [(2,), (2, 5)], [(), (3, 2)]),
         (np.ndarray[tuple[int, int], np.dtype[np.float32]], "(*, *)", [(2, 3)], [(2,), (1, 2, 3)]),
         (np.ndarray[tuple[Literal[2], int], np.dtype[np.float32]], "(2, *)", [(2, 3)], [(3, 3)]),
-        (np.ndarray[tuple[Any, ...], np.dtype[np.float32]], "", [(), (2,), (2, 3)], []),
         (Annotated[np.ndarray[tuple[int, int], Any], Shape(None, 3)], "(*, 3)", [(2, 3)], [(3,), (2, 2)]),
     ],
     ids=str,
@@ -374,15 +358,12 @@ def test_shapes_are_values() -> None:
     ("hint", "value", "expected"),
     [
         (NDArray[np.float32], [1, 2.5], np.array([1, 2.5], "f4")),
-        (NDArray[np.float32], [], np.zeros(0, "f4")),
         (NDArray[np.float32], ((1, 2), (3, 4)), np.array([[1, 2], [3, 4]], "f4")),
         (NDArray[np.uint64], [2**64 - 1], np.array([2**64 - 1], "u8")),
         (NDArray[np.complex64], [1, 2j], np.array([1, 2j], "c8")),
         (NDArray[np.bool_], [True], np.array([True])),
         (NDArray[np.floating], [1], np.array([1.0])),
-        (NDArray[np.float16], [float("inf")], np.array([float("inf")], "f2")),
         (NDArray[ml_dtypes.bfloat16], [1, 2.5], np.array([1, 2.5]).astype(ml_dtypes.bfloat16)),
-        (np.ndarray, [1.5], np.array([1.5])),
         (NDArray[np.float32], np.float32(1), np.array(1, "f4")),
     ],
     ids=str,

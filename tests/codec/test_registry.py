@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import decimal
 import enum
-import functools
 import uuid
 from typing import Any
 
@@ -81,31 +80,31 @@ def test_a_decoder_that_fails_says_where() -> None:
 
         failing = Codec()
         failing.register(Mesh, "mesh", encode=lambda mesh: {}, decode=fail)
-        for attempt in (
-            lambda value, codec=failing: codec.decode([value]),
-            functools.partial(taken, Mesh, codec=failing),
-        ):
-            with pytest.raises(ValueError, match=r"mesh: ."):
-                attempt({"$type": "mesh"})
+        with pytest.raises(ValueError, match=r"mesh: .+ - at `\$\[0\]`"):
+            failing.decode([{"$type": "mesh"}])
+        with pytest.raises(ValueError, match=r"mesh: ."):
+            taken(Mesh, {"$type": "mesh"}, failing)
 
 
-@pytest.mark.parametrize("parts", [None, [1], "x", {"$type": "x"}, {"a": object()}, {object(): 1}])
-def test_an_encoder_that_gives_no_parts(parts: Any) -> None:
+@pytest.mark.parametrize(
+    ("encode", "said"),
+    [
+        *((lambda _, parts=parts: parts, "") for parts in (None, [1], {"$type": "x"}, {"a": object()}, {object(): 1})),
+        (lambda _: 1 / 0, "Mesh could not be encoded: division by zero"),
+    ],
+)
+def test_an_encoder_that_fails_or_gives_no_parts(encode: Any, said: str) -> None:
     codec = Codec()
-    codec.register(Mesh, "mesh", encode=lambda mesh: parts, decode=lambda parts: parts)
-    with pytest.raises(EncodeError, match=r"\$\.a\[0\]"):
+    codec.register(Mesh, "mesh", encode=encode, decode=lambda parts: parts)
+    with pytest.raises(EncodeError, match=said + r".*\$\.a\[0\]"):
         codec.dumps({"a": [Mesh(1)]})
 
 
-def test_an_encoder_that_fails() -> None:
+def test_an_encoder_without_an_end() -> None:
     codec = Codec()
-    codec.register(Mesh, "mesh", encode=lambda mesh: 1 / 0, decode=lambda parts: parts)
-    with pytest.raises(EncodeError, match=r"Mesh could not be encoded: division by zero - at `\$\[0\]`"):
-        codec.dumps([Mesh(1)])
-    endless = Codec()
-    endless.register(Mesh, "mesh", encode=lambda mesh: {"again": mesh}, decode=lambda parts: parts)
+    codec.register(Mesh, "mesh", encode=lambda mesh: {"again": mesh}, decode=lambda parts: parts)
     with pytest.raises(EncodeError, match="contains itself"):
-        endless.dumps(Mesh(1))
+        codec.dumps(Mesh(1))
 
 
 def test_unknown_tags_stay_and_their_insides_are_decoded() -> None:
@@ -150,26 +149,21 @@ def test_subclasses_of_what_json_has_can_be_registered(value: Any) -> None:
     assert codec.dumps(others) == Codec().dumps(others)
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [
-        *(object, str, int, bool, float, list, tuple, dict, set, bytes, complex, type(None), decimal.Decimal),
-        *(uuid.UUID, np.ndarray, np.float32, np.float64, np.generic, Image.Image, msgspec.Struct, enum.Enum),
-    ],
-)
-def test_built_in_types_cannot_be_taken(cls: type) -> None:
-    with pytest.raises(ValueError, match=r"built in|Enum"):
-        Codec().register(cls, "mine", encode=lambda _: {}, decode=lambda _: None)
+TAKEN: list[Any] = [
+    *(object, str, int, bool, float, list, tuple, dict, set, bytes, complex, type(None), decimal.Decimal),
+    *(uuid.UUID, np.ndarray, np.float32, np.float64, np.generic, Image.Image, msgspec.Struct, enum.Enum),
+]
 
 
 def test_what_is_taken_or_makes_no_sense() -> None:
     codec = mesh_codec()
     functions: Any = {"encode": lambda _: {}, "decode": lambda _: None}
+    for cls in (*TAKEN, enum.Enum("Colour", "RED")):
+        with pytest.raises(ValueError, match=r"built in|Enum"):
+            codec.register(cls, "mine", **functions)
     for cls, tag in ((Mesh, "other"), (Finer, "mesh"), (Finer, "ndarray"), (Finer, "image"), (Finer, "bytes")):
         with pytest.raises(ValueError, match=r"taken|registered already, as 'mesh'"):
             codec.register(cls, tag, **functions)
-    with pytest.raises(ValueError, match="Enum: its values are sent"):
-        codec.register(enum.Enum("Colour", "RED"), "colour", **functions)
     for cls, tag in (("Mesh", "a"), (Mesh(1), "a"), (Finer, ""), (Finer, None), (list[int], "a")):
         with pytest.raises(TypeError):
             codec.register(cls, tag, **functions)

@@ -115,12 +115,6 @@ def test_a_slice_sends_its_own_rows_only() -> None:
         assert received(table.slice(50_000, 3)).equals(table.slice(50_000, 3))
 
 
-def test_what_is_received_can_be_changed_by_its_library() -> None:
-    found = received(pl.DataFrame({"a": [1, 2]}))
-    found[0, "a"] = 5
-    assert found["a"].to_list() == [5, 2]
-
-
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -163,16 +157,12 @@ def test_hints_take_what_they_say(hint: Any, values: list[Any]) -> None:
     ("hint", "value", "reason"),
     [
         (pa.Table, sent(BATCH), "expected pyarrow.Table, got .*batch"),
-        (pa.RecordBatch, sent(TABLE), "expected pyarrow.RecordBatch, got .*table"),
         (pl.Series, sent(FRAME), "expected polars.Series, got an object tagged 'polars'"),
-        (pl.DataFrame, [1], "expected polars.DataFrame, got a list"),
-        (pl.DataFrame, COLUMN, "expected polars.DataFrame, got "),
         (pl.DataFrame, {"$type": "polars"}, "misses 'kind'"),
         (pl.DataFrame, sent(pa.table({"a\0b": [1]})), "has a NUL"),
         (pa.Table, "data.arrow", "not base64"),
         (pa.RecordBatch, sent(pa.table({"a": pa.chunked_array([[1], [2]])}))["data"], "one batch is expected"),
         (Any, {"$type": "arrow", "kind": "frame", "data": ""}, "kind must be 'table' or 'batch'"),
-        (Any, {"$type": "arrow", "kind": ["table"], "data": ""}, "kind must be"),
         (Any, {"$type": "arrow", "kind": "table", "data": 5}, "int"),
         (Any, {"$type": "arrow", "kind": "table"}, "misses 'data'"),
         (Any, {"$type": "polars", "kind": "table", "data": ""}, "kind must be 'frame' or 'series'"),
@@ -221,43 +211,33 @@ def test_views_that_show_the_same_again_and_again_are_refused() -> None:
     assert received(pa.table({"a": repeated})).num_rows == 10_000
 
 
-@pytest.mark.parametrize(
-    "value",
-    [TABLE, FRAME, pd.Series([1]), sparse.coo_array((1, 1))],
-    ids=lambda value: type(value).__module__,
-)
-def test_the_tables_of_a_message_are_counted_together(value: Any) -> None:
-    empty = sent(pa.table({}))
-    assert len(codec.decode([empty] * 1000 + [sent(value)])) == 1001  # type: ignore[arg-type]
-    for decode, tables in (
-        (codec.decode, [empty] * 1024 + [sent(value)]),
+def test_the_tables_of_a_message_are_counted_together() -> None:
+    kinds = [TABLE, FRAME, pd.Series([1]), sparse.coo_array((1, 1))]
+    empty, others = sent(pa.table({})), sent(kinds)
+    assert len(codec.decode([empty] * 1000 + others)) == 1004
+    for attempt, tables in (
+        *((codec.decode, [empty] * 1024 + [other]) for other in others),
         (lambda tables: taken(list[pa.Table], tables), [empty] * 1025),
     ):
         with pytest.raises(ValueError, match="the tables of the message are too many"):
-            decode(tables)
-    assert len(taken(list[type(value)], [value] * 1025)) == 1025  # type: ignore[misc]  # decoded before
+            attempt(tables)
+    assert len(taken(list[pa.Table], [TABLE] * 1025)) == 1025  # decoded before
 
 
 PANDAS = pd.DataFrame({"a": [1]})
 
 
-@pytest.mark.parametrize(
-    ("missing", "value"), [("pyarrow", TABLE), ("polars", FRAME), ("pandas", PANDAS), ("pyarrow", PANDAS)], ids=range(4)
-)
-def test_a_receiver_without_the_library_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, missing: str, value: Any
-) -> None:
-    line = sent(value)
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(ValueError, match=rf"needs the package {missing}, which is not installed here: pip install"):
-        codec.decode(line)
-
-
-@pytest.mark.parametrize(("value", "extra"), [(FRAME, "polars"), (PANDAS, "pandas")], ids=["polars", "pandas"])
-def test_a_sender_without_pyarrow_says_so(monkeypatch: pytest.MonkeyPatch, value: Any, extra: str) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(EncodeError, match=rf"could not be encoded: this needs .* 'rpcstream\[{extra}\]'"):
-        codec.dumps([value])
+@pytest.mark.parametrize("value", [TABLE, FRAME, PANDAS], ids=["pyarrow", "polars", "pandas"])
+def test_what_is_said_without_the_library(monkeypatch: pytest.MonkeyPatch, value: Any) -> None:
+    line, library = sent(value), type(value).__module__.partition(".")[0]
+    for missing in (library, "pyarrow"):
+        monkeypatch.setitem(sys.modules, missing, None)
+        with pytest.raises(ValueError, match=r"needs the package .*, which is not installed here: pip install"):
+            codec.decode(line)
+        if missing == "pyarrow" != library:
+            with pytest.raises(EncodeError, match=rf"could not be encoded: this needs .* 'rpcstream\[{library}\]'"):
+                codec.dumps([value])
+        monkeypatch.undo()
 
 
 def test_over_a_connection() -> None:
