@@ -442,8 +442,9 @@ class ImageHint:
 _LOOKED_AT = 128 * 1024
 #: Values in a message that are looked at: some milliseconds.
 _MAX_PARTS = 20_000
-#: What files begin with, in base64, and data: URLs of them; each in so many characters.
-_BEGINNINGS = ("iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD", "AAAA", "data:image/")
+#: What files begin with, in base64, and data: URLs of them, whose head has at most so many characters.
+_BEGINNINGS = ("iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD", "AAAA")
+_DATA_URL = "data:image/"
 _LONGEST_HEAD = 64
 
 
@@ -480,7 +481,7 @@ def _pixels_of(part: Any, unknown: int) -> int:
             return max(LEAST, int(size[0] * size[1]))
         part = part.get("data")
     elif type(part) is str:
-        if not part[: len("data:image/")].lower().startswith(_BEGINNINGS):
+        if not part.startswith(_BEGINNINGS) and part[: len(_DATA_URL)].lower() != _DATA_URL:
             return 0
         begin = part.find(",", 0, _LONGEST_HEAD) + 1
         part = part[begin : begin + _LOOKED_AT]

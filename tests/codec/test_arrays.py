@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from rpcstream.codec import Shape, dtypes
+from rpcstream.codec import Shape
 from rpcstream.errors import EncodeError
 
 from ..kit.example_count import example_count
@@ -185,39 +185,21 @@ def rows_of_the_wire_page() -> list[list[str]]:
 def test_names_of_the_wire_page_are_little_endian(row: list[str]) -> None:
     text, name, size, _, _ = row
     array = np.array([0, 1]).astype(np.dtype(name).newbyteorder("<"))
-    assert sent(array)["dtype"] == text
-    assert str(array.itemsize) == size
+    assert (sent(array)["dtype"], str(array.itemsize)) == (text, size)
     for each in (text, name):
         assert same(CODEC.decode({**sent(array), "dtype": each}), array)
 
 
-def test_the_wire_page_has_every_name() -> None:
-    assert {row[1]: row[0] for row in rows_of_the_wire_page() if "[" not in row[0]} == dtypes.NAMES
-    section = WIRE_PAGE.read_text().partition("### dtypes\n")[2]
-    assert [name for name in dtypes.EXTENSIONS if f"`{name}`" not in section] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        *(("float", "use '<f8' or 'float64'"), ("double", "use '<f8' or 'float64'"), ("int", "use '<i8' or 'int64'")),
+def test_who_names_an_unknown_type_is_told_what_to_write() -> None:
+    for text, advice in (
+        *(("float", "use '<f8' or 'float64'"), ("Float32", "use '<f4' or 'float32'"), ("bf16", "use 'bfloat16'")),
         *((text, f"use '<{text[-2:]}', which says the byte order") for text in ("f4", "=f4", "u1")),
-        *(("M8[ns]", "use '<M8[ns]', which says"), ("Float32", "use '<f4' or 'float32'")),
-        *(("Float32Array", "use '<f4' or 'float32'"), ("torch.float16", "use '<f2' or 'float16'")),
-        *(("flaot32", "use '<f4' or 'float32'"), ("bf16", "use 'bfloat16'"), ("float128", "use '<f8' or 'float64'")),
-        *(("object", "send a list"), ("<U5", "send a list")),
-        ("datetime64[xx]", "use a name such as 'float32', or a dtype.str such as '<f4'"),
-        *((text, "use a name such as") for text in ("10000000f8", "", "x" * 100_000)),
-    ],
-)
-def test_who_names_an_unknown_type_is_told_what_to_write(text: str, advice: str) -> None:
-    with pytest.raises(ValueError, match="is not one that goes over the wire") as caught:
-        CODEC.decode({**GOOD, "dtype": text})
-    assert advice in str(caught.value)
-    assert len(str(caught.value)) < 200
-    for name in re.findall(r"'([^']*)'", str(caught.value).partition("wire: ")[2]):  # which is right
-        with pytest.raises(ValueError, match=r"bytes of data|^(?!.*is not one that goes)"):
-            CODEC.decode({**GOOD, "dtype": name, "shape": [7]})
+        *(("flaot32", "use '<f4' or 'float32'"), ("<U5", "send a list"), ("x" * 100_000, "use a name such as")),
+    ):
+        with pytest.raises(ValueError, match="is not one that goes over the wire") as caught:
+            CODEC.decode({**GOOD, "dtype": text})
+        assert advice in str(caught.value)
+        assert len(str(caught.value)) < 200
 
 
 def npy(array: Any, version: tuple[int, int] | None = None) -> bytes:
@@ -252,21 +234,15 @@ def file(header: str, data: bytes = b"\x00" * 8, version: bytes = b"\x01\x00", l
 HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_npy_headers_of_other_writers() -> None:
+    for header in (
         *(HEADER, HEADER.replace("'", '"'), "{'shape':(2,),'descr':'<f4','fortran_order':False}"),
         "{ 'shape' : ( 2 , 1 ) , 'fortran_order' : True , 'descr' : '<f4' }   \n",
         *(HEADER.replace("(2,)", "(2L, 1L)"), "{'descr': '<f8', 'fortran_order': False, 'shape': (), }\n"),
-    ],
-)
-def test_npy_headers_of_other_writers(header: str) -> None:
-    for version in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
-        found = of_file(file(header, version=version))
-        assert found.nbytes == 8
-        assert found.flags.aligned
-    with pytest.raises(ValueError, match="expected an array of int8, got an array of float"):
-        of_file(file(header), NDArray[np.int8])
+    ):
+        for version in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+            found = of_file(file(header, version=version))
+            assert (found.nbytes, found.flags.aligned) == (8, True)
 
 
 @pytest.mark.parametrize(
@@ -274,19 +250,16 @@ def test_npy_headers_of_other_writers(header: str) -> None:
     [
         *(b"", b"\x93NUMPY", b"\x93NUMPY\x01\x00\xff\xff", b"not a file at all, but long enough"),
         *(pickle.dumps([1, 2, 3]), npy(np.array([None])), npy(np.array(["abc"])), npy(np.zeros(2, [("a", "i4")]))),
-        *(npy(np.zeros(2, "V4")), npy(np.zeros(4))[:-1], npy(np.zeros(4)) + b"\x00"),
-        *(file(HEADER, version=version) for version in (b"\x04\x00", b"\x01\x01", b"\x00\x00")),
+        *(npy(np.zeros(4))[:-1], npy(np.zeros(4)) + b"\x00", file(HEADER, version=b"\x04\x00")),
         *(file(HEADER, length=60_000), file(HEADER, version=b"\x02\x00", length=2**31), file(" " * 10_001 + HEADER)),
-        *(file(HEADER.replace("2,", shape)) for shape in ("3,", "-2,", "2,,", "2 2", "True,", "9" * 300, "1, " * 33)),
+        *(file(HEADER.replace("2,", shape)) for shape in ("3,", "-2,", "2,,", "True,", "9" * 300, "1, " * 33)),
         *(file(HEADER.replace("(2,)", "[2]")), file(HEADER.replace("2,", f"0, {2**62}, {2**62}"), b"")),
-        *(file(HEADER.replace("False", "0")), file(HEADER.replace("'<f4'", "'O'"))),
         *(file(HEADER.replace("'<f4'", descr)) for descr in ("'10000000f8'", "'|O'", "[('a', '<f4')]")),
-        *(file(HEADER.replace("'<f4'", "__import__('os').abort()")), file(HEADER.replace("'descr'", "'descR'"))),
-        *(file(HEADER[:-1] + "'descr': '<f4', }"), file(HEADER[:-1] + "'more': 1, }"), file("{}"), file("{" * 5000)),
-        *(file("(" * 9000), file("{'shape': (2,), }")),
-        file("{'descr': (2,), 'fortran_order': '<f4', 'shape': False}"),
+        *(file(HEADER.replace("'<f4'", "__import__('os').abort()")), file(HEADER.replace("False", "0"))),
+        *(file(HEADER[:-1] + "'more': 1, }"), file("{}"), file("{" * 5000), file("(" * 9000)),
         file("{'descr': '|b1', 'fortran_order': False, 'shape': (8,), }", b"\x00\x01\x02\x00\x00\x00\x00\x00"),
     ],
+    ids=lambda data: repr(data)[:60],
 )
 def test_broken_and_hostile_npy_files(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -310,18 +283,11 @@ def test_any_npy_header_gives_an_array_or_a_value_error(data: bytes, header: str
         *((hint, "", "f4 |b1 M8[s]", "") for hint in (np.ndarray, NDArray, NDArray[np.generic], np.ndarray[Any, Any])),
         (NDArray[np.float32], "float32", "<f4 >f4", "f8 f2 i4"),
         (np.ndarray[Any, np.dtype[np.float32]], "float32", "f4", "f8"),
-        (NDArray[float], "float64", "f8", "f4"),
         (NDArray[np.bool_], "bool", "|b1", "u1"),
-        (NDArray[np.intc], "int32", "i4", "i8"),
-        (NDArray[np.longlong], "int64", "i8", "i4"),
         (NDArray[np.floating], "floating", "f2 f4 >f8", "c8 i4"),
         (NDArray[np.integer], "integer", "i1 u8", "f4 |b1 m8[s]"),
-        (NDArray[np.signedinteger], "signedinteger", "i1", "u1 m8[s]"),
-        (NDArray[np.unsignedinteger], "unsignedinteger", "u1", "i1"),
         (NDArray[np.number], "number", "i1 f4 c8", "|b1 M8[s] m8[s]"),
-        (NDArray[np.complexfloating], "complexfloating", "c8", "f4"),
         (NDArray[np.datetime64], "datetime64", "M8[s] >M8[ns]", "m8[s] i8"),
-        (NDArray[np.timedelta64], "timedelta64", "m8[s]", "M8[s] i8"),
         (NDArray[np.float32 | np.float64], "float32 or float64", "f4 f8", "f2"),
         (np.ndarray[Any, np.dtype[np.int8] | np.dtype[np.int16]], "int8 or int16", "i1 i2", "i4"),
         (NDArray[T], "floating", "f4", "i4"),
@@ -346,11 +312,9 @@ def test_element_types_in_hints(hint: Any, words: str, fits: str, misfits: str) 
 @pytest.mark.parametrize(
     "hint",
     [
-        *(NDArray[np.object_], NDArray[np.str_], NDArray[np.bytes_], NDArray[np.void], NDArray[np.longdouble]),
-        *(NDArray[np.float32 | np.object_], NDArray[ml_dtypes.int4], NDArray[str]),
-        np.ndarray[Any, "float32"],  # type: ignore[name-defined]
-        *(Annotated[NDArray[np.float32], Shape], Annotated[NDArray[np.float32], Shape(1), Shape(2)]),
-        *(Annotated[int, Shape(1)], Annotated[NDArray[np.float32] | None, Shape(1)]),
+        *(NDArray[np.str_], NDArray[np.void], NDArray[np.longdouble], NDArray[np.float32 | np.object_], NDArray[str]),
+        *(NDArray[ml_dtypes.int4], Annotated[NDArray[np.float32], Shape], Annotated[np.ndarray | None, Shape(1)]),
+        Annotated[NDArray[np.float32], Shape(1), Shape(2)],
     ],
     ids=str,
 )
@@ -364,13 +328,10 @@ def test_hints_that_can_never_be_met(hint: Any) -> None:
     [
         (Annotated[NDArray[np.float32], Shape(None, 3)], "(*, 3)", [(0, 3), (2, 3)], [(3,), (2, 2), (1, 2, 3)]),
         (Annotated[np.ndarray, Shape(2)], "(2,)", [(2,)], [(), (3,), (2, 2)]),
-        (Annotated[np.ndarray, "other", Shape()], "()", [()], [(1,)]),
         (Annotated[np.ndarray, Shape(..., 3)], "(..., 3)", [(3,), (2, 3), (1, 2, 3)], [(), (2,), (3, 2)]),
         (Annotated[np.ndarray, Shape(1, ..., 3)], "(1, ..., 3)", [(1, 3), (1, 2, 3)], [(1,), (3,), (2, 3)]),
-        (Annotated[np.ndarray, Shape(2, ...)], "(2, ...)", [(2,), (2, 5)], [(), (3, 2)]),
         (np.ndarray[tuple[int, int], np.dtype[np.float32]], "(*, *)", [(2, 3)], [(2,), (1, 2, 3)]),
         (np.ndarray[tuple[Literal[2], int], np.dtype[np.float32]], "(2, *)", [(2, 3)], [(3, 3)]),
-        (np.ndarray[tuple[Any, ...], np.dtype[np.float32]], "", [(), (2,), (2, 3)], []),
         (Annotated[np.ndarray[tuple[int, int], Any], Shape(None, 3)], "(*, 3)", [(2, 3)], [(3,), (2, 2)]),
     ],
     ids=str,
@@ -384,39 +345,25 @@ def test_shapes_in_hints(hint: Any, text: str, fits: Any, misfits: Any) -> None:
             taken(hint, sent(np.zeros(shape, "f4")))
 
 
-@pytest.mark.parametrize(
-    ("dims", "error"),
-    [((-1,), ValueError), ((..., ...), ValueError), *(((dim,), TypeError) for dim in (1.5, "n", True, (1, 2)))],
-)
-def test_dimensions_that_are_none(dims: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"negative|at most one|a dimension is"):
-        Shape(*dims)
-
-
 def test_shapes_are_values() -> None:
     shape = Shape(None, 3, ...)
     assert eval(repr(shape)) == shape == pickle.loads(pickle.dumps(shape))
     assert len({shape, Shape(None, 3, ...), Shape(3)}) == 2
-    with pytest.raises(AttributeError):
-        shape.dims = ()
+    for dims in ((-1,), (..., ...), (1.5,), ("n",), (True,), ((1, 2),)):
+        with pytest.raises((ValueError, TypeError), match=r"negative|at most one|a dimension is"):
+            Shape(*dims)
 
 
 @pytest.mark.parametrize(
     ("hint", "value", "expected"),
     [
         (NDArray[np.float32], [1, 2.5], np.array([1, 2.5], "f4")),
-        (NDArray[np.float32], [], np.zeros(0, "f4")),
         (NDArray[np.float32], ((1, 2), (3, 4)), np.array([[1, 2], [3, 4]], "f4")),
-        (NDArray[np.float32], [np.float32(1)], np.array([1], "f4")),
         (NDArray[np.uint64], [2**64 - 1], np.array([2**64 - 1], "u8")),
         (NDArray[np.complex64], [1, 2j], np.array([1, 2j], "c8")),
         (NDArray[np.bool_], [True], np.array([True])),
         (NDArray[np.floating], [1], np.array([1.0])),
-        (NDArray[np.integer], [1], np.array([1])),
-        (NDArray[np.float16], [float("inf")], np.array([float("inf")], "f2")),
         (NDArray[ml_dtypes.bfloat16], [1, 2.5], np.array([1, 2.5]).astype(ml_dtypes.bfloat16)),
-        (NDArray[np.uint8 | np.float64], [1.5], np.array([1.5])),
-        (np.ndarray, [1.5], np.array([1.5])),
         (NDArray[np.float32], np.float32(1), np.array(1, "f4")),
     ],
     ids=str,

@@ -20,12 +20,12 @@ from typing_extensions import Doc
 
 from rpcstream import Codec, RegistrationError, Server, Shape
 from rpcstream.codec.hints import hint_checker, lower
-from rpcstream.codec.markers import convert_options
 from rpcstream.codec.schema import Components, schema_of
+
+from ..kit.example_count import IS_THOROUGH
 
 codec = Codec()
 T = TypeVar("T")
-Number = TypeVar("Number", int, str)
 Positive = NewType("Positive", Annotated[int, at.Gt(0)])  # type: ignore[valid-newtype]
 
 
@@ -44,33 +44,14 @@ def schema(hint: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "hint",
-    [
-        *(Annotated[int, at.Ge(0)], Annotated[int, at.Interval(gt=0, le=10), at.MultipleOf(2)]),
-        Annotated[str, at.Len(1, 5), pydantic.Field(pattern="a")],
-        Annotated[float, "metres", at.Unit("m"), Doc("how far")],
-        *(Annotated[list[Annotated[int, at.Ge(0)]], at.MaxLen(3)], Annotated[datetime.datetime, at.Timezone(...)]),
-        *(pydantic.PositiveInt, dict[str, Annotated[int | None, at.Ge(0)]]),
-    ],
-    ids=str,
-)
-def test_what_msgspec_can_check_it_checks_alone(hint: Any) -> None:
-    assert convert_options(lower(hint, codec)) == {}
-
-
-@pytest.mark.parametrize(
     ("hint", "value", "text"),
     [
         (Annotated[int, at.Ge(5), at.Ge(0)], 3, "expected an integer >= 5"),
-        (Annotated[int, at.Ge(0), at.Ge(5)], 3, "expected an integer >= 5"),
         (Annotated[int, at.Lt(2**80)], 2**81, f"expected an integer < {2**80}"),
-        (Annotated[int, at.Ge(0.5)], 0, "expected an integer >= 0.5"),
-        (Annotated[str, at.Ge("b")], "a", "expected a string >= b"),
         (Annotated[datetime.date, at.Gt(datetime.date(2020, 1, 1))], "2020-01-01", "a date > 2020-01-01"),
         (Annotated[str, at.Predicate(str.isdigit)], "a", "expected a string for which `str.isdigit` is true"),
         (Annotated[float, at.Predicate(np.isfinite)], 1e999, "for which `isfinite` is true"),
         (Annotated[str, at.Predicate(at.Not(str.isdigit))], "1", "for which not `str.isdigit` is true"),
-        (Annotated[str, at.Predicate(re.compile("a+").fullmatch)], "b", "`Pattern.fullmatch` is true"),
         (list[Annotated[int, at.Predicate(lambda n: n % 2)]], [1, 2], "result[1]: expected an integer for which"),
         (Annotated[int, at.Ge(0)] | Annotated[str, at.MinLen(2)], -1, "expected an integer >= 0"),
         (Annotated[datetime.datetime, at.Ge(datetime.datetime.max)], "2020-01-01T00:00:00Z", "can't compare offset-"),
@@ -105,22 +86,9 @@ class Line:
 
 
 @dataclasses.dataclass
-class Text:
-    """Nothing but descriptions."""
-
-    words: Annotated[list[str], "one by one"]
-    inner: Text | None = None
-
-
-@dataclasses.dataclass
 class Page(Generic[T]):
     items: Annotated[list[T], at.MinLen(1)]
     number: Annotated[int, at.Gt(0)] = 1
-
-
-@dataclasses.dataclass
-class Either(Generic[Number]):
-    value: Number
 
 
 class Options(TypedDict):
@@ -141,19 +109,14 @@ class Event(msgspec.Struct, tag="event", forbid_unknown_fields=True):
     ("hint", "fits", "misfits"),
     [
         (Line, {"start": 0, "after": {"start": 1}}, [{"start": -1}, {"start": 0, "after": {"start": -1}}]),
-        (Text, {"words": ["a"], "inner": {"words": []}}, [{"words": [1]}, {"words": [], "inner": {}}]),
         (Page[int], {"items": [1]}, [{"items": []}, {"items": ["a"]}, {"items": [1], "number": 0}]),
         (Page[NDArray[np.int8]], {"items": [np.ones(1, "i1")]}, [{"items": [1]}, {"items": [np.ones(1, "i2")]}]),
-        (Page, {"items": ["a"]}, [{"items": []}]),
-        (Either, {"value": "a"}, [{"value": 1.5}]),
-        (Either[int], {"value": 1}, [{"value": "a"}]),
         (Options, {"size": 1}, [{"size": -1}, {"size": 1, "name": ""}, {}]),
         (Row, [1, [2]], [[-1], [1, "b"], [1, ["a"]]]),
         (Event, {"type": "event", "time": 1}, [{"type": "event", "time": -1}, {"type": "event", "time": 1, "x": 1}]),
         (Positive, 1, [0, "a"]),
         (Annotated[Positive, at.Lt(5)], 4, [0, 5]),
         (Annotated[Positive | None, at.Lt(5)], None, [0, 5]),
-        (Annotated[Annotated[int, at.Ge(0)], at.Le(5)], 5, [-1, 6]),
         (Annotated[Any, at.Predicate(bool)], [np.ones(1)], [0, {}]),
         (Annotated[dict, at.Predicate(lambda value: "a" in value)], {"a": b"x"}, [{}, 5]),
     ],
@@ -166,20 +129,13 @@ def test_constraints_inside_of_classes_and_types(hint: Any, fits: Any, misfits: 
 
 def test_a_pattern_beside_a_list_does_not_crash() -> None:
     text = Annotated[str, msgspec.Meta(pattern="^a+$")]
-    named = NewType("named", text)
-    for hint in (
-        text | list[int],
-        text | dict[str, int] | None,
-        Annotated[str, at.MinLen(1), msgspec.Meta(pattern="^a+$")] | list,
-    ):
+    for hint in (text | list[int], text | list[int] | None, NewType("Named", text) | list[int]):  # type: ignore[operator, valid-newtype]
+        made = [cls("Made", [("part", hint)]) for cls in (msgspec.defstruct, dataclasses.make_dataclass)]
         assert check(hint, "aa") == "aa"
-        assert refused(hint, "b")
-        assert refused(hint, 5)
-        check(hint, {"a": 1} if "dict" in str(hint) else [1])
-    for part in (text | list[int], named | tuple[int, ...]):
-        for cls in (msgspec.defstruct("S", [("part", part)]), dataclasses.make_dataclass("D", [("part", part)])):
-            assert check(cls, {"part": [1]}).part in ([1], (1,))
-            assert refused(cls, {"part": "b"})
+        assert check(hint, [1]) == [1]
+        assert [check(cls, {"part": [1]}).part for cls in made] == [[1], [1]]
+        assert all(refused(hint, wrong) for wrong in ("b", 5, ["a"]))
+        assert all(refused(cls, {"part": "b"}) for cls in made)
 
 
 def test_schemas_have_constraints_and_descriptions() -> None:
@@ -215,18 +171,14 @@ class Unheard(at.BaseMetadata):
     """A constraint that annotated_types does not have."""
 
 
+@dataclasses.dataclass
+class Measured:
+    value: Annotated[int, Gauge(), at.Ge(0)]
+
+
 def test_metadata_is_ignored_where_the_codec_says_so() -> None:
     tolerant = Codec(ignored_metadata=[Gauge, Unheard])
-
-    @dataclasses.dataclass
-    class Measured:
-        value: Annotated[float, Gauge(), at.Ge(0)]
-
-    for hint in (
-        Annotated[int, Gauge(), at.Ge(0)],
-        Annotated[int, Gauge, Unheard(), at.Ge(0)],
-        Annotated[int, at.Ge(0)],
-    ):
+    for hint in (Annotated[int, Gauge(), at.Ge(0)], Annotated[int, Gauge, Unheard(), at.Ge(0)]):
         assert hint_checker(hint, tolerant)(1) == 1
         with pytest.raises(ValueError, match=">= 0"):
             hint_checker(hint, tolerant)(-1)
@@ -266,31 +218,23 @@ def test_constraints_on_all_items_of_a_generator_are_refused() -> None:
 Holds = Callable[[Any], bool]
 
 
-def _is_int(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_str(value: Any) -> bool:
-    return type(value) is str
-
-
 def _plain_hint(chance: random.Random) -> tuple[Any, Holds]:
-    bound = chance.randrange(-3, 4)
-    size = chance.randrange(3)
-    hints: list[tuple[Any, Holds]] = [
-        (int, _is_int),
-        (str, _is_str),
-        (bool, lambda value: type(value) is bool),
-        (Annotated[int, at.Ge(bound)], lambda value: _is_int(value) and value >= bound),
-        (Annotated[int, msgspec.Meta(lt=bound)], lambda value: _is_int(value) and value < bound),
+    bound, size = chance.randrange(-3, 4), chance.randrange(3)
+    hints: list[tuple[Any, type, Holds]] = [
+        (int, int, lambda value: True),
+        (bool, bool, lambda value: True),
+        (Annotated[int, at.Ge(bound)], int, lambda value: value >= bound),
+        (Annotated[int, msgspec.Meta(lt=bound)], int, lambda value: value < bound),
         (
             Annotated[int, at.Lt(bound), at.Predicate(lambda value: value % 2 == 0)],
-            lambda value: _is_int(value) and value < bound and value % 2 == 0,
+            int,
+            lambda value: value < bound and value % 2 == 0,
         ),
-        (Annotated[str, at.MinLen(size)], lambda value: _is_str(value) and len(value) >= size),
-        (Annotated[str, msgspec.Meta(pattern="^a")], lambda value: _is_str(value) and value.startswith("a")),
+        (Annotated[str, at.MinLen(size)], str, lambda value: len(value) >= size),
+        (Annotated[str, msgspec.Meta(pattern="^a")], str, lambda value: value.startswith("a")),
     ]
-    return chance.choice(hints)
+    hint, kind, holds = chance.choice(hints)
+    return hint, lambda value: type(value) is kind and holds(value)
 
 
 def _random_hint(chance: random.Random, depth: int) -> tuple[Any, Holds]:
@@ -323,10 +267,10 @@ def _random_value(chance: random.Random, depth: int) -> Any:
     return {chance.choice("xxy"): _random_value(chance, depth - 1) for _ in range(chance.randrange(3))}
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_random_hints_say_what_they_say_in_python(seed: int) -> None:
-    chance = random.Random(seed)
-    for _ in range(3):
+@pytest.mark.thorough
+def test_random_hints_say_what_they_say_in_python() -> None:
+    for seed in range(500 if IS_THOROUGH else 40):
+        chance = random.Random(seed)
         hint, holds = _random_hint(chance, 3)
         checker = hint_checker(hint, codec)
         for _ in range(40):
@@ -336,7 +280,7 @@ def test_random_hints_say_what_they_say_in_python(seed: int) -> None:
                 is_accepted = True
             except ValueError:
                 is_accepted = False
-            assert is_accepted == holds(value), (hint, value)
+            assert is_accepted == holds(value), (seed, hint, value)
 
 
 #: Takes a second for 24 characters, and twice as long for each further one.
@@ -347,10 +291,7 @@ _SLOW = "^(a+)+$"
     "hint",
     [
         Annotated[str, msgspec.Meta(pattern=_SLOW, max_length=10)],
-        Annotated[str, msgspec.Meta(pattern=_SLOW), at.MaxLen(10)],
-        Annotated[str, at.MaxLen(10), at.Predicate(re.compile(_SLOW).search)],
         Annotated[str, at.Predicate(re.compile(_SLOW).search), at.MaxLen(10)],
-        Annotated[str, pydantic.Field(pattern=_SLOW, max_length=10)],
         Annotated[str, pydantic.Field(pattern=_SLOW), pydantic.Field(max_length=10)],
     ],
 )

@@ -50,21 +50,9 @@ class Real(float):
     pass
 
 
-class Table(dict):
-    pass
-
-
-class Row(list):
-    pass
-
-
 class Pair(NamedTuple):
     a: int
     b: str
-
-
-class Moment(datetime.datetime):
-    pass
 
 
 @dataclasses.dataclass
@@ -76,12 +64,6 @@ class Point:
 
 @dataclasses.dataclass(slots=True)
 class Slotted:
-    x: int
-    __private: int = 5
-
-
-@dataclasses.dataclass
-class Partial:
     x: int
     y: Any = msgspec.UNSET
 
@@ -109,14 +91,14 @@ AS_MSGSPEC: list[Any] = [
     *(None, True, -(2**63), 2**64 - 1, 2**64, -(2**200), 1.5, "é\x00\n\u2028", [1, [2]], (1, (2,))),
     *({"a": {"b": []}}, {1: "a", 2.5: "b"}, {Level.HIGH: 2}, {uuid.UUID(int=5): 1}, {datetime.date(2020, 1, 2): 1}),
     *({decimal.Decimal("1.5"): 1}, {1}, frozenset({"a"}), Colour.RED, Colour.ONE, Level.HIGH, Pair(1, "b")),
-    *(Table(a=1), Row([1]), collections.OrderedDict(a=1), uuid.UUID(int=2**100), decimal.Decimal("1.50")),
+    *(collections.OrderedDict(a=1), uuid.UUID(int=2**100), decimal.Decimal("1.50")),
     *(decimal.Decimal("NaN"), decimal.Decimal("1E+5"), datetime.datetime(1, 1, 1)),
     *(datetime.datetime(2020, 2, 3, 4, 5, 6, 7), datetime.date(9999, 12, 31), datetime.time(1, 2, 3, 4)),
     datetime.time(1, 2, tzinfo=UTC),
     datetime.time(1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=-3))),
     datetime.time(1, 2, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
     *(datetime.timedelta(days=-1, microseconds=3), datetime.timedelta(0), datetime.timedelta(days=400, seconds=5)),
-    *(Point(1), Slotted(1), Partial(1), Partial(1, 2), Tagged(), Tagged("b", [1], {"a": 1}, 2.5, 3, (1,))),
+    *(Point(1), Slotted(1), Slotted(1, 2), Tagged(), Tagged("b", [1], {"a": 1}, 2.5, 3, (1,))),
     *(Tagged(real=float("1.50")), Tagged(some_list=[], made={}), Compact(), Plain(1, Plain(2))),
     *({"deep": [{"in": Plain(1, {2: 3})}]}, msgspec.Raw(b'{"a": [1]}')),
 ]
@@ -130,17 +112,14 @@ def test_written_as_msgspec_writes_it(value: Any) -> None:
     assert msgspec.json.decode(codec.dumps([value, 2**64])) == [expected, 2**64]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_aware_datetimes_are_read_by_msgspec() -> None:
+    for value in (
         datetime.datetime(2020, 2, 3, tzinfo=UTC),
         datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=-5, minutes=-30))),
         datetime.datetime(2020, 7, 1, 12, 0, 0, 123456, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
-    ],
-)
-def test_aware_datetimes_are_read_by_msgspec(value: datetime.datetime) -> None:
-    for line in (codec.dumps(value), codec.dumps([value, 2**64])[1:-22]):
-        assert msgspec.json.decode(line, type=datetime.datetime) == value
+    ):
+        for line in (codec.dumps(value), codec.dumps([value, 2**64])[1:-22]):
+            assert msgspec.json.decode(line, type=datetime.datetime) == value
 
 
 def test_what_msgspec_refuses_but_is_plain_enough() -> None:
@@ -153,7 +132,6 @@ def test_what_msgspec_refuses_but_is_plain_enough() -> None:
         "range": [0, 1],
         "keys": ["k"],
         "proxy": {"k": 1},
-        "moment": "2020-01-01T00:00:00",
         "counter": {"a": 2},
     }
     value = {
@@ -165,7 +143,6 @@ def test_what_msgspec_refuses_but_is_plain_enough() -> None:
         "range": range(2),
         "keys": {"k": 1}.keys(),
         "proxy": types.MappingProxyType({"k": 1}),
-        "moment": Moment(2020, 1, 1),
         "counter": collections.Counter("aa"),
     }
     assert orjson.loads(codec.dumps(value)) == wanted
@@ -174,7 +151,7 @@ def test_what_msgspec_refuses_but_is_plain_enough() -> None:
 
 def test_rich_values_inside_records_and_collections() -> None:
     array = np.arange(3, dtype="i4")
-    for value in (Plain(1, array), Partial(1, (array,)), {"k": {1: array}}, [2**70, array], Compact(b=array)):
+    for value in (Plain(1, array), Slotted(1, (array,)), {"k": {1: array}}, [2**70, array], Compact(b=array)):
         found = orjson.loads(codec.dumps(value))
         decoded = msgspec.json.encode(codec.decode(found), enc_hook=lambda a: a.tolist())
         assert b"[0,1,2]" in decoded
@@ -185,11 +162,6 @@ def nested(depth: int) -> Any:
     for _ in range(depth):
         value = [value]
     return value
-
-
-def test_deeper_than_orjson_writes() -> None:
-    for depth in (250, 255, 300):
-        assert codec.dumps(nested(depth)) == b"[" * depth + b"1" + b"]" * depth
 
 
 class Nothing:
@@ -205,11 +177,11 @@ class BrokenZone(datetime.tzinfo):
     def utcoffset(self, _: Any) -> Any:
         raise ValueError("no such zone")
 
-    def tzname(self, _: Any) -> Any:
-        raise ValueError("no such zone")
+    tzname = dst = utcoffset
 
-    def dst(self, _: Any) -> Any:
-        raise ValueError("no such zone")
+
+def test_deeper_than_orjson_writes() -> None:
+    assert codec.dumps(nested(300)) == b"[" * 300 + b"1" + b"]" * 300
 
 
 def circular() -> Any:
@@ -227,29 +199,22 @@ def circular() -> Any:
         (Nothing, "a type has no form"),
         ("\ud800", "surrogate"),
         ({"a": ["x", "\udfff"]}, r"surrogate .* at `\$\.a\[1\]`"),
-        ({"\ud800": 1}, "surrogate"),
         (circular(), "contains itself"),
         (nested(5_000), "too deep"),
         (10**5000, "digits"),
-        ([1, 10**5000], r"\$\[1\]"),
         ({None: 1}, "key of type NoneType"),
-        ({True: 1}, "key of type bool"),
         ({b"a": 1}, "key of type bytes"),
-        ({(1, 2): 1}, "key of type tuple"),
         ({Nothing(): 1}, "key of type .*Nothing"),
         ({1: 1, "1": 2}, "same as text"),
         # In this order: orjson itself crashes on such a zone, and refuses the integer before it gets there.
         ([2**64, datetime.datetime(2020, 1, 1, tzinfo=BrokenZone())], "no such zone"),
         (Broken(), "Broken could not be made an array: on another device"),
         (iter([1]), "list_iterator"),
-        (Ellipsis, "ellipsis"),
         (msgspec.UNSET, "Unset"),
-        (ValueError("x"), "ValueError has no form"),
         (orjson.Fragment(b"[1,\n2]"), "line end"),
         ([orjson.Fragment(b"[1,\n2]"), bytes(INLINE + 1)], "line end"),
         ([orjson.Fragment(b'"\x00"'), bytes(INLINE + 1)], "NUL"),
         ([orjson.Fragment(b"1\n"), 2**64], "line end"),
-        ([orjson.Fragment(b'"\x00"'), bytes(INLINE + 1), 2**64], "NUL"),
     ],
     ids=lambda value: str(type(value)),
 )
@@ -263,14 +228,8 @@ def test_interrupts_are_not_taken_for_failures() -> None:
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise KeyboardInterrupt
 
-    class Full:
-        def __array__(self, *_: Any, **__: Any) -> Any:
-            raise MemoryError
-
     with pytest.raises(KeyboardInterrupt):
         codec.dumps([Interrupting()])
-    with pytest.raises(EncodeError):
-        codec.dumps([Full()])
 
 
 def test_fragments_are_spliced_as_they_are() -> None:
@@ -284,7 +243,8 @@ def test_fragments_are_spliced_as_they_are() -> None:
 @pytest.mark.parametrize("size", [0, 1, 2, 3, INLINE - 1, INLINE, INLINE + 1, 3 << 15, (3 << 15) + 1, 1_000_003])
 def test_payloads_of_every_size_with_and_without_the_exact_way(size: int) -> None:
     data = np.random.default_rng(size).bytes(size)
-    for message in ({"a": data, "b": [data[::-1], "x\x00y"]}, {"a": data, "b": [data[::-1], "x\x00y"], "c": 2**70}):
+    for more in ({}, {"c": 2**70}):
+        message = {"a": data, "b": [data[::-1], "x\x00y"], **more}
         line = codec.dumps(message)
         assert b"\n" not in line
         assert b"\x00" not in line
@@ -327,5 +287,4 @@ documents = st.recursive(
 def test_whatever_goes_out_comes_back(value: Any) -> None:
     line = codec.dumps(value)
     assert b"\n" not in line
-    assert codec.holds_tags(line) or codec.decode(msgspec.json.decode(line)) == msgspec.json.decode(line)
     assert codec.decode(msgspec.json.decode(line)) == value

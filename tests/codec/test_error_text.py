@@ -7,7 +7,6 @@ import datetime
 import decimal
 import enum
 import json
-import uuid
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
@@ -18,8 +17,8 @@ from PIL.Image import Image
 
 from rpcstream import Shape
 from rpcstream.codec import Codec
-from rpcstream.codec.error_text import CHOICES_MAX, Fault, choices_at, in_words
-from rpcstream.codec.hints import hint_checker, lower
+from rpcstream.codec.error_text import CHOICES_MAX
+from rpcstream.codec.hints import hint_checker
 
 codec = Codec()
 
@@ -48,6 +47,7 @@ class Layer:
 
 
 ARRAY = {"$type": "ndarray", "dtype": "<i8", "shape": [1], "data": "AQAAAAAAAAA="}
+GOT = "got an array of int64 of shape (1,)"
 HOW = 'an array is an object {"$type": "ndarray", "dtype": "<f4", "shape": [2, 3], "data": "<base64>"}'
 
 
@@ -60,24 +60,16 @@ def said(hint: Any, value: Any) -> str:
 @pytest.mark.parametrize(
     ("hint", "value", "text"),
     [
-        (int, "x", "expected an integer, got a string"),
         (int, 1.5, "expected an integer, got a number that is no integer"),
-        (str, True, "expected a string, got a boolean"),
         (bool, 1, "expected true or false, got an integer"),
-        (list[int], {}, "expected a list, got an object"),
         (dict[str, int], [], "expected an object, got a list"),
         (int | str, [], "expected an integer or a string, got a list"),
         (list[int], [1, "x"], "result[1]: expected an integer, got a string"),
         (tuple[int, int], [1], "expected a list of length 2, got 1"),
         (Annotated[int, msgspec.Meta(ge=0)], -1, "expected an integer >= 0"),
         (datetime.datetime, "soon", 'expected a date and time such as "2026-11-22T17:00:00Z"'),
-        (datetime.date, "soon", 'expected a date such as "2026-11-22"'),
-        (datetime.time, "soon", 'expected a time such as "17:00:00"'),
-        (datetime.timedelta, "soon", 'expected a duration such as "PT1.5S"'),
-        (uuid.UUID, "x", 'expected a UUID such as "123e4567-e89b-12d3-a456-426614174000"'),
         (decimal.Decimal, "x", 'expected a decimal number as a string, such as "1.50"'),
         (Mode, "slow", 'expected "fast" or "exact", got \'slow\''),
-        (Mode | None, "slow", 'expected "fast" or "exact", got \'slow\''),
         (Mode, 1, 'expected "fast" or "exact", got an integer'),
         (Literal["a", "b", "c"], "d", 'expected one of "a", "b", "c", got \'d\''),
         (list[dict[str, Mode]], [{"x": "slow"}], 'result[0][...]: expected "fast" or "exact", got \'slow\''),
@@ -87,19 +79,8 @@ def said(hint: Any, value: Any) -> str:
         (list[Layer], [{"name": "x", "mask": 5}], f"result[0].mask: expected an array, got an integer; {HOW}"),
         (Layer, {"name": "x"}, "'mask' is missing"),
         (NDArray[np.uint8], [1, 2], f"expected an array of uint8, got a list; {HOW}"),
-        (NDArray[np.uint8], ARRAY, "expected an array of uint8, got an array of int64 of shape (1,)"),
-        (
-            NDArray[np.float32 | np.float64],
-            ARRAY,
-            "expected an array of float32 or float64, got an array of int64 of shape (1,)",
-        ),
-        (
-            Annotated[np.ndarray, Shape(None, 3)],
-            ARRAY,
-            "expected an array of shape (*, 3), got an array of int64 of shape (1,)",
-        ),
+        (Annotated[np.ndarray, Shape(None, 3)], ARRAY, f"expected an array of shape (*, 3), {GOT}"),
         (NDArray[np.uint8], "aGVsbG8=", f"a string must be a .npy file in base64, and this is none; {HOW}"),
-        (Image, [[1]], "expected an image, got a list; an image is a string: its file in base64"),
         (bytes, [1], "expected bytes, got a list; bytes are a string in base64"),
         (int | np.ndarray, "x", f"expected an integer or an array, got a string; {HOW}"),
         (Image, ARRAY, "expected an image, got an object tagged 'ndarray'"),
@@ -121,20 +102,10 @@ def test_many_choices_are_cut() -> None:
     ids=lambda value: repr(value)[:20],
 )
 def test_what_a_peer_wrote_is_not_taken_for_the_path_and_not_repeated_at_length(value: str) -> None:
-    with pytest.raises(msgspec.ValidationError) as caught:
-        msgspec.convert({"mode": value}, Options)
-    fault = Fault.of(str(caught.value))
-    assert (fault.path, fault.types) == (".mode", {})
-    assert choices_at(Options, fault.path) == ["fast", "exact"]
-    assert len(in_words(str(caught.value), Options, "result")) < 200
-
-
-def test_a_path_that_leads_nowhere_has_no_choices() -> None:
-    for path in ("", ".nothing", "[0]", "[...]", ".mode.more", "]", ".mode[0", "." * 2000, "[99999999999999999999]"):
-        assert choices_at(Options, path) == []
-    assert choices_at(Pair, "[0]") == ["fast", "exact"]
-    assert choices_at(Pair, "[7]") == []
-    assert choices_at(lower(Layer, codec), ".mode") == ["fast", "exact"]
+    text = said(Options, {"mode": value})
+    assert text.startswith('result.mode: expected "fast" or "exact", got ')
+    assert len(text) < 200
+    assert text.isprintable()
 
 
 class Tree(msgspec.Struct):
@@ -144,9 +115,11 @@ class Tree(msgspec.Struct):
 
 def test_a_class_that_contains_itself_in_several_ways() -> None:
     """Each step into it leads to the class in two ways, and 25 steps to it in 33 million."""
-    assert choices_at(Tree, ".branches[0]" * 3 + ".mode") == ["fast", "exact"]
-    assert choices_at(Tree, ".branches[...]" * 12 + ".mode") == ["fast", "exact"]
-    assert choices_at(Tree, ".branches[0]" * 100 + ".mode") == []
+    value: Any = {"mode": "slow"}
+    for _ in range(25):
+        value = {"mode": "fast", "branches": [value]}
+    assert said(Tree, value["branches"][0] | {"mode": "slow"}).startswith('result.mode: expected "fast" or "exact"')
+    assert said(Tree, value).startswith("result.branches[0].branches[0]")
 
 
 def test_the_example_of_an_array_is_one() -> None:

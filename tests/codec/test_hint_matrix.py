@@ -126,44 +126,31 @@ async def test_parameters_and_results(row: Row) -> None:
         assert re.search(rf'"\w*({words}|description)"', orjson.dumps(document).decode())
 
 
-def around(hint: Any) -> dict[str, tuple[Any, Any]]:
+def around(hint: Any) -> list[tuple[Any, Any]]:
     """Hints with this one inside, each with a function that puts a value where it belongs."""
-    return {
-        "list": (list[hint], lambda value: [value]),
-        "dict": (dict[str, hint], lambda value: {"key": value}),
-        "tuple": (tuple[int, hint], lambda value: [1, value]),
-        "dataclass": (dataclasses.make_dataclass("D", [("part", hint)]), lambda value: {"part": value}),
-        "Struct": (msgspec.defstruct("S", [("part", hint)]), lambda value: {"part": value}),
-        "TypedDict": (TypedDict("T", {"part": hint}), lambda value: {"part": value}),
-        "NamedTuple": (NamedTuple("N", [("part", hint)]), lambda value: [value]),
-        "union": (_or_lists(hint), lambda value: value),
-    }
-
-
-def _or_lists(hint: Any) -> Any:
-    try:
-        return hint | list[list[None]]
-    except TypeError:  # metadata without a hash cannot stand in a union, nor None beside a list
-        return hint
+    return [
+        (list[hint], lambda value: [value]),
+        (dict[str, hint], lambda value: {"key": value}),
+        (tuple[int, hint], lambda value: [1, value]),
+        (dataclasses.make_dataclass("D", [("part", hint)]), lambda value: {"part": value}),
+        (msgspec.defstruct("S", [("part", hint)]), lambda value: {"part": value}),
+        (TypedDict("T", {"part": hint}), lambda value: {"part": value}),
+        (NamedTuple("N", [("part", hint)]), lambda value: [value]),
+    ]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("row", TAKEN, ids=lambda row: row.hint)
+@pytest.mark.parametrize("row", TAKEN if IS_THOROUGH else TAKEN[::5], ids=lambda row: row.hint)
 def test_inside_of_other_hints(row: Row) -> None:
-    """Of the eight outer hints, a row has three in the plain suite, in turn."""
-    hint = evaluated(row.hint)
     if row.hint == "IntOrStr":
         return  # a class with such a field would be generic
-    outers = list(around(hint).items())
-    first = TAKEN.index(row)
-    for name, (outer, put) in outers if IS_THOROUGH else [outers[(first + step) % 8] for step in (0, 2, 5)]:
+    for outer, put in around(evaluated(row.hint)):
         check = hint_checker(outer, codec)
         for text in row.accepts:
             check(received(put(evaluated(text))))
         for text in row.refuses:
-            if name != "union" or text not in ("[]", "None"):
-                with pytest.raises(ValueError, match=r"."):
-                    check(received(put(evaluated(text))))
+            with pytest.raises(ValueError, match=r"."):
+                check(received(put(evaluated(text))))
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.hint)

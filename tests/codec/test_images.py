@@ -5,24 +5,23 @@ from __future__ import annotations
 import functools
 import io
 import pickle
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from rpcstream.codec import Codec, ImageOptions
 from rpcstream.wire.buffers import AttachedMessage, is_own
 
 from ..kit import UsualServer, raw_peers, request
-from .values import CODEC, HAS_QOI, MODES, RAW, file_of, noise, read_frame, received, rng, same, sent, tagged, taken
+from .values import CODEC, MODES, RAW, file_of, noise, read_frame, received, rng, same, sent, tagged, taken
 
-JPEG = Codec(images=ImageOptions(format="jpeg", quality=95))
-WEBP = Codec(images=ImageOptions(format="webp"))
+HAS_AVIF = features.check("avif")
+NAMES = ["jpeg", "webp", *(["avif"] if HAS_AVIF else [])]
+CODECS = {"png": CODEC, "raw": RAW, **{name: Codec(images=ImageOptions(format=name)) for name in NAMES}}  # type: ignore[arg-type]
 LOSSLESS = Codec(images=ImageOptions(format="webp", lossless=True))
-QOI = Codec(images=ImageOptions(format="qoi")) if HAS_QOI else CODEC
-CODECS = {"png": CODEC, "raw": RAW, "jpeg": JPEG, "webp": WEBP, "qoi": QOI}
+EXACT = {"png": CODEC, "raw": RAW, "webp lossless": LOSSLESS}
 ROTATED = Image.Exif()
 ROTATED[0x0112] = 6
 
@@ -30,48 +29,49 @@ large = functools.partial(noise, size=(120, 110))
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("codec", [CODEC, RAW, LOSSLESS, QOI], ids=["png", "raw", "webp lossless", "qoi"])
-def test_every_mode_comes_back_pixel_by_pixel(mode: str, codec: Codec) -> None:
-    for size in ((7, 5), (1, 1), (40, 1), (1, 33)):
-        image = noise(mode, size)
-        for found in (received(image, codec), taken(Image.Image, sent(image, codec))):
-            assert type(found) is Image.Image
-            if mode in ("I;16L", "I;16N"):  # the same memory
-                assert (found.mode, found.tobytes()) == ("I;16", image.tobytes())
-            else:  # no format holds PA
-                assert same(found, image.convert("RGBA") if mode == "PA" else image)
+def test_every_mode_comes_back_pixel_by_pixel(mode: str) -> None:
+    for codec in EXACT.values():
+        for size in ((7, 5), (1, 1), (40, 1)):
+            image = noise(mode, size)
+            for found in (received(image, codec), taken(Image.Image, sent(image, codec))):
+                assert type(found) is Image.Image
+                if mode in ("I;16L", "I;16N"):  # the same memory
+                    assert (found.mode, found.tobytes()) == ("I;16", image.tobytes())
+                else:  # no format holds PA
+                    assert same(found, image.convert("RGBA") if mode == "PA" else image)
 
 
-@pytest.mark.parametrize(
-    ("name", "formats"),
-    [
-        ("png", {"png": "1 L LA P RGB RGBA I;16", "raw": "La PA RGBa RGBX CMYK YCbCr LAB HSV I F I;16B I;16L I;16N"}),
-        ("raw", {"png": "P", "raw": "1 L LA La PA RGB RGBA RGBa RGBX CMYK YCbCr LAB HSV I F I;16 I;16B I;16L I;16N"}),
-        ("jpeg", {"jpeg": "L RGB CMYK", "png": "1 LA P RGBA I;16", "raw": "La PA RGBa RGBX YCbCr LAB HSV I F I;16B"}),
-        ("webp", {"webp": "RGB RGBA", "png": "1 L LA P I;16", "raw": "La PA RGBa RGBX CMYK YCbCr LAB HSV I F I;16B"}),
-        *([("qoi", {"qoi": "RGB RGBA", "png": "1 L LA P I;16", "raw": "La PA CMYK F"})] if HAS_QOI else []),
-    ],
-)
-def test_what_a_format_cannot_hold_goes_on(name: str, formats: dict[str, str]) -> None:
-    for wanted, modes in formats.items():
-        for mode in modes.split():
-            assert sent(noise(mode), CODECS[name])["format"] == wanted, mode
-    side = {"jpeg": 65_501, "webp": 16_384}.get(name)
+HOLDS = {"jpeg": "L RGB CMYK", "webp": "RGB RGBA", "avif": "RGB", "png": "1 L LA P RGB RGBA I;16"}
+
+
+@pytest.mark.parametrize("name", ["png", *NAMES])
+def test_what_a_format_cannot_hold_goes_losslessly(name: str) -> None:
+    for mode in MODES:
+        wanted = [name] if mode in HOLDS[name].split() else ["png", "raw", *(["avif"] if mode == "RGBA" else [])]
+        assert sent(noise(mode), CODECS[name])["format"] in wanted, mode
+    side = {"jpeg": 65_501, "webp": 16_384, "avif": 32_769}.get(name)
     for size in ((side, 1), (1, side)) if side else ():
         assert sent(Image.new("RGB", size), CODECS[name])["format"] == "png"
     for size in ((0, 0), (0, 3), (3, 0)):
-        for mode in ("1", "L", "RGB", "F"):
-            assert sent(Image.new(mode, size), CODECS[name])["format"] == "raw"
-            assert same(received(Image.new(mode, size), CODECS[name]), Image.new(mode, size))
+        assert same(received(Image.new("RGB", size), CODECS[name]), Image.new("RGB", size))
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_jpeg_is_near(mode: str) -> None:
-    ramp = np.linspace(0, 255, 64 * 48).astype("u1").reshape(48, 64)
-    image = Image.fromarray(ramp).convert(mode)
-    found = received(image, JPEG)
-    assert (found.mode, found.size) == (mode, (64, 48))
-    assert np.abs(np.asarray(found).astype(int) - np.asarray(image)).max() < 12
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("jpeg", "L"), ("jpeg", "RGB"), ("jpeg", "CMYK"), ("webp", "RGB"), ("avif", "RGB"), ("avif", "RGBA")],
+)
+def test_lossy_formats_are_near(name: str, mode: str) -> None:
+    if name not in NAMES:
+        pytest.skip("this Pillow has no AVIF")
+    ramp = Image.fromarray(np.linspace(0, 255, 64 * 48).astype("u1").reshape(48, 64))
+    image = ramp.convert(mode)
+    if mode == "RGBA":
+        image.putalpha(ramp)
+    codec = Codec(images=ImageOptions(format=name, quality=95))  # type: ignore[arg-type]
+    value = sent(image, codec)
+    for found in (received(image, codec), taken(Image.Image, f"data:image/{name};base64," + value["data"], codec)):
+        assert (value["format"], found.mode, found.size) == (name, mode, (64, 48))
+        assert np.abs(np.asarray(found).astype(int) - np.asarray(image)).mean() < 5
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -90,7 +90,7 @@ def test_a_transparent_colour_is_kept_whatever_the_format(name: str) -> None:
 
 
 def test_palettes_are_kept_whole() -> None:
-    for colours in (0, 1, 2, 3, 16, 17, 256):
+    for colours in (0, 1, 2, 16, 17, 256):
         for mode in ("RGB", "RGBA"):
             image = Image.frombytes("P", (16, 16), bytes(range(256)))
             if colours:
@@ -103,7 +103,7 @@ def test_palettes_are_kept_whole() -> None:
 def test_webp_keeps_the_mode_of_opaque_images_and_hidden_colours() -> None:
     opaque, hidden = noise("RGB").convert("RGBA"), noise("RGBA")
     hidden.putalpha(Image.new("L", hidden.size, 0))
-    for image, codec in ((opaque, WEBP), (opaque, LOSSLESS), (hidden, LOSSLESS)):
+    for image, codec in ((opaque, CODECS["webp"]), (opaque, LOSSLESS), (hidden, LOSSLESS)):
         assert same(received(image, codec), image)
 
 
@@ -123,8 +123,7 @@ def test_orientation_and_profile_go_along(name: str) -> None:
 def test_the_first_image_of_an_animation(name: str) -> None:
     frames = [Image.new("RGB", (64, 64), colour) for colour in ("red", "lime", "blue")]
     data = file_of(frames[0], name, save_all=True, append_images=frames[1:])
-    codec = Codec(max_image_pixels=4096, max_message_pixels=4096)
-    found = taken(Image.Image, tagged(data, name), codec)
+    found = taken(Image.Image, tagged(data, name), Codec(max_image_pixels=4096, max_message_pixels=4096))
     assert found.convert("RGB").getpixel((0, 0))[0] > 250
     assert type(found) is Image.Image
     assert same(pickle.loads(pickle.dumps(found)), found)
@@ -144,17 +143,9 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
         ImageOptions(**options)
 
 
-@pytest.mark.skipif(not HAS_QOI, reason="the extra qoi is not installed")
-def test_a_format_whose_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = sent(noise("RGB"), QOI)
-    monkeypatch.setitem(sys.modules, "qoi", None)
-    with pytest.raises(ValueError, match="qoi"):
-        Codec().decode(data)
-
-
-def arrived(value: Any, codec: Codec = CODEC) -> tuple[dict[str, Any], Any]:
+def arrived(value: Any) -> tuple[dict[str, Any], Any]:
     """The tagged object as the other end has it, from a frame, and the image."""
-    message = codec.serialize({"value": value}, binary=True)
+    message = CODEC.serialize({"value": value}, binary=True)
     assert isinstance(message, AttachedMessage)
     assert all(is_own(payload) for payload in message.payloads)  # nothing is copied before it is sent
     found = read_frame(message)[0]["value"]
@@ -189,37 +180,22 @@ def test_raw_pixels_do_not_make_a_message_too_large() -> None:
         assert [part["format"] for part in read_frame(message)[0]["value"]] == formats
 
 
-def test_memory_is_reserved_for_them() -> None:
-    for value, weight in (
-        (large("RGB"), 120 * 110 * 8),
-        (io.BytesIO(file_of(large("RGB"), "png")), 120 * 110 * 4),
-        (bytes(9000), 0),
-    ):
-        wire = arrived(value)[0]
-        assert CODEC.image_weight([wire]) == weight
-        if "format" in wire and wire["format"] == "png":
-            assert CODEC.image_weight([wire["data"]]) == weight
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"size": [120, 111]}, "39600 bytes of data, mode and size need 39960"),
-        ({"size": [9000, 9000]}, "9000 x 9000 pixels, the limit is 64000000"),
-        ({"mode": "X"}, "mode must be one of"),
-        ({"size": [1, True]}, "size must be [width, height]"),
-        ({"more": 1}, "unknown members: more"),
-    ],
-)
-async def test_a_wrong_head_is_refused_in_words(change: dict[str, Any], text: str) -> None:
+async def test_a_wrong_head_is_refused_in_words() -> None:
     image = {"$type": "image", "format": "raw", "mode": "RGB", "size": [120, 110], "data": {"$bin": 0}}
     async with raw_peers(UsualServer()) as connect:
         peer = await connect()
         peer.call("rpc.binary")
         await peer.receive()
-        peer.send_frame(request("image", {**image, **change}, id=7), bytes(39_600))
-        answer = await peer.reply()
-        assert (answer["id"], answer["error"]["code"]) == (7, -32602)
-        assert text in str(answer["error"])
+        for change, text in (
+            ({"size": [120, 111]}, "39600 bytes of data, mode and size need 39960"),
+            ({"size": [9000, 9000]}, "9000 x 9000 pixels, the limit is 64000000"),
+            ({"mode": "X"}, "mode must be one of"),
+            ({"size": [1, True]}, "size must be [width, height]"),
+            ({"more": 1}, "unknown members: more"),
+        ):
+            peer.send_frame(request("image", {**image, **change}, id=7), bytes(39_600))
+            answer = await peer.reply()
+            assert (answer["id"], answer["error"]["code"]) == (7, -32602)
+            assert text in str(answer["error"])
         peer.send_frame(request("image", image, id=8), bytes(39_600))
         assert (await peer.receive())["id"] == 8

@@ -1,33 +1,33 @@
-"""Long messages whose payloads are cut out before the rest is parsed: the values are the same."""
+"""Payloads cut out of long messages, or attached to frames: both ends have the same values afterwards."""
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gc
 import json
 import weakref
 from typing import Any
 
+import numpy as np
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream import Codec
 from rpcstream.codec import payloads
-from rpcstream.codec.payloads import CutLine, Payload
+from rpcstream.errors import InvalidRequest
+from rpcstream.wire.binary_frame import ATTACHED_MAX, ATTACHED_MIN
+from rpcstream.wire.buffers import AttachedMessage
 
 from ..kit.example_count import example_count
+from .values import CODEC, read_frame
 
 LONG = "QUJD" * 10_000
 
 
-def tagged(data: str = LONG, **others: Any) -> dict[str, Any]:
+def tagged(data: Any = LONG, **others: Any) -> dict[str, Any]:
     return {"$type": "bytes", "data": data, **others}
-
-
-def read(message: Any) -> tuple[Any, bytes | bytearray]:
-    return payloads.parse(json.dumps(message).encode())
 
 
 def plain(line: bytes) -> Any:
@@ -36,14 +36,9 @@ def plain(line: bytes) -> Any:
 
 
 def test_a_payload_is_cut_out() -> None:
-    message, line = read({"id": 1, "params": [tagged(), "short"]})
-    assert isinstance(line, CutLine)
+    message, line = payloads.parse(json.dumps({"id": 1, "params": [tagged(), "short"]}).encode())
     assert len(line) < 200
-    payload = message["params"][0]["data"]
-    assert isinstance(payload, Payload)
-    assert bytes(payload.text).decode() == LONG
-    assert message["params"][1] == "short"
-    assert Codec().decode(message["params"]) == [base64.b64decode(LONG), "short"]
+    assert CODEC.decode(message["params"]) == [base64.b64decode(LONG), "short"]
 
 
 @pytest.mark.parametrize(
@@ -66,22 +61,15 @@ def test_other_long_strings_are_strings(message: Any) -> None:
         *({LONG: 1}, {"a": {LONG: LONG}}, ["\x000", LONG], ["\x000", "\x001", LONG, LONG]),
         ["\x007", "\x00", "\x00" + "1" * 5000, "\x00x", "\x00²", LONG],
         *({"x": ["\x000"], "data": LONG, "$type": "bytes"}, [str(number) for number in range(5000)] + [LONG]),
-        [list(range(100_000)), LONG],
     ],
-    ids=["key", "keys", "placeholder", "placeholders", "nearly", "payload", "many", "wide"],
+    ids=["key", "keys", "placeholder", "placeholders", "nearly", "payload", "many"],
 )
 def test_what_could_be_mistaken_is_read_as_it_is(message: Any) -> None:
     assert plain(json.dumps(message).encode()) == message
 
 
-def test_a_member_that_comes_twice_counts_as_the_parser_says() -> None:
-    line = b'{"$type":"bytes","data":"%b","data":"QUJD"}' % LONG.encode()
-    assert payloads.parse(line)[0] == {"$type": "bytes", "data": "QUJD"}
-
-
 def test_deep_and_long_is_read_as_it_is() -> None:
-    line = b"[" * 1000 + b'"' + LONG.encode() + b'"' + b"]" * 1000
-    value = payloads.parse(line)[0]
+    value = payloads.parse(b"[" * 1000 + b'"' + LONG.encode() + b'"' + b"]" * 1000)[0]
     for _ in range(1000):
         (value,) = value
     assert value == LONG
@@ -94,17 +82,11 @@ def test_deep_and_long_is_read_as_it_is() -> None:
         *(b'{"a":"%b\\x"}' % LONG.encode(), b'{"a":"%b" "b"}' % LONG.encode(), b'"' * 100_000, b"\\" * 100_000),
         *(b'{"a":"' + b"\\" * 200_001 + b'"}', b'{"a":"' + b'\\"' * 200_000),
     ],
+    ids=range(9),
 )
 def test_what_is_not_json_is_refused(line: bytes) -> None:
     with pytest.raises(orjson.JSONDecodeError):
         payloads.parse(line)
-
-
-def test_exact_integers_beside_a_payload() -> None:
-    line = b'{"params":[%d,{"$type":"bytes","data":"%b"}]}' % (2**70, LONG.encode())
-    message, cut = payloads.parse(line)
-    assert message["params"][0] == float(2**70)
-    assert payloads.with_strings(payloads.parse_exactly(cut)) == {"params": [2**70, tagged()]}
 
 
 texts = st.one_of(
@@ -117,36 +99,26 @@ values = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(texts | st.sampled_from(["$type", "data"]), inner, max_size=4)
-        | inner.map(lambda data: {"$type": "bytes", "data": data})
+        | inner.map(lambda data: tagged(data))
     ),
     max_leaves=12,
 )
-
-
-@settings(max_examples=example_count(150), deadline=None)
-@given(values, st.booleans())
-def test_nothing_else_is_different(value: Any, escaped: bool) -> None:
-    line = json.dumps(value).encode() if escaped else orjson.dumps(value)
-    for number, long in enumerate((LONG, LONG[:-1] + "=", "a b" * 12_000)):
-        line = line.replace(b"<%d>" % number, long.encode())
-    assert plain(line) == orjson.loads(line)
-
-
 besides = st.lists(st.sampled_from([b"\n", b"\\", b"\x1f", b"\xff", b"\xc3\xa9", b"\\u00e9", b"\x7f"]), max_size=2)
 
 
-@settings(max_examples=example_count(150), deadline=None)
+@settings(max_examples=example_count(250), deadline=None)
 @given(values, st.booleans(), besides)
-def test_an_outline_is_the_same_undecoded(value: Any, escaped: bool, beside: list[bytes]) -> None:
-    """Whatever the long strings are; those that are none are found when they are looked at."""
+def test_nothing_else_is_different(value: Any, escaped: bool, beside: list[bytes]) -> None:
+    """Whatever the long strings are; those of an outline that are none are found when they are looked at."""
     line = json.dumps(value).encode() if escaped else orjson.dumps(value)
-    longs = (LONG.encode(), LONG[:-1].encode() + b"=", b"a b" * 12_000 + b"".join(beside))
-    for number, long in enumerate(longs):
+    for number, long in enumerate((LONG.encode(), LONG[:-1].encode() + b"=", b"a b" * 12_000 + b"".join(beside))):
         line = line.replace(b"<%d>" % number, long)
     try:
         same = orjson.loads(line)
     except orjson.JSONDecodeError:
         same = orjson.JSONDecodeError
+    else:
+        assert plain(line) == same
     try:
         found = payloads.outline(line)
     except orjson.JSONDecodeError:
@@ -158,16 +130,103 @@ def test_an_outline_is_the_same_undecoded(value: Any, escaped: bool, beside: lis
         assert bytes(payloads.whole(bytes(cut), cut)) == line
         if payloads.is_json(cut):
             assert payloads.with_strings(message) == same
-            assert not any(len(text) > 10_000 for text in strings_of(message))
 
 
-def strings_of(value: Any) -> list[str]:
-    """Those among the values; the name of a member may be long."""
-    if isinstance(value, dict):
-        return [text for each in value.values() for text in strings_of(each)]
-    if isinstance(value, list):
-        return [text for each in value for text in strings_of(each)]
-    return [value] if isinstance(value, str) else []
+def test_parts_of_an_array_have_their_own_strings() -> None:
+    parts: list[Any] = [{"id": 1, "x": "a" * 10_000}, ["b" * 10_000, 2], tagged(), {"n": 5, "text": "c" * 10_000}]
+    message, line = payloads.parse(json.dumps(parts).encode())
+    assert isinstance(line, payloads.CutLine)
+    members = payloads.members(line)
+    assert [orjson.loads(bytes(payloads.whole(bytes(part), part))) for part in members] == parts
+    assert len(message) == 4
+
+
+def there_and_back(value: Any) -> Any:
+    """The value that the other end has, sent in a frame if it can be."""
+    message = CODEC.serialize({"value": value}, binary=True)
+    parsed, _ = read_frame(message) if isinstance(message, AttachedMessage) else CODEC.parse(bytes(message))
+    return CODEC.decode(parsed["value"])
+
+
+def attached(value: Any) -> int:
+    """How many payloads of a value are attached."""
+    message = CODEC.serialize({"value": value}, binary=True)
+    return len(message.payloads) if isinstance(message, AttachedMessage) else 0
+
+
+def test_payloads_are_attached_from_a_size_on() -> None:
+    for size, count in ((0, 0), (1, 0), (ATTACHED_MIN - 1, 0), (ATTACHED_MIN, 1), (10**6, 1)):
+        assert attached(np.zeros(size, np.uint8)) == attached(b"x" * size) == attached(bytearray(size)) == count
+        assert np.array_equal(there_and_back(np.ones(size, np.uint8)), np.ones(size, np.uint8))
+        assert there_and_back(b"x" * size) == b"x" * size
+
+
+def test_a_message_with_more_payloads_than_a_frame_may_have_is_text() -> None:
+    numbers = [np.full(ATTACHED_MIN, number, np.uint8) for number in range(ATTACHED_MAX + 5)]
+    assert attached(numbers[:ATTACHED_MAX]) == ATTACHED_MAX
+    assert attached(numbers) == 0
+    assert [int(each[7]) for each in there_and_back(numbers)] == list(range(ATTACHED_MAX + 5))
+
+
+def test_as_text_it_is_what_is_sent_without_frames() -> None:
+    value = {"a": [np.arange(3000.0), b"y" * 5000], "b": np.arange(10), "c": "é"}
+    assert bytes(CODEC.serialize(value, binary=True)) == bytes(CODEC.serialize(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *({"$bin": 0}, {"a": {"$bin": "x"}}, [{"$bin": 0, "x": 1}], '{"$bin":0}', "$bin", "a \x00 b", {'x"$bin': 1}),
+        *(orjson.Fragment(b'{"\\u0024bin":0}'), [2**70, -(2**70)], 1e300),
+    ],
+)
+def test_other_values_beside_an_array_stay_what_they_are(value: Any) -> None:
+    other, array = there_and_back([value, np.arange(5000)])
+    assert other == ({"$bin": 0} if isinstance(value, orjson.Fragment) else value)
+    assert np.array_equal(array, np.arange(5000))
+
+
+@dataclasses.dataclass
+class Pair:
+    left: Any
+    right: Any
+
+
+def test_an_array_that_stands_in_a_message_twice() -> None:
+    array = np.arange(5000)
+    pair = there_and_back(Pair(array, {"deep": (array,)}))
+    pair["left"][0] = 7
+    assert pair["right"]["deep"][0][0] == 0
+
+
+DTYPES = ["?", "<i1", "<u2", ">i4", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16", "<M8[ns]", ">M8[D]", "<m8[s]"]
+
+
+@given(dtype=st.sampled_from(DTYPES), layout=st.sampled_from(["C", "F", "strided", "backwards", "0-d", "large"]))
+@settings(max_examples=example_count(60), deadline=None)
+def test_arrays_arrive_as_they_are(dtype: str, layout: str) -> None:
+    array = (np.arange(2 * 8 * 1200) % 2).astype(np.dtype(dtype).newbyteorder("=")).astype(dtype).reshape(16, -1)
+    array = {
+        "C": array,
+        "F": np.asfortranarray(array),
+        "strided": array[::3, 1::2],
+        "backwards": array[::-1, ::-1],
+        "0-d": np.array(array[0, 1], dtype),
+        "large": np.tile(array, 10),
+    }[layout]
+    result = there_and_back(array)
+    assert (result.dtype.str, result.shape) == (array.dtype.str, array.shape)
+    assert result.tobytes() == array.tobytes()
+    result[...] = result  # it can be written to
+
+
+def test_received_arrays_own_memory_that_nothing_else_uses() -> None:
+    parsed, line = read_frame(CODEC.serialize({"value": np.arange(5000)}, binary=True))
+    first, second = (np.asarray(CODEC.decode(parsed["value"])) for _ in range(2))
+    assert np.shares_memory(first, line.attachments[0].memory)  # it is not copied
+    assert not np.shares_memory(first, second)
+    assert first.flags.writeable
+    assert second.flags.writeable
 
 
 def test_the_memory_of_a_frame_is_free_as_soon_as_its_message_is() -> None:
@@ -185,11 +244,22 @@ def test_the_memory_of_a_frame_is_free_as_soon_as_its_message_is() -> None:
         gc.enable()
 
 
-def test_parts_of_an_array_have_their_own_strings() -> None:
-    parts: list[Any] = [{"id": 1, "x": "a" * 10_000}, ["b" * 10_000, 2], tagged(), {"n": 5, "text": "c" * 10_000}]
-    message, line = read(parts)
-    assert isinstance(line, CutLine)
-    members = payloads.members(line)
-    assert [orjson.loads(bytes(payloads.whole(bytes(part), part))) for part in members] == parts
-    assert all(map(payloads.is_json, members))
-    assert len(message) == 4
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(b'{"$bin":18446744073709551616}', b'{"a":{"$bin":0},"a":{"$bin":0}}', b'{"a":{"$bin":0},"a":1}', b"1"),
+        *(b'{"$bin ":0}', b'{"$bin":{"$bin":0}}', b"[" * 1000 + b'{"$bin":0}' + b"]" * 1000),
+    ],
+)
+def test_each_payload_stands_in_exactly_one_place(value: bytes) -> None:
+    assert isinstance(payloads.read_frame(b'{"x":%b}\n' % value, (5000,), None, "server").refusal, InvalidRequest)
+
+
+def test_integers_beside_a_payload_are_exact() -> None:
+    line = b'{"params":[%d,{"$type":"bytes","data":"%b"}]}' % (2**70, LONG.encode())
+    assert payloads.with_strings(payloads.parse_exactly(payloads.parse(line)[1])) == {"params": [2**70, tagged()]}
+    json = b'{"n":%d,"a":{"$type":"bytes","data":{"$bin":0}}}\n' % 2**70
+    frame = payloads.read_frame(json, (3,), None, "server")
+    assert frame.refusal is None
+    exact = payloads.parse_exactly(frame.content[1])
+    assert (exact["n"], exact["a"]["data"]) == (2**70, frame.content[1].attachments[0])

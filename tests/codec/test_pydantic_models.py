@@ -115,18 +115,15 @@ async def test_a_model_comes_as_a_model_and_goes_as_its_json() -> None:
 
 
 async def test_long_strings_and_large_integers_come_as_they_were_sent() -> None:
-    def m(item: Item, more: list[Item] = []) -> list[int]:  # noqa: B006 (it is not changed)
+    def m(item: Item, more: list[Item]) -> list[int]:
         return [len(item.name), item.count, *[each.count for each in more]]
 
     async with memory_client(serving(m)) as client:
-        assert await client.m({"name": "A" * 80_000, "count": 2**70}, [{"name": "a", "count": -(2**65)}]) == [
-            80_000,
-            2**70,
-            -(2**65),
-        ]
+        values = ({"name": "A" * 80_000, "count": 2**70}, [{"name": "a", "count": -(2**65)}])
+        assert await client.m(*values) == [80_000, 2**70, -(2**65)]
         async with client.batch() as batch:
-            result = batch.m({"name": "A", "count": 2**70})
-        assert result.result() == [1, 2**70]
+            result = batch.m(*values)
+        assert result.result() == [80_000, 2**70, -(2**65)]
 
 
 async def test_results_may_be_what_a_model_is_made_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -168,16 +165,13 @@ async def test_attrs_classes_are_checked_with_their_validators() -> None:
         (Order, {}, ".items", "Field required"),
         (Order, {"items": [{"name": "a"}, {"name": ""}]}, ".items[1].name", "String should have at least 1 character"),
         (Order, {"items": [{"name": "a", "size": "huge"}]}, ".items[0].size", "Input should be 'small' or 'large'"),
-        (Order, {"items": [], "Note": 5}, ".Note", "Input should be a valid string"),
         (Order, {"items": [], "note": "n"}, ".note", "Extra inputs are not permitted"),
         (Order, [1], "", "Input should be an object"),
-        (Order, None, "", "Input should be an object"),
         (Pet, {"of": {"kind": "cat", "lives": "many"}}, ".of.lives", "Input should be a valid integer"),
         (Range, {"low": 2, "high": 1}, "", "Value error, low is above high"),
         (Scores, [1, "x"], "[1]", "Input should be a valid integer"),
         (Pair, {"left": 1, "right": 0}, ".right", "Input should be greater than 0"),
         (list[Item], [{"name": "a"}, {"name": 2}], "[1].name", "Input should be a valid string"),
-        (dict[str, Item], {"x": {"name": 2}}, "[...].name", "Input should be a valid string"),
         (Parcel, {"order": {"items": 1}, "weights": None}, ".order.items", "Input should be a valid array"),
     ],
 )
@@ -195,15 +189,10 @@ async def test_an_error_says_where_and_why(hint: Any, value: Any, path: str, rea
 async def test_an_error_names_some_of_many_faults() -> None:
     def m(order: Order) -> None: ...
 
-    def order(wrong: int) -> dict[str, Any]:
-        return {"items": [{"name": "a", "count": "x"}] * wrong}
-
-    error = await refused(serving(m), order(2))
-    assert "; items[1].count: Input should be a valid integer" in error.data["reason"]
-    error = await refused(serving(m), order(100))
-    assert error.data["reason"].endswith("; and 96 more")
-    assert "items[3]" in error.data["reason"]
-    error = await refused(serving(m), order(5000))
+    for count, end in ((2, "; items[1].count: Input should be a valid integer"), (100, "; and 96 more")):
+        error = await refused(serving(m), {"items": [{"name": "a", "count": "x"}] * count})
+        assert end in error.data["reason"]
+    error = await refused(serving(m), {"items": [{"name": "a", "count": "x"}] * 5000})
     assert error.data["reason"] == "5000 parts of it are wrong"
     error = await refused(serving(m), {"items": [], "x`y" * 1000: 1})
     assert len(error.data["path"]) < 100
@@ -213,17 +202,11 @@ async def test_an_error_names_some_of_many_faults() -> None:
 async def test_rich_values_inside_of_a_model_are_refused() -> None:
     def m(item: Item, anything: Any = None) -> None: ...
 
-    error = await refused(serving(m), {"name": np.ones(3)})
-    assert "JSON alone, with no arrays, images or bytes in it" in error.data["reason"]
-    error = await refused(serving(m), {"name": Image.new("RGB", (2, 2))})
-    assert error.data["parameter"] == "item"
-    error = await refused(serving(m), {"name": b"x" * 100_000})
-    assert error.data["parameter"] == "item"
-
     def alone(item: Item) -> None: ...
 
-    error = await refused(serving(alone), {"name": np.ones(100_000)})
-    assert error.data["parameter"] == "item"
+    for value in (np.ones(3), np.ones(100_000), Image.new("RGB", (2, 2)), b"x" * 200_000):
+        for function in (m, alone):
+            assert (await refused(serving(function), {"name": value})).data["parameter"] == "item"
 
 
 async def test_a_fault_of_a_validator_is_the_servers(caplog: pytest.LogCaptureFixture) -> None:
@@ -263,16 +246,6 @@ def test_what_has_no_schema_is_refused_at_registration() -> None:
             Server().add(m)
 
 
-async def described(*functions: Any) -> dict[str, Any]:
-    server = Server()
-    for number, function in enumerate(functions):
-        server.add(function, name=f"m{number}")
-    async with memory_client(server) as client:
-        document: dict[str, Any] = await client.call("rpc.discover")
-    document["methods"] = {each["name"]: each for each in document["methods"]}
-    return document
-
-
 def references(schema: Any) -> set[str]:
     if isinstance(schema, dict):
         own = {schema["$ref"]} if "$ref" in schema else set()
@@ -282,15 +255,20 @@ def references(schema: Any) -> set[str]:
 
 
 async def test_models_are_described_among_the_components() -> None:
+    server = Server()
+
+    @server
     def first(order: Order, pet: Pet | None = None) -> list[Item]:
         return []
 
+    @server
     def second(parcel: Parcel, pair: Pair) -> Order:
         return parcel.order
 
-    document = await described(first, second)
-    params = {each["name"]: each["schema"] for each in document["methods"]["m0"]["params"]}
-    assert params["order"] == {"$ref": "#/components/schemas/Order"}
+    async with memory_client(server) as client:
+        document: dict[str, Any] = await client.call("rpc.discover")
+    (params,) = (each["params"] for each in document["methods"] if each["name"] == "first")
+    assert params[0]["schema"] == {"$ref": "#/components/schemas/Order"}
     components = document["components"]["schemas"]
     assert {"Order", "Item", "Size", "Pet", "Cat", "Dog", "Pair", "Parcel"} <= components.keys()
     assert components["Order"]["properties"]["items"]["items"] == {"$ref": "#/components/schemas/Item"}

@@ -18,6 +18,8 @@ from PIL import Image
 from rpcstream.codec import Codec
 from rpcstream.errors import EncodeError
 
+from .values import taken
+
 
 class Mesh:
     def __init__(self, points: Any, name: str = "") -> None:
@@ -29,15 +31,9 @@ class Finer(Mesh):
     pass
 
 
-def mesh_codec(calls: list[Any] | None = None) -> Codec:
+def mesh_codec() -> Codec:
     codec = Codec()
-
-    def encode(mesh: Mesh) -> dict[str, Any]:
-        if calls is not None:
-            calls.append(mesh)
-        return {"points": mesh.points, "name": mesh.name}
-
-    codec.register(Mesh, "mesh", encode=encode, decode=lambda parts: Mesh(**parts))
+    codec.register(Mesh, "mesh", encode=vars, decode=lambda parts: Mesh(**parts))
     return codec
 
 
@@ -60,19 +56,15 @@ def test_subclasses_go_as_their_registered_class() -> None:
 
 def test_hints_for_registered_classes() -> None:
     codec = mesh_codec()
-    rich: Any = codec.rich_hint(Mesh)
-    assert rich.name.endswith("Mesh")
-    assert rich.decode({"$type": "mesh", "points": [1], "name": "a"}).points == [1]
+    assert taken(Mesh, {"$type": "mesh", "points": [1], "name": "a"}, codec).points == [1]
     mesh = Mesh(1)
-    assert rich.decode(mesh) is rich.accept(mesh) is mesh
-    assert rich.schema()["properties"]["$type"] == {"const": "mesh"}
+    assert taken(Mesh, mesh, codec) is mesh
     for value in (None, 1, "x", [], {}, {"$type": "bytes", "data": ""}, {"$type": "other"}):
-        with pytest.raises(ValueError, match=r"Expected `.*Mesh`"):
-            rich.decode(value)
-        with pytest.raises(ValueError, match=r"Expected `.*Mesh`"):
-            rich.accept(value)
-    assert codec.rich_hint(Finer) is None
-    assert Codec().rich_hint(Mesh) is None
+        with pytest.raises(ValueError, match=r"expected .*Mesh"):
+            taken(Mesh, value, codec)
+    for cls, without in ((Finer, codec), (Mesh, Codec())):
+        with pytest.raises(TypeError):
+            taken(cls, None, without)
 
 
 def test_a_decoder_that_fails_says_where() -> None:
@@ -81,38 +73,38 @@ def test_a_decoder_that_fails_says_where() -> None:
         codec.decode({"a": [1, {"$type": "mesh", "more": 2}]})
     with pytest.raises(ValueError, match=r"payload.* - at `\$\.a\.points\[0\]`"):
         codec.decode({"a": {"$type": "mesh", "points": [{"$type": "bytes", "data": "x"}]}})
-    for error in (KeyError("k"), ZeroDivisionError(), ValueError("why"), RuntimeError("x"), OSError(2, "gone")):
+    for error in (KeyError("k"), ZeroDivisionError(), RuntimeError("x"), OSError(2, "gone")):
 
         def fail(parts: Any, error: Exception = error) -> None:
             raise error
 
         failing = Codec()
         failing.register(Mesh, "mesh", encode=lambda mesh: {}, decode=fail)
-        with pytest.raises(ValueError, match=r"mesh: .+ - at `") as caught:
+        with pytest.raises(ValueError, match=r"mesh: .+ - at `\$\[0\]`"):
             failing.decode([{"$type": "mesh"}])
-        assert caught.value.__cause__ is error
-        rich: Any = failing.rich_hint(Mesh)
-        with pytest.raises(ValueError, match="mesh: "):
-            rich.decode({"$type": "mesh"})
+        with pytest.raises(ValueError, match=r"mesh: ."):
+            taken(Mesh, {"$type": "mesh"}, failing)
 
 
-@pytest.mark.parametrize("parts", [None, [1], "x", {"$type": "x"}, {"a": object()}, {object(): 1}])
-def test_an_encoder_that_gives_no_parts(parts: Any) -> None:
+@pytest.mark.parametrize(
+    ("encode", "said"),
+    [
+        *((lambda _, parts=parts: parts, "") for parts in (None, [1], {"$type": "x"}, {"a": object()}, {object(): 1})),
+        (lambda _: 1 / 0, "Mesh could not be encoded: division by zero"),
+    ],
+)
+def test_an_encoder_that_fails_or_gives_no_parts(encode: Any, said: str) -> None:
     codec = Codec()
-    codec.register(Mesh, "mesh", encode=lambda mesh: parts, decode=lambda parts: parts)
-    with pytest.raises(EncodeError, match=r"\$\.a\[0\]"):
+    codec.register(Mesh, "mesh", encode=encode, decode=lambda parts: parts)
+    with pytest.raises(EncodeError, match=said + r".*\$\.a\[0\]"):
         codec.dumps({"a": [Mesh(1)]})
 
 
-def test_an_encoder_that_fails() -> None:
+def test_an_encoder_without_an_end() -> None:
     codec = Codec()
-    codec.register(Mesh, "mesh", encode=lambda mesh: 1 / 0, decode=lambda parts: parts)
-    with pytest.raises(EncodeError, match=r"Mesh could not be encoded: division by zero - at `\$\[0\]`"):
-        codec.dumps([Mesh(1)])
-    endless = Codec()
-    endless.register(Mesh, "mesh", encode=lambda mesh: {"again": mesh}, decode=lambda parts: parts)
+    codec.register(Mesh, "mesh", encode=lambda mesh: {"again": mesh}, decode=lambda parts: parts)
     with pytest.raises(EncodeError, match="contains itself"):
-        endless.dumps(Mesh(1))
+        codec.dumps(Mesh(1))
 
 
 def test_unknown_tags_stay_and_their_insides_are_decoded() -> None:
@@ -152,33 +144,26 @@ def test_subclasses_of_what_json_has_can_be_registered(value: Any) -> None:
     codec.register(type(value), "mine", encode=lambda _: {}, decode=lambda _: "found")
     for message in ([value], {"a": {"b": value}}, {1: value}):
         assert b'{"$type":"mine"}' in codec.dumps(message)
-    assert codec.rich_hint(type(value)) is not None
     # All others go as before.
     others = ["a", collections.OrderedDict(a=1), [1], 2, enum.IntEnum("E", {"A": 3})(3)]
-    rest = [other for other in others if type(other) is not type(value)]
-    assert codec.dumps(rest) == Codec().dumps(rest)
+    assert codec.dumps(others) == Codec().dumps(others)
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [
-        *(object, str, int, bool, float, list, tuple, dict, set, bytes, complex, type(None), decimal.Decimal),
-        *(uuid.UUID, np.ndarray, np.float32, np.float64, np.generic, Image.Image, msgspec.Struct, enum.Enum),
-    ],
-)
-def test_built_in_types_cannot_be_taken(cls: type) -> None:
-    with pytest.raises(ValueError, match=r"built in|Enum"):
-        Codec().register(cls, "mine", encode=lambda _: {}, decode=lambda _: None)
+TAKEN: list[Any] = [
+    *(object, str, int, bool, float, list, tuple, dict, set, bytes, complex, type(None), decimal.Decimal),
+    *(uuid.UUID, np.ndarray, np.float32, np.float64, np.generic, Image.Image, msgspec.Struct, enum.Enum),
+]
 
 
 def test_what_is_taken_or_makes_no_sense() -> None:
     codec = mesh_codec()
     functions: Any = {"encode": lambda _: {}, "decode": lambda _: None}
+    for cls in (*TAKEN, enum.Enum("Colour", "RED")):
+        with pytest.raises(ValueError, match=r"built in|Enum"):
+            codec.register(cls, "mine", **functions)
     for cls, tag in ((Mesh, "other"), (Finer, "mesh"), (Finer, "ndarray"), (Finer, "image"), (Finer, "bytes")):
         with pytest.raises(ValueError, match=r"taken|registered already, as 'mesh'"):
             codec.register(cls, tag, **functions)
-    with pytest.raises(ValueError, match="Enum: its values are sent"):
-        codec.register(enum.Enum("Colour", "RED"), "colour", **functions)
     for cls, tag in (("Mesh", "a"), (Mesh(1), "a"), (Finer, ""), (Finer, None), (list[int], "a")):
         with pytest.raises(TypeError):
             codec.register(cls, tag, **functions)

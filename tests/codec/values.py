@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import random
 from typing import Any
 
 import msgspec
@@ -31,7 +32,6 @@ MODES = [
     *("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F"),
     *("I;16", "I;16B", "I;16L", "I;16N"),
 ]
-HAS_QOI = False
 rng = np.random.default_rng(1)
 
 
@@ -42,10 +42,10 @@ def sent(value: Any, codec: Codec = CODEC) -> Any:
 
 def received(value: Any, codec: Codec = CODEC) -> Any:
     """What arrives where there is no hint; the same where payloads stand beside the JSON."""
-    found: Any = CODEC.decode([sent(value, codec)])
+    found: Any = codec.decode([sent(value, codec)])
     message = codec.serialize({"value": value}, binary=True)
     if isinstance(message, AttachedMessage):
-        beside = CODEC.decode(read_frame(message)[0]["value"])
+        beside = codec.decode(read_frame(message)[0]["value"])
         assert type(beside) is type(found[0])
         assert isinstance(beside, Image.Image) or CODEC.dumps(beside) == CODEC.dumps(found[0])
     return found[0]
@@ -63,12 +63,6 @@ def returned(hint: Any, value: Any) -> Any:
         return converter(lowered)(value)
     except msgspec.ValidationError as error:
         raise ValueError(in_words(str(error), lowered, "result")) from error
-
-
-def rich(hint: Any) -> Any:
-    found = CODEC.rich_hint(hint)
-    assert found is not None
-    return found
 
 
 def read_frame(message: Any) -> tuple[Any, FrameLine]:
@@ -110,3 +104,29 @@ def encoded(data: bytes) -> str:
 def tagged(data: bytes, name: str = "png") -> dict[str, Any]:
     """A file of an image, as it is sent."""
     return {"$type": "image", "format": name, "data": encoded(data)}
+
+
+def mutated(tagged: Any, some: random.Random) -> Any:
+    """The tagged object with a few bytes of its payloads changed, or something else in one place of the JSON."""
+    copy = orjson.loads(orjson.dumps(tagged))
+    if some.random() < 0.3:
+        _change_json(copy, some)
+        return copy
+    place = some.choice([each for each in (copy, *copy.values()) if isinstance(each, dict) and each.get("data")])
+    data = bytearray(base64.b64decode(place["data"]))
+    for _ in range(some.choice((1, 1, 2, 5))):
+        size = some.choice((1, 1, 4, 8))
+        at = some.randrange(len(data)) // size * size
+        number = some.choice((0, 1, -1, 16, 127, -128, some.randrange(256), 2**31 - 1, 2**40, 2**62))
+        data[at : at + size] = number.to_bytes(9, "little", signed=True)[:size]
+    place["data"] = encoded(data[: some.choice((None, None, None, len(data) - 8))])
+    return copy
+
+
+def _change_json(value: Any, some: random.Random) -> None:
+    key = some.choice([key for key in (value if isinstance(value, dict) else range(len(value))) if key != "data"])
+    if isinstance(value[key], dict | list) and value[key] and some.random() < 0.8:
+        _change_json(value[key], some)
+    else:
+        junk = (None, True, 5, -1, 0.5, 10**12, "x", "<M8[ns]", "Int64", "arrow", "h", [], {}, [0, 10**9, 1])
+        value[key] = some.choice((*junk, *(value if isinstance(value, list) else value.values())))

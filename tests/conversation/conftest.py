@@ -1,9 +1,9 @@
 """Runs each conversation test over several transports, and checks that no task, call, stream or logged error is left.
 
-A test that asks for `network` runs once for each protocol, with the mark `every_transport` also where the same bytes
-travel in another way, and with `once` over TCP alone. `RPCSTREAM_TRANSPORTS="tls memory unix wss https"` names others,
-for all tests (steps of `.ci/run`); `asgi` and `asgi-ws` are HTTP and WebSocket where the server is mounted under
-uvicorn. With the mark `fake_time` a test runs in memory only, on a loop whose time jumps to the next timer.
+A test that asks for `network` runs once for each protocol, and with the mark `once` over TCP alone, where the transport
+hardly matters. `RPCSTREAM_TRANSPORTS="tls memory unix wss https"` names others, for all tests (steps of `.ci/run`);
+`asgi` and `asgi-ws` are HTTP and WebSocket where the server is mounted under uvicorn. With the mark `fake_time` a test
+runs in memory only, on a loop whose time jumps to the next timer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ from ..kit.matrix import Transport, Unix
 #: Each protocol once.
 USUAL = ("tcp", "ws", "http")
 
-#: Line streams again, with another transport below them: they matter to how bytes are written, paused and lost.
-FURTHER = ("tls", "memory")
-
 #: Transports that carry messages, and not a stream of bytes.
 MESSAGES = ("ws", "wss", "http", "https", "asgi", "asgi-ws", "nats")
 
@@ -54,7 +51,6 @@ LACKING = {
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "fake_time: in memory, on a loop with a fake clock")
-    config.addinivalue_line("markers", "every_transport: over TLS and in memory as well, not for each protocol only")
     config.addinivalue_line("markers", "once: over TCP only, where the transport hardly matters")
     for name, meaning in LACKING:
         config.addinivalue_line("markers", f"{name}: {meaning}")
@@ -63,10 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "transport" in metafunc.fixturenames:
         is_fake = metafunc.definition.get_closest_marker("fake_time") is not None
-        is_for_all = metafunc.definition.get_closest_marker("every_transport") is not None
-        usual = (*USUAL, *FURTHER) if is_for_all else USUAL
-        if metafunc.definition.get_closest_marker("once") is not None:
-            usual = ("tcp",)
+        usual = USUAL if metafunc.definition.get_closest_marker("once") is None else ("tcp",)
         names = ["memory"] if is_fake else os.environ.get("RPCSTREAM_TRANSPORTS", "").split() or list(usual)
         for (mark, _), lacking in LACKING.items():
             if metafunc.definition.get_closest_marker(mark) is not None:

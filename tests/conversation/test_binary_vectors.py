@@ -17,14 +17,11 @@ import pytest
 from numpy.typing import NDArray
 
 from rpcstream import Limits, Server
-from rpcstream.codec import Codec
-from rpcstream.wire.binary_frame import parts_of_frame
-from rpcstream.wire.buffers import AttachedMessage
 from rpcstream.wire.framing import LineFramer
 
 from ..kit import RawPeer, frame, raw_peers
 from ..kit import request as usual_request
-from ..wire.frame_model import TakesAll, frame_of, read_slowly, seen_of
+from ..wire.frame_model import TakesAll, read_slowly, seen_of
 
 LIMITS = Limits(max_message_size=4096, max_values=1000, max_depth=32)
 
@@ -215,17 +212,6 @@ def test_good_frames_are_read_as_the_model_reads_them() -> None:
         assert seen_of(message) == expected, each.name
 
 
-def test_what_is_sent_is_such_a_frame() -> None:
-    values = [np.arange(5000, dtype="<f8"), b"x" * 5001, np.arange(4100, dtype="|u1").reshape(41, 100)]
-    message = Codec().serialize({"jsonrpc": "2.0", "id": 1, "result": values}, binary=True)
-    assert isinstance(message, AttachedMessage)
-    sent = b"".join(map(bytes, parts_of_frame(message)))
-    (seen,) = read_slowly(sent, 10**6).seen
-    assert isinstance(seen, tuple)
-    assert frame_of(seen[0][:-1], *seen[1:]) == sent
-    assert as_text(json.loads(seen[0]), seen[1:]) == json.loads(bytes(message))
-
-
 async def test_good_frames_are_answered() -> None:
     async with raw_peers(make_server()) as connect:
         raw = await connect()
@@ -241,10 +227,9 @@ async def test_as_many_frames_as_fit_into_a_read_are_all_answered() -> None:
     call = frame(request("size", {"$bin": 0}), b"x")
     async with raw_peers(make_server()) as connect:
         raw = await connect()
-        for _ in range(3):
-            raw.write((call + b"[]\n") * 1000)
-            replies = await raw.receive_many(2000)
-            assert sum("result" in reply for reply in replies) == 1000
+        raw.write((call + b"[]\n") * 1000)
+        replies = await raw.receive_many(2000)
+        assert sum("result" in reply for reply in replies) == 1000
 
 
 @pytest.mark.parametrize("bad", bad_frames(), ids=lambda each: each.name.replace(" ", "_"))

@@ -49,10 +49,9 @@ NO_STREAMS: list[Any] = ["t", "", None, 1, ["s"], {"s": 1}, "S", "s "]
 
 GROUPS: dict[str, list[Row]] = {
     "no JSON, with an id": [
-        (form % {b"bad": bad, b"id": written}, [(call_id, -32700)])
-        for bad in BAD
-        for form in FORMS
-        for call_id, written in ((7, b"7"), ("ä", rb'"\u00e4"'), (1.5, b"1.50"))
+        *((form % {b"bad": bad, b"id": b"7"}, [(7, -32700)]) for bad in BAD for form in FORMS),
+        *((form % {b"bad": b"NaN", b"id": rb'"\u00e4"'}, [("ä", -32700)]) for form in FORMS),
+        *((form % {b"bad": b"NaN", b"id": b"1.50"}, [(1.5, -32700)]) for form in FORMS),
     ],
     "no JSON, cut off or very long": [
         (b'{"jsonrpc":"2.0","id":3,"method":"note","params":[1,2', [(3, -32700)]),
@@ -177,14 +176,6 @@ async def test_each_is_answered_so_and_nothing_else_is_disturbed(network: Networ
         assert [await raw.result(), await neighbour.result()] == ["here", "next door"]
 
 
-async def test_half_a_character(network: Network) -> None:
-    """In text frames of WebSockets it ends the connection (RFC 6455, 8.1): tests/transports."""
-    if type(network.transport).__name__ != "WebSocket":
-        async with network.raw(UsualServer()) as raw:
-            for form in FORMS:
-                assert answer(await raw.ask(form % {b"bad": b'"\xc3"', b"id": b"7"})) == (7, -32700)
-
-
 async def test_a_reply_that_is_not_json_fails_its_call_and_is_not_answered(network: Network, errors: LogLines) -> None:
     """An error with its id would be taken for the answer to a call of the other end."""
     errors.expect("method 'ask' failed", times=3)
@@ -195,18 +186,6 @@ async def test_a_reply_that_is_not_json_fails_its_call_and_is_not_answered(netwo
             raw.send(b'{"jsonrpc":"2.0","id":%d,%b}' % (asked["id"], broken))
             assert answer(await raw.receive()) == ("mine", -32603)
             await raw.silence()
-
-
-async def test_whose_error_it_is_is_told_at_the_limit_too(network: Network) -> None:
-    async with network.raw(UsualServer(limits=Limits(max_calls=1))) as raw:
-        raw.call("ask", "confirm", id="asking")
-        asked = await raw.receive()
-        raw.call("echo", 2, id="waits")
-        await network.full()
-        raw.send(b'{"jsonrpc":"2.0","method":"echo","params":[NaN],"id":"away"}')
-        assert answer(await raw.receive()) == ("away", -32700)
-        raw.answer(asked, "fine")
-        assert {each["id"] for each in await raw.receive_many(2)} == {"asking", "waits"}
 
 
 @pytest.mark.undelimited
@@ -224,34 +203,20 @@ async def test_a_notification_that_is_wrong_is_logged(network: Network, caplog: 
 
 
 CALL = b'{"jsonrpc":"2.0","id":%d,"method":"echo","params":[%d]}'
-TWO = [
-    CALL % (1, 1) + b"%b" + CALL % (2, 2),
-    b"[" + CALL % (1, 1) + b"]%b" + CALL % (2, 2),
-    CALL % (1, 1) + b"%b[" + CALL % (2, 2) + b"]",
-]
-BETWEEN = [form % between for form in TWO for between in (b"", b" ", b"\t")]
-
-
-@pytest.mark.framed
-async def test_two_values_in_one_message_are_none(network: Network) -> None:
-    server = UsualServer()
-    async with network.raw(server) as raw:
-        for message in BETWEEN:
-            assert answer(await raw.ask(message.replace(b"echo", b"note"))) == (None, -32700)
-        await raw.silence()
-        assert not server.noted
+ONE, OTHER = CALL % (1, 1), CALL % (2, 2)
+TWO = [ONE + OTHER, b"[%b]%b" % (ONE, OTHER), b"%b\t[%b]" % (ONE, OTHER)]
 
 
 @pytest.mark.undelimited
 async def test_two_values_in_one_line_are_two_messages(network: Network) -> None:
     async with network.raw(UsualServer()) as raw:
-        for message in BETWEEN:
+        for message in TWO:
             for end in (b"\n", b""):  # with a line end, and without
                 raw.write(message + end)
                 found = [each if isinstance(each, dict) else each[0] for each in await raw.receive_many(2)]
                 assert list(map(answer, found)) == [(1, 1), (2, 2)]
-        raw.write(b"[]{}" * 5000)
-        assert {answer(each) for each in await raw.receive_many(10_000)} == {(None, -32600)}
+        raw.write(b"[]{}" * 500)
+        assert {answer(each) for each in await raw.receive_many(1000)} == {(None, -32600)}
 
 
 DEEP = request("note", {"deep": [1, [2], "}{"]}, [])
@@ -303,18 +268,6 @@ async def test_what_is_broken_does_not_hide_what_is_behind_it(
         raw.send(*sent)
         assert [answer(each) for each in await raw.receive_many(len(answers))] == answers
         await raw.silence()
-
-
-@pytest.mark.undelimited
-async def test_what_waits_while_a_handler_runs_is_skipped_as_well(network: Network) -> None:
-    server = UsualServer(limits=Limits(max_calls=1))
-    async with network.raw(server) as raw:
-        raw.send(request("wait", "w", id="w"), PRETTY, request("rpc.ping", id="p"))
-        raw.send(*PRETTY.split(b"\n"), request("rpc.ping", id="q"))
-        await asyncio.sleep(0)
-        server.release()
-        replies = await raw.receive_many(5)
-        assert sorted(str(each["id"]) for each in replies) == ["None", "None", "p", "q", "w"]
 
 
 def odd_words(asked: Any, token: str) -> list[dict[str, Any]]:

@@ -85,28 +85,25 @@ async def test_events_published_in_the_same_read_come_behind_the_reply(publisher
 
 
 async def test_a_turn_that_ends_in_between_changes_nothing() -> None:
-    """The server stops in the middle of what it read, wherever that is: after slow calls, where a reply fills the
-    connection, and where no more calls may run."""
+    """The server stops in the middle of what it read: behind a slow call, where a reply fills the connection, and where
+    no more calls may run."""
     async with served() as (_, connect):
-        steps = {"block": request("block", 0.021, id="block"), "subscribe": subscribe()}
-        steps["publish"] = request("publish", 1, id="publish")
-        for order in set(itertools.permutations(["block", "block", "subscribe", "publish"])):
+        for order in itertools.permutations(["block", "sub", "publish"]):
             raw = await connect()
+            steps = {"block": request("block", 0.021, id="block"), "sub": subscribe()}
+            steps["publish"] = request("publish", 1, id="publish")
             raw.send(*(steps[name] for name in order))
-            is_subscribed = order.index("subscribe") < order.index("publish")
-            seen = names(await raw.receive_many(4 + is_subscribed))
-            ids = ["sub" if name == "subscribe" else name for name in order]
-            assert [name for name in seen if name != "event"] == ids
-            if is_subscribed:
-                assert seen.index("sub") < seen.index("event")
+            is_subscribed = order.index("sub") < order.index("publish")
+            seen = names(await raw.receive_many(3 + is_subscribed))
+            assert [name for name in seen if name != "event"] == list(order)
+            assert not is_subscribed or seen.index("sub") < seen.index("event")
             raw.close()
     async with served(limits=Limits(write_buffer=1000)) as (server, connect):
         server.add(lambda: "x" * 2000, name="blob")
         raw = await connect()
-        blobs = [request("blob", id=n) for n in (0, 1, 3)]
-        raw.send(blobs[0], subscribe(), blobs[1], request("publish", 1, id=2), blobs[2])
-        messages = await raw.receive_many(6)
-        assert [each["id"] for each in messages if "id" in each] == [0, "sub", 1, 2, 3]
+        raw.send(request("blob", id=0), subscribe(), request("blob", id=1), request("publish", 1, id=2))
+        messages = await raw.receive_many(5)
+        assert [each["id"] for each in messages if "id" in each] == [0, "sub", 1, 2]
         assert messages.index(event(1)) >= 3
     async with served(limits=Limits(max_calls=1)) as (server, connect):
         raw = await connect()
@@ -114,27 +111,6 @@ async def test_a_turn_that_ends_in_between_changes_nothing() -> None:
         await until(lambda: server.stats()["requests"])
         assert server.publish("a", "nobody is there yet") == 0
         assert names(await raw.receive_many(4)) == ["wait", "sub", "publish", "event"]
-
-
-async def test_somebody_else_publishes_all_the_time() -> None:
-    async with served() as (server, connect):
-
-        async def publish() -> None:
-            for number in itertools.count():
-                server.publish("a", number)
-                await asyncio.sleep(0)
-
-        task = asyncio.create_task(publish())
-        for _ in range(5):
-            raw = await connect()
-            raw.send(subscribe())
-            first, *events = await raw.receive_many(20)
-            assert first["id"] == "sub"
-            values = [each["params"]["value"] for each in events]
-            assert values == list(range(values[0], values[0] + 19))
-            raw.close()
-        task.cancel()
-        await asyncio.wait([task])
 
 
 async def test_in_a_batch_it_is_refused_and_the_rest_is_done() -> None:
@@ -168,21 +144,6 @@ async def test_behind_the_reply_to_unsubscribe_nothing_comes() -> None:
         assert dict(server.topics) == {"b": 1}
 
 
-@pytest.mark.parametrize("how", ["close", "half-close", "empty line"])
-async def test_a_subscriber_that_leaves_is_forgotten(how: str) -> None:
-    async with served() as (server, connect):
-        raw = await connect()
-        await raw.ask(subscribe())
-        assert dict(server.topics) == {"a": 1}
-        if how == "close":
-            raw.close()
-        else:
-            raw.end() if how == "half-close" else raw.write(b"\n")
-            assert await raw.rest() == []
-        await until(lambda: not server.topics)
-        assert (server.publish("a", 1), server.stats()["subscriptions"]) == (0, 0)
-
-
 async def test_a_server_that_stops_does_not_wait_for_subscribers() -> None:
     server = make_server(limits=Limits(idle_timeout=None))
     assert server.publish("a", "before it runs") == 0
@@ -196,14 +157,10 @@ async def test_a_server_that_stops_does_not_wait_for_subscribers() -> None:
     raw.close()
 
 
-#: What is no topic, nor a pattern, and the code of the error.
+#: What is no topic, nor a pattern (all that are none: tests/events), and the code of the error.
 NO_TOPICS: list[tuple[Any, int]] = [
-    *(
-        ({"topic": odd}, -32602)
-        for odd in ("", "x" * 257, "sensors*", ">.sensors", "*" * 256, ".".join("*" * 33), "rpc.hub", "rpc.>")
-    ),
-    *(({"topic": odd}, -32602) for odd in (5, None, ["a"], {"$type": "bytes", "data": "AA=="})),
-    *((odd, -32602) for odd in ({"topic": "a", "more": 1}, {"ctx": 1, "topic": "a"}, ["a", "b"], [], None)),
+    *(({"topic": odd}, -32602) for odd in ("", ">.sensors", "rpc.hub", 5, None, ["a"])),
+    *((odd, -32602) for odd in ({"topic": "a", "more": 1}, ["a", "b"], [], None)),
     ("a", -32600),
 ]
 
@@ -213,13 +170,11 @@ async def test_what_is_no_topic_is_refused() -> None:
         raw = await connect()
         for params, code in NO_TOPICS:
             assert await raw.code("rpc.subscribe", params=params) == code, params
-            reply = await raw.reply("rpc.unsubscribe", params=params)
-            is_text = isinstance(params, dict) and len(params) == 1 and isinstance(params["topic"], str)
-            assert reply["result"] is False if is_text else reply["error"]["code"] == code, params
+        assert await raw.result("rpc.unsubscribe", ">.sensors") is False
         assert (dict(server.topics), server.stats()["subscriptions"]) == ({}, 0)
 
 
-COUNT, SIZE = 400, 50_000
+COUNT, SIZE = 240, 50_000
 
 
 @pytest.mark.parametrize("policy", ["drop_oldest", "drop_newest", "patterns", "disconnect"])

@@ -72,33 +72,14 @@ async def test_where_a_hint_asks_for_floats(network: Network) -> None:
     got: list[Any] = []
 
     @server
-    def take(
-        x: float,
-        listed: list[float],
-        named: dict[str, float | None],
-        point: Point,
-        reading: Reading,
-        scalar: np.float32,
-        number: complex,
-        model: Model,
-    ) -> dict[str, float]:
-        got.append((x, listed, named, point, reading, scalar, number, model))
-        return {"x": x}
+    def take(x: float, named: dict[str, float | None], point: Point, reading: Reading, model: Model) -> list[float]:
+        got.append((x, named, point, reading, model))
+        return [x]
 
-    arguments = (
-        NAN,
-        [1.0, INF],
-        {"a": -INF, "b": None},
-        Point(NAN, [INF]),
-        Reading(INF),
-        NAN,
-        INF,
-        Model(x=NAN, more=[INF]),
-    )
+    arguments = (NAN, {"a": -INF, "b": None}, Point(NAN, [INF]), Reading(INF), Model(x=NAN, more=[INF]))
     async with network.client(server) as client:
-        assert is_same(await client.call("take", *arguments), {"x": NAN})
-    expected = (*arguments[:5], np.float32(NAN), complex(INF), arguments[7])
-    assert list(map(repr, got[0])) == list(map(repr, expected))
+        assert is_same(await client.call("take", *arguments), [NAN])
+    assert is_same(got, [arguments])
 
 
 @pytest.mark.lasting

@@ -14,7 +14,7 @@ import pytest
 from rpcstream import Context, RpcError, Server
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import LogLines, Network, UsualServer, request, until
+from ..kit import LogLines, Network, request, until
 
 
 class Ordered:
@@ -160,23 +160,6 @@ async def test_each_connection_has_a_line_of_its_own_which_others_overtake(netwo
         assert [await one.result(), await one.result()] == ["one", "two"]
 
 
-@pytest.mark.lasting
-async def test_a_client_keeps_the_order_of_what_it_offers(network: Network) -> None:
-    server = UsualServer()
-    begun: list[int] = []
-    async with network.client(server) as client:
-
-        @client(ordered=True)
-        async def work(n: int) -> int:
-            begun.append(n)
-            for _ in range(10 - n):
-                await asyncio.sleep(0)
-            return begun[-1]
-
-        await client.hello()
-        assert await asyncio.gather(*(server.peers[0].work(n) for n in range(10))) == list(range(10)) == begun
-
-
 @pytest.mark.fake_time
 async def test_a_line_that_waits_for_itself_ends_in_its_time(
     network: Network, fake_time: FakeTimeLoop, errors: LogLines
@@ -202,34 +185,3 @@ async def test_a_line_that_waits_for_itself_ends_in_its_time(
             await client.outer(timeout=5)
         assert fake_time.time() == 5
         assert await client.inner() == "inner"
-
-
-async def test_what_comes_of_a_call_comes_in_order_and_before_its_reply(network: Network, ordered: Ordered) -> None:
-    @ordered.server
-    async def count(n: int, ctx: Context) -> AsyncIterator[int]:
-        ctx.peer.notify.note(1)
-        for each in range(n):
-            yield each
-            await asyncio.sleep(0)
-
-    @ordered.server
-    def tell(ctx: Context) -> None:
-        ctx.peer.notify.note(1)
-        ctx.peer.notify.note(2)
-
-    async with network.raw(ordered.server) as raw:
-        raw.send(*[request("count", 20, id=each, stream=100) for each in range(5)])
-        seen: dict[int, list[int]] = {each: [] for each in range(5)}
-        done = 0
-        while done < 5:
-            message = await raw.receive()
-            if message.get("method") == "$/item":
-                seen[message["params"]["id"]].append(message["params"]["value"])
-            elif "method" not in message:
-                assert seen[message["id"]] == list(range(20))
-                done += 1
-        raw.call("tell")
-        one, two, reply = await raw.receive_many(3)
-        assert [one["params"], two["params"], reply["result"]] == [[1], [2], None]
-        raw.send(*[request("plain", n, id=n) for n in range(1000)])
-        assert [await raw.result() for _ in range(1000)] == list(range(1000))

@@ -14,8 +14,7 @@ import pytest
 from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, NotAuthenticated, Server
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import PATIENCE, LogLines, Network, RawPeer, UsualServer, until
-from ..kit.matrix import cut_connections
+from ..kit import PATIENCE, LogLines, Network, RawPeer, until
 from ..kit.memory import join
 
 #: For real transports, where a pause takes real time.
@@ -132,9 +131,6 @@ async def states() -> States:
     return States()
 
 
-# -- when attempts are made -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.fake_time
 @pytest.mark.parametrize(("random", "share"), [(0.0, 0.5), (0.5, 0.75), (1.0, 1.0)])
 async def test_pauses_grow_up_to_the_longest(door: Door, random: float, share: float) -> None:
@@ -157,11 +153,7 @@ def test_a_back_off_for_years_and_by_chance() -> None:
 
 @pytest.mark.fake_time
 async def test_states_in_order_and_a_function_for_them_that_fails(door: Door, states: States, errors: LogLines) -> None:
-    client: AsyncClient
-    told_early: list[bool] = []
-
     def on_state(state: str) -> None:
-        told_early.append(client.state == state)
         states(state)
         if state == "closed":
             raise ValueError(state)
@@ -177,7 +169,6 @@ async def test_states_in_order_and_a_function_for_them_that_fails(door: Door, st
         await states.reach("connected", 2)
     again = ["waiting", "connecting"]
     assert states.seen == ["connecting", "connected", *again * 3, "connected", "closed"]
-    assert all(told_early)
     assert door.attempts == [0, 1, 3, 7]
     errors.expect("on_state of a client failed")
 
@@ -239,9 +230,6 @@ async def test_entering_connects_and_does_not_wait(door: Door) -> None:
         assert await client.ping() == "pong"
 
 
-# -- calls that wait --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.fake_time
 async def test_calls_wait_for_the_connection(door: Door, fake_time: FakeTimeLoop, states: States) -> None:
     server = ponging()
@@ -301,41 +289,6 @@ async def test_calls_wait_no_longer_than_their_time_out(door: Door, fake_time: F
 
 
 @pytest.mark.one_peer
-@pytest.mark.lasting
-async def test_what_was_pending_fails_at_once(network: Network, states: States) -> None:
-    server = UsualServer()
-    async with network.client(server, reconnect=Backoff(first=1000, longest=1000), on_state=states) as client:
-
-        async def values() -> AsyncIterator[int]:
-            taken.append(1)
-            yield 1
-            await asyncio.Event().wait()
-
-        async def read() -> None:
-            async for _ in client.stream.count(1000):
-                taken.append(2)
-                await asyncio.Event().wait()
-
-        async def batch() -> None:
-            async with client.batch() as batch:
-                batch.wait("batch")
-
-        taken: list[int] = []
-        calls = [asyncio.ensure_future(each) for each in (client.wait("it"), batch(), client.total(values()))]
-        reading = asyncio.ensure_future(read())
-        await until(lambda: len(server.begun) == 2 and len(taken) == 2)
-        cut_connections()
-        for call in calls:
-            with pytest.raises(ConnectionLost):
-                await call
-        reading.cancel()
-        assert states.seen == ["connecting", "connected", "waiting"]
-
-
-# -- greetings and offers ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.one_peer
 async def test_greetings_come_first_on_every_connection(network: Network, states: States) -> None:
     heard: list[list[str]] = []
 
@@ -377,13 +330,7 @@ async def test_greetings_come_first_on_every_connection(network: Network, states
 @pytest.mark.fake_time
 @pytest.mark.parametrize(
     ("fault", "attempts"),
-    [
-        ("refused", [0, 1, 3]),
-        ("hangs", [0, 2, 5]),
-        ("nobody opens", [0, 2, 5]),
-        ("lost", [0, 1, 3]),
-        ("mistake", [0, 1, 3]),
-    ],
+    [("refused", [0, 1, 3]), ("hangs", [0, 2, 5]), ("lost", [0, 1, 3]), ("mistake", [0, 1, 3])],
 )
 async def test_a_greeting_that_fails_twice(
     door: Door, states: States, errors: LogLines, fault: str, attempts: list[int]
@@ -391,13 +338,8 @@ async def test_a_greeting_that_fails_twice(
     """A mistake in it is not hidden, and does not end the client, either."""
     server = ponging()
 
-    async def open_late(make: Callable[[], Any]) -> Any:
-        return await (door.ignore if len(door.attempts) < 3 else door.welcome)(make)
-
     async with door.serving(server):
         client = door.client(reconnect=DOUBLING, connect_timeout=1, on_state=states)
-        if fault == "nobody opens":
-            door.receive = open_late
 
         @client.on_connect
         async def hello(peer: Any) -> None:
@@ -443,23 +385,6 @@ async def test_a_greeting_that_fails_without_reconnect(door: Door, states: State
         assert await client.ping() == "pong"
         assert states.seen == [*["connecting", "idle"] * 2, "connecting", "connected"]
     errors.expect("a mistake")
-
-
-@pytest.mark.one_peer
-async def test_the_server_calls_by_itself_as_soon_as_the_client_is_back(network: Network) -> None:
-    answers: list[Any] = []
-
-    async def script(raw: RawPeer) -> None:
-        raw.call("name", id="who")
-        answers.append(await raw.receive())
-        raw.close()
-
-    async with network.scripted(script) as endpoint:
-        client = endpoint.client(reconnect=QUICK)
-        client(lambda: "me", name="name")
-        async with client:
-            await until(lambda: len(answers) >= 3)
-    assert answers[:3] == [{"jsonrpc": "2.0", "id": "who", "result": "me"}] * 3
 
 
 @pytest.mark.one_peer
@@ -564,86 +489,6 @@ async def test_without_reconnect_the_next_call_connects(door: Door, states: Stat
     assert states.seen[-2:] == ["idle", "closed"]
 
 
-# -- repeated calls (all rules: tests/client/test_wait_for.py) --------------------------------------------------------
-
-
-class Cutting:
-    """A server that cuts the connection at each of its first calls.
-
-    Attributes:
-        asked: the methods that were asked for.
-        cuts: how many calls it still cuts.
-    """
-
-    def __init__(self, cuts: int) -> None:
-        self.server = Server()
-        self.asked: list[str] = []
-        self.cuts = cuts
-
-        @self.server(idempotent=True)
-        async def price() -> float:
-            return await self._answer("price", 2.5)
-
-        @self.server
-        async def buy() -> str:
-            return await self._answer("buy", "bought")
-
-        @self.server(idempotent=True)
-        async def items() -> AsyncIterator[int]:
-            yield await self._answer("items", 1)
-
-        @self.server(idempotent=True)
-        async def total(values: AsyncIterator[int]) -> int:
-            return await self._answer("total", sum([value async for value in values]))
-
-    async def _answer(self, method: str, answer: Any) -> Any:
-        self.asked.append(method)
-        if self.cuts:
-            self.cuts -= 1
-            cut_connections()
-            await asyncio.Event().wait()
-        return answer
-
-
-@pytest.mark.lasting
-@pytest.mark.parametrize("again", [{}, {"reconnect": QUICK}], ids=["", "reconnect"])
-async def test_idempotent_methods_are_repeated_and_others_are_not(network: Network, again: dict[str, Any]) -> None:
-    cutting, discoveries = Cutting(cuts=2), []
-
-    def trace(direction: str, message: bytes) -> None:
-        if direction == "send" and b'"rpc.discover"' in message:
-            discoveries.append(message)
-
-    async with network.serve(cutting.server) as endpoint:
-        client = endpoint.client(retries=2, trace=trace, **again)
-        assert await asyncio.gather(*(client.price(timeout=None) for _ in range(20))) == [2.5] * 20
-        assert len(discoveries) == 1, "asked once"
-        cutting.asked.clear()
-        cutting.cuts = 1
-        with pytest.raises(ConnectionLost, match=r"not declared idempotent.*'buy'"):
-            await client.buy()
-        assert cutting.asked == ["buy"]
-        cutting.cuts = 1
-        assert await endpoint.client(retries=2, retry="all", **again).buy() == "bought"
-        assert cutting.asked == ["buy"] * 3
-
-        async def values() -> AsyncIterator[int]:
-            yield 1
-
-        for retry in ("all", "idempotent"):  # streams are never repeated
-            cutting.asked.clear()
-            cutting.cuts = 2
-            other = endpoint.client(retries=5, retry=retry, **again)
-            with pytest.raises(ConnectionLost):
-                await anext(other.stream.items())
-            with pytest.raises(ConnectionLost):
-                await other.total(values())
-            assert cutting.asked == ["items", "total"]
-
-
-# -- pools and tokens -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.fake_time
 async def test_every_connection_of_a_pool_is_kept(door: Door, states: States) -> None:
     greeted: list[Any] = []
@@ -694,13 +539,6 @@ async def test_a_wrong_token_is_told_at_once_and_not_tried_again_and_again(
         assert "no connection to memory: [-32005]" in caplog.text
         assert "attempt is made in 8 s" in caplog.text
         assert "s3cret" not in caplog.text
-        # A server that is just not there is no such fault: calls wait, and soon there is another attempt.
-        door.receive = door.refuse
-        await asyncio.sleep(5.5)
-        assert door.attempts[3:] == [24, 25]
-        with pytest.raises(CallTimeout, match="Connection refused"):
-            await client.ping(timeout=1)
-        door.receive = door.welcome
         tokens.append("s3cret")
         await states.reach("connected")
         assert await client.ping() == "pong"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from rpcstream import Limits, RpcError, Server
 from rpcstream.peer.slices import TURN
 
-from ..kit import Network, StoppableServer, request, until
+from ..kit import Network, request, until
 
 
 class Counting:
@@ -57,6 +56,7 @@ KINDS = ("sync", "threaded", "ordered", "awaiting")
 ENDLESS = 10**12
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_endless_generator_is_stopped_at_the_size_of_a_message(network: Network, kind: str) -> None:
     counting = Counting(limits=Limits(max_message_size=20_000))
@@ -74,9 +74,10 @@ async def test_an_endless_generator_is_stopped_at_the_size_of_a_message(network:
         await until(lambda: counting.ended == [kind])
 
 
+@pytest.mark.once
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", ["time-out", "cancel", "lost", "lost notification"])
+@pytest.mark.parametrize("how", ["time-out", "lost", "lost notification"])
 async def test_it_ends_with_its_time_or_its_caller(network: Network, kind: str, how: str) -> None:
     counting = Counting()
     async with network.raw(counting.server) as raw:
@@ -87,14 +88,12 @@ async def test_it_ends_with_its_time_or_its_caller(network: Network, kind: str, 
         await until(lambda: counting.made)
         if how == "time-out":
             assert await raw.code() == -32003
-        elif how == "cancel":
-            raw.cancel(1)
-            assert await raw.code() == -32800
         else:
             await network.lose(raw)
         await until(lambda: counting.ended == [kind])
 
 
+@pytest.mark.once
 @pytest.mark.lasting
 @pytest.mark.parametrize("kind", KINDS)
 async def test_others_have_their_turns_meanwhile(network: Network, kind: str) -> None:
@@ -111,32 +110,8 @@ async def test_others_have_their_turns_meanwhile(network: Network, kind: str) ->
         await until(lambda: counting.ended)
 
 
-@pytest.mark.lasting
-async def test_one_connection_may_not_collect_for_all(network: Network) -> None:
-    """Calls of async generators go on side by side; what they hold together is bounded."""
-    server = Server(limits=Limits(max_message_size=150_000))
-    go = asyncio.Event()
-
-    @server
-    async def collects() -> AsyncIterator[str]:
-        for _ in range(140):
-            yield "x" * 1000
-        await go.wait()
-
-    async with network.raw(server) as raw:
-        for number in range(5):
-            raw.call("collects", id=number)
-        refused = await raw.receive_many(3)
-        assert [reply["error"]["code"] for reply in refused] == [-32002] * 3
-        assert refused[0]["error"]["data"]["limit"] == 300_000
-        go.set()
-        for reply in await raw.receive_many(2):
-            assert len(reply["result"]) == 140
-        assert len(await raw.result("collects", id="again")) == 140
-
-
 class Batched:
-    """A server with a sync method that takes longer than a turn allows ten of, and one that notes when it is called."""
+    """A server with a sync method of which a turn takes less than ten, and others; they note when they are called."""
 
     def __init__(self) -> None:
         self.server = server = Server()
@@ -144,12 +119,6 @@ class Batched:
 
         @server
         def slow(name: Any) -> Any:
-            time.sleep(TURN / 4)
-            self.events.append(name)
-            return name
-
-        @server
-        async def slow_and_async(name: Any) -> Any:
             time.sleep(TURN / 4)
             self.events.append(name)
             return name
@@ -165,17 +134,16 @@ class Batched:
             return name
 
 
-def slow_batch(count: int, method: str = "slow") -> list[dict[str, Any]]:
-    return [request(method, number, id=number) for number in range(count)]
+def slow_batch(count: int) -> list[dict[str, Any]]:
+    return [request("slow", number, id=number) for number in range(count)]
 
 
 @pytest.mark.lasting
-@pytest.mark.parametrize("method", ["slow", "slow_and_async"])
-async def test_others_have_their_turns_within_a_batch(network: Network, method: str) -> None:
+async def test_others_have_their_turns_within_a_batch(network: Network) -> None:
     batched = Batched()
     async with network.serve(batched.server) as endpoint:
         greedy, other = await endpoint.raw(), await endpoint.raw()
-        greedy.send(slow_batch(40, method))
+        greedy.send(slow_batch(40))
         await until(lambda: batched.events)
         assert await other.result("plain", "other") == "other"
         assert batched.events.index("other") < 30
@@ -213,18 +181,6 @@ async def test_a_member_can_be_cancelled_before_its_turn(network: Network) -> No
 
 @pytest.mark.one_peer
 @pytest.mark.lasting
-async def test_a_server_that_stops_finishes_the_batches_that_it_has_read(network: Network) -> None:
-    batched = Batched()
-    async with StoppableServer(network, batched.server) as stopping:
-        raw = await stopping.endpoint.raw()
-        raw.send(slow_batch(20))
-        await until(lambda: batched.events)
-        stopping.stop()
-        assert [reply["id"] for reply in await raw.receive()] == list(range(20))
-
-
-@pytest.mark.one_peer
-@pytest.mark.lasting
 async def test_the_rest_of_a_batch_is_not_begun_when_the_caller_is_gone(network: Network) -> None:
     batched = Batched()
     async with network.raw(batched.server) as raw:
@@ -234,25 +190,3 @@ async def test_the_rest_of_a_batch_is_not_begun_when_the_caller_is_gone(network:
         await network.settled()
     assert 0 < len(batched.events) < 150
     assert "async" not in batched.events
-
-
-@pytest.mark.lasting
-async def test_the_time_that_a_member_waits_counts(network: Network) -> None:
-    server = Server()
-
-    @server
-    def slow() -> None:
-        time.sleep(TURN)
-
-    @server
-    async def awaiting() -> str:
-        return "in time"
-
-    async with network.raw(server) as raw:
-        members = [request("slow", id=number) for number in range(5)]
-        late = request("awaiting", id="late", timeout=2 * TURN)
-        early = request("awaiting", id="early", timeout=60)
-        raw.send([*members, late, early])
-        *_, told, answered = await raw.receive()
-        assert (told["id"], told["error"]["code"]) == ("late", -32003)
-        assert answered["result"] == "in time"

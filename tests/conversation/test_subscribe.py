@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
 
 from rpcstream import Backoff, ConnectionLost, InvalidParams, Limits, Server, ServerBusy
 
-from ..kit import Network, RawPeer, StoppableServer, notification, reply, until
+from ..kit import Network, RawPeer, notification, reply, until
 from ..kit.matrix import cut_connections
 
 pytestmark = [pytest.mark.lasting, pytest.mark.own_subscribers]
@@ -60,23 +59,13 @@ async def test_what_is_published_from_the_entry_on_comes_in_order(network: Netwo
         await until(lambda: not server.topics)
 
 
-@pytest.mark.parametrize("how", ["closes", "breaks off"])
-async def test_the_first_value_that_is_wanted_subscribes_and_leaving_the_loop_ends_it(
-    network: Network, how: str
-) -> None:
+async def test_the_first_value_that_is_wanted_subscribes_and_leaving_the_loop_ends_it(network: Network) -> None:
     server = make_server()
     async with network.client(server) as client:
 
         async def read() -> Any:
-            if how == "breaks off":
-                async for value in client.subscribe("a"):
-                    return value
-            events = client.subscribe("a")
-            value = await anext(events)
-            await events.aclose()
-            with pytest.raises(StopAsyncIteration):
-                await anext(events)
-            return value
+            async for value in client.subscribe("a"):
+                return value
 
         task = asyncio.create_task(read())
         await until(lambda: server.topics)
@@ -90,14 +79,10 @@ async def test_values_of_every_kind_and_in_the_type_that_is_asked_for(network: N
     server = make_server()
     async with network.client(server) as client:
         async with client.subscribe("a") as events:
-            server.publish("a", np.arange(6.0).reshape(2, 3))
-            server.publish("a", {"photo": Image.new("RGB", (4, 3)), "raw": b"\0\1"})
-            server.publish("a", [2**70, -(2**64), 2**53 + 1])
+            server.publish("a", {"raw": b"\0\1", "integers": [2**70, 2**53 + 1]})
             server.publish("a", np.zeros(1_000_000, np.uint8))
-            array, photo, integers, large = await take(events, 4)
-            assert array.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
-            assert (photo["photo"].size, photo["raw"]) == ((4, 3), b"\0\1")
-            assert integers == [2**70, -(2**64), 2**53 + 1]
+            found, large = await take(events, 2)
+            assert found == {"raw": b"\0\1", "integers": [2**70, 2**53 + 1]}
             assert (large.dtype, large.shape) == (np.uint8, (1_000_000,))
         async with (
             client.subscribe("a.>", returns=Reading).with_topics() as pairs,
@@ -112,22 +97,6 @@ async def test_values_of_every_kind_and_in_the_type_that_is_asked_for(network: N
             assert await anext(pairs) == ("a.two", Reading("cellar", 9.0)), "the next one can be read"
             server.publish("b", np.ones(2, np.float32))
             assert (await anext(b)).dtype == np.float32
-
-
-async def test_readers_of_a_topic_share_one_subscription(network: Network) -> None:
-    server = make_server()
-    async with network.client(server) as client:
-        async with client.subscribe("a") as one:
-            requests = server.stats()["requests"]
-            async with client.subscribe("a") as two, client.subscribe("b") as other:
-                assert (dict(server.topics), server.stats()["requests"]) == ({"a": 1, "b": 1}, requests + 1)
-                assert server.publish("a", 1) == 1
-                server.publish("b", 2)
-                assert [await anext(events) for events in (one, two, other)] == [1, 1, 2]
-            assert await client.tell("a", 3) == 1, "one of the readers is still there"
-            assert await anext(one) == 3
-            assert dict(server.topics) == {"a": 1}
-        assert await client.tell("a", 4) == 0
 
 
 async def test_each_reader_is_given_each_event_once(network: Network) -> None:
@@ -147,12 +116,11 @@ async def test_each_reader_is_given_each_event_once(network: Network) -> None:
         assert await take(wide, 1) == [6]
         await until(lambda: dict(server.topics) == {"a.*": 1})
         await wide.aclose()
+        with pytest.raises(StopAsyncIteration):
+            await anext(wide)
         assert await client.tell("a.b", 7) == 1
         assert await take(too, 5) == [3, 4, 5, 6, 7]
-        async with client.subscribe("a.b") as narrow:
-            await too.aclose()
-            assert await client.tell("a.b", 8) == 1
-            assert await anext(narrow) == 8
+        await too.aclose()
         assert await client.tell("a.b", 9) == 0
 
 
@@ -164,12 +132,7 @@ async def test_readers_that_begin_together_share_one_connection_of_the_pool(netw
         await asyncio.gather(*(client.tell("nobody's", "other calls") for _ in range(20)))
         assert (server.publish("a", 1), server.publish("b", 2)) == (1, 1)
         assert await asyncio.gather(*map(anext, readers)) == [1, 1, 1, 2, 2, 2]
-        for number in range(5):  # one leaves, and another joins
-            joining = client.subscribe("a")
-            await asyncio.gather(*(reader.aclose() for reader in readers), joining.__aenter__())
-            assert (server.publish("a", number), await anext(joining)) == (1, number)
-            readers = [joining]
-        await readers[0].aclose()
+        await asyncio.gather(*(reader.aclose() for reader in readers))
         await until(lambda: not server.topics)
 
 
@@ -239,40 +202,27 @@ async def test_a_slow_reader_is_bounded_by_its_own_policy(
 
 async def test_what_waits_for_a_reader_is_no_more_than_a_message_may_be(network: Network) -> None:
     server = make_server()
-    async with network.client(server, limits=Limits(max_message_size=10_000)) as client:
-        async with client.subscribe("a") as events:
-            for number in range(20):
-                server.publish("a", str(number) + "x" * 3000)
-            await until(lambda: events.dropped == 17)
-            assert [value.strip("x") for value in await take(events, 3)] == ["17", "18", "19"]
-        async with client.subscribe("b", max_queue=1, policy="disconnect") as events:  # the last reader
-            for number in range(3):
-                server.publish("b", number)
-            await until(lambda: not server.topics)
-            assert await anext(events) == 0
-            with pytest.raises(ConnectionLost):
-                await anext(events)
+    async with (
+        network.client(server, limits=Limits(max_message_size=10_000)) as client,
+        client.subscribe("a") as events,
+    ):
+        for number in range(20):
+            server.publish("a", str(number) + "x" * 3000)
+        await until(lambda: events.dropped == 17)
+        assert [value.strip("x") for value in await take(events, 3)] == ["17", "18", "19"]
 
 
 async def test_what_makes_no_sense_or_is_refused(network: Network) -> None:
     server = make_server(limits=Limits(max_subscriptions=1))
     async with network.client(server) as client:
-        for options in ({"max_queue": 0}, {"policy": "wait"}):
-            with pytest.raises(ValueError, match=r"room for at least|policy must be"):
-                client.subscribe("a", **options)
-        with pytest.raises(TypeError, match="a topic is a str, got list"):
-            client.subscribe(["a"])
+        for topic, options in (("a", {"max_queue": 0}), ("a", {"policy": "wait"}), (["a"], {})):
+            with pytest.raises((ValueError, TypeError), match=r"room for at least|policy must be|a topic is a str"):
+                client.subscribe(topic, **options)
         async with client.subscribe("a") as events:
-            for topic, error, reason in [
-                ("", InvalidParams, "."),
-                ("b", ServerBusy, "."),
-                ("rpc.x", InvalidParams, "."),
-                ("room*", InvalidParams, "may have '\\*' only as a whole"),
-                (">.a", InvalidParams, "'>' only as its last level, whole"),
-            ]:
+            for topic, error in [("", InvalidParams), ("room*", InvalidParams), ("b", ServerBusy)]:
                 refused = client.subscribe(topic)
                 for begin in (refused.__anext__, refused.__aenter__):
-                    with pytest.raises(error, match=reason):
+                    with pytest.raises(error):
                         await begin()
             server.publish("a", 1)
             assert await anext(events) == 1
@@ -300,10 +250,8 @@ async def test_without_reconnect_the_loop_ends_behind_what_waits(network: Networ
             await anext(one)
         with pytest.raises(StopAsyncIteration):
             await anext(one)
-        # A new subscription makes a new connection.
-        async with client.subscribe("a") as events:
-            server.publish("a", 2)
-            assert await anext(events) == 2
+        async with client.subscribe("a"):  # which makes a new connection
+            assert dict(server.topics) == {"a": 1}
 
 
 async def test_with_reconnect_the_client_subscribes_again(network: Network) -> None:
@@ -352,19 +300,3 @@ async def test_closing_the_client_ends_loops_behind_what_waits(network: Network)
         await until(lambda: not server.topics)
         with pytest.raises(RuntimeError, match="closed client"):
             await anext(client.subscribe("a"))
-
-
-@pytest.mark.parametrize("reconnect", [Backoff(first=1000, longest=1000), None])
-async def test_a_server_that_stops_and_a_client_that_closes_then(network: Network, reconnect: Any) -> None:
-    async with StoppableServer(network, make_server()) as stopping:
-        client = stopping.endpoint.client(reconnect=reconnect)
-        events = client.subscribe("a")
-        await events.__aenter__()
-        task = asyncio.ensure_future(events.__anext__())
-        stopping.stop()
-        await until(lambda: client.state == ("waiting" if reconnect else "idle"))
-        if reconnect:
-            assert not task.done()
-            await client.close()
-        (outcome,) = await asyncio.gather(task, return_exceptions=True)
-        assert isinstance(outcome, StopAsyncIteration if reconnect else ConnectionLost)

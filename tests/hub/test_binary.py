@@ -21,11 +21,9 @@ from .conftest import (
     CALL,
     CANCELLED,
     DENIED,
-    GONE,
     INTERNAL,
     INVALID,
     PARAMS,
-    PARSE,
     TOO_LARGE,
     UNKNOWN,
     HubPeer,
@@ -115,18 +113,6 @@ async def test_each_way_to_write_a_place_for_each_end(running_hub: RunningHub, p
         assert await caller.receive() == reply(7, {"data": text(SECOND)})
 
 
-async def test_an_end_that_declares_itself_later(running_hub: RunningHub) -> None:
-    provider, caller = await running_hub.pair()
-    for is_declared in (False, True):
-        if is_declared:
-            await provider.declare()
-        caller.send_frame(request("work", BIN), FIRST)
-        if is_declared:
-            assert (await provider.receive_frame())[1] == [FIRST]
-        else:
-            assert (await provider.receive())["params"] == [text(FIRST)]
-
-
 async def test_items_and_progress(running_hub: RunningHub) -> None:
     provider, caller = await running_hub.pair(binary="provider caller")
     caller.send_frame(request("work", BIN, {"$type": "stream", "id": "s"}, id="x", stream=5), FIRST)
@@ -181,14 +167,6 @@ async def test_other_members_are_passed_on_or_left_out_with_their_payloads(runni
     assert payloads[asked["params"][0]["$bin"]] == SECOND
     provider.send_frame({**reply(asked["id"], BIN_1), "mine": BIN}, FIRST, SECOND)
     assert await caller.receive_frame() == (reply(1, BIN), [SECOND])
-
-
-async def test_batches_go_as_base64(running_hub: RunningHub) -> None:
-    provider, caller = await running_hub.pair(binary="provider caller")
-    caller.send(batch(request("work", 1), request("work", 2, id=2)))
-    for payload in (FIRST, SECOND):
-        provider.send_frame(reply((await provider.receive())["id"], BIN), payload)
-    assert [each["result"] for each in await caller.receive()] == [text(FIRST), text(SECOND)]
 
 
 @pytest.mark.parametrize("frames", [True, False])
@@ -272,24 +250,6 @@ async def test_what_two_readers_may_read_differently_goes_nowhere(running_hub: R
     assert await caller.code() == INTERNAL
     await provider.silence()
     await caller.silence()
-
-
-@pytest.mark.parametrize("binary", ["provider", ""])
-async def test_line_ends_in_the_json_of_a_frame_end_no_message(running_hub: RunningHub, binary: str) -> None:
-    provider, caller = await running_hub.pair(binary=binary)
-    caller.send_frame('\n{"jsonrpc":\r\n"2.0","id":1,\n"method":"work",\n"params":[\n{"$bin":\n0}]\n}\n', FIRST)
-    if binary:
-        assert (await provider.receive_frame())[1] == [FIRST]
-    else:
-        assert (await provider.receive())["params"] == [text(FIRST)]
-
-
-async def test_frames_are_refused_where_they_are_switched_off(open_hub: OpenHub) -> None:
-    caller = await (await open_hub(binary=False)).peer()
-    assert await caller.result("rpc.hello", params={"binary": 1}) == {"binary": 0}
-    caller.send_frame(request("work", BIN), FIRST)
-    assert await caller.code() == PARSE
-    assert await caller.receive() is None
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------
@@ -479,26 +439,6 @@ async def test_what_the_hub_itself_notifies_is_sent_as_it_was(open_hub: OpenHub)
 # -- in the middle of a frame -----------------------------------------------------------------------------------------
 
 
-async def test_a_provider_that_is_lost_in_the_middle_of_its_reply(running_hub: RunningHub) -> None:
-    provider, caller = await running_hub.pair(binary="provider caller")
-    asked = await asked_of(provider, caller)
-    await sent(running_hub, provider, half(reply(asked["id"], BIN), pattern(MIB))[0])
-    provider.close()
-    error = await caller.error()
-    assert (error["code"], error["data"]["client"]) == (GONE, "p")
-    await caller.silence()
-
-
-async def test_a_caller_that_is_lost_in_the_middle_of_its_request(running_hub: RunningHub) -> None:
-    provider, caller = await running_hub.pair(binary="provider caller")
-    await sent(running_hub, caller, half(request("work", BIN), pattern(MIB))[0])
-    caller.close()
-    await until(lambda: running_hub.hub.stats()["connections"] == 1)
-    other = await running_hub.peer(binary=True)
-    other.send_frame(request("work", BIN), b"other")
-    assert (await provider.receive_frame())[1] == [b"other"]
-
-
 async def test_a_call_that_is_cancelled_while_its_reply_comes(running_hub: RunningHub) -> None:
     provider, caller = await running_hub.pair(binary="provider caller")
     asked = await asked_of(provider, caller)
@@ -534,18 +474,3 @@ async def test_a_call_that_is_cancelled_while_it_is_sent_to_its_provider(open_hu
     provider.call("rpc.ping", id="end")
     while "result" not in (message := await provider.receive()):
         assert message["method"] == "$/cancelRequest"
-
-
-async def test_a_hub_that_stops_in_the_middle_of_a_reply(running_hub: RunningHub) -> None:
-    """The reply is waited for, and sent."""
-    provider, caller = await running_hub.pair(binary="provider caller")
-    payload = pattern(MIB)
-    asked = await asked_of(provider, caller)
-    first, rest = half(reply(asked["id"], BIN), payload)
-    await sent(running_hub, provider, first)
-    closing = asyncio.ensure_future(running_hub.hub.close())
-    await until(lambda: provider.farewells)
-    provider.write(rest)
-    assert (await caller.receive_frame())[1] == [payload]
-    assert await caller.receive() is None
-    await closing

@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,59 +19,40 @@ from .conftest import CALL, CANCELLED, INVALID, PARAMS, TOO_LARGE, HubPeer, Open
 LISTS = ("rpc.methods", "rpc.discover", "rpc.clients")
 
 
-@pytest.mark.parametrize("method", LISTS)
-async def test_ids_params_notifications_and_batches(running_hub: RunningHub, method: str) -> None:
+async def test_ids_params_notifications_and_batches(running_hub: RunningHub) -> None:
     peer = await running_hub.peer("p", {"name": "m", "description": 'a "word"', "x-idempotent": True}, "b.c")
-    for call_id in ('"x"', "1.0", "null", str(2**64)):
-        peer.send(CALL % (call_id, method, "[]"))
-        line = await peer.receive_bytes()
-        assert line.startswith(b'{"jsonrpc":"2.0","id":%b,"result":' % call_id.encode())
-    peer.send({"jsonrpc": "2.0", "method": method})
-    await peer.silence()
-    assert await peer.code(method, 1) == await peer.code(method, params={"x": 1}) == PARAMS
-    assert await peer.code(method, params=7) == INVALID
-    peer.send(batch(*(request(method, id=number) for number in range(3))))
-    assert [(each["id"], "result" in each) for each in await peer.receive()] == [(0, True), (1, True), (2, True)]
-    assert "result" in (await running_hub.post(json.dumps(request(method)))).json
+    for method in LISTS:
+        for call_id in ('"x"', "1.0", "null", str(2**64)):
+            peer.send(CALL % (call_id, method, "[]"))
+            line = await peer.receive_bytes()
+            assert line.startswith(b'{"jsonrpc":"2.0","id":%b,"result":' % call_id.encode())
+        peer.send({"jsonrpc": "2.0", "method": method})
+        await peer.silence()
+        assert await peer.code(method, 1) == await peer.code(method, params={"x": 1}) == PARAMS
+        assert await peer.code(method, params=7) == INVALID
+        peer.send(batch(*(request(method, id=number) for number in range(3))))
+        assert [(each["id"], "result" in each) for each in await peer.receive()] == [(0, True), (1, True), (2, True)]
+        assert "result" in (await running_hub.post(json.dumps(request(method)))).json
     assert await peer.result("rpc.methods") == [
         {"name": "m", "clients": ["p"], "shared": False, "description": 'a "word"'},
         {"name": "p.b.c", "clients": ["p"], "shared": False},
     ]
 
 
-async def test_long_ones_hold_nobody_up(running_hub: RunningHub) -> None:
-    """Many ask while they are written, in which others have their turns; what was offered before is in all of them."""
-    text = "d" * 500
-    peers = [await running_hub.peer() for _ in range(3)]
-    for number, peer in enumerate(peers):
-        await peer.offers(f"p{number}", *({"name": f"m{number}-{n}", "description": text} for n in range(900)))
-    quick, last = await running_hub.peer(), await running_hub.peer()
-    for peer in peers:
-        peer.send(*(request("rpc.methods", id=n) for n in range(10)))
-        peer.send(batch(*(request("rpc.discover", id=n) for n in range(3))))
-    peers[0].call("rpc.unregister", ["m0-0"], id="gone")
-    assert await quick.result("rpc.ping") == "pong"
-    for peer in peers:
-        heard = await peer.receive_many(12 if peer is peers[0] else 11)
-        lists = [each["result"] for each in heard if isinstance(each, dict) and each["id"] != "gone"]
-        assert len(lists) == 10
-        assert all(len(each) in (2699, 2700) for each in lists)
-        (found,) = [each for each in heard if isinstance(each, list)]
-        assert all(len(each["result"]["methods"]) > 2699 for each in found)
-    assert len(await last.result("rpc.methods")) == 2699
-
-
-async def test_lists_that_change_without_end(running_hub: RunningHub) -> None:
+async def test_long_ones_that_change_without_end_hold_nobody_up(running_hub: RunningHub) -> None:
     """Each has what was offered before it was asked for, and who gives up keeps nobody else waiting."""
     provider, other, lost = [await running_hub.peer() for _ in range(3)]
     await provider.offers("p", *({"name": f"m{n}", "description": "d" * 500} for n in range(900)))
-    for number in range(20):
+    for number in range(6):
         await provider.offers("p", f"new-{number}")
         lost.call("rpc.methods", id=number)
-        other.call("rpc.methods", id=number)
+        other.send(request("rpc.methods"), batch(request("rpc.discover", id=2), request("rpc.methods", id=3)))
         lost.cancel(number)
-        assert f"new-{number}" in {each["name"] for each in await other.result()}
-    assert all("result" in each or each["error"]["code"] == CANCELLED for each in await lost.receive_many(20))
+        assert await provider.result("rpc.ping") == "pong"
+        alone, (document, methods) = sorted(await other.receive_many(2), key=lambda each: isinstance(each, list))
+        for found in (alone["result"], document["result"]["methods"], methods["result"]):
+            assert {f"new-{number}", "m0", "m899"} <= {each["name"] for each in found}
+    assert all("result" in each or each["error"]["code"] == CANCELLED for each in await lost.receive_many(6))
 
 
 async def test_one_that_is_too_long(open_hub: OpenHub) -> None:
@@ -105,8 +85,8 @@ async def test_the_document_says_what_is_offered(running_hub: RunningHub) -> Non
     assert document["methods"][names.index("work")] == {**expected, "x-clients": ["a", "b"]}
 
 
-@settings(max_examples=example_count(50), deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.sets(st.integers(0, 30), max_size=10)), max_size=30))
+@settings(max_examples=example_count(20), deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.sets(st.integers(0, 20), max_size=6)), max_size=20))
 def test_the_names_are_those_that_are_offered(changes: list[tuple[bool, int, set[int]]]) -> None:
     with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
         runner.run(_change(changes))

@@ -25,7 +25,8 @@ def spans(has_spans: bool) -> Any:
 
 
 @pytest.mark.parametrize("has_spans", [False, True])
-async def test_results_and_errors_of_a_provider(open_hub: OpenHub, has_spans: bool) -> None:
+async def test_however_they_end(open_hub: OpenHub, has_spans: bool) -> None:
+    """With a result, an error, one that is malformed, none, cancelled; as notifications, and in batches."""
     hub = await open_hub(metrics=True, tracing=spans(has_spans))
     provider, caller = await hub.pair()
     provider.answer(await asked_of(provider, caller), 5)
@@ -43,12 +44,6 @@ async def test_results_and_errors_of_a_provider(open_hub: OpenHub, has_spans: bo
     assert value(text, "rpcstream_hub_calls_forwarded_total") == 3
     assert value(text, "rpcstream_hub_clients") == 1
     assert value(text, "rpcstream_call_duration_seconds_count", method="work") == 3
-    check_with_promtool(text)
-
-
-async def test_notifications_and_members_of_batches(open_hub: OpenHub) -> None:
-    hub = await open_hub(metrics=True)
-    provider, caller = await hub.pair()
     caller.send({"jsonrpc": "2.0", "method": "work", "params": [0]})
     await provider.receive()
     caller.send(batch(*(request("work", 1, id=number) for number in range(3))))
@@ -56,12 +51,6 @@ async def test_notifications_and_members_of_batches(open_hub: OpenHub) -> None:
         asked = await provider.receive()
         provider.fail(asked, code) if code else provider.answer(asked, 1)
     assert len(await caller.receive()) == 3
-    assert forwarded(hub) == {("work", "0"): 3, ("work", "78"): 1}
-
-
-async def test_calls_that_are_cancelled_or_lose_their_provider(open_hub: OpenHub) -> None:
-    hub = await open_hub(metrics=True)
-    provider, caller = await hub.pair()
     await asked_of(provider, caller)
     assert value(hub.hub.metrics_text(), "rpcstream_calls_in_flight") == 1
     caller.cancel(1)
@@ -70,7 +59,9 @@ async def test_calls_that_are_cancelled_or_lose_their_provider(open_hub: OpenHub
     await asked_of(provider, caller, id=2)
     provider.close()
     assert await caller.code() == GONE
-    assert forwarded(hub) == {("work", "-32800"): 1, ("work", "-32007"): 1}
+    counts = {code: count for (method, code), count in forwarded(hub).items() if method == "work"}
+    assert counts == {"0": 4, "77": 1, "-32603": 1, "78": 1, "-32800": 1, "-32007": 1}
+    check_with_promtool(hub.hub.metrics_text())
 
 
 @pytest.mark.parametrize("has_spans", [False, True])

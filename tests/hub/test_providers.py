@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -29,35 +28,21 @@ from .conftest import (
 # -- wrong replies ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        '"error":null',
-        '"error":7',
-        '"error":{}',
-        '"error":{"code":1.5,"message":"x"}',
-        '"error":{"code":1,"message":["x"]}',
-        '"result":' + "[" * 150 + "]" * 150,
-        '"result":' + "[" * 100_000 + "]" * 100_000,
-        '"result":NaN',
-        '"result": ["' + "x" * 10_000 + '", NaN]',
-    ],
-    ids=["null", "number", "empty", "code", "message", "deep", "very deep", "NaN", "long NaN"],
-)
-async def test_the_caller_is_told(running_hub: RunningHub, members: str) -> None:
-    provider, caller = await running_hub.pair()
-    asked = await asked_of(provider, caller)
-    provider.send('{"jsonrpc":"2.0","id":' + f"{asked['id']},{members}}}")
-    assert await caller.code() in (INTERNAL, INVALID)
-    await serves(provider, caller)
+WRONG = ['"error":null', '"error":7', '"error":{}', '"error":{"code":1.5,"message":"x"}', '"result":NaN']
+WRONG += ['"error":{"code":1,"message":["x"]}', '"result": ["' + "x" * 10_000 + '", NaN]']
+WRONG += ['"result":' + "[" * depth + "]" * depth for depth in (150, 100_000)]
 
 
-async def test_too_large(open_hub: OpenHub) -> None:
-    hub = await open_hub({"max_message_size": 100_000})
-    provider, caller = await hub.pair()
-    provider.answer(await asked_of(provider, caller), "x" * 200_000)
+async def test_the_caller_is_told(open_hub: OpenHub) -> None:
+    provider, caller = await (await open_hub({"max_message_size": 300_000})).pair()
+    for members in WRONG:
+        asked = await asked_of(provider, caller)
+        provider.send('{"jsonrpc":"2.0","id":' + f"{asked['id']},{members}}}")
+        assert await caller.code() in (INTERNAL, INVALID), members[:100]
+        await serves(provider, caller)
+    provider.answer(await asked_of(provider, caller), "x" * 300_000)
     error = await caller.error()
-    assert (error["code"], error["data"]["limit"]) == (TOO_LARGE, 100_000)
+    assert (error["code"], error["data"]["limit"]) == (TOO_LARGE, 300_000)
 
 
 async def test_limits_still_fit_with_the_name_and_id_at_the_provider(open_hub: OpenHub) -> None:
@@ -68,16 +53,8 @@ async def test_limits_still_fit_with_the_name_and_id_at_the_provider(open_hub: O
     assert len((await provider.receive())["params"][0]) > 900
 
 
-async def test_what_is_no_reply_to_anything(running_hub: RunningHub) -> None:
-    """What it says is not a reply to anything: it is told, and its calls wait on."""
-    provider, caller = await running_hub.pair()
-    asked = await asked_of(provider, caller)
-    provider.send("what?", '{"jsonrpc":"2.0","result":1}', "[]", "[1]", {"id": asked["id"]})
-    provider.answer(asked, "well")
-    assert await caller.result() == "well"
-
-
 async def test_in_a_batch_with_others(running_hub: RunningHub) -> None:
+    """And with what is no reply to anything."""
     provider, caller = await running_hub.pair()
     first, second, third = [(await asked_of(provider, caller, id=n))["id"] for n in range(3)]
     provider.send(
@@ -90,22 +67,8 @@ async def test_in_a_batch_with_others(running_hub: RunningHub) -> None:
         b'{"jsonrpc":"2.0","id":0,"result":%d}' % 2**70,
     ]
     assert (await provider.receive())[0]["id"] == "p"
-    provider.send(reply(second, "well"))
+    provider.send("what?", '{"jsonrpc":"2.0","result":1}', "[]", "[1]", {"id": second}, reply(second, "well"))
     assert await caller.result() == "well"
-
-
-async def test_many_in_one_batch_take_no_longer_than_by_themselves(running_hub: RunningHub) -> None:
-    """Each is looked for in the batch: that must not take a look at all of it each time."""
-    provider, caller = await running_hub.pair()
-    count = 1000
-    caller.send(*(request("work", id=n) for n in range(count)))
-    asked = await provider.receive_many(count)
-    filling = [f'{{"jsonrpc":"2.0","id":{n},"result":"{"x" * 200}"}}' for n in range(10**6, 10**6 + 3000)]
-    replies = [f'{{"jsonrpc":"2.0","id":{each["id"]},"result":{2**70}}}' for each in asked]
-    provider.send("[" + ",".join(filling + replies) + "]")
-    async with asyncio.timeout(10):
-        for n in range(count):
-            assert await caller.receive() == reply(n, 2**70)
 
 
 async def test_calls_of_another_provider_are_left_alone(running_hub: RunningHub) -> None:
@@ -167,18 +130,6 @@ async def test_items_beyond_credit_end_the_call(running_hub: RunningHub) -> None
     await caller.silence()
 
 
-async def test_items_without_a_stream_are_dropped(running_hub: RunningHub) -> None:
-    provider, caller = await running_hub.pair()
-    asked = await asked_of(provider, caller)
-    own = asked["id"]
-    for params in ({"id": own, "value": 1}, {"stream": "s1", "value": 1}, {"id": "x"}, {}, [], {"id": own}):
-        for peer in (provider, caller):
-            peer.send({"jsonrpc": "2.0", "method": "$/item", "params": params})
-    await caller.silence()
-    provider.answer(asked, "well")
-    assert await caller.result() == "well"
-
-
 async def test_two_callers_that_both_say_s1(running_hub: RunningHub) -> None:
     """Each has its own stream, whose name at the provider nobody can guess: whoever could would be sent its items."""
     provider, caller = await running_hub.pair()
@@ -208,13 +159,11 @@ async def test_a_reference_that_is_written_in_another_way(running_hub: RunningHu
 @pytest.mark.parametrize(
     ("value", "is_fine"),
     [
-        ("5", True),
         ("[" * 100 + "]" * 100, True),
         ("[" * 150 + "]" * 150, False),
-        ("[" * 900 + "]" * 900, False),
         ('{"$type":"bytes","data":"' + "A" * 40_000 + '\t"}', False),
     ],
-    ids=["plain", "nested", "deep", "very deep", "no string"],
+    ids=["nested", "deep", "no string"],
 )
 async def test_items_that_cannot_go_on(running_hub: RunningHub, value: str, is_fine: bool) -> None:
     """Neither to the caller nor to the provider; params that stand there twice are those that come last."""
@@ -236,25 +185,6 @@ async def test_items_that_cannot_go_on(running_hub: RunningHub, value: str, is_f
     else:
         assert await caller.code() == PARAMS
     await caller.silence()
-
-
-async def test_credit_is_never_ahead_of_its_call(running_hub: RunningHub) -> None:
-    """The provider does not read: the call waits, and what is said about it waits behind it."""
-    provider, caller = await running_hub.pair()
-    await running_hub.stalled("p", provider, caller)
-    caller.call("work", id="late", stream=0)
-    caller.send(*[notification("$/credit", id="late", n=2)] * 50)
-    await caller.silence()
-    provider.transport.resume_reading()
-    heard: list[Any] = []
-    while not heard or heard[-1].get("method") != "$/credit":
-        message = await provider.receive()
-        if message.get("stream") == 0 or message["method"] == "$/credit":
-            heard.append(message)
-    assert [each["method"] for each in heard] == ["work", "$/credit"]
-    assert heard[1]["params"]["id"] == heard[0]["id"]
-    window = running_hub.hub.limits.stream_window
-    assert window / 2 < heard[1]["params"]["n"] <= window
 
 
 # -- those who do not read --------------------------------------------------------------------------------------------
@@ -347,19 +277,6 @@ async def test_messages_for_clients_that_do_not_read_have_a_bound_together(open_
     assert await caller.result("rpc.notify", "slow-0", "hear", ["x" * 50_000]) is True
 
 
-async def test_a_subscriber_that_does_not_read(open_hub: OpenHub) -> None:
-    hub = await open_hub(event_queue=10)
-    slow, quick, caller = [await hub.peer() for _ in range(3)]
-    for peer in (slow, quick):
-        await peer.result("rpc.subscribe", "t")
-    slow.transport.pause_reading()
-    for n in range(300):
-        assert await caller.result("rpc.publish", "t", f"{n}" + "x" * 200_000) >= 1
-        assert (await quick.receive())["params"]["value"].startswith(f"{n}x")
-    assert hub.hub.stats()["events_dropped"] > 100
-    assert unread(hub) < 5 * MB
-
-
 # -- floods -----------------------------------------------------------------------------------------------------------
 
 
@@ -368,9 +285,9 @@ async def test_of_registrations(open_hub: OpenHub) -> None:
     provider, caller = await hub.pair()
     flooder = await hub.peer()
     many = [{"name": f"m{n}", "description": "d" * 100} for n in range(90)]
-    flooder.send(*(request("rpc.register", "f", many, id=n) for n in range(200)))  # again takes no more room
+    flooder.send(*(request("rpc.register", "f", many, id=n) for n in range(20)))  # again takes no more room
     await serves(provider, caller)
-    for _ in range(200):
+    for _ in range(20):
         await flooder.result()
     for params in (
         {"methods": [f"n{n}" for n in range(10_000)]},
@@ -395,18 +312,3 @@ async def test_of_clients_that_offer_much_together(open_hub: OpenHub) -> None:
     peers[1].close()
     await until(lambda: hub.hub.stats()["clients"] == 1)
     await peers[3].offers(None, much)
-
-
-async def test_of_connections_that_register_and_leave(running_hub: RunningHub) -> None:
-    provider, caller = await running_hub.pair()
-    watcher = await running_hub.peer()
-    await watcher.result("rpc.subscribe", "rpc.hub.left")
-    for n in range(60):
-        peer = await running_hub.peer()
-        peer.call("rpc.register", f"n{n}", ["x"])
-        if n % 2:
-            await peer.receive()
-        peer.close()
-    await serves(provider, caller)
-    await until(lambda: running_hub.hub.stats()["methods_offered"] == 1)
-    assert {each["params"]["topic"] for each in await watcher.receive_many(30)} == {"rpc.hub.left"}

@@ -57,19 +57,17 @@ async def mounted(scope: Any, receive: Any, send: Any) -> None:
     await alone(scope, receive, send)
 
 
-@cache
 def in_front_of_django() -> Any:
     from django.conf import settings
     from django.core.asgi import get_asgi_application
     from django.http import HttpResponse
     from django.urls import path
 
-    pages = (path("page", lambda request: HttpResponse("of Django")),)
+    pages = (path("page", lambda request: HttpResponse("of django")),)
     settings.configure(ALLOWED_HOSTS=["127.0.0.1"], ROOT_URLCONF=pages)
     return server.asgi(get_asgi_application(), path="/rpc")
 
 
-@cache
 def within_litestar() -> Any:
     from litestar import Litestar, asgi, get
 
@@ -79,27 +77,23 @@ def within_litestar() -> Any:
 
     @get("/page", sync_to_thread=False)
     def page() -> str:
-        return "of Litestar"
+        return "of litestar"
 
     return Litestar([rpc, page], lifespan=[alone.lifespan])
 
 
-@cache
 def in_front_of_quart() -> Any:
     from quart import Quart
 
     application = Quart(__name__)
-
-    @application.get("/page")
-    async def page() -> str:
-        return "of Quart"
-
+    application.get("/page")(lambda: "of quart")
     return server.asgi(application, path="/rpc")
 
 
 _OTHERS = {"django": in_front_of_django, "litestar": within_litestar, "quart": in_front_of_quart}
 
 
+@cache
 def __getattr__(name: str) -> Any:
     """`asgi_program:django` and others; imported where they are asked for."""
     if name not in _OTHERS:

@@ -1,4 +1,4 @@
-"""A server with the tools that the conformance scenarios of the Model Context Protocol call; prints its address.
+"""A server with tools for clients of the Model Context Protocol and its conformance scenarios; prints its address.
 
 python -m tests.interop.mcp_program
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+import numpy as np
 import PIL.Image
 
 from rpcstream import Context, RpcError, Server
@@ -68,6 +69,44 @@ class address:
 def json_schema_2020_12_tool(name: str = "", address: address | None = None) -> str:
     """Takes an object with a definition of its own."""
     return name
+
+
+@server
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+
+@server
+def double(values: np.ndarray) -> np.ndarray:
+    """Gives an array."""
+    return values * 2
+
+
+@server
+async def ask(ctx: Context) -> object:
+    """Asks its caller."""
+    return await ctx.peer.call("confirm")
+
+
+_waiting: set[object] = set()
+
+
+@server
+async def wait() -> None:
+    """Does not end."""
+    key = object()
+    _waiting.add(key)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        _waiting.discard(key)
+
+
+@server
+def waiting() -> int:
+    """Gives how many wait."""
+    return len(_waiting)
 
 
 if __name__ == "__main__":

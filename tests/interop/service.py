@@ -9,7 +9,7 @@ import asyncio
 import queue
 import threading
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ MANY = 300
 #: Whatever escaping and encoding can go wrong with.
 TEXT = 'gr\u00fc\u00dfe, \u4e16\u754c \U0001f600 \u2028\u2029 "\\/" \b\f\n\r\t\x7f'
 
-#: 1 MiB and a little more, in characters of one and of two bytes (six where a client escapes them).
-LARGE = "0123456789abcde\u00e9" * 2**16
+#: Half a MiB and a little more, in characters of one and of two bytes (six where a client escapes them).
+LARGE = "0123456789abcde\u00e9" * 2**15
 
 #: The fingerprint of `LARGE` that `measure` answers with.
 MEASURED = [len(LARGE), zlib.crc32(LARGE.encode())]
@@ -42,13 +42,14 @@ class Service:
 
     def __init__(self, **options: Any) -> None:
         self.address = ""
+        self.is_encrypted = options.get("tls") is not None
         self._noted: queue.SimpleQueue[Any] = queue.SimpleQueue()
         #: Lets `drip` give its next item.
         self.let_go = threading.Event()
         self.server = Server(drain_timeout=1, **options)
         for method in (self.add, self.echo, self.later, self.measure, self.note, self.refuse, self.fail):
             self.server.add(method)
-        for method in (self.count, self.ask, self.drip):
+        for method in (self.count, self.drip, self.wait, self.climb, self.ask, self.ask_by_name):
             self.server.add(method)
 
     @property
@@ -67,8 +68,6 @@ class Service:
     @property
     def nothing_noted(self) -> bool:
         return self._noted.empty()
-
-    # -- remote methods -----------------------------------------------------------------------------------------------
 
     def add(self, a: int, b: int) -> int:
         return a + b
@@ -101,9 +100,30 @@ class Service:
             raise TimeoutError("nobody has seen the first item")
         yield "second"
 
+    async def wait(self, key: str) -> None:
+        """Until it is cancelled; notes that it has begun, and its end."""
+        self._noted.put(f"{key} began")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._noted.put(f"{key} ended")
+
+    async def climb(self, ctx: Context, name: str, steps: int) -> str:
+        for step in range(steps):
+            if step:
+                await ctx.peer.call("confirm", name)  # so that each report is on its way before the next
+            ctx.progress({"name": name, "step": step})
+        return f"{name} is up"
+
     async def ask(self, ctx: Context, method: str, value: Any) -> Any:
-        """Call the caller back, and answer with its answer."""
-        return await ctx.peer.call(method, value)
+        """Call the caller back, and answer with its answer, or with its error."""
+        try:
+            return await ctx.peer.call(method, value)
+        except RpcError as error:
+            return [error.code, error.message, error.data]
+
+    async def ask_by_name(self, ctx: Context, question: str) -> Any:
+        return await ctx.peer.call("confirm", question=question)
 
 
 @contextmanager
@@ -112,3 +132,21 @@ def serving(*, unix: Path | None = None, **options: Any) -> Iterator[Service]:
     service = Service(**options)
     with serve_in_thread(service.server, unix=unix) as service.address:
         yield service
+
+
+def check_calls(call: Callable[[str, Any], Any], *, data_of_errors: bool = True) -> None:
+    """What every client must get right: a call gives `{"result": …}` or `{"error": [code, message, data]}`."""
+    assert call("add", [1, 2]) == {"result": 3}
+    assert call("add", {"b": 2, "a": 1}) == {"result": 3}
+    value = {"": [1, 2.5, True, {"b": None}], "\u00fc": -(2**53), "text": TEXT}
+    for method, text in (("later", value), ("echo", None), ("echo", LARGE)):
+        assert call(method, [text]) == {"result": text}
+    assert call("measure", [LARGE]) == {"result": MEASURED}
+    assert call("rpc.ping", []) == {"result": "pong"}
+    found = [call(*each)["error"] for each in (("refuse", []), ("missing", []), ("add", ["x", 2]), ("fail", []))]
+    assert [error[0] for error in found] == [CODE, -32601, -32602, -32603]
+    assert [error[1].partition(":")[0] for error in found[:2]] == [MESSAGE.partition(":")[0], "Method not found"]
+    if data_of_errors:
+        assert found[0] == [CODE, MESSAGE, DATA]
+        assert (found[1][2]["method"], found[2][2]["parameter"], found[3][2]) == ("missing", "a", None)
+    assert call("add", [1, 2]) == {"result": 3}

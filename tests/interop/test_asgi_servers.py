@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,8 +18,6 @@ import pytest
 from rpcstream import Client
 
 pytestmark = pytest.mark.tools
-
-HERE = Path(__file__).parent
 
 #: The arguments of each server for an application at a port.
 SERVERS = {
@@ -33,52 +31,32 @@ SERVERS = {
 #: Those that have no lifespan: the server starts with the first request there.
 WITHOUT_LIFESPAN = ["daphne"]
 
-#: Applications of others at whose path `/rpc` the server is.
-OTHERS = {"django": "Django", "litestar": "Litestar", "quart": "Quart"}
-
-
-class Running:
-    """An ASGI server in a process of its own."""
-
-    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
-        self.process = process
-        self.port = port
-
-    def url(self, scheme: str, path: str = "/") -> str:
-        return f"{scheme}://127.0.0.1:{self.port}{path}"
-
-    def line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def stop(self) -> str:
-        """Tell it to stop; gives what else it has written to standard output, and checks the log."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.rest()
-
-    def rest(self) -> str:
-        out, log = self.process.communicate(timeout=20)
-        assert "Traceback" not in log, log
-        assert "never" not in log, log  # awaited, retrieved
-        assert "pending" not in log, log
-        return out.strip()
+Running = tuple[subprocess.Popen[str], Callable[[], str], Callable[..., str]]
 
 
 @contextmanager
 def running(server: str, name: str) -> Iterator[Running]:
+    """An ASGI server in a process of its own, what gives the next line that it prints, and its address by a scheme."""
     if importlib.util.find_spec(server) is None:
         pytest.skip(f"{server} is not installed")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     arguments = SERVERS[server].format(name=name, port=port).split()
     program = [sys.executable, "-X", "dev", "-W", "ignore", *arguments]
-    with subprocess.Popen(
-        program, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
-    ) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(program, cwd=Path(__file__).parent, text=True, bufsize=1, **pipes) as process:
+        assert process.stdout is not None
         try:
-            yield Running(process, port)
+            yield process, lambda: process.stdout.readline().strip(), lambda way: f"{way}://127.0.0.1:{port}"
         finally:
             process.kill()
+
+
+def rest(process: subprocess.Popen[str]) -> str:
+    """What it prints until it ends; nothing is wrong in its log."""
+    out, log = process.communicate(timeout=20)
+    assert not [word for word in ("Traceback", "never", "pending") if word in log], log
+    return out.strip()
 
 
 def check_calls(url: str) -> None:
@@ -92,35 +70,37 @@ def check_calls(url: str) -> None:
 
 @pytest.mark.parametrize("server", [name for name in SERVERS if name not in WITHOUT_LIFESPAN])
 def test_calls_and_a_stop_with_a_lifespan(server: str) -> None:
-    with running(server, "alone") as program:
-        assert program.line() == "started"
-        check_calls(program.url("http"))
-        check_calls(program.url("ws"))
-        with Client(program.url("http")) as client:
+    with running(server, "alone") as (process, line, url):
+        assert line() == "started"
+        check_calls(url("http"))
+        check_calls(url("ws"))
+        with Client(url("http")) as client:
             in_flight = client.submit.wait(0.5)
-            assert program.line() == "waits"
-            program.process.send_signal(signal.SIGTERM)
+            assert line() == "waits"
+            process.send_signal(signal.SIGTERM)
             assert in_flight.result() == 0.5
-        assert program.rest() == "stopped"
+        assert rest(process) == "stopped"
 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_the_first_request_starts_where_there_is_no_lifespan(server: str) -> None:
-    with running(server, "mounted") as program:
-        check_calls(program.url("ws"))
-        assert program.line() == "started"
-        check_calls(program.url("http"))
-        assert program.stop() in ("", "stopped")
+    with running(server, "mounted") as (process, line, url):
+        check_calls(url("ws"))
+        assert line() == "started"
+        check_calls(url("http"))
+        process.send_signal(signal.SIGTERM)
+        assert rest(process) in ("", "stopped")
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", ["django", "litestar", "quart"])
 def test_beside_the_application_of_another(name: str) -> None:
     pytest.importorskip(name)
-    with running("uvicorn", name) as program:
-        assert program.line() == "started"
-        check_calls(program.url("http", "/rpc"))
-        check_calls(program.url("ws", "/rpc"))
-        for path, text in [("/page", f"of {OTHERS[name]}"), ("/rpc/healthz", "ok")]:
-            with urllib.request.urlopen(program.url("http", path)) as response:
+    with running("uvicorn", name) as (process, line, url):
+        assert line() == "started"
+        check_calls(url("http") + "/rpc")
+        check_calls(url("ws") + "/rpc")
+        for path, text in [("/page", f"of {name}"), ("/rpc/healthz", "ok")]:
+            with urllib.request.urlopen(url("http") + path) as response:
                 assert response.read() == text.encode()
-        assert program.stop() == "stopped"
+        process.send_signal(signal.SIGTERM)
+        assert rest(process) == "stopped"

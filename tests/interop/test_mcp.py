@@ -1,36 +1,29 @@
 """Agents' software on the other end: the Python SDK of the Model Context Protocol, its inspector and its scenarios.
 
-The SDK (PyPI `mcp`) calls every method of every example, in both generations of the protocol, over HTTP and on standard
-input and output. What comes from npm is in `mcp/` (it brings the Node.js that it needs).
+The SDK (PyPI `mcp`) speaks both generations of the protocol, over HTTP and on standard input and output. What comes
+from npm is in `mcp/` (it brings the Node.js that it needs).
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import inspect
 import io
 import json
 import os
-import runpy
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import pytest
-
-from rpcstream import Server
-from rpcstream.testing import serve_in_thread
 
 pytestmark = pytest.mark.tools
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples"
+SERVE = [sys.executable, "-m", "rpcstream.cli.serve", "--mcp", "tests.interop.mcp_program:server"]
 NODE_FOLDER = Path(__file__).parent / "mcp" / "node_modules"
 NODE = NODE_FOLDER / "node" / "bin" / "node"
 CONFORMANCE = NODE_FOLDER / "@modelcontextprotocol" / "conformance" / "dist" / "index.js"
@@ -44,197 +37,18 @@ needs_node = pytest.mark.skipif(
 #: Generations of the protocol, as the SDK calls them, and the version that is agreed on.
 MODES = {"auto": "2026-07-28", "legacy": "2025-11-25"}
 
-
-def base64_of(picture: PIL.Image.Image) -> str:
-    file = io.BytesIO()
-    picture.save(file, "png")
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def array_in(result: Any) -> Any:
-    """The array of the only resource in a result."""
-    [blob] = [block.resource.blob for block in result.content if block.type == "resource"]
-    return np.load(io.BytesIO(base64.b64decode(blob)))
-
-
-def kinds(result: Any) -> list[str]:
-    """The types of the content of a result."""
-    return [block.type for block in result.content]
-
-
-def structured(result: Any) -> Any:
-    """The value in a result, as both generations give it."""
-    value = result.structured_content
-    return value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
-
-
-PICTURE = {"type": "image", "data": base64_of(PIL.Image.new("RGB", (64, 64), "red")), "mimeType": "image/png"}
-CONTROL = {
-    "simulationTime": 36000,
-    "status": True,
-    "sensors": [50.0, 20.0, 0.0],
-    "sensorsUsed": [True, True, True],
-    "properties": [5.0, 10.0, 8.0, 18.0],
-    "propertiesStr": [],
-    "preRun": False,
-    "controlSignalsUsed": [True],
-    "numLogValues": 1,
-    "stage": 0,
-    "fixedTimestep": 0,
-    "verboseLevel": 0,
-    "parameters": {},
-}
-TABLE = {"$type": "table", "names": ["city", "rain"], "columns": [["Oslo", "Bern", "Oslo"], [1, 2, 3]]}
-
-Check = Callable[[Any], object]
-
-#: Examples that are plain functions, without a server.
-FUNCTIONS = {"control_functions/controlFunctions.py"}
-
-#: The methods of each example: arguments, and what must hold for the result.
-CALLS: dict[str, list[tuple[str, dict[str, Any], Check]]] = {
-    "confirm.py": [
-        ("save", {"name": "a", "text": "b c"}, lambda r: not r.is_error),
-        ("names", {}, lambda r: structured(r) == ["a"]),
-        # It asks its caller back, and an agent has nothing that can be called.
-        ("delete", {"name": "a"}, lambda r: r.is_error),
-    ],
-    "custom_type.py": [
-        ("means", {"table": TABLE, "by": "city"}, lambda r: "Bern" in r.content[0].text and not r.is_error),
-    ],
-    "embedding_service.py": [("embed", {"text": "a"}, lambda r: array_in(r).dtype == np.float32)],
-    "long_computation.py": [("count_primes", {"below": 5000}, lambda r: structured(r) == 669)],
-    "numpy_service.py": [
-        (
-            "solve",
-            {"matrix": [[2, 0], [0, 4]], "right": [1, 1]},
-            lambda r: np.allclose(array_in(r), [0.5, 0.25]),
-        ),
-        (
-            "spectrum",
-            {"signal": [0, 1, 0, -1], "rate": 4},
-            lambda r: kinds(r).count("resource") == 2,
-        ),
-        ("statistics", {"values": [1.0, 2.0, 3.0]}, lambda r: structured(r)["mean"] == 2),
-    ],
-    "on_nats.py": [("thumbnail", {"picture": PICTURE, "side": 8}, lambda r: "image" in kinds(r))],
-    "vectorize.py": [("vectorize", {"description": "red", "photo": PICTURE}, lambda r: array_in(r).ndim == 1)],
-    "video_filter.py": [
-        (
-            "denoise",
-            {"frames": [[[0, 0]], [[100, 200]]], "keep": 0.5},
-            lambda r: kinds(r).count("resource") == 2,
-        ),
-    ],
-    "web_pages.py": [("mean", {"name": "cat"}, lambda r: len(structured(r)) == 3)],
-    "control_functions/controlFunctions.py": [
-        ("control_flowrate", CONTROL, lambda r: structured(r)[0] == [1.0, 0.5]),
-        (
-            "control_temperature_difference",
-            {**CONTROL, "properties": [8.0, 3.0, 90.0]},
-            lambda r: structured(r) == [[1.0], [30.0], []],
-        ),
-    ],
-    "deploy/service.py": [("embed", {"text": "a", "size": 4}, lambda r: array_in(r).shape == (4,))],
-}
-
-
-def client_of(target: Any, mode: str) -> Any:
-    mcp = pytest.importorskip("mcp", reason="the SDK is not installed (pip install 'rpcstream[interop]')")
-    return mcp.Client(target, mode=mode)
-
-
-@contextmanager
-def by_http(name: str) -> Iterator[Any]:
-    names = runpy.run_path(str(EXAMPLES / name), run_name="example")
-    server = next((each for each in names.values() if isinstance(each, Server)), None)
-    if server is None:
-        server = Server()
-        for function in (each for each in names.values() if inspect.isfunction(each) and each.__name__[0] != "_"):
-            server.add(function)
-    server.take_agents_at()
-    with serve_in_thread(server) as address:
-        yield f"http://{address.rpartition('//')[2]}/mcp"
-
-
-@contextmanager
-def by_stdio(name: str) -> Iterator[Any]:
-    mcp = pytest.importorskip("mcp", reason="the SDK is not installed (pip install 'rpcstream[interop]')")
-    from mcp.client.stdio import stdio_client
-
-    more = ["-f"] if name in FUNCTIONS else []
-    arguments = ["-m", "rpcstream.cli.serve", "--mcp", *more, str(EXAMPLES / name)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    yield stdio_client(mcp.StdioServerParameters(command=sys.executable, args=arguments, env=environment))
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("way", [by_http, by_stdio])
-@pytest.mark.parametrize("name", CALLS)
-async def test_the_sdk_calls_every_method_of_the_examples(name: str, way: Any, mode: str) -> None:
-    pytest.importorskip("mcp", reason="the SDK is not installed (pip install 'rpcstream[interop]')")
-    with way(name) as target:
-        async with asyncio.timeout(60), client_of(target, mode) as client:
-            assert client.protocol_version == MODES[mode]
-            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert tools.keys() == {method for method, _, _ in CALLS[name]}
-            for method, arguments, holds in CALLS[name]:
-                result = await client.call_tool(method, arguments)
-                assert holds(result), result
-
-
-def test_no_example_is_left_out() -> None:
-    offering = {
-        str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py") if "\nserver = Server(" in path.read_text()
-    }
-    assert offering | FUNCTIONS == CALLS.keys()
-
-
-@asynccontextmanager
-async def connected(mode: str) -> AsyncIterator[Any]:
-    with by_http("long_computation.py") as target:
-        async with asyncio.timeout(60), client_of(target, mode) as client:
-            yield client
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_the_sdk_hears_of_progress_and_cancels(mode: str) -> None:
-    pytest.importorskip("mcp", reason="the SDK is not installed (pip install 'rpcstream[interop]')")
-    heard: list[float] = []
-
-    async def hear(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(progress)
-
-    async with connected(mode) as client:
-        result = await client.call_tool("count_primes", {"below": 20000}, progress_callback=hear)
-        assert structured(result) == 2262
-        assert heard == sorted(set(heard))
-        assert heard[-1] == 1.0
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await client.call_tool("count_primes", {"below": 10**9})
-        assert structured(await client.call_tool("count_primes", {"below": 100})) == 25
-
-
-# -- from npm ---------------------------------------------------------------------------------------------------------
-
 SCENARIOS = [
     "server-initialize",
     "ping",
-    "tools-list",
-    "tools-call-simple-text",
-    "tools-call-image",
-    "tools-call-embedded-resource",
-    "tools-call-mixed-content",
-    "tools-call-error",
-    "tools-call-with-progress",
     "json-schema-2020-12",
     "dns-rebinding-protection",
+    *(f"tools-{name}" for name in ("list", "call-simple-text", "call-image", "call-embedded-resource")),
+    *(f"tools-call-{name}" for name in ("mixed-content", "error", "with-progress")),
 ]
 
 
 @pytest.fixture(scope="module")
-def conformance_server() -> Iterator[str]:
+def served() -> Iterator[str]:
     command = [sys.executable, "-m", "tests.interop.mcp_program"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
@@ -243,10 +57,58 @@ def conformance_server() -> Iterator[str]:
         process.terminate()
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", ["http", "stdio"])
+async def test_the_sdk_calls_hears_of_progress_and_cancels(served: str, way: str, mode: str) -> None:
+    mcp = pytest.importorskip("mcp", reason="the SDK is not installed (pip install 'rpcstream[interop]')")
+    from mcp.client.stdio import stdio_client
+
+    command, *arguments = SERVE
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    program = mcp.StdioServerParameters(command=command, args=arguments, env=environment, cwd=ROOT)
+    heard: list[float] = []
+
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(progress)
+
+    async with asyncio.timeout(60), mcp.Client(served if way == "http" else stdio_client(program), mode=mode) as client:
+        assert client.protocol_version == MODES[mode]
+        assert "add" in {tool.name for tool in (await client.list_tools()).tools}
+        assert numbers(await client.call_tool("add", {"a": 1, "b": 2})) == 3
+        assert array_in(await client.call_tool("double", {"values": [[1, 2], [3, 4]]})).tolist() == [[2, 4], [6, 8]]
+        mixed = await client.call_tool("test_multiple_content_types", {})
+        assert {block.type for block in mixed.content} == {"text", "image", "resource"}
+        assert (await client.call_tool("test_error_handling", {})).is_error
+        # It asks its caller back, and an agent has nothing that can be called.
+        assert (await client.call_tool("ask", {})).is_error
+        await client.call_tool("test_tool_with_progress", {}, progress_callback=hear)
+        assert heard == [0, 50, 100]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.call_tool("wait", {})
+        for _ in range(1000):
+            if numbers(await client.call_tool("waiting", {})) == 0:
+                break
+        else:
+            raise AssertionError("the call was not cancelled")
+
+
+def numbers(result: Any) -> Any:
+    """The value in a result, as both generations give it."""
+    value = result.structured_content
+    return value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
+
+
+def array_in(result: Any) -> Any:
+    """The array of the only resource in a result."""
+    [blob] = [block.resource.blob for block in result.content if block.type == "resource"]
+    return np.load(io.BytesIO(base64.b64decode(blob)))
+
+
 @needs_node
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_conformance(conformance_server: str, scenario: str, tmp_path: Path) -> None:
-    command = [str(NODE), str(CONFORMANCE), "server", "--url", conformance_server, "--scenario", scenario]
+def test_conformance(served: str, scenario: str, tmp_path: Path) -> None:
+    command = [str(NODE), str(CONFORMANCE), "server", "--url", served, "--scenario", scenario]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 failed, 0 warnings" in done.stdout
@@ -254,13 +116,10 @@ def test_conformance(conformance_server: str, scenario: str, tmp_path: Path) -> 
 
 @needs_node
 @pytest.mark.parametrize("way", ["http", "stdio"])
-def test_the_inspector_lists_and_calls(conformance_server: str, way: str) -> None:
-    target = [conformance_server, "--transport", "http"]
-    if way == "stdio":
-        target = [sys.executable, "-m", "rpcstream.cli.serve", "--mcp", "tests.interop.mcp_program:server"]
+def test_the_inspector_lists_and_calls(served: str, way: str) -> None:
+    target = [served, "--transport", "http"] if way == "http" else SERVE
     for more, text in [
         (["--method", "tools/list"], "test_simple_text"),
-        (["--method", "tools/call", "--tool-name", "test_simple_text"], "simple text response"),
         (["--method", "tools/call", "--tool-name", "json_schema_2020_12_tool", "--tool-arg", "name=Ada"], "Ada"),
     ]:
         command = [str(NODE), str(INSPECTOR.resolve()), "--cli", *target, *more]

@@ -19,7 +19,6 @@ from rpcstream import AsyncClient, Context, Example, Limits, NotPermitted, Regis
 from rpcstream.testing import memory_client
 
 from .calling import described as described_there
-from .calling import document_of
 
 
 def described(function: Any, **options: Any) -> dict[str, Any]:
@@ -70,9 +69,8 @@ def test_examples_stand_as_they_go_over_the_wire() -> None:
     named = Example({"photo": photo, "box": Box((1, 2)), "title": "x"})
     made, other = described(look, examples=[example, named])["examples"]
     assert [each["name"] for each in made["params"]] == ["photo", "box", "more", "more"]
-    assert made["params"][0]["value"]["$type"] == "image"
-    assert made["params"][1]["value"]["corner"] == [1, 2]
-    assert made["params"][1]["value"]["picture"]["dtype"] == "|u1"
+    image, box = [each["value"] for each in made["params"][:2]]
+    assert (image["$type"], box["corner"], box["picture"]["dtype"]) == ("image", [1, 2], "|u1")
     assert made["result"]["value"]["shape"] == [2, 3]
     assert other["params"][-1] == {"name": "title", "value": "x"}
     (made,) = described(count, examples=[Example([2], [0, 1])])["examples"]
@@ -134,25 +132,20 @@ def test_errors_that_are_declared_stand_before_those_of_the_framework() -> None:
         (add, {"examples": [Example({"a": "x"})]}, "the example 'example 1' does not fit: .*a: expected an integer"),
         (add, {"examples": [Example({"a": 1, "c": 1})]}, ".*unexpected 'c'|.*unknown"),
         (add, {"examples": [Example([1, 2, 3])]}, ".*at most 2"),
-        (add, {"examples": [Example([1], "x")]}, ".*the result is not what the return hint says"),
-        (count, {"examples": [Example([2], ["x"])]}, ".*the result is not what the return hint says"),
+        *((each, {"examples": [Example([1], "x")]}, ".*the result is not what") for each in (add, count)),
         (count, {"examples": [Example([2], 5)]}, ".*not iterable"),
         (add, {"examples": [Example([object()])]}, ".*cannot be sent"),
         (lambda x: x, {"examples": [Example([b"\0" * 100_000])]}, ".*has 1.* bytes as JSON, and may have 65536"),
         (add, {"examples": [{"a": 1}]}, "examples are Example"),
-        (add, {"examples": Example()}, "examples must be a list"),
-        (add, {"tags": "x"}, "tags must be a list"),
-        (add, {"tags": [""]}, "a tag is a string of 1 to 100 characters"),
-        (add, {"tags": ["x" * 101]}, "a tag is a string"),
+        *((add, {each: Example()}, f"{each} must be a list") for each in ("examples", "tags", "errors")),
+        *((add, {"tags": [each]}, "a tag is a string of 1 to 100 characters") for each in ("", "x" * 101)),
         (add, {"tags": ["x"] * 101}, "tags: at most 100, got 101"),
         (add, {"errors": [404]}, "errors are RpcErrors"),
-        (add, {"errors": RpcError(1, "x")}, "errors must be a list"),
         (add, {"errors": [OfRow]}, "errors: OfRow needs arguments"),
         (add, {"errors": [RpcError(1.5, "x")]}, "errors: the code of an error is an integer"),
         (add, {"errors": [RpcError(1, "x", object())]}, "the error 1 cannot be sent"),
         (add, {"deprecated": 1}, "deprecated must be"),
-        (add, {"name": "x" * 1001}, ".*at most 1000 characters of Unicode"),
-        (add, {"name": "a\ud800"}, ".*at most 1000 characters of Unicode"),
+        *((add, {"name": each}, ".*at most 1000 characters of Unicode") for each in ("x" * 1001, "a\ud800")),
     ],
 )
 def test_what_cannot_be_said_is_refused(function: Any, options: dict[str, Any], reason: str) -> None:
@@ -168,7 +161,6 @@ Args:
     photo: the picture,
         in colour.
     gain (float, optional): how much
-    *more: others
     **by_name: others by name
 
 Returns:
@@ -185,8 +177,6 @@ photo : Image
     in colour.
 gain, bias : float, optional
     how much
-*more
-    others
 **by_name
     others by name
 
@@ -206,7 +196,6 @@ Not for stars.
     in colour.
 :param float gain: how much
 :type photo: Image
-:param more: others
 :param \\\\**by_name: others by name
 :returns: the boxes
 """
@@ -214,7 +203,6 @@ EPYTEXT = """
 @param photo: the picture,
     in colour.
 @param gain: how much
-@param more: others
 @param by_name: others by name
 @return: the boxes
 """
@@ -236,7 +224,7 @@ def test_each_form_of_docstrings_is_read(text: str) -> None:
     params = {each["name"]: each.get("description", "") for each in found["params"]}
     assert found["summary"] == "Detect objects."
     assert params["photo"].split() == ["the", "picture,", "in", "colour."]
-    assert (params["gain"], params["more"], params["by_name"]) == ("how much", "others", "others by name")
+    assert (params["gain"], params["by_name"]) == ("how much", "others by name")
     assert found["result"]["description"] == "the boxes"
     assert found["description"].startswith("It takes a while.")
     assert ("Not for stars." in found["description"]) == ("Not for stars." in text)
@@ -264,14 +252,12 @@ def test_a_text_without_such_sections_stays_whole(text: str) -> None:
 
 
 def test_docstrings_that_are_empty_long_or_half_a_character() -> None:
-    assert method("Count.\n\nYields:\n    the numbers")["result"]["description"] == "the numbers"
-    for text in (None, ""):
-        assert not {"summary", "description"} & method(text).keys()
+    assert not {"summary", "description"} & method("").keys()
     long = "word " * 100 + "\n\nMore."
     assert method(long)["summary"].endswith("...")
     assert method(long)["description"] == long
-    found = method("A \ud800 B.\n\nArgs:\n    a: \udfff é")
-    assert found["summary"] == "A \\ud800 B."
+    found = method("A \ud800 B.\n\nArgs:\n    a: \udfff é\n\nYields:\n    the numbers")
+    assert (found["summary"], found["result"]["description"]) == ("A \\ud800 B.", "the numbers")
     assert {each["name"]: each.get("description") for each in found["params"]}["a"] == "\\udfff é"
 
 
@@ -282,7 +268,6 @@ def test_docstrings_that_are_empty_long_or_half_a_character() -> None:
         "A.\n\nArgs:\n" + "    x: y\n" * 100_000,
         ":param x: y\n" * 80_000,
         "Parameters\n----------\n" + "x : y\n    z\n" * 80_000,
-        ":" * 1_000_000,
         "Args:\n" + " " * 1_000_000,
         ":param " + "a" * 1_000_000,
     ],
@@ -303,24 +288,12 @@ class Counter:
         return to
 
 
-class Described(Counter):
-    """A counter with a text of its own."""
-
-
-def renamed(function: Any) -> Any:
-    function.__doc__ = "Its own text."
-    return function
-
-
 @pytest.mark.parametrize(
     ("function", "summary"),
     [
         (functools.partial(functools.partial(numbers, 2.0), to=3), "Give the numbers."),
         (functools.wraps(numbers)(lambda *args: numbers(*args)), "Give the numbers."),
-        (renamed(functools.partial(numbers, 2.0)), "Its own text."),
-        (Counter(), "Count to a number."),
         (functools.partial(Counter()), "Count to a number."),
-        (Described(), "A counter with a text of its own."),
         (functools.partial(lambda to: to), None),
     ],
 )
@@ -332,15 +305,10 @@ def test_a_docstring_is_found(function: Any, summary: str | None) -> None:
 # -- the document -----------------------------------------------------------------------------------------------------
 
 
-def server_of(count: int) -> Server:
-    server = Server()
-    for number in range(count):
-        server.add(lambda a, b=1: a, name=f"m{number}")
-    return server
-
-
 async def test_all_who_ask_are_told_the_same_and_after_a_change_another() -> None:
-    server, turns = server_of(300), 0
+    server, turns = Server(), 0
+    for number in range(100):
+        server.add(lambda a, b=1: a, name=f"m{number}")
 
     async def tick() -> None:
         nonlocal turns
@@ -360,46 +328,27 @@ async def test_all_who_ask_are_told_the_same_and_after_a_change_another() -> Non
         older = await asyncio.gather(*[each.call("rpc.discover", compat="1.2.6") for each in (client, other)])
         assert all(each == documents[0] for each in documents)
         assert older[0] == older[1] != documents[0]
-        assert len(older[0]["methods"]) == 300
+        assert len(older[0]["methods"]) == 100
         server.add(lambda: 1, name="new")
         assert "new" in {each["name"] for each in (await client.call("rpc.discover"))["methods"]}
 
 
 async def test_long_texts_names_and_defaults_do_not_make_it_long() -> None:
     server = Server(description="d" * 1_000_000)
-
-    def long(value: int = 1, text: str = "t" * 1_000_000, numbers: list[int] = [7] * 500_000) -> None: ...
-
-    long.__doc__ = "A" * 1_000_000 + "\n\nArgs:\n    value: " + "b" * 1_000_000
-    server.add(long)
     kind = type("C" * 100_000, (), {"__annotations__": {"a": int}})
     kind.__doc__ = "\ud800" * 1_000_000
 
-    def take(value: Any, half: str = "\udfff") -> None: ...
+    def long(a: int = 1, b: str = "t" * 1_000_000, c: list[int] = [7] * 200_000, d: str = "\udfff", e=None): ...  # type: ignore[no-untyped-def]
 
-    take.__annotations__ = {"value": dataclasses.dataclass(kind), "return": None}
-    server.add(take)
+    long.__doc__ = "A" * 1_000_000 + "\n\nArgs:\n    a: " + "b" * 1_000_000
+    long.__annotations__["e"] = dataclasses.dataclass(kind) | None
+    server.add(long)
     async with memory_client(server, limits=Limits(max_message_size=200_000)) as client:
         made = await client.call("rpc.discover")
-    methods = {each["name"]: each for each in made["methods"]}
-    assert methods["long"]["params"][1]["schema"]["x-default"].endswith("...")
-    assert methods["long"]["params"][2]["schema"]["x-default"].endswith("...")
-    assert len(methods["long"]["summary"]) <= 300
+    method = next(each for each in made["methods"] if each["name"] == "long")
+    assert len(method["summary"]) <= 300
+    defaults = [each["schema"].get("x-default", "") for each in method["params"]]
+    assert [each[-3:] for each in defaults] == ["", "...", "...", "ff'", ""]
     ((name, schema),) = made["components"]["schemas"].items()
     assert len(name) <= 100
     assert schema["description"].startswith("\\ud800")
-    assert methods["take"]["params"][1]["schema"]["x-default"] == "'\\udfff'"
-
-
-@pytest.mark.slow
-async def test_the_more_methods_the_less_is_said_of_each() -> None:
-    sizes = []
-    for count in (0, 600):
-        server = server_of(count)
-
-        def it() -> None: ...
-
-        it.__doc__ = "Short.\n\n" + "long " * 4000
-        server.add(it)
-        sizes.append(len((await document_of(server))["methods"]["it"]["description"]))
-    assert 10_000 < sizes[1] < 0.9 * sizes[0]

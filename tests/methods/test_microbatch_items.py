@@ -6,7 +6,6 @@ import asyncio
 import functools
 import inspect
 import re
-import typing
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Literal
 
@@ -22,6 +21,8 @@ from rpcstream.testing import memory_client
 from .calling import document_of
 
 Floats = NDArray[np.float32]
+Numbers = Annotated[Floats, Shape(None)]
+ONES = np.ones(1, np.float32)
 
 
 def handler(hint: Any, *, returns: Any = inspect.Parameter.empty, default: Any = inspect.Parameter.empty) -> Any:
@@ -55,21 +56,17 @@ def refused(function: Callable[..., Any]) -> str:
 @pytest.mark.parametrize(
     ("hint", "item"),
     [
-        (list[str], str),
         (Sequence[str], str),
-        (typing.List[int], int),  # noqa: UP006
         (list, Any),
         (list[Floats], Floats),
         (Annotated[list[str], "texts"], Annotated[str, "texts"]),
         (np.ndarray, np.ndarray),
         (Floats, Floats),
-        (Annotated[Floats, Shape(None, 224, 224, 3)], Annotated[Floats, Shape(224, 224, 3)]),
+        (Annotated[Floats, Shape(None, 224, 3)], Annotated[Floats, Shape(224, 3)]),
         (Annotated[Floats, Shape(..., 3)], Annotated[Floats, Shape(..., 3)]),
-        (Annotated[Floats, Shape(None, None)], Annotated[Floats, Shape(None)]),
         (Annotated[Floats, Shape(None)], np.float32),
         (Annotated[np.ndarray, Shape(None)], np.generic),
         (np.ndarray[tuple[int, int], np.dtype[np.float32]], np.ndarray[tuple[int], np.dtype[np.float32]]),
-        (np.ndarray[tuple[int], np.dtype[np.int64]], np.int64),
         (np.ndarray[tuple[int], np.dtype[np.int64] | np.dtype[np.float64]], np.int64 | np.float64),
         (np.ndarray[tuple[int, ...], np.dtype[np.int64]], np.ndarray[tuple[int, ...], np.dtype[np.int64]]),
     ],
@@ -82,13 +79,9 @@ async def test_a_list_is_its_items_and_an_array_its_rows(hint: Any, item: Any) -
 @pytest.mark.parametrize(
     ("hint", "result"),
     [
-        (list[str], str),
         (tuple[str, ...], str),
-        (list, Any),
         (Any, Any),
-        (list[float | ValueError], float),
         (list[float | Exception | None], float | None),
-        (list[Any | Exception], Any),
         (Floats, np.float32 | Floats),
         (np.ndarray, np.generic | np.ndarray),
         (Annotated[Floats, Shape(None, 512)], Annotated[Floats, Shape(512)]),
@@ -103,29 +96,22 @@ async def test_a_return_hint_is_that_of_one_result(hint: Any, result: Any) -> No
 @pytest.mark.parametrize(
     ("hint", "why"),
     [
-        *[
-            (hint, "must be list")
-            for hint in (str, dict[str, int], tuple[str, ...], Iterable[str], list[str] | None, np.float32, Any, None)
-        ],
+        *((each, "must be list") for each in (str, tuple[str, ...], Iterable[str], list[str] | None, np.float32, Any)),
         ("list[nobody]", "nobody"),
         (Annotated[Floats, Shape(8, 3)], "no batch has a fixed size"),
         (np.ndarray[tuple[Literal[8], int], np.dtype[Any]], "no batch has a fixed size"),
         (Annotated[Floats, Shape()], "no dimension for the batch"),
         (np.ndarray[tuple[()], np.dtype[Any]], "no dimension for the batch"),
         (Annotated[list[str], msgspec.Meta(max_length=3)], "put it there"),
-        (Annotated[list[str], annotated_types.MinLen(2)], "put it there"),
-        (Annotated[Floats, annotated_types.MinLen(2)], "put it there"),
         (Annotated[Floats, Shape(None, 3), annotated_types.Predicate(len)], "put it there"),
     ],
     ids=str,
 )
 def test_what_is_not_said_of_items_is_refused(hint: Any, why: str) -> None:
     assert re.match(f"it: parameter 'x': .*{why}", refused(handler(hint)), re.DOTALL)
-
-
-@pytest.mark.parametrize("hint", [None, str, tuple[int, str], dict[str, int], Iterable[int]], ids=str)
-def test_a_return_hint_that_is_no_list_is_refused(hint: Any) -> None:
-    assert refused(handler(list[int], returns=hint)).startswith("it: the return value: ")
+    if why == "must be list":
+        returns = tuple[int, str] if hint == tuple[str, ...] else dict if hint is Any else hint
+        assert refused(handler(list[int], returns=returns)).startswith("it: the return value: ")
 
 
 def test_every_parameter_needs_a_hint() -> None:
@@ -135,12 +121,9 @@ def test_every_parameter_needs_a_hint() -> None:
 
     def rest(texts: list[str], *more: list[str]) -> list[str]: ...
 
-    def named(texts: list[str], **more: list[str]) -> list[str]: ...
-
     assert "'scale': it needs a hint" in refused(some)
     assert "needs a parameter" in refused(none)
     assert "'more': a batched handler takes no further arguments" in refused(rest)
-    assert "'more': a batched handler takes no further arguments" in refused(named)
 
 
 async def test_a_default_is_that_of_a_batch_of_one() -> None:
@@ -166,12 +149,12 @@ async def test_a_default_is_that_of_a_batch_of_one() -> None:
 async def test_calls_become_lists_and_stacks() -> None:
     seen: list[Any] = []
 
-    def score(a: list[str], /, b: Annotated[Floats, Shape(None, 2)], *, c: Sequence[float] = (0.5,)) -> list[float]:
+    def score(a: list[str], /, b: Annotated[Floats, Shape(None, 2)], *, c: Numbers = ONES) -> list[float]:
         """How much."""
-        seen.append((a, b.tolist(), str(b.dtype), c))
+        seen.append((a, b.tolist(), str(b.dtype), c.tolist()))
         return [0.0] * len(a)
 
-    def single(a: str, /, b: Annotated[Floats, Shape(2)], *, c: float = 0.5) -> float:
+    def single(a: str, /, b: Annotated[Floats, Shape(2)], *, c: np.float32 = ONES[0]) -> float:
         """How much."""
         return 0.0
 
@@ -181,20 +164,7 @@ async def test_calls_become_lists_and_stacks() -> None:
     async with memory_client(server) as client:
         calls = [client.score("n0", np.zeros(2, "f4")), client.call("score", a="n1", b=np.ones(2, "f4"), c=2.0)]
         assert await asyncio.gather(*calls) == [0.0, 0.0]
-    assert seen == [(["n0", "n1"], [[0, 0], [1, 1]], "float32", [0.5, 2.0])]
-
-
-async def test_numbers_are_stacked_to_one_dimension() -> None:
-    server, seen = Server(), []
-
-    @server.batched(max_wait=0)
-    def total(x: Annotated[Floats, Shape(None)]) -> Annotated[Floats, Shape(None)]:
-        seen.append((str(x.dtype), x.shape))
-        return x * 2
-
-    async with memory_client(server) as client:
-        assert await asyncio.gather(client.total(1.0), client.total(2.0)) == [2, 4]
-    assert seen == [("float32", (2,))]
+    assert seen == [(["n0", "n1"], [[0, 0], [1, 1]], "float32", [1.0, 2.0])]
 
 
 async def test_hints_may_be_strings_of_local_names_and_a_partial_has_fewer_parameters() -> None:

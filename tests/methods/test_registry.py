@@ -19,43 +19,26 @@ def own(server: Server) -> list[str]:
 async def later() -> None: ...
 
 
-def test_the_decorated_function_is_returned_unchanged() -> None:
+def test_a_function_is_returned_unchanged_and_a_name_is_taken_once() -> None:
     server = Server()
-
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    assert server(add) is add
-    assert server(name="vision.add", offload="thread", timeout=1)(add) is add
-    assert server(later) is later
-    assert own(server) == ["add", "later", "vision.add"]
-
-
-def test_a_name_twice_is_an_error_unless_asked_for() -> None:
-    server = Server()
-    server.add(lambda: 1, name="one")
-    with pytest.raises(ValueError, match="'one' is registered already"):
-        server.add(lambda: 2, name="one")
-    assert server.methods["one"].function() == 1
-    server.add(lambda: 2, name="one", replace=True)
-    assert server.methods["one"].function() == 2
+    for options in ({}, {"name": "vision.later", "ordered": True}):
+        assert server(**options)(later) is later
+    assert own(server) == ["later", "vision.later"]
+    with pytest.raises(ValueError, match="'later' is registered already"):
+        server.add(lambda: 2, name="later")
+    assert server.methods["later"].function is later
+    server.add(lambda: 2, name="later", replace=True)
+    assert server.methods["later"].function() == 2
 
 
 @pytest.mark.parametrize(
     ("function", "options", "words"),
     [
-        (lambda: 1, {}, "has no name of its own"),
-        (functools.partial(lambda: 1), {}, "has no name of its own"),
-        (print, {"name": ""}, "must be a string that is not empty"),
-        (print, {"name": 5}, "must be a string"),
-        (print, {"name": "rpc.mine"}, "reserved"),
-        (print, {"name": "$/mine"}, "reserved"),
+        *((each, {}, "has no name of its own") for each in (lambda: 1, functools.partial(lambda: 1))),
+        *((print, {"name": each}, "must be a string that is not empty") for each in ("", 5)),
+        *((print, {"name": each}, "reserved") for each in ("rpc.mine", "$/mine")),
         (max, {"name": "x"}, "no signature"),
-        (
-            dict,
-            {"name": "x"},
-            r"^dict is a class, and a remote method is a function: .* server.add_object\(dict\(...\)\)$",
-        ),
+        (dict, {"name": "x"}, r"^dict is a class, and a remote .* server.add_object\(dict\(...\)\)$"),
         (lambda: 1, {"name": "x", "offload": "fibre"}, "offload must be"),
         (lambda: 1, {"name": "x", "timeout": 1}, "cannot stop a sync function"),
         (lambda: 1, {"name": "x", "timeout": 0, "offload": "thread"}, "positive"),
@@ -76,9 +59,6 @@ class Calculator:
     def add(self, a: int, b: int) -> int:
         return a + b
 
-    async def later(self) -> str:
-        return "later"
-
     @staticmethod
     def twice(a: int) -> int:
         return 2 * a
@@ -97,10 +77,9 @@ class Calculator:
 def test_public_methods_of_an_object_and_of_a_class_those_that_need_no_instance() -> None:
     server = Server()
     server.add_object(Calculator(), prefix="calc")
-    assert own(server) == ["calc.add", "calc.later", "calc.twice", "calc.who"]
-    assert server.methods["calc.add"].function(1, 2) == 3
     server.add_object(Calculator(), prefix="other/", check_result=False)
-    assert "other/add" in server.methods
+    assert own(server) == [f"{prefix}{name}" for prefix in ("calc.", "other/") for name in ("add", "twice", "who")]
+    assert server.methods["calc.add"].function(1, 2) == 3
     server = Server()
     server.add_object(Calculator)
     assert own(server) == ["twice", "who"]

@@ -11,6 +11,8 @@ import pytest
 from rpcstream import Context, InternalError, InvalidParams, RegistrationError, Server
 from rpcstream.testing import memory_client
 
+from .calling import described
+
 
 async def numbers(*values: int) -> AsyncIterator[int]:
     for value in values:
@@ -21,7 +23,7 @@ async def total(items: AsyncIterator[int] | None = None) -> int | None:
     return None if items is None else sum([item async for item in items])
 
 
-async def described(items: Annotated[AsyncIterator[Annotated[int, at.Ge(0)]], "what to add"]) -> int:
+async def positive(items: Annotated[AsyncIterator[Annotated[int, at.Ge(0)]], "what to add"]) -> int:
     return sum([item async for item in items])
 
 
@@ -33,16 +35,11 @@ async def by_name(first: int = 1, ctx: Context | None = None, *, items: AsyncIte
     return first, ctx is not None, None if items is None else [item async for item in items]
 
 
-@pytest.fixture
-def server() -> Server:
-    made = Server()
-    for function in (total, described, by_name):
-        made.add(function)
-    made.add(in_thread, offload="thread")
-    return made
-
-
-async def test_a_stream_may_be_left_out(server: Server) -> None:
+async def test_a_stream_may_be_left_out_and_its_items_are_constrained() -> None:
+    server = Server()
+    for function in (total, positive, by_name):
+        server.add(function)
+    server.add(in_thread, offload="thread")
     async with memory_client(server) as client:
         for items, expected in ((numbers(20, 22), 42), ([1, 2], 3), (None, None)):
             assert await client.total(items) == expected
@@ -50,24 +47,19 @@ async def test_a_stream_may_be_left_out(server: Server) -> None:
         assert await client.in_thread(iter([5, 6])) == 5
         assert await client.in_thread([7], [1]) == 8
         assert await client.in_thread(None) is None
-        assert await client.by_name() == [1, True, None]
         assert await client.by_name(2) == [2, True, None]
         assert await client.by_name(items=numbers(3)) == [1, True, [3]]
-        with pytest.raises(InvalidParams):
-            await client.total(5)
+        assert await client.positive(numbers(1, 2)) == 3
+        for method, items in (("total", 5), ("positive", numbers(1, -2)), ("positive", [1, -2])):
+            with pytest.raises(InvalidParams, match=r"an integer >= 0|a list"):
+                await client.call(method, items)
 
 
-async def test_items_are_constrained_and_the_stream_is_described(server: Server) -> None:
-    async with memory_client(server) as client:
-        assert await client.described(numbers(1, 2)) == 3
-        for items in (numbers(1, -2), [1, -2]):
-            with pytest.raises(InvalidParams, match="an integer >= 0"):
-                await client.described(items)
-        methods = {method["name"]: method for method in (await client.call("rpc.discover"))["methods"]}
-    schema = methods["described"]["params"][0]["schema"]
+def test_a_stream_is_described() -> None:
+    schema = described(positive)[0]["params"][0]["schema"]
     assert (schema["x-stream"], schema["description"]) == (True, "what to add")
     assert schema["items"] == {"type": "integer", "minimum": 0}
-    optional = methods["total"]["params"][0]["schema"]
+    optional = described(total)[0]["params"][0]["schema"]
     assert optional["x-stream"] is True
     assert {"type": "null"} in optional["anyOf"]
 
@@ -89,26 +81,7 @@ def test_streams_that_could_not_be_read_are_refused(hint: Any, why: str) -> None
         Server().add(function)
 
 
-def is_sent() -> Generator[int, str, None]:
-    yield 1
-
-
-def test_a_generator_that_wants_to_be_sent_something_is_refused() -> None:
-    with pytest.raises(RegistrationError, match="is_sent: the return value: nothing is sent into a generator"):
-        Server().add(is_sent)
-
-
-def ends(value: Any) -> Generator[int, None, str]:
-    yield 1
-    return value
-
-
-def ends_with_nothing(value: Any) -> Generator[int, str | None, None]:
-    yield 1
-    return value
-
-
-def ends_somehow(value: Any) -> Iterator[int]:
+def ends(value: Any) -> Iterator[int]:
     yield 1
     return value
 
@@ -119,9 +92,14 @@ async def has_no_end() -> AsyncGenerator[int, None]:
 
 async def test_what_a_generator_returns_at_its_end_is_checked(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
-    for function in (ends, ends_with_nothing, ends_somehow, has_no_end):
-        server.add(function)
-    server.add(ends, name="unchecked", check_result=False)
+    server.add(has_no_end)
+    hints = {"ends": Generator[int, None, str], "ends_with_nothing": Generator[int, str | None, None]}
+    for name, hint in {**hints, "unchecked": hints["ends"], "ends_somehow": Iterator[int]}.items():
+        ends.__annotations__["return"] = hint
+        server.add(ends, name=name, check_result=name != "unchecked")
+    ends.__annotations__["return"] = Generator[int, str, None]
+    with pytest.raises(RegistrationError, match="ends: the return value: nothing is sent into a generator"):
+        Server().add(ends)
 
     async with memory_client(server) as client:
 
@@ -132,11 +110,9 @@ async def test_what_a_generator_returns_at_its_end_is_checked(caplog: pytest.Log
 
         assert await end("ends", "done") == "done"
         assert await end("ends_with_nothing", None) is None
-        assert await end("ends_somehow", 5) == 5
-        assert await end("unchecked", 5) == 5
-        assert await end("has_no_end") is None
+        assert [await end("ends_somehow", 5), await end("unchecked", 5), await end("has_no_end")] == [5, 5, None]
         assert await client.ends(5) == [1]  # nobody is given the end there
-        for name in ("ends", "ends_with_nothing"):
+        for name in hints:
             with pytest.raises(InternalError):
                 await end(name, 5)
     assert "not what the return hint says: expected a string, got an integer" in caplog.text

@@ -72,11 +72,6 @@ def stop() -> object:
     return next(iter([]))
 
 
-def slow(seconds: float) -> str:
-    time.sleep(seconds)
-    return "slept"
-
-
 def hold(folder: str, name: str) -> str:
     """Say that it has begun, in a file with the worker's id, and go on until there is a file `release`."""
     path = os.path.join(folder, name)

@@ -1,7 +1,7 @@
 """Long runs of a service on NATS: `python -m tests.nats.endurance`.
 
 Kills instances under load, one each second, and starts others; then kills nodes of a NATS cluster one after the other,
-and starts them again; then stops instances in order, one after the other, and replaces them (see `rolling`). Each call
+and starts them again; then stops instances in order, as a restart does, and replaces them (`--only rolling`). Each call
 has a tag of its own, which its answer repeats, and each that is carried out is noted. Prints counts, and ends with
 status 1 where
 
@@ -9,7 +9,7 @@ status 1 where
 * a call was answered with what belongs to another one, or a stream of items was,
 * a call of an idempotent method was not answered,
 * another call failed in another way than by a lost connection, or was carried out twice,
-* any call at all failed where instances were stopped in order.
+* any call at all failed, or was not carried out once, where instances were stopped in order.
 """
 
 from __future__ import annotations
@@ -19,30 +19,35 @@ import asyncio
 import itertools
 import os
 import random
-import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from rpcstream import AsyncClient, ConnectionLost
+import nats
+import numpy as np
+import orjson
+
+from rpcstream import AsyncClient, ConnectionLost, Context
 
 from ..cli.conftest import environment
 from ..kit.nats_server import NatsCluster, NatsServer
 
 SERVICE = "endurance"
 
-#: Takes the address and the file for notes as arguments, where it is no target of `rpcstream-server`.
 APP = """
 import asyncio
 import os
-import sys
+from collections.abc import AsyncIterator
+from typing import Any
 
+import numpy as np
 import rpcstream
+from rpcstream import Context
 
 notes = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 server = rpcstream.Server()
@@ -67,25 +72,63 @@ def once(tag: str, filling: str) -> tuple[str, str]:
 @server
 async def slow_once(tag: str, filling: str) -> tuple[str, str]:
     note(tag)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.3)
+    return tag, filling
+
+@server(offload="thread")
+def in_a_thread(tag: str, filling: str) -> tuple[str, str]:
+    note(tag)
     return tag, filling
 
 @server
-async def items(tag: str, count: int):
+async def array(tag: str, values: np.ndarray) -> tuple[str, np.ndarray]:
+    note(tag)
+    await asyncio.sleep(0.01)
+    return tag, values
+
+@server
+async def items(tag: str, count: int) -> AsyncIterator[tuple[str, int]]:
     note(tag)
     for number in range(count):
         yield tag, number
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.002)
 
-if __name__ == "__main__":
-    server.join_nats(os.environ["SERVICE"], only=True)
-    server.run(on_listening=lambda address: print(address, flush=True))
+@server
+async def upload(tag: str, values: AsyncIterator[tuple[str, int]]) -> tuple[str, list[tuple[str, int]]]:
+    note(tag)
+    return tag, [value async for value in values]
+
+@server
+async def calls_back(tag: str, ctx: Context) -> tuple[str, list[Any]]:
+    note(tag)
+    await asyncio.sleep(0.05)
+    return tag, [await ctx.peer.answer(tag, number) for number in range(4)]
+
+@server
+async def again(tag: str, number: int) -> tuple[str, int]:
+    await asyncio.sleep(0.01)
+    return tag, number
+
+@server
+async def progress(tag: str, ctx: Context) -> str:
+    note(tag)
+    for number in range(5):
+        ctx.progress((tag, number))
+        await asyncio.sleep(0.05)
+    return tag
+
+server.join_nats(os.environ["SERVICE"], only=True)
+server.run(on_listening=lambda address: print(address, flush=True))
 """
 
-#: Methods by the caller's number, and whether they are idempotent.
-METHODS = {"quick": True, "slow": True, "once": False, "slow_once": False, "items": False}
+#: Kinds of calls, and whether they are idempotent; a caller of each client makes one kind.
+KINDS = {
+    **dict.fromkeys(("quick", "slow"), True),
+    **dict.fromkeys(("once", "slow_once", "in_a_thread", "array", "large_array", "items", "upload"), False),
+    **dict.fromkeys(("calls_back", "progress", "batch", "notification", "foreign"), False),
+}
 
-#: Items of a stream; more than its credit at the beginning.
+#: Items of a stream, and of an argument; more than their credit at the beginning.
 ITEMS = 100
 
 #: Seconds after its time-out by which a call has failed, also on a busy machine.
@@ -95,106 +138,147 @@ GRACE = 2.0
 PAUSE = 0.01
 
 
-#: Makes one call, of a method and with a tag.
-MakeCall = Callable[[AsyncClient, str, str], Awaitable[None]]
+class Load:
+    """Callers that call without a pause.
 
-
-@dataclass
-class Outcome:
-    """What became of the calls.
+    Args:
+        is_in_order: nothing is killed: clients repeat no call, and none may fail.
 
     Attributes:
-        answered: by method, those with the right answer.
-        excused: by method, calls that are not idempotent and whose connection was lost.
+        answered: by kind, calls with the right answer.
+        excused: by kind, calls that are not idempotent and whose connection was lost.
         faults: what should not be.
         slowest: seconds of the call that took longest.
     """
 
-    answered: Counter[str] = field(default_factory=Counter)
-    excused: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
-    slowest: float = 0.0
-
-    def __str__(self) -> str:
-        answered = ", ".join(f"{count} {method}" for method, count in sorted(self.answered.items()))
-        excused = ", ".join(f"{count} {method}" for method, count in sorted(self.excused.items()))
-        return (
-            f"{self.answered.total()} calls answered ({answered}); {self.excused.total()} that are not idempotent "
-            f"failed since the connection was lost ({excused or 'none'}); {len(self.faults)} faults; "
-            f"the slowest took {self.slowest:.2f} s"
-        )
-
-
-class Load:
-    """Callers that call without a pause: `each` callers at each client, every one with a method of its own."""
-
-    #: By the caller's number, and whether they are idempotent.
-    methods: Mapping[str, bool] = METHODS
-
-    def __init__(self, address: str, options: argparse.Namespace) -> None:
-        self.outcome = Outcome()
+    def __init__(self, address: str, options: argparse.Namespace, *, is_in_order: bool) -> None:
+        self.answered: Counter[str] = Counter()
+        self.excused: Counter[str] = Counter()
+        self.faults: list[str] = []
+        self.slowest = 0.0
+        self._is_in_order = is_in_order
+        self._address = address
         self._timeout: float = options.timeout
         self._is_over = False
         self._tags = itertools.count()
-        self._clients = [self._make_client(address) for _ in range(options.clients)]
-        methods = itertools.cycle(self.methods)
-        self._tasks = [
-            asyncio.create_task(self._call(client, next(methods)))
-            for client in self._clients
-            for _ in range(options.each)
-        ]
+        #: Tags of what was noted, if all is right.
+        self._expected: list[str] = []
+        self._numbers: dict[AsyncClient, int] = {}
+        self._nats: Any = None
+        self._lock = asyncio.Lock()
+        self._clients = [self._make_client(number) for number in range(options.clients)]
+        kinds = [kind for kind in KINDS if is_in_order or kind not in ("large_array", "calls_back")]
+        self._tasks = [asyncio.create_task(self._call(client, kind)) for client in self._clients for kind in kinds]
 
-    def _make_client(self, address: str) -> AsyncClient:
-        return AsyncClient(address, retry="idempotent", retries=20, wait_for=self._timeout, timeout=self._timeout)
+    def _make_client(self, number: int) -> AsyncClient:
+        repeats = {} if self._is_in_order else {"retry": "idempotent", "retries": 20, "wait_for": self._timeout}
+        client = AsyncClient(self._address, timeout=self._timeout, **repeats)
+        self._numbers[client] = number
 
-    async def end(self) -> Outcome:
+        @client
+        async def answer(tag: str, asked: int, ctx: Context) -> tuple[Any, int]:
+            return await ctx.peer.again(tag, asked), number
+
+        return client
+
+    async def end(self, notes: Callable[[], Counter[str]]) -> str:
+        """Let the last calls end; tells what became of all."""
         self._is_over = True
         await asyncio.gather(*self._tasks)
         await asyncio.gather(*(client.close() for client in self._clients))
-        return self.outcome
+        if self._nats is not None:
+            await self._nats.close()
+        noted = notes()
+        wrong = {tag for tag, count in noted.items() if count > 1}
+        wrong |= {tag for tag in self._expected if self._is_in_order and noted[tag] != 1}
+        self.faults += [f"{tag} was carried out {noted[tag]} times" for tag in sorted(wrong)]
+        return (
+            f"{self.answered.total()} calls answered {dict(self.answered)}; {self.excused.total()} that are not "
+            f"idempotent failed since the connection was lost; {len(self.faults)} faults; "
+            f"the slowest took {self.slowest:.2f} s"
+        )
 
-    def check_notes(self, notes: Counter[str]) -> list[str]:
-        """Faults that are seen by how often each tag was carried out."""
-        return [f"{tag} was carried out {count} times" for tag, count in notes.items() if count > 1]
-
-    def _maker(self, method: str) -> MakeCall:
-        return self._read_items if method == "items" else self._ask
-
-    async def _call(self, client: AsyncClient, method: str) -> None:
-        make = self._maker(method)
+    async def _call(self, client: AsyncClient, kind: str) -> None:
+        make = getattr(self, f"_{kind}", self._plain)
         while not self._is_over:
-            tag = f"{method}-{next(self._tags)}"
-            start = time.monotonic()
+            tag, start = f"{kind}-{next(self._tags)}", time.monotonic()
             try:
                 async with asyncio.timeout(self._timeout + GRACE):  # what the client should have done itself
-                    await make(client, method, tag)
-            except ConnectionLost as error:
-                self._failed(method, tag, error)
-                await asyncio.sleep(PAUSE)
+                    await make(client, kind, tag)
             except Exception as error:
-                self.outcome.faults.append(f"{tag} after {time.monotonic() - start:.2f} s: {error!r}")
+                is_excused = isinstance(error, ConnectionLost | nats.errors.Error) and not KINDS[kind]
+                if is_excused and not self._is_in_order:
+                    self.excused[kind] += 1
+                else:
+                    self.faults.append(f"{tag} after {time.monotonic() - start:.2f} s: {error!r}")
                 await asyncio.sleep(PAUSE)
             else:
-                self.outcome.answered[method] += 1
-            self.outcome.slowest = max(self.outcome.slowest, time.monotonic() - start)
+                self.answered[kind] += 1
+            self.slowest = max(self.slowest, time.monotonic() - start)
 
-    def _failed(self, method: str, tag: str, error: ConnectionLost) -> None:
-        if self.methods[method]:
-            self.outcome.faults.append(f"{tag}, which is idempotent: {error!r}")
-        else:
-            self.outcome.excused[method] += 1
+    def _check(self, tag: str, answer: Any, expected: Any, *, notes: bool = True) -> None:
+        if answer != expected:
+            self.faults.append(f"{tag} was answered with {str(answer)[:80]}")
+        self._expected += [tag] * notes
 
-    async def _ask(self, client: AsyncClient, method: str, tag: str) -> None:
+    # -- one call of each kind ----------------------------------------------------------------------------------------
+
+    async def _plain(self, client: AsyncClient, kind: str, tag: str) -> None:
         filling = tag * random.randrange(1, 200)
-        answer = await client.call(method, tag, filling)
-        if answer != [tag, filling]:
-            self.outcome.faults.append(f"{tag} was answered with {str(answer)[:60]}")
+        self._check(tag, await client.call(kind, tag, filling), [tag, filling], notes=not KINDS[kind])
 
-    async def _read_items(self, client: AsyncClient, method: str, tag: str) -> None:
-        stream = client.stream_request(method, [tag, ITEMS], timeout=self._timeout)
-        found = [item async for item in stream]
-        if found != [[tag, number] for number in range(ITEMS)]:
-            self.outcome.faults.append(f"the items of {tag} were {str(found)[:60]}")
+    async def _array(self, client: AsyncClient, kind: str, tag: str, size: int = 20_000) -> None:
+        values = np.full(size - random.randrange(1, 20_000), hash(tag), dtype=np.int64)
+        told, answer = await client.array(tag, values)
+        self._check(tag, (told, np.array_equal(answer, values)), (tag, True))
+
+    async def _large_array(self, client: AsyncClient, kind: str, tag: str) -> None:
+        """More than NATS carries: it goes by ticket."""
+        await self._array(client, kind, tag, 220_000)
+        await asyncio.sleep(0.1)
+
+    async def _items(self, client: AsyncClient, kind: str, tag: str) -> None:
+        found = [item async for item in client.stream_request(kind, [tag, ITEMS], timeout=self._timeout)]
+        self._check(tag, found, [[tag, number] for number in range(ITEMS)])
+
+    async def _upload(self, client: AsyncClient, kind: str, tag: str) -> None:
+        async def values() -> AsyncIterator[tuple[str, int]]:
+            for number in range(ITEMS):
+                yield tag, number
+                await asyncio.sleep(0.002)
+
+        self._check(tag, await client.upload(tag, values()), [tag, [[tag, number] for number in range(ITEMS)]])
+
+    async def _calls_back(self, client: AsyncClient, kind: str, tag: str) -> None:
+        expected = [tag, [[[tag, number], self._numbers[client]] for number in range(4)]]
+        self._check(tag, await client.calls_back(tag), expected)
+
+    async def _progress(self, client: AsyncClient, kind: str, tag: str) -> None:
+        seen: list[Any] = []
+        answer = await client.call(kind, tag, on_progress=seen.append)
+        told = [number for told, number in seen if told == tag]
+        self._check(tag, (answer, told == sorted(told), len(told) == len(seen) > 0), (tag, True, True))
+
+    async def _batch(self, client: AsyncClient, kind: str, tag: str) -> None:
+        async with client.batch() as batch:
+            calls = [batch.once(f"{tag}.0", tag), batch.slow_once(f"{tag}.1", tag), batch.once(f"{tag}.2", tag)]
+        for number, call in enumerate(calls):
+            self._check(f"{tag}.{number}", call.result(), [f"{tag}.{number}", tag])
+
+    async def _notification(self, client: AsyncClient, kind: str, tag: str) -> None:
+        await client.notify.once(tag, "")
+        self._expected.append(tag)
+        await asyncio.sleep(0.01)
+
+    async def _foreign(self, client: AsyncClient, kind: str, tag: str) -> None:
+        """By another library, which knows NATS alone."""
+        url, _, service = self._address.rpartition("/")
+        async with self._lock:
+            if self._nats is None:
+                self._nats = await nats.connect([f"nats://{each}" for each in url.partition("://")[2].split(",")])
+        message = {"jsonrpc": "2.0", "id": 1, "method": "once", "params": [tag, tag]}
+        reply = await self._nats.request(f"rpc.{service}.once", orjson.dumps(message), timeout=self._timeout)
+        self._check(tag, orjson.loads(reply.data).get("result"), [tag, tag])
 
 
 class Instances:
@@ -206,17 +290,15 @@ class Instances:
 
     Attributes:
         slowest: seconds from SIGTERM to the end, of the one that took longest.
+        faults: the status with which those that were stopped have ended, where it is not 0.
     """
 
     def __init__(self, address: str, folder: Path, options: argparse.Namespace) -> None:
         self._address = address
         self._folder = folder
         self._log = None if options.log else asyncio.subprocess.DEVNULL
-        self._drain_delay: float = options.drain_delay
-        self._workers = ["--workers", str(options.workers)] if options.workers > 1 else []
         self.slowest = 0.0
-        self._faults: list[str] = []
-        self._command = [str(Path(sys.executable).parent / "rpcstream-server"), "app.py"] if options.command else []
+        self.faults: list[str] = []
         #: Those that serve, the oldest first, and those that begin.
         self.serving: list[asyncio.subprocess.Process] = []
         self._starting: set[asyncio.Task[None]] = set()
@@ -235,22 +317,16 @@ class Instances:
         task.add_done_callback(self._starting.discard)
 
     async def _start(self) -> None:
-        url, _, service = self._address.rpartition("/")
-        command = [sys.executable, "app.py"]
-        if self._command:
-            command = [*self._command, "--nats", url, "--service", service, "--nats-only", *self._workers]
         process = await asyncio.create_subprocess_exec(
-            *command,
+            sys.executable,
+            "app.py",
             cwd=self._folder,
-            env=environment(
-                NOTES=str(self._folder / "notes"), SERVICE=self._address, DRAIN_DELAY=str(self._drain_delay)
-            ),
+            env=environment(NOTES=str(self._folder / "notes"), SERVICE=self._address),
             stdout=asyncio.subprocess.PIPE,
             stderr=self._log,
         )
         assert process.stdout is not None
-        line = await process.stdout.readline()
-        if not line:
+        if not await process.stdout.readline():
             raise RuntimeError(f"an instance ended with status {await process.wait()} before it served")
         async with self.started:
             self.serving.append(process)
@@ -266,27 +342,16 @@ class Instances:
 
     async def stop_oldest(self) -> None:
         """SIGTERM for the one that has served for longest, and wait for its end."""
-        await self._stop(self.serving.pop(0))
-
-    def reload_oldest(self) -> None:
-        """SIGHUP for the one that was not told so for longest: it replaces its workers."""
-        process = self.serving.pop(0)
-        process.send_signal(signal.SIGHUP)
-        self.serving.append(process)
-
-    async def _stop(self, process: asyncio.subprocess.Process) -> None:
-        start = time.monotonic()
-        process.send_signal(signal.SIGTERM)
+        start, process = time.monotonic(), self.serving.pop(0)
+        process.terminate()
         await process.communicate()
         self.slowest = max(self.slowest, time.monotonic() - start)
         if process.returncode:
-            self._faults.append(f"an instance ended with status {process.returncode}")
+            self.faults.append(f"an instance ended with status {process.returncode}")
 
-    async def stop(self) -> list[str]:
-        """End all with SIGTERM; what instances that got it ended with, where it is not 0."""
+    async def stop(self) -> None:
         await asyncio.gather(*self._starting)
-        await asyncio.gather(*map(self._stop, self.serving))
-        return self._faults
+        await asyncio.gather(*(self.stop_oldest() for _ in self.serving))
 
     def notes(self) -> Counter[str]:
         """How often each tag was noted."""
@@ -305,11 +370,10 @@ async def kill_instances(instances: Instances, options: argparse.Namespace) -> s
     return f"{kills} instances killed in {time.monotonic() - start:.0f} s"
 
 
-async def kill_nodes(cluster: NatsCluster, options: argparse.Namespace) -> str:
+async def kill_nodes(instances: Instances, options: argparse.Namespace, *, cluster: NatsCluster) -> str:
     """Kill one node after the other; each is back and joined before the next one is killed."""
-    start = time.monotonic()
-    end, kills = start + options.seconds, 0
-    while time.monotonic() < end:
+    start, kills = time.monotonic(), 0
+    while time.monotonic() < start + options.seconds:
         await asyncio.sleep(options.node_every / 2)
         node = cluster.nodes[kills % len(cluster.nodes)]
         node.kill()
@@ -320,49 +384,53 @@ async def kill_nodes(cluster: NatsCluster, options: argparse.Namespace) -> str:
     return f"{kills} nodes killed in {time.monotonic() - start:.0f} s"
 
 
+async def replace(instances: Instances, options: argparse.Namespace, *, start_first: bool) -> str:
+    """Stop the oldest instance again and again; another one is started before that, or when it has ended."""
+    start, count = time.monotonic(), 0
+    while time.monotonic() - start < options.seconds:
+        if start_first:
+            await instances.start(1)
+        await instances.stop_oldest()
+        if not start_first:
+            await instances.start(1)
+        count += 1
+    seconds = time.monotonic() - start
+    return f"{count} instances replaced in {seconds:.0f} s, the slowest ended in {instances.slowest:.2f} s"
+
+
 async def under_load(
-    name: str,
-    urls: list[str],
-    options: argparse.Namespace,
-    disturb: Callable[[Instances], Awaitable[str]],
-    make_load: Callable[[str, argparse.Namespace], Load] = Load,
-    app: str = APP,
+    name: str, urls: list[str], options: argparse.Namespace, disturb: Callable[..., Awaitable[str]]
 ) -> list[str]:
-    """Start instances of a program and callers, disturb them, and tell what came of it."""
+    """Start instances and callers, disturb them, and tell what came of it; returns the faults."""
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "app.py").write_text(app)
+        (Path(folder) / "app.py").write_text(APP)
         address = f"nats://{','.join(url.partition('://')[2] for url in urls)}/{SERVICE}"
         instances = Instances(address, Path(folder), options)
         try:
             await instances.start(options.instances)
-            load = make_load(address, options)
-            done = await disturb(instances)
-            outcome = await load.end()
+            load = Load(address, options, is_in_order=name.startswith("rolling"))
+            done = await disturb(instances, options)
+            told = await load.end(instances.notes)
         finally:
-            faults = await instances.stop()
-        noted = load.check_notes(instances.notes())
-    print(f"{name}: {done}; {outcome}; {len(noted)} carried out twice or not at all", flush=True)
-    return outcome.faults + noted + faults
+            await instances.stop()
+    print(f"{name}: {done}; {told}", flush=True)
+    return load.faults + instances.faults
 
 
 async def run(options: argparse.Namespace) -> int:
     faults: list[str] = []
     if options.only in (None, "instances"):
         with NatsServer() as server:
-            faults += await under_load("instances", [server.url], options, lambda i: kill_instances(i, options))
+            faults += await under_load("instances", [server.url], options, kill_instances)
     if options.only in (None, "nodes"):
         with NatsCluster(3) as cluster:
-            faults += await under_load("nodes", cluster.urls, options, lambda i: kill_nodes(cluster, options))
+            faults += await under_load("nodes", cluster.urls, options, partial(kill_nodes, cluster=cluster))
     if options.only in (None, "rolling"):
-        from .rolling import APP as ROLLING
-        from .rolling import RollingLoad, reload, replace_after, replace_before
-
-        for replace in (replace_before, replace_after if options.workers == 1 else reload):
+        for start_first in (True, False):
             with NatsServer() as server:
-                disturb = partial(replace, options=options)
-                name = f"rolling, {replace.__name__}"
-                faults += await under_load(name, [server.url], options, disturb, RollingLoad, ROLLING)
-    for fault in faults[: options.show]:
+                name = f"rolling, one more {'before' if start_first else 'after'} each"
+                faults += await under_load(name, [server.url], options, partial(replace, start_first=start_first))
+    for fault in faults[:20]:
         print("FAULT:", fault)
     return 1 if faults else 0
 
@@ -371,17 +439,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60, help="of each of the runs (default: 60)")
     parser.add_argument("--instances", type=int, default=3)
-    parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--each", type=int, default=5, help="calls in flight at each client (default: 5)")
+    parser.add_argument("--clients", type=int, default=5, help="each with a caller for every kind of call (default: 5)")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two killed instances (default: 1)")
     parser.add_argument("--node-every", type=float, default=4.0, help="seconds between two killed nodes (default: 4)")
     parser.add_argument("--timeout", type=float, default=10.0, help="of each call (default: 10)")
     parser.add_argument("--only", choices=("instances", "nodes", "rolling"), help="one of the runs")
-    parser.add_argument("--drain-delay", type=float, default=0.0, help="of instances that are stopped (default: 0)")
-    parser.add_argument("--command", action="store_true", help="start instances by the command rpcstream-server")
-    parser.add_argument("--workers", type=int, default=1, help="of each instance, with --command (default: 1)")
     parser.add_argument("--log", action="store_true", help="show what the instances log")
-    parser.add_argument("--show", type=int, default=20, help="how many faults are shown (default: 20)")
     return asyncio.run(run(parser.parse_args()))
 
 

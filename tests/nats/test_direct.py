@@ -165,35 +165,23 @@ def long(call: bytes) -> bytes:
 LONG_CALL = long(call_of("size", {"$type": "bytes", "data": "YWJj"}))
 
 
-# -- who may connect --------------------------------------------------------------------------------------------------
+#: Of strangers, and what they are told.
+STRANGE = [
+    *[(each, b"refused: this port is") for each in (b"GET / HTTP/1.1\r\n\r\n", call_of("size", 1) + b"\n", b"\n")],
+    *[(each, b"refused: this port is") for each in (b"\x16\x03\x01\x02\x00\x01", bytes(range(256)) * 4)],
+    *[(b"rpcstream " + each + b"\n", b"refused: the secret") for each in (b"", b"ab" * 32, b"\xff\xfe")],
+    *[(b"rpcstream " + b"x" * 4096 + each, b"") for each in (b"", b"\n")],
+]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"GET / HTTP/1.1\r\n\r\n",
-        call_of("size", 1) + b"\n",
-        b"\x16\x03\x01\x02\x00\x01",
-        b"\n",
-        b"rpcstream \n",
-        b"rpcstream " + b"x" * 4096,
-        b"rpcstream " + b"ab" * 32 + b"\n",
-        b"rpcstream \xff\xfe\n",
-        bytes(range(256)) * 4,
-    ],
-    ids=lambda data: repr(data[:20]),
-)
-async def test_anything_but_a_secret_is_refused(peer: Peer, data: bytes) -> None:
-    stranger = await peer.connect(await peer.place(), data)
-    assert (await stranger.rest())[:9] in (b"", b"refused: ")
-
-
-async def test_a_secret_is_for_one_connection(peer: Peer) -> None:
+async def test_anything_but_a_secret_is_refused(peer: Peer) -> None:
     params = await peer.place()
+    for data, told in STRANGE:
+        found = await (await peer.connect(params, data)).rest()
+        assert found.startswith(told) if told and found else not found, data
     first = await peer.open(params)
     again = await peer.connect(params)
     assert b"was used" in await again.rest()
-    assert peer.tickets("refused") == 1
     first.send(b"!%d\n" % params["place"] + LONG_CALL + b"\n")  # the one that had it goes on
     assert (await peer.next()).json["result"] == 3
 
@@ -217,14 +205,12 @@ async def test_strangers_without_number_keep_no_client_out(peer: Peer) -> None:
     assert not any(each.reader.at_eof() for each in strangers[60:])
 
 
-# -- what may be sent by a connection ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("data", [b"!7\n", b"#0\n", b"!x\n", b"#-1\n", b"?1\n", b"", b"#1\n#1\n#1\n@x\n"])
-async def test_a_message_without_a_place_ends_the_connection(peer: Peer, data: bytes) -> None:
-    direct = await peer.open(await peer.place())
-    direct.send(data + LONG_CALL + b"\n")
-    await direct.rest(ends=True)
+@pytest.mark.parametrize("line", [b"!7\n", b"#0\n", b"!x\n", b"#-1\n", b"?1\n", b"", b"#1\n#1\n#1\n@x\n", b"!%030d\n"])
+async def test_a_message_without_a_place_ends_the_connection(peer: Peer, line: bytes) -> None:
+    direct = await peer.open(params := await peer.place())
+    direct.send((line % params["place"] if b"%" in line else line) + LONG_CALL + b"\n")
+    await direct.rest(ends=line.startswith(b"#1"))  # else at once
+    assert peer.server.stats()["requests"] <= 1
 
 
 async def test_more_than_the_ticket_said(peer: Peer) -> None:
@@ -293,37 +279,38 @@ async def test_places_are_bounded(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize(
-    "params",
+    "members",
     [
-        {"ask": 1, "method": "size", "ids": [1]},
-        {"ask": 1, "method": "size", "size": "big", "ids": [1]},
-        {"ask": 1, "method": "size", "size": -1.5, "ids": [1]},
-        {"ask": 1, "method": "echo", "size": 10, "ids": [1]},
-        {"ask": 1, "method": "note", "size": 10, "ids": [1]},
-        {"number": 1, "connection": 1, "size": 10, "ids": [1]},
+        {},
+        {"size": "big"},
+        {"size": -1.5},
+        {"size": 10, "method": "echo"},
+        {"size": 10, "method": "note"},
+        {"number": 1, "connection": 1, "size": 10},
     ],
     ids=str,
 )
-async def test_tickets_that_make_no_sense(peer: Peer, params: dict[str, Any]) -> None:
-    peer.send("size", ticket(**params))
+async def test_tickets_that_make_no_sense(peer: Peer, members: dict[str, Any]) -> None:
+    is_ask = "number" not in members
+    peer.send("size", ticket(**({"ask": 1, "method": "size"} if is_ask else {}) | members, ids=[1]))
     assert (await peer.raw.next()).json["error"]["code"] == -32600
 
 
-async def test_a_place_needs_the_token_of_the_server(service: Service) -> None:
-    server = UsualServer(token="t0ken")
+async def test_a_place_needs_what_the_call_needs(service: Service) -> None:
+    server = UsualServer(authenticate=lambda shown: {"t0ken": "alice"}.get(shown.token))
+    server.add(lambda size: "x" * size, name="make", allow="bob")
     async with (
         service.serving(server, login=login("server")),
         service.raw("mine.rpcstream.*", user="caller") as raw,
         service.client(nats=login("caller"), token="t0ken") as client,
     ):
-        peer = Peer(raw, service, server)
-        peer.send("size", ticket(ask=1, method="size", size=SIZE, ids=[1]))
-        assert (await peer.next("1")).json["error"]["code"] == -32005
-        assert peer.tickets("made") == 0
+        shown = b"NATS/1.0\r\nAuthorization: Bearer t0ken\r\n\r\n"
+        for method, head, code in (("size", None, -32005), ("make", shown, -32006)):
+            asked = ticket(ask=1, method=method, size=SIZE, ids=[1])
+            raw.publish(service.root + method, asked, "mine.rpcstream.1", head)
+            assert (await raw.next_but_acks()).json["error"]["code"] == code
+        assert server.stats()["tickets_made"] == 0
         assert await client.size(bytes(SIZE)) == SIZE
-
-
-# -- calls that NATS does not permit ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -378,6 +365,9 @@ async def test_a_ticket_with_two_members_of_one_name(peer: Peer, members: bytes)
     for subject in (params["session"], peer.root + "%24/ticket"):  # they name no method
         peer.raw.publish(subject, TICKET + members, "mine.rpcstream.m")
     await peer.check()
+    if b'"x":[' in members or b"\x01" in members:  # it is not read, whatever it asks for
+        peer.send("size", TICKET + members.replace(b"note", b"size"), 5)
+        assert await peer.code() in (-32600, -32700, -32001)
     for place in range(params["place"] + 1, params["place"] + 20):  # it may be that one was given for it
         direct.send(b"!%d\n" % place + FORBIDDEN + b"\n")
     await direct.rest(ends=True)
@@ -407,14 +397,14 @@ async def test_another_call_than_the_one_that_has_the_place(peer: Peer, call: by
     await direct.rest(ends=True)
 
 
-@pytest.mark.parametrize("call_id", [None, 1.5, 1])
-async def test_a_place_of_a_notification_is_not_one_of_a_call(peer: Peer, call_id: Any) -> None:
-    peer.send("size", ticket(ask=1, method="size", size=100_000, ids=[]), 1)
-    params = (await peer.next("ticket")).json["params"]
-    direct = await peer.open(params)
-    direct.send(b"!%d\n" % params["place"] + call_of("size", "abc", call_id=call_id) + b"\n")
-    await direct.rest(ends=True)
-    assert not any("result" in each for each in await peer.check())
+async def test_a_place_of_a_notification_is_not_one_of_a_call(peer: Peer) -> None:
+    for call_id in (None, 1.5, 1):
+        peer.send("size", ticket(ask=1, method="size", size=100_000, ids=[]), 1)
+        params = (await peer.next("ticket")).json["params"]
+        direct = await peer.open(params)
+        direct.send(b"!%d\n" % params["place"] + call_of("size", "abc", call_id=call_id) + b"\n")
+        await direct.rest(ends=True)
+        assert not any("result" in each for each in await peer.check())
 
 
 async def test_what_belongs_to_calls_comes_as_before(peer: Peer) -> None:

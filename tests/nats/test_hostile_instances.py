@@ -125,6 +125,25 @@ async def test_a_call_is_at_the_instance_that_said_so_first(instance: RawInstanc
     assert cancel.json["params"] == {"id": call["id"]}
 
 
+@pytest.mark.parametrize("how", ["acknowledged", "asked for", "says nothing"])
+async def test_an_instance_that_takes_longer(clock: Clock, instance: RawInstance, service: Service, how: str) -> None:
+    """A client waits, and asks where its call is; an instance that says nothing may answer all the same."""
+    waiting, call = await instance.called("slow")
+    if how == "acknowledged":
+        await instance.raw.subscribe(instance.own)
+        instance.send("ack", [call["id"]])
+        await clock.until(lambda: not instance.raw.messages.empty())
+        assert (await instance.raw.next()).subject == instance.own  # it looks whether this instance is there
+    else:
+        await clock.until(lambda: not instance.raw.messages.empty())
+        asked = await instance.raw.next()
+        assert (asked.subject, asked.json) == (f"{service.root}$inquiry", [call["id"]])
+        if how == "asked for":
+            instance.send("have", [asked.reply.rpartition(".")[2], [call["id"]]])
+    instance.send("m", reply(call["id"], "right"))
+    assert await waiting == "right"
+
+
 async def test_a_cancel_before_the_acknowledgement_is_sent_when_it_comes(instance: RawInstance) -> None:
     await instance.raw.subscribe(instance.own)
     waiting, call = await instance.called("one")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,6 @@ pytest.importorskip("nats")
 
 from ..kit import UsualServer, batch, frame, request, until
 from ..kit.nats_server import NatsServer
-from ..kit.plain_nats import plain_client
 from .conftest import Clock
 from .service import ADD, Service, call_of
 
@@ -66,27 +63,6 @@ async def test_the_method_of_a_subject_of_the_instance(service: Service) -> None
         assert server.noted == []
         await raw.request(f"{own}.note", SECRET, "mine.rpcstream.2")
         assert server.noted == ["secret"]
-
-
-# -- callers ----------------------------------------------------------------------------------------------------------
-
-
-async def test_requests_of_plain_nats(service: Service) -> None:
-    """One message is answered with one; a notification with none, and what it calls is carried out."""
-    server = UsualServer()
-    async with service.serving(server):
-        async with plain_client(service.nats.url) as plain:
-
-            async def ask(subject: str, data: bytes) -> Any:
-                return json.loads((await plain.request(service.root + subject, data, 10)).data)
-
-            answers = await asyncio.gather(*[ask("add", call_of("add", 1, 2, call_id=f"{n}")) for n in range(50)])
-            assert answers == [{"jsonrpc": "2.0", "id": f"{n}", "result": 3} for n in range(50)]
-            many = await ask("$batch", batch(request("add", 1, 2), request("echo", "x", id=2)))
-            assert [each["result"] for each in many] == [3, "x"]
-            await plain.publish(f"{service.root}note", b'{"jsonrpc":"2.0","method":"note","params":[5]}')
-            await until(lambda: server.noted == [5])
-        await until(lambda: server.stats()["connections"] == 0)
 
 
 async def test_the_number_of_a_session_is_not_to_be_guessed(service: Service) -> None:

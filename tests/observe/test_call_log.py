@@ -2,159 +2,22 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import pytest
 
-from rpcstream.observe.call_log import MAX_LINES, AccessLog, AccessLogFormat, SlowCallLog, name_of
-from rpcstream.observe.calls import EndedCall
-from rpcstream.observe.limited_log import LimitedLog
-from rpcstream.text import get_logger
+from rpcstream.testing import memory_client
 
-CALL = EndedCall(
-    address="127.0.0.1:5000",
-    identity="alice",
-    transport="tcp",
-    method="math.sum",
-    call_id=7,
-    code=0,
-    seconds=0.0015,
-    request_size=56,
-    reply_size=38,
-)
+from ..kit import UsualServer, logged, raw_peers, request
+from ..kit.messages import as_bytes
+from .reading import value
 
-
-class Written(logging.Handler):
-    """Keeps the lines of a logger, as a handler of a program would write them."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self.logger = get_logger(name)
-        self.logger.handlers, self.logger.propagate = [self], False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record))
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make(format: AccessLogFormat, clock: Clock | None = None) -> tuple[AccessLog, Written]:
-    written = Written("rpcstream.test.access")
-    return AccessLog(format, logger=written.logger, clock=clock or Clock(), now=lambda: 1_700_000_000.25), written
-
-
-def text_line(**changes: Any) -> str:
-    log, written = make("text")
-    log(CALL._replace(**changes))
-    (line,) = written.lines
-    return line
-
-
-def json_line(**changes: Any) -> dict[str, Any]:
-    log, written = make("json")
-    log(CALL._replace(**changes))
-    (line,) = written.lines
-    assert "\n" not in line
-    found: dict[str, Any] = orjson.loads(line)
-    return found
-
-
-def test_a_line_of_text() -> None:
-    assert text_line() == "2023-11-14T22:13:20.250Z 127.0.0.1:5000 tcp alice math.sum id=7 code=0 ms=1.500 in=56 out=38"
-
-
-def test_what_is_not_known_is_a_dash() -> None:
-    line = text_line(address="", identity=None, transport="", call_id=None, request_size=None, reply_size=None)
-    assert line == "2023-11-14T22:13:20.250Z - - - math.sum id=- code=0 ms=1.500 in=- out=-"
-
-
-def test_a_line_of_json() -> None:
-    assert json_line() == {
-        "time": "2023-11-14T22:13:20.250Z",
-        "address": "127.0.0.1:5000",
-        "transport": "tcp",
-        "identity": "alice",
-        "method": "math.sum",
-        "id": 7,
-        "code": 0,
-        "ms": 1.5,
-        "request_bytes": 56,
-        "reply_bytes": 38,
-    }
-
-
-HOSTILE = [
-    "a b",
-    "a\nb code=0",
-    "\x1b[2J",
-    '"quoted"',
-    "back\\slash",
-    "\u202edesrever",
-    "line\u2028end",
-    "-",
-    "",
-    "id=1",
-    "\x00",
-]
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_and_ids_are_one_quoted_word_of_a_line(name: str) -> None:
-    line = text_line(method=name, call_id=name)
-    assert line.isprintable()
-    behind = line.partition("alice ")[2]
-    method, _, rest = behind.partition(" id=")
-    shown = orjson.loads(method)
-    assert shown == name
-    assert orjson.loads(rest.rpartition(" code=")[0]) == name
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_and_ids_are_values_of_json(name: str) -> None:
-    line = json_line(method=name, call_id=name)
-    assert (line["method"], line["id"]) == (name, name)
-
-
-@pytest.mark.parametrize(
-    ("call_id", "shown"),
-    [
-        (2**62, 2**62),
-        (2**70, str(2**70)),
-        pytest.param(10**5000, "(int)", id="huge"),
-        (orjson.Fragment(b"1.50"), "1.50"),
-        (-1, -1),
-        (None, None),
-        (["a"], '["a"]'),
-        (object(), "(object)"),
-    ],
-)
-def test_ids_of_any_kind(call_id: Any, shown: Any) -> None:
-    assert json_line(call_id=call_id)["id"] == shown
-
-
-@pytest.mark.parametrize("method", [None, 5, ["x"], {"a": 1}])
-def test_a_method_that_is_no_text_is_left_out(method: Any) -> None:
-    assert json_line(method=method)["method"] is None
-    assert " alice - id=7" in text_line(method=method)
-
-
-def test_long_values_are_cut() -> None:
-    line = json_line(method="m" * 1_000_000, call_id="i" * 1_000_000, identity="n" * 1_000_000)
-    assert [len(line[name]) for name in ("method", "id", "identity")] == [201, 201, 201]
-    assert len(text_line(method="\x1b" * 1_000_000, call_id="\x1b" * 1_000_000)) < 3000
-
-
-def test_a_surrogate_that_stands_alone_is_replaced() -> None:
-    assert json_line(identity="a\ud800b")["identity"] == "a?b"
+ACCESS = "rpcstream.access"
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 
 @dataclass
@@ -163,66 +26,112 @@ class User:
     token: str = "correct-horse"
 
 
-class Secret:
-    def __repr__(self) -> str:
-        return "Secret(token='correct-horse')"
-
-    __str__ = __repr__
+def with_id(text: str) -> str:
+    return f'{{"jsonrpc":"2.0","id":{text},"method":"add","params":[1,2]}}'
 
 
-@pytest.mark.parametrize(
-    ("identity", "name"),
-    [
-        ("alice", "alice"),
-        (User("bob"), "bob"),
-        (Secret(), "Secret"),
-        ({"token": "correct-horse"}, "dict"),
-        (None, None),
-    ],
-)
-def test_of_an_identity_its_name_is_written_and_nothing_else(identity: object, name: str | None) -> None:
-    assert name_of(identity) == name
-    assert json_line(identity=identity)["identity"] == name
-    assert "correct-horse" not in text_line(identity=identity)
+def with_method(method: Any) -> dict[str, Any]:
+    return {**request("", id=7), "method": method}
 
 
-@pytest.mark.parametrize("format", ["text", "json"])
-def test_lines_beyond_those_of_a_second_are_counted_and_the_count_is_written(format: AccessLogFormat) -> None:
-    clock = Clock()
-    log, written = make(format, clock)
-    for _ in range(MAX_LINES + 30):
-        log(CALL)
-    assert (len(written.lines), log.dropped) == (MAX_LINES, 30)
-    clock.now += 1
-    log(CALL)
-    dropped, line = written.lines[MAX_LINES:]
-    assert ("dropped=30" in dropped) if format == "text" else orjson.loads(dropped)["dropped"] == 30
-    assert "math.sum" in line
+def shortened(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "…"
 
 
-def test_a_logger_with_a_higher_level_writes_nothing() -> None:
-    log, written = make("text")
-    written.logger.setLevel(logging.WARNING)
-    try:
-        log(CALL)
-    finally:
-        written.logger.setLevel(logging.NOTSET)
-    assert written.lines == []
-    assert log.dropped == 0
+#: Names, and text that stands in a line without quotes but would be misread so.
+HOSTILE = [
+    *("a b", "a\nb code=0", "\x1b[2J", '"quoted"', "back\\slash", "\u202edesrever", "line\u2028end"),
+    *("-", "", "id=1", "\x00", "\x1b" * 201),
+]
+
+#: A call, who makes it, what a line of JSON says of it besides the usual, and a part of the line of text.
+LINES: list[tuple[Any, Any, dict[str, Any], str]] = [
+    (request("math.sum"), "alice", {"method": "math.sum", "code": -32601}, " tcp alice math.sum id=1 code=-32601 ms="),
+    (with_id(str(2**62)), "alice", {"id": 2**62}, f"id={2**62} code=0"),
+    (with_id(str(2**70)), "alice", {"id": str(2**70)}, f"id={2**70} code=0"),
+    (with_id("1" * 300), "alice", {"id": shortened("1" * 300)}, "1… code"),
+    (with_id("1.50"), "alice", {"id": "1.50"}, "id=1.50 "),
+    (with_id("-1"), "alice", {"id": -1}, "id=-1 "),
+    (with_id("null"), "alice", {"id": None}, "id=- "),
+    (with_id('["a"]'), "alice", {"id": '["a"]'}, 'id=["a"] '),
+    *[(with_method(each), "alice", {"method": None}, " alice - id=") for each in (None, 5, ["x"], {"a": 1})],
+    (request("m" * 5000), "alice", {"method": shortened("m" * 5000)}, "m…"),
+    (request("add", id="i" * 5000), "alice", {"id": shortened("i" * 5000)}, "i…"),
+    (request("add"), "n" * 5000, {"identity": shortened("n" * 5000)}, "n…"),
+    (request("add"), User("bob"), {"identity": "bob"}, " bob add "),
+    (request("add"), object(), {"identity": "object"}, " object add "),
+    (request("add"), {"token": "correct-horse"}, {"identity": "dict"}, " dict add "),
+    (request("add"), "a\ud800b", {"identity": "a?b"}, ' "a?b" add '),
+    *[(request(each, id=each), "alice", dict.fromkeys(("method", "id"), shortened(each)), "") for each in HOSTILE],
+]
 
 
-def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(ValueError, match="access_log must be 'text', 'json' or None, got 'xml'"):
-        AccessLog("xml")  # type: ignore[arg-type]
+@pytest.mark.parametrize(("message", "identity", "fields", "part"), LINES)
+async def test_what_a_line_says(message: Any, identity: Any, fields: dict[str, Any], part: str) -> None:
+    with logged(ACCESS, alone=True) as log:
+        for format in ("text", "json"):
+            server = UsualServer(access_log=format, authenticate=lambda credentials: identity)
+            async with raw_peers(server) as connect:
+                peer = await connect()
+                await peer.result("rpc.authenticate", "any")
+                await peer.ask(message)
+    _, text, _, line = log.lines
+    assert text.isprintable()
+    assert len(text) < 3000
+    assert "correct-horse" not in text + line
+    assert part in text
+    found = orjson.loads(line)
+    assert {name: found[name] for name in fields} == fields
+    if not part:  # it is one quoted word of the line
+        method, _, rest = text.partition("alice ")[2].partition(" id=")
+        assert [orjson.loads(each) for each in (method, rest.rpartition(" code=")[0])] == [fields["method"]] * 2
+    assert re.fullmatch(TIME, found.pop("time"))
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", found.pop("address"))
+    assert [found.pop(name) for name in ("transport", "request_bytes")] == ["tcp", len(as_bytes(message))]
+    assert found.pop("ms") > 0
+    assert found.keys() == {"identity", "method", "id", "code", "reply_bytes"}
 
 
-def test_slow_calls_of_a_method_are_limited_in_number() -> None:
-    written = Written("rpcstream.test.slow")
-    log = SlowCallLog(0.5, LimitedLog(written.logger))
-    for number in range(100):
-        log(CALL._replace(seconds=2.0, call_id=number, method="slow\nforged line"))
-    assert len(written.lines) == 10
-    assert written.lines[0] == (
-        'slow call: "slow\\nforged line" took 2.000 s from its request to its reply (log_slow_calls: 0.5 s); id 0, '
-        "code 0, from 127.0.0.1:5000"
-    )
+async def test_what_there_is_not_is_a_dash() -> None:
+    with logged(ACCESS, alone=True) as log:
+        async with memory_client(UsualServer(access_log="text")) as client:
+            await client.notify.note(1)
+            await client.add(1, 2)
+    assert re.fullmatch(rf"{TIME} unix://memory memory - note id=- code=0 ms=\S+ in=\d+ out=-", log.lines[0])
+
+
+async def test_lines_beyond_those_of_a_second_are_counted_and_the_count_is_written() -> None:
+    text, json = [UsualServer(access_log=format, metrics=True) for format in ("text", "json")]
+
+    def dropped(server: UsualServer) -> int:
+        return int(value(server.metrics_text(), "rpcstream_access_log_dropped_total") or 0)
+
+    with logged(ACCESS, alone=True) as log:
+        async with memory_client(text) as to_text, memory_client(json) as to_json:
+            calls = 0
+            for server, client in ((text, to_text), (json, to_json)):
+                while not dropped(server):
+                    async with client.batch() as batch:
+                        for _ in range(600):
+                            batch.add(1, 2)
+                    calls += 600
+            assert len(log.lines) == calls - dropped(text) - dropped(json)
+            log.lines.clear()
+            await asyncio.sleep(1)
+            await to_text.add(1, 2)
+            await to_json.add(1, 2)
+    of_text, _, of_json, _ = log.lines
+    assert re.fullmatch(rf"{TIME} - dropped={dropped(text)}", of_text)
+    assert orjson.loads(of_json)["dropped"] == dropped(json)
+
+
+async def test_slow_calls_of_a_method_are_limited_in_number() -> None:
+    with logged("rpcstream.server") as log:
+        async with raw_peers(UsualServer(log_slow_calls=1e-9)) as connect:
+            peer = await connect()
+            peer.send(*[request("slow\nforged line", id=number) for number in range(30)])
+            await peer.receive_many(30)
+    shown = r'slow call: "slow\\nforged line" took 0\.\d{3} s from its request to its reply \(log_slow_calls: 1e-09 s\)'
+    lines = log.matching("^slow call")
+    assert len(lines) == 10
+    assert re.fullmatch(rf"{shown}; id 0, code -32601, from 127\.0\.0\.1:\d+", lines[0])

@@ -53,16 +53,8 @@ async def short_calls(address: str, numbers: Iterator[int], outcome: Outcome, is
         await asyncio.sleep(0.002)
 
 
-async def restarted(
-    *, restarts: int, calls: int, clients: int = 4, each: int = 8, scheme: str = "tcp", workers: int = 1
-) -> tuple[Outcome, float]:
-    """Restart a server so often while it is called at a port and at a Unix socket.
-
-    Args:
-        calls: that are made between two restarts, at least.
-        clients, each: as for `Calls`.
-        scheme: of the address at which those that stay connected call.
-        workers: processes that serve; with more than one another process passes the connections to them.
+async def restarted(*, restarts: int, calls: int, scheme: str = "tcp", workers: int = 1) -> tuple[Outcome, float]:
+    """Restart a server so often, after so many calls each, while it is called at a port and at a Unix socket.
 
     Returns:
         What became of the calls, and the longest time (s) without a server.
@@ -79,7 +71,7 @@ async def restarted(
         programs = Programs("activated", lambda: str(workers), folder, before=before, pass_fds=numbers)
         running = await programs.start()
         count = itertools.count(10**9)  # these do not meet the numbers of other callers
-        callers = Calls(f"{scheme}://{addresses[0]}", outcome, clients=clients, each=each, reconnect=True)
+        callers = Calls(f"{scheme}://{addresses[0]}", outcome, clients=4, each=8, reconnect=True)
         async with asyncio.TaskGroup() as group, calling(callers):
             for address in addresses:
                 group.create_task(short_calls(address, count, outcome, is_over))
@@ -103,10 +95,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=2000, help="calls between two restarts (2000)")
     parser.add_argument("--scheme", default="tcp", help="how callers that stay connected call: tcp, ws or http (tcp)")
     parser.add_argument("--workers", type=int, default=1, help="processes that serve (1)")
-    options = parser.parse_args()
-    outcome, away = asyncio.run(
-        restarted(restarts=options.restarts, calls=options.calls, scheme=options.scheme, workers=options.workers)
-    )
+    outcome, away = asyncio.run(restarted(**vars(parser.parse_args())))
     print(f"{outcome}; no server for {away:.1f} s at most: {'right' if outcome.is_right else 'WRONG'}")
     return 0 if outcome.is_right else 1
 

@@ -38,11 +38,6 @@ class Lived(UsualServer):
             assert asyncio.current_task() is task
             self.noted.append("stopped")
 
-    async def stopped(self) -> None:
-        """Stop, and wait for that."""
-        self.stop()
-        await until(lambda: not self.is_running)
-
 
 class Lifespan(Driver):
     """The lifespan of an application."""
@@ -67,9 +62,6 @@ THREE = {"jsonrpc": "2.0", "id": 1, "result": 3}
 
 async def add(application: Any, path: str = "/") -> Any:
     return (await post(application, call("add", 1, 2), path=path)).json
-
-
-# -- when it starts and stops -----------------------------------------------------------------------------------------
 
 
 async def test_the_events_of_the_lifespan_start_and_stop_the_server() -> None:
@@ -101,24 +93,6 @@ async def test_a_server_that_cannot_start_says_why(beside: bool) -> None:
         assert server.noted == ["started"]
 
 
-async def test_calls_in_flight_end_before_the_lifespan() -> None:
-    app = (lived := Lived()).asgi()
-    lifespan = Lifespan(app)
-    await lifespan.startup()
-    driver = Driver(app, websocket_scope(), {"type": "websocket.connect"})
-    driver.text(call("wait", "done"))
-    await until(lambda: lived.begun)
-    lifespan.give({"type": "lifespan.shutdown"})
-    await driver.has_sent(2)
-    assert driver.messages[0]["method"] == "$/goAway"
-    assert lived.noted == ["started"]
-    lived.release()
-    await driver.ended()
-    assert driver.messages[1]["result"] == "done"
-    await lifespan.ended()
-    assert lived.noted == ["started", "stopped"]
-
-
 async def test_without_a_lifespan_the_first_request_starts_the_server_once() -> None:
     lived = Lived(fails=OSError("not yet"))
     app, other = lived.asgi(), lived.asgi()
@@ -130,7 +104,8 @@ async def test_without_a_lifespan_the_first_request_starts_the_server_once() -> 
     assert lived.noted == ["started"]
     websocket.close()
     await websocket.ended()
-    await lived.stopped()
+    lived.stop()
+    await until(lambda: not lived.is_running)
     assert lived.noted == ["started", "stopped"]
     assert (await post(app, call("add", 1, 2))).status == 503
     refused = await Driver(other, websocket_scope(), {"type": "websocket.connect"}).ended()
@@ -147,25 +122,16 @@ def test_a_server_that_a_request_has_started_ends_with_the_loop(caplog: pytest.L
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_lifespans_of_two_applications_of_one_server() -> None:
+async def test_two_applications_of_one_server_have_one_lifespan_and_one_loop() -> None:
     first, second = (lived := Lived()).asgi(), lived.asgi()
     async with first.lifespan():
         async with second.lifespan("the application"):
             assert await add(first) == await add(second) == THREE
+        with pytest.raises(RuntimeError, match="this server runs in another event loop"):
+            await asyncio.to_thread(lambda: asyncio.run(add(first)))
         assert await add(second) == THREE
         assert lived.noted == ["started"]
     assert lived.noted == ["started", "stopped"]
-
-
-# -- one loop, one way to serve ---------------------------------------------------------------------------------------
-
-
-async def test_a_server_serves_in_one_loop() -> None:
-    app = Lived().asgi()
-    async with app.lifespan():
-        with pytest.raises(RuntimeError, match="this server runs in another event loop"):
-            await asyncio.to_thread(lambda: asyncio.run(add(app)))
-        assert await add(app) == THREE
 
 
 async def test_a_server_that_listens_by_itself_is_not_mounted_as_well() -> None:
@@ -187,9 +153,6 @@ def test_options_that_make_no_sense(tmp_path: Any) -> None:
             Server().asgi(path=path)
     with pytest.raises(ValueError, match="say which paths"):
         Server().asgi(lambda scope, receive, send: None)
-
-
-# -- in front of another application ----------------------------------------------------------------------------------
 
 
 class Other:
@@ -215,30 +178,19 @@ class Other:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def test_another_application_gets_what_is_not_for_the_server() -> None:
+@pytest.mark.parametrize("has_lifespan", [True, False])
+async def test_another_application_gets_what_is_not_for_the_server(has_lifespan: bool) -> None:
     lived = Lived()
-    app = lived.asgi(Other(lived.noted), path="/rpc")
+    app = lived.asgi(Other(lived.noted, has_lifespan=has_lifespan), path="/rpc")
     lifespan = Lifespan(app)
-    await lifespan.startup()
+    assert await lifespan.startup() == "lifespan.startup.complete"
     assert await add(app, "/rpc") == await add(app, "/rpc/") == THREE
     assert await add(app, "/") == await add(app, "/rpcx") == "other"
     missing = await post(app, call("add", 1, 2), path="/rpc/other")
     assert (missing.status, missing.content) == (404, b"there is nothing here; calls go to /rpc/\n")
-    await lifespan.shutdown()
-    assert lived.noted == ["other started", "started", "/", "/rpcx", "stopped", "other stopped"]
-
-
-async def test_an_application_that_knows_no_lifespan() -> None:
-    lived = Lived()
-    app = lived.asgi(Other(lived.noted, has_lifespan=False), path="/rpc")
-    lifespan = Lifespan(app)
-    assert await lifespan.startup() == "lifespan.startup.complete"
-    assert await add(app, "/rpc") == THREE
     assert await lifespan.shutdown() == "lifespan.shutdown.complete"
-    assert lived.noted == ["started", "stopped"]
-
-
-# -- under uvicorn ----------------------------------------------------------------------------------------------------
+    own = ["started", "/", "/rpcx", "stopped"]
+    assert lived.noted == (["other started", *own, "other stopped"] if has_lifespan else own)
 
 
 async def calls_of(url: str) -> list[Any]:
@@ -246,49 +198,27 @@ async def calls_of(url: str) -> list[Any]:
         return [await client.add(1, 2), [await each for each in [client.add(n, 1) for n in range(3)]]]
 
 
-async def test_two_mounts_of_one_server_and_another_one() -> None:
+async def test_two_mounts_of_one_server_and_another_one_as_middleware_of_fastapi() -> None:
     fastapi = pytest.importorskip("fastapi")
     lived, other = Lived(), Lived()
     first, second = lived.asgi(), lived.asgi()
-    third = other.asgi()
     app = fastapi.FastAPI(lifespan=first.lifespan)
     app.mount("/a", first)
     app.mount("/b/c", second)
-    app.mount("/other", third)
-
-    @app.get("/")
-    def page() -> str:
-        return "FastAPI's own"
-
-    async with under_uvicorn(app) as address:
-        assert lived.noted == ["started"]
-        for path in ("a", "b/c", "other"):
-            for scheme in ("http", "ws"):
-                assert await calls_of(f"{scheme}://{address}/{path}/") == [3, [1, 2, 3]]
-        with pytest.raises(ConnectFailed, match="404"):
-            await calls_of(f"http://{address}/none/")
-    assert lived.noted == ["started", "stopped"]
-    assert other.noted == ["started"]
-    await other.stopped()
-
-
-async def test_a_middleware_of_fastapi() -> None:
-    fastapi = pytest.importorskip("fastapi")
-    lived = Lived()
-    app = fastapi.FastAPI()
-    app.add_middleware(lived.asgi, path="/rpc")
+    app.add_middleware(other.asgi, path="/rpc")
 
     @app.post("/own")
     def own() -> dict[str, str]:
         return {"own": "page"}
 
     async with under_uvicorn(app) as address:
-        assert lived.noted == ["started"]
-        for url in (f"http://{address}/rpc", f"ws://{address}/rpc", f"http://{address}/rpc/"):
-            assert await calls_of(url) == [3, [1, 2, 3]]
+        assert lived.noted == other.noted == ["started"]
+        for path in ("a/", "b/c/", "rpc", "rpc/"):
+            for scheme in ("http", "ws"):
+                assert await calls_of(f"{scheme}://{address}/{path}") == [3, [1, 2, 3]]
         with pytest.raises(ConnectFailed, match="404"):
-            await calls_of(f"http://{address}/")
-    assert lived.noted == ["started", "stopped"]
+            await calls_of(f"http://{address}/none/")
+    assert lived.noted == other.noted == ["started", "stopped"]
 
 
 async def test_a_hub_passes_calls_on_between_mounted_websockets() -> None:

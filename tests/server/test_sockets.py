@@ -17,7 +17,7 @@ import pytest
 
 from rpcstream import AsyncClient, Client, Hub
 
-from ..kit import UsualServer, authority, server_tls, until
+from ..kit import UsualServer, authority, server_tls
 from .activation import PASS_ON, restarted
 
 if sys.platform == "win32":
@@ -59,24 +59,7 @@ async def test_a_server_listens_at_all_sockets_that_it_is_given_and_leaves_them_
     ):
         assert await client.add(1, 2) == 3
     server = UsualServer()
-    assert await server.start(sockets=[tcp]) == address
-    await server.close()
     await asyncio.to_thread(server.run, sockets=[tcp], on_listening=lambda address: server.stop())
-
-
-async def test_a_connection_that_waits_when_a_server_stops_is_served_by_the_next_one(
-    tcp: socket.socket, unix: socket.socket
-) -> None:
-    async with (server := UsualServer()).listening(sockets=[tcp, unix]):
-        addresses = server.addresses
-    clients = [AsyncClient(address) for address in addresses]
-    calls = [client.submit.add(1, 2) for client in clients]
-    await until(lambda: all(client.state == "connected" for client in clients))  # to a queue that no program reads
-    assert not any(call.done() for call in calls)
-    async with UsualServer().listening(sockets=[tcp, unix]):
-        assert await asyncio.gather(*calls) == [3, 3]
-        for client in clients:
-            await client.close()
 
 
 async def test_what_connects_while_the_server_stops_is_not_accepted_any_more(tcp: socket.socket) -> None:
@@ -125,16 +108,12 @@ server.add(variables, name="in_worker", offload="process")
 
 
 class Manager:
-    """Starts programs as systemd does, and hears what they tell.
+    """Starts programs as systemd does, with the socket `sock` of a folder, and hears what they tell."""
 
-    Args:
-        folder: of the test; `sock` in it is the socket that is passed.
-    """
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         self.folder = folder
         self.address = f"unix://{folder / 'sock'}"
-        self._stack = contextlib.ExitStack()
+        self._stack = stack
         self.listening = self._stack.enter_context(socket.socket(socket.AF_UNIX))
         self.listening.bind(str(folder / "sock"))
         self.listening.listen()
@@ -166,17 +145,14 @@ class Manager:
         """Whether the next datagram is of the watchdog."""
         return self._notified.recv(1000) == b"WATCHDOG=1"
 
-    def close(self) -> None:
-        self._stack.close()
-
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
-    manager = Manager(tmp_path)
-    yield manager
-    manager.close()
+    with contextlib.ExitStack() as stack:
+        yield Manager(tmp_path, stack)
 
 
+@pytest.mark.slow
 def test_a_service_says_that_it_is_ready_and_that_it_stops(manager: Manager) -> None:
     (manager.folder / "service.py").write_text(SERVICE)
     program = manager.start("service.py", watchdog="40000")
@@ -217,17 +193,17 @@ def test_a_hub_says_that_it_reads_its_configuration_again(manager: Manager) -> N
 
 @pytest.mark.slow
 def test_the_command_refuses_another_address_and_a_socket_that_does_not_listen(manager: Manager) -> None:
-    for option in (["--port", "0"], ["--host", "localhost"], ["--unix", "x"]):
-        program = manager.start("--hub", *option)
+    def refused(*options: str) -> str:
+        program = manager.start("--hub", *options)
         _, err = program.communicate(timeout=30)
         assert program.returncode == 2
-        assert f"systemd has passed sockets to listen at: leave {option[0]} out" in err
+        return err
+
+    for option in ("--port", "--host", "--unix"):
+        assert f"systemd has passed sockets to listen at: leave {option} out" in refused(option, "0")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         os.dup2(datagrams.fileno(), manager.listening.fileno())
-        program = manager.start("--hub")
-        _, err = program.communicate(timeout=30)
-    assert program.returncode == 2
-    assert "socket activation: descriptor 3 (rpc) from systemd: it does not listen" in err
+        assert "socket activation: descriptor 3 (rpc) from systemd: it does not listen" in refused()
 
 
 RUNS_ITSELF = """
@@ -241,49 +217,38 @@ server.run(sockets=[own])
 
 
 @pytest.mark.slow
-def test_passed_sockets_come_before_those_of_a_module_that_runs_its_server(manager: Manager) -> None:
+def test_passed_sockets_and_an_address_of_the_command_come_before_those_of_a_module(manager: Manager) -> None:
     (manager.folder / "service.py").write_text(RUNS_ITSELF)
     program = manager.start("service.py")
     assert manager.heard() == f"READY=1\nSTATUS=Listening at {manager.address}"
     program.terminate()
     assert program.wait(30) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("option", [(), ("--unix", "other")])
-def test_an_address_of_the_command_comes_before_the_sockets_of_a_module(
-    tmp_path: Path, option: tuple[str, ...]
-) -> None:
-    (tmp_path / "service.py").write_text(RUNS_ITSELF)
-    command = [sys.executable, "-m", "rpcstream.cli.serve", "service.py", *option]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as program:
-        address = program.stdout.readline().split()[-1]
-        program.terminate()
-        assert program.wait(30) == 0
-    assert address == f"unix://{tmp_path / 'other'}" if option else address.startswith("127.0.0.1:")
+    for option, begins in (((), "127.0.0.1:"), (("--unix", "other"), f"unix://{manager.folder / 'other'}")):
+        command = [sys.executable, "-m", "rpcstream.cli.serve", "service.py", *option]
+        with subprocess.Popen(command, cwd=manager.folder, stdout=subprocess.PIPE, text=True) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline().split()[-1].startswith(begins)
+            program.terminate()
+            assert program.wait(30) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="no systemd-socket-activate")
 def test_systemd_itself_activates_a_service(tmp_path: Path) -> None:
     (tmp_path / "service.py").write_text(SERVICE)
+    address = f"unix://{tmp_path / 'sock'}"
     passed = [f"-E{name}" for name in ("PATH", "PYTHONPATH", "HOME") if name in os.environ]
-    command = ["systemd-socket-activate", *passed, "-l", str(tmp_path / "sock"), "--fdname=rpc"]
-    with subprocess.Popen(
-        [*command, sys.executable, "-m", "rpcstream.cli.serve", "service.py"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as program:
+    command = ["systemd-socket-activate", *passed, "-l", str(tmp_path / "sock"), "--fdname=rpc", sys.executable]
+    command += ["-m", "rpcstream.cli.serve", "service.py"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as program:
         try:
-            with Client(f"unix://{tmp_path / 'sock'}", wait_for=30) as client:
+            with Client(address, wait_for=30) as client:
                 assert client.variables() == []
         finally:
             program.terminate()
             out, _ = program.communicate(timeout=30)
         assert program.returncode == 0
-        assert out.startswith(f"Listening at unix://{tmp_path / 'sock'}\n")
+        assert out.startswith(f"Listening at {address}\n")
 
 
 @pytest.mark.slow

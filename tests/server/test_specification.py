@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import orjson
-import pytest
 
 from rpcstream import Server
 
@@ -72,30 +71,24 @@ def plain(reply: Any) -> Any:
     return reply
 
 
-def make_server(kind: str) -> Server:
+def make_server() -> Server:
     server = Server()
+    server.add(lambda minuend, subtrahend: minuend - subtrahend, name="subtract")
+    for name in ("update", "notify_hello", "notify_sum"):
+        server.add(lambda *values: None, name=name)
+    server.add(lambda: ["hello", 5], name="get_data")
 
-    async def subtract_later(minuend: int, subtrahend: int) -> int:
-        await asyncio.sleep(0)
-        return minuend - subtrahend
-
+    @server(name="sum")
     async def sum_later(*values: int) -> int:
         await asyncio.sleep(0)
         return sum(values)
 
-    is_sync = kind == "sync"
-    server.add((lambda minuend, subtrahend: minuend - subtrahend) if is_sync else subtract_later, name="subtract")
-    server.add((lambda *values: sum(values)) if is_sync else sum_later, name="sum")
-    for name in ("update", "notify_hello", "notify_sum"):
-        server.add(lambda *values: None, name=name)
-    server.add(lambda: ["hello", 5], name="get_data")
     return server
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_each_example_whole_byte_by_byte_and_all_in_one_segment(kind: str) -> None:
+async def test_each_example_whole_byte_by_byte_and_all_in_one_segment() -> None:
     expected = [each for _, each in EXAMPLES if each is not None]
-    async with raw_peers(make_server(kind)) as connect:
+    async with raw_peers(make_server()) as connect:
         for sent, answer in EXAMPLES:
             for size in (1, 10_000):
                 raw, line = await connect(), sent.encode() + b"\n"
@@ -107,10 +100,7 @@ async def test_each_example_whole_byte_by_byte_and_all_in_one_segment(kind: str)
         for end in (b"\n", b"\r\n"):
             raw = await connect()
             raw.write(b"".join(sent.encode() + end for sent, _ in EXAMPLES) + end)
-            replies = [plain(each) for each in await raw.rest()]
-            if kind == "sync":
-                assert replies == expected
-            assert in_order(replies) == in_order(expected)
+            assert in_order([plain(each) for each in await raw.rest()]) == in_order(expected)
 
 
 def in_order(replies: list[Any]) -> list[bytes]:

@@ -72,6 +72,8 @@ def arrow_of(value: Any) -> Any:
         import polars as pl
 
         frame = value.to_frame() if is_series else value
+        if pl.Object in frame.dtypes:
+            raise ValueError("a column of Python objects has no form in Arrow: cast it")
         # Not the newest level: its views of text may show the same bytes again and again.
         return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
     if tag == "pandas":

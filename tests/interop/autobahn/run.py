@@ -20,9 +20,9 @@ import subprocess
 import sys
 import venv
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import NonCallableMock
 
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -31,7 +31,6 @@ from rpcstream.limits import DEFAULT_LIMITS
 from rpcstream.peer.inflight import RunningCalls
 from rpcstream.peer.memory import MessageMemory
 from rpcstream.peer.pending import PendingCalls
-from rpcstream.peer.session import Session
 from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame
 from rpcstream.wire.http_messages import Request
@@ -83,43 +82,22 @@ class EchoReader(FrameReader):
             messages[-1] = Binary(cast(bytes, messages[-1]))
 
 
-class EchoSession:
+class EchoSession(NonCallableMock):
     """Takes the place of a session, and sends each message back as it came."""
 
-    busy = False
-    queue = ()
-    identity = shared = counters = None
-    sends_binary = False
-
-    def __init__(self) -> None:
-        self.memory = MessageMemory(DEFAULT_LIMITS.max_held_total, DEFAULT_LIMITS.max_unread_total)
-        self.pending = PendingCalls()
-        self.running = RunningCalls(self.memory)
-        self._stream: EchoStream | None = None
-
     def connected(self, stream: EchoStream) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def receive(self, messages: list[bytes]) -> None:
-        if self._stream is not None:
-            self._stream.send_back(messages)
-
-    def blocked(self, blocked: bool) -> None:
-        pass
-
-    def end(self, make_error: Any) -> None:
-        pass
-
-    def drain(self) -> None:
-        pass
-
-    def lost(self, make_error: Any) -> None:
-        self._stream = None
+        self.stream.send_back(messages)
 
 
 class EchoStream(WebSocketStream):
     def __init__(self) -> None:
-        super().__init__(cast(Session, EchoSession()), limits=DEFAULT_LIMITS, client=False)
+        held = MessageMemory(DEFAULT_LIMITS.max_held_total, DEFAULT_LIMITS.max_unread_total)
+        given = {"busy": False, "queue": (), "sends_binary": False, "memory": held, "running": RunningCalls(held)}
+        session = EchoSession(**given, identity=None, shared=None, counters=None, pending=PendingCalls())
+        super().__init__(session, limits=DEFAULT_LIMITS, client=False)
         self._reader = EchoReader(masked=True, max_size=DEFAULT_LIMITS.max_message_size)
 
     def send_back(self, messages: list[bytes]) -> None:
@@ -163,33 +141,30 @@ async def send_back(connection: ServerConnection) -> None:
 # -- the suite ------------------------------------------------------------------------------------------------------
 
 
-def find_python2() -> Path:
-    found = sorted((Path.home() / ".pyenv" / "versions").glob("2.7*/bin/python"))
-    path = str(found[-1]) if found else shutil.which("python2.7") or shutil.which("python2")
-    if path is None:
-        raise SystemExit("CPython 2.7 was not found; name it with --python2")
-    return Path(path)
-
-
-def make_environment(folder: Path, python2: Path | None) -> Path:
+def make_environment(folder: Path) -> Path:
     """The suite's command, in an environment that is made when it is not there yet."""
     command = folder / "python2" / "bin" / "wstest"
     if not command.exists():
         print(f"making an environment in {folder}", flush=True)
+        found = sorted((Path.home() / ".pyenv" / "versions").glob("2.7*/bin/python"))
+        python2 = found[-1] if found else shutil.which("python2.7")
+        if python2 is None:
+            raise SystemExit("CPython 2.7 was not found")
         shutil.rmtree(folder, ignore_errors=True)
         venv.create(folder / "maker", with_pip=True)
         binaries = folder / "maker" / "bin"
-        subprocess.run([binaries / "pip", "-q", "install", VIRTUALENV], check=True)
-        made: list[str | Path] = [binaries / "virtualenv", "-q", "-p", python2 or find_python2(), folder / "python2"]
-        subprocess.run(made, check=True)
-        subprocess.run([folder / "python2" / "bin" / "pip", "-q", "install", SUITE], check=True)
+        for words in (
+            [binaries / "pip", "-q", "install", VIRTUALENV],
+            [binaries / "virtualenv", "-q", "-p", python2, folder / "python2"],
+            [folder / "python2" / "bin" / "pip", "-q", "install", SUITE],
+        ):
+            subprocess.run(words, check=True)
     return command
 
 
 async def run_suite(command: Path, folder: Path, cases: list[str]) -> dict[str, dict[str, Any]]:
     """What each server did in each case: server -> case -> {"behavior": …, "behaviorClose": …}."""
-    loop = asyncio.get_running_loop()
-    ours = await loop.create_server(Handshake, "127.0.0.1", 0)
+    ours = await asyncio.get_running_loop().create_server(Handshake, "127.0.0.1", 0)
     theirs = await serve(send_back, "127.0.0.1", 0, compression=None, max_size=None, ping_interval=None)
     reports = folder / "reports"
     shutil.rmtree(reports, ignore_errors=True)
@@ -222,43 +197,44 @@ def failures(index: dict[str, dict[str, Any]]) -> list[str]:
 # -- the table ------------------------------------------------------------------------------------------------------
 
 
+HEAD = """\
+# WebSocket: Autobahn's test suite
+
+The fuzzing client of {suite} against the frames of rpcstream {version}, and against the
+websockets library {library}, both as servers that send back what they get. Written by
+`tests/interop/autobahn/run.py`, which fails if rpcstream fails where the other one passes.
+
+OK: as the suite wants it. Non-strict: not against the specification, but not as soon, or not in the order,
+that the suite prefers. Informational: whatever a server does is right.
+
+| Section | Cases | rpcstream | websockets |
+| :-- | --: | :-- | :-- |
+"""
+
+
 def table(index: dict[str, dict[str, Any]]) -> str:
-    return "\n".join(_lines(index)) + "\n"
-
-
-def _lines(index: dict[str, dict[str, Any]]) -> Iterator[str]:
-    yield "# WebSocket: Autobahn's test suite"
-    yield ""
-    suite, library = SUITE.replace("==", " "), f"websockets library {importlib.metadata.version('websockets')}"
-    yield f"The fuzzing client of {suite} against the frames of rpcstream {rpcstream.__version__}, and against the"
-    yield f"{library}, both as servers that send back what they get. Written by"
-    yield "`tests/interop/autobahn/run.py`, which fails if rpcstream fails where the other one passes."
-    yield ""
-    yield "OK: as the suite wants it. Non-strict: not against the specification, but not as soon, or not in the order,"
-    yield "that the suite prefers. Informational: whatever a server does is right."
-    yield ""
-    yield f"| Section | Cases | {OURS} | {THEIRS} |"
-    yield "| :-- | --: | :-- | :-- |"
-    cases = sorted(index[OURS], key=_number)
-    for section, name in SECTIONS.items():
-        members = [case for case in cases if case.split(".")[0] == section]
+    library, suite = importlib.metadata.version("websockets"), SUITE.replace("==", " ")
+    lines = [HEAD.format(suite=suite, version=rpcstream.__version__, library=library).rstrip("\n")]
+    cases = sorted(index[OURS], key=lambda case: [int(part) for part in re.findall(r"\d+", case)])
+    for section, name in [*SECTIONS.items(), ("All", "")]:
+        members = [case for case in cases if section in (case.split(".")[0], "All")]
+        counts = [Counter(_outcome(index[agent][case]) for case in members) for agent in (OURS, THEIRS)]
+        ours, theirs = (", ".join(f"{count} {word}" for word, count in each.most_common()) for each in counts)
         if members:
-            counts = [_count(index[agent], members) for agent in (OURS, THEIRS)]
-            yield f"| {section} {name} | {len(members)} | {counts[0]} | {counts[1]} |"
-    yield f"| All | {len(cases)} | {_count(index[OURS], cases)} | {_count(index[THEIRS], cases)} |"
-    others = [case for case in cases if {_outcome(index[agent][case]) for agent in index} != {"OK"}]
+            lines.append(f"| {f'{section} {name}'.strip()} | {len(members)} | {ours} | {theirs} |")
+    outcomes = {case: [_outcome(index[agent][case]) for agent in (OURS, THEIRS)] for case in cases}
+    others = [
+        f"| {case} | {ours} | {theirs} |" for case, (ours, theirs) in outcomes.items() if {ours, theirs} != {"OK"}
+    ]
     if others:
-        yield ""
-        yield "The cases that are not OK with both:"
-        yield ""
-        yield f"| Case | {OURS} | {THEIRS} |"
-        yield "| :-- | :-- | :-- |"
-        for case in others:
-            yield f"| {case} | {_outcome(index[OURS][case])} | {_outcome(index[THEIRS][case])} |"
-
-
-def _number(case: str) -> list[int]:
-    return [int(part) for part in re.findall(r"\d+", case)]
+        lines += [
+            "",
+            "The cases that are not OK with both:",
+            "",
+            f"| Case | {OURS} | {THEIRS} |",
+            "| :-- | :-- | :-- |",
+        ]
+    return "\n".join([*lines, *others, ""])
 
 
 def _outcome(outcome: dict[str, Any]) -> str:
@@ -268,20 +244,14 @@ def _outcome(outcome: dict[str, Any]) -> str:
     return "OK" if word == "OK" else str(word).lower().replace("_", " ")
 
 
-def _count(outcomes: dict[str, Any], cases: list[str]) -> str:
-    counts = Counter(_outcome(outcomes[case]) for case in cases)
-    return ", ".join(f"{count} {word}" for word, count in counts.most_common())
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="*", help="sections or cases; all that the table has by default")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of the suite's environment and reports")
-    parser.add_argument("--python2", type=Path, help="CPython 2.7")
     given = parser.parse_args()
     cases = [f"{case}.*" if case.count(".") < 2 else case for case in given.cases or SECTIONS]
     logging.getLogger("websockets").setLevel(logging.CRITICAL)  # each case that is wrong on purpose
-    command = make_environment(given.folder.absolute(), given.python2)
+    command = make_environment(given.folder.absolute())
     index = asyncio.run(run_suite(command, given.folder.absolute(), cases))
     if given.cases:
         print(table(index))
