@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from rpcstream.cli.call import main
-from rpcstream.codec import avif
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, until_in_thread
@@ -95,7 +94,7 @@ def test_raw_bytes(address: str, capfdbinary: pytest.CaptureFixture[bytes]) -> N
 
 
 def test_images_go_out_as_they_are(run: Run, tmp_path: Path, stranger: Stranger) -> None:
-    for ending in ("png", "jpg", "webp", "bmp", "gif", "tiff", *(["avif"] if avif.is_there() else [])):
+    for ending in ("png", "jpg", "webp", "bmp", "gif", "tiff", *(["avif"] if features.check("avif") else [])):
         path = tmp_path / f"a.{ending}"
         Image.new("RGB", (30, 20), "blue").save(path)
         for argv in (["-i", f"photo={path}"], ["-i", str(path)], [f"photo:image={path}"]):
