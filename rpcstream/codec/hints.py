@@ -14,27 +14,24 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
-from .constraints import Constraint, read
+from .constraints import is_constraint, limited, read
 from .error_text import in_words
 from .fields import expanded, field_hints, has_fields, required
 from .find_hint import RegisteredHint
 from .image_budget import image_budget
 from .lowered import (
     any_of,
-    checked,
     decoder_of,
-    list_of,
-    members_of,
     merged,
     shadow_of,
     told_by,
     union_of,
     with_schema,
 )
-from .markers import Convert, ConvertList, Marker, check_lowered, converter, marker, name_of_hint
+from .markers import Convert, Marker, check_lowered, converter, marker, name_of_hint
 from .options import is_measure
 from .registry import TAG_KEY, Codec
-from .rich_hint import DecodesLists, HasSchemaParts, RichHint
+from .rich_hint import HasSchemaParts, RichHint
 from .schema import Components
 
 #: The name of the rich hint for images.
@@ -147,40 +144,27 @@ class _Lowering:
 
     def _rich(self, hint: Any, rich: RichHint) -> Any:
         decode = rich.accept if self._result else rich.decode
-        kind = get_origin(hint) or hint
-        at_once = rich.decode_list if isinstance(rich, DecodesLists) else None
-        return marker(rich.name, decode, lambda components: _rich_schema(rich, components), kind=kind, at_once=at_once)
+        return marker(rich.name, decode, lambda components: _rich_schema(rich, components))
 
     def _annotated(self, hint: Any) -> Any:
         inner, *metadata = get_args(hint)
+        inner = expanded(inner)
+        constraints = [each for each in metadata if is_constraint(each)]
+        if constraints and get_origin(inner) in (Union, types.UnionType):
+            # Each member must have the constraints; null has none.
+            members = [
+                each if each in (None, type(None)) else Annotated[(each, *constraints)] for each in get_args(inner)
+            ]
+            inner, metadata = union_of(members), [each for each in metadata if each not in constraints]
         measures = [each for each in metadata if is_measure(each)]
         if measures and (rich := self._codec.rich_hint(Annotated[(inner, *measures)])):
             lowered = self._rich(expanded(inner), rich)
         else:
             lowered = self.lower(inner)
         found = read([each for each in metadata if not is_measure(each)], self._codec.ignored_metadata)
-        lowered = self._constrained(lowered, found.constraints)
+        for constraint in found.constraints:
+            lowered = limited(lowered, constraint)
         return with_schema(lowered, found.schema) if found.schema else lowered
-
-    def _constrained(self, lowered: Any, constraints: list[Constraint]) -> Any:
-        """The lowered hint with constraints: msgspec checks those that it can, a marker the others."""
-        ours = []
-        for constraint in constraints:
-            native = constraint.natively(lowered)
-            if native is None:
-                ours.append(constraint)
-                continue
-            lowered = native
-            if constraint.kind == "tz":  # which JSON Schema has no word for
-                lowered = with_schema(lowered, {"x-constraints": [constraint.text]})
-        members = members_of(lowered)
-        if members and (spread := [each for each in ours if each.kind != "predicate"]):
-            # Each member must have them by itself; null has none, so that `T | None` is what one expects.
-            lowered = self._joined(
-                [each if each in (None, type(None)) else self._constrained(each, spread) for each in members]
-            )
-            ours = [each for each in ours if each.kind == "predicate"]
-        return checked(lowered, ours) if ours else lowered
 
     def _union(self, hints: tuple[Any, ...]) -> Any:
         return self._joined([self.lower(member) for member in hints])
@@ -223,23 +207,15 @@ class _Lowering:
                         told = text
             raise ValueError(told)
 
-        return marker(
-            name,
-            decode,
-            lambda components: any_of(members, components),
-            choices=tuple(members),
-            at_once=_plain_list(plain[0]) if len(plain) == 1 else None,
-        )
+        return marker(name, decode, lambda components: any_of(members, components))
 
     def _container(self, hint: Any, origin: Any) -> Any:
         arguments = get_args(hint)
         if origin in _ITERABLES:
-            return list_of(self.lower(arguments[0]))
+            return list[self.lower(arguments[0])]  # type: ignore[misc]
         if isinstance(origin, type) and has_fields(origin):
             return self._fields(hint)
         lowered = tuple(argument if argument is Ellipsis else self.lower(argument) for argument in arguments)
-        if origin is list and isinstance(lowered[0], Marker):
-            return list_of(lowered[0])
         return hint if all(new is old for new, old in zip(lowered, arguments, strict=True)) else origin[lowered]
 
     def _fields(self, hint: Any) -> Any:
@@ -248,41 +224,19 @@ class _Lowering:
             return self._markers[hint]
         cls = get_origin(hint) or hint
         found = {kind for kind, _ in _contents(hint, self._codec, set())}
-        # An object of the class that a handler returned is taken as it is, unless there are constraints.
-        limited = "check" in found or (self._result and "meta" in found)
-        native = not limited and "rich" not in found and _is_known(hint)
+        native = "check" not in found and "rich" not in found and _is_known(hint)
         if native and "description" not in found:
             return hint
         # There before its fields are looked at, since they may name the class itself.
-        made = self._markers[hint] = marker(cls.__name__, _unset, lambda _: {}, kind=cls)
+        made = self._markers[hint] = marker(cls.__name__, _unset, lambda _: {})
         try:
-            shadow = shadow_of(
-                hint,
-                {name: self.lower(field) for name, field in field_hints(hint).items()},
-                checks_objects=self._result and limited,
-            )
+            shadow = shadow_of(hint, {name: self.lower(field) for name, field in field_hints(hint).items()})
         except BaseException:
             del self._markers[hint]
             raise
         made.decode = told_by(converter(hint)) if native else shadow.decode
         made.schema, made.stands_for = shadow.schema, shadow.stands_for
         return made
-
-
-def _plain_list(plain: Any) -> ConvertList:
-    """Checks a list of values for a union with rich types, if none of them is an object, which may be a tagged one."""
-    convert = converter(list[plain])
-
-    def at_once(values: list[Any]) -> list[Any] | None:
-        if dict in set(map(type, values)):
-            return None
-        try:
-            made: list[Any] = convert(values)
-        except msgspec.ValidationError:
-            return None
-        return made
-
-    return at_once
 
 
 def _rich_schema(rich: RichHint, components: Components) -> dict[str, Any]:
@@ -296,8 +250,7 @@ def _contents(hint: Any, codec: Codec, seen: set[Any]) -> Iterator[tuple[str, Ri
     """What is in a hint at any depth, fields of classes included, that msgspec may not see to by itself.
 
     Yields:
-        "rich" with the rich type; "check" for what msgspec does not check; "description" for what it does not show;
-        "meta" for its own words.
+        "rich" with the rich type; "check" for what msgspec does not check; "description" for what it does not show.
     """
     hint = required(expanded(hint))
     if isinstance(hint, typing.TypeVar):
@@ -334,21 +287,8 @@ def _is_unsafe(members: Iterable[Any]) -> bool:
 
     Of two members of one type it mixes the constraints; a str with a pattern and, say, a list with items crash it.
     """
-    beside = [_beside_type(each) for each in members if each not in (None, type(None))]
-    plain = [inner for inner, _ in beside]
-    has_pattern = any(getattr(each, "pattern", None) for _, metadata in beside for each in metadata)
-    return len(plain) > 1 and (has_pattern or any(each in plain[:at] for at, each in enumerate(plain)))
-
-
-def _beside_type(hint: Any) -> tuple[Any, list[Any]]:
-    """The type itself, and all that stands beside it."""
-    hint = expanded(hint)
-    if hasattr(hint, "__supertype__"):  # NewType
-        return _beside_type(hint.__supertype__)
-    if get_origin(hint) is not Annotated:
-        return hint, []
-    plain, metadata = _beside_type(get_args(hint)[0])
-    return plain, [*metadata, *get_args(hint)[1:]]
+    plain = [expanded(each) for each in members if each not in (None, type(None))]
+    return len(plain) > 1 and any(get_origin(each) is Annotated for each in plain)
 
 
 def _beside(metadata: list[Any], codec: Codec) -> Iterator[tuple[str, None]]:
@@ -360,8 +300,6 @@ def _beside(metadata: list[Any], codec: Codec) -> Iterator[tuple[str, None]]:
         yield "check", None
     if found.schema:
         yield "description", None
-    if any(isinstance(each, msgspec.Meta) for each in metadata):
-        yield "meta", None
 
 
 def _is_known(hint: Any) -> bool:

@@ -6,23 +6,20 @@ written nor the codec.
 
 from __future__ import annotations
 
-import types
 import typing
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_origin
 
 import msgspec
 
-from .constraints import Constraint, kind_of
 from .fields import OPTIONAL, fields_of
-from .markers import Convert, Marker, converter, marker, name_of_hint
+from .markers import Convert, Marker, converter, marker
 from .schema import SCHEMA_REF, Components, schema_of
 
 
-def shadow_of(hint: Any, lowered: dict[str, Any], *, checks_objects: bool) -> Any:
+def shadow_of(hint: Any, lowered: dict[str, Any]) -> Any:
     """A marker for a class: its values are checked against a Struct with the lowered fields, then built.
 
-    Args:
-        checks_objects: the fields of what is an object of the class already are checked as well.
+    An object of the class is taken as it is.
     """
     cls = get_origin(hint) or hint
     config = getattr(cls, "__struct_config__", None)
@@ -45,15 +42,9 @@ def shadow_of(hint: Any, lowered: dict[str, Any], *, checks_objects: bool) -> An
         tag_field=config.tag_field if config else None,
     )
     convert = told_by(converter(shadow))
-    convert_each = [(field.name, told_by(converter(lowered[field.name]))) for field in fields] if checks_objects else []
 
     def decode(value: Any) -> Any:
         if not is_dict and isinstance(value, cls):
-            for name, convert_field in convert_each:
-                try:
-                    convert_field(getattr(value, name))
-                except (ValueError, AttributeError) as error:
-                    raise ValueError(f"{error} - at `$.{name}`") from None
             return value
         checked = msgspec.structs.astuple(convert(value))
         if is_tuple:
@@ -75,39 +66,11 @@ def shadow_of(hint: Any, lowered: dict[str, Any], *, checks_objects: bool) -> An
                 raise
         return {"$ref": SCHEMA_REF.format(name=name)}
 
-    return marker(cls.__name__, decode, schema, kind=cls, stands_for=shadow)
-
-
-def checked(lowered: Any, constraints: list[Constraint]) -> Any:
-    """A marker for values of a lowered hint that keep these constraints as well.
-
-    Raises:
-        TypeError: no value can be held against one of them.
-    """
-    for constraint in constraints:
-        constraint.check_fits(lowered)
-    tests = [(constraint.test(), constraint.text) for constraint in constraints]
-    name, convert = name_of_hint(lowered), decoder_of(lowered)
-
-    def decode(value: Any) -> Any:
-        value = convert(value)
-        for test, text in tests:
-            try:
-                is_kept = test(value)
-            except ArithmeticError:  # Decimal's NaN
-                is_kept = False
-            if not is_kept:
-                raise ValueError(f"Expected `{name}` {text}")
-        return value
-
-    made = marker(
-        name, decode, lambda components: schema_of(lowered, components), kind=kind_of(lowered), stands_for=lowered
-    )
-    return with_schema(made, {"x-constraints": [text for _, text in tests]})
+    return marker(cls.__name__, decode, schema, stands_for=shadow)
 
 
 def with_schema(lowered: Any, members: dict[str, Any]) -> Any:
-    """The lowered hint with these members in its JSON schema; the constraints of both."""
+    """The lowered hint with these members in its JSON schema."""
     if not isinstance(lowered, Marker):
         known = {name: members[name] for name in ("title", "description", "examples") if name in members}
         others = {name: value for name, value in members.items() if name not in known}
@@ -115,46 +78,14 @@ def with_schema(lowered: Any, members: dict[str, Any]) -> Any:
 
     def schema(components: Components) -> dict[str, Any]:
         inner = lowered.schema(components)
-        texts = [*inner.get("x-constraints", ()), *members.get("x-constraints", ())]
-        return {**inner, **members, **({"x-constraints": texts} if texts else {})}
+        return {**inner, **members}
 
-    return marker(
-        lowered.__name__,
-        decoder_of(lowered),
-        schema,
-        kind=lowered.kind,
-        stands_for=lowered,
-        choices=lowered.choices,
-        at_once=lowered.at_once,
-    )
-
-
-def list_of(item: Any) -> Any:
-    """A lowered list of items of a lowered hint: checked at once where its marker can do so, or each by itself."""
-    plain = list[item]
-    if not isinstance(item, Marker) or item.at_once is None:
-        return plain
-    convert, at_once = told_by(converter(plain)), item.at_once
-
-    def decode(value: Any) -> Any:
-        made = at_once(value) if type(value) is list else None
-        return convert(value) if made is None else made
-
-    return marker("array", decode, lambda components: schema_of(plain, components), kind=list, stands_for=plain)
+    return marker(lowered.__name__, decoder_of(lowered), schema, stands_for=lowered)
 
 
 def any_of(members: list[Any], components: Components) -> dict[str, Any]:
     """The JSON schema of a union of lowered hints."""
     return {"anyOf": [schema_of(member, components) for member in members]}
-
-
-def members_of(lowered: Any) -> tuple[Any, ...]:
-    """The members of a lowered union; none of another hint."""
-    if isinstance(lowered, Marker):
-        return lowered.choices
-    if get_origin(lowered) is Annotated:
-        return members_of(get_args(lowered)[0])
-    return get_args(lowered) if get_origin(lowered) in (Union, types.UnionType) else ()
 
 
 def union_of(members: list[Any]) -> Any:

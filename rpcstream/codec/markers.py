@@ -16,7 +16,6 @@ from .check_count import counting
 from .schema import Components
 
 Convert = Callable[[Any], Any]
-ConvertList = Callable[[list[Any]], list[Any] | None]
 
 
 class Marker(type):
@@ -25,20 +24,13 @@ class Marker(type):
     Attributes:
         decode: turns the JSON value into what the hint means, or raises ValueError.
         schema: gives the JSON schema; called with the components that it may refer to.
-        kind: the class of the values; None where there is no one class.
         stands_for: the lowered hint that values are checked against first: of a class, a Struct with its fields; None
             where there is none.
-        choices: the lowered members, where it stands for a union.
-        at_once: gives what a list of these values means, without a call for each; or None where each must be looked at.
-            None where there is no such function.
     """
 
     decode: Convert
     schema: Callable[[Components], dict[str, Any]]
-    kind: type | None
     stands_for: Any
-    choices: tuple[Any, ...]
-    at_once: ConvertList | None
 
     def __instancecheck__(cls, value: object) -> bool:
         return True  # msgspec asks this of what `decode` gave; decode itself is the check
@@ -52,25 +44,17 @@ def dec_hook(kind: type, value: Any) -> Any:
 
 
 def marker(
-    name: str,
-    decode: Convert,
-    schema: Callable[[Components], dict[str, Any]],
-    *,
-    kind: type | None = None,
-    stands_for: Any = None,
-    choices: tuple[Any, ...] = (),
-    at_once: ConvertList | None = None,
+    name: str, decode: Convert, schema: Callable[[Components], dict[str, Any]], *, stands_for: Any = None
 ) -> Any:
     """Make a marker: a class that stands in a lowered hint for a type that msgspec cannot check.
 
     Args:
         name: for errors.
         decode: gives what the hint means for the JSON value, or raises ValueError.
-        schema: see `Marker`; so are the others.
+        schema: see `Marker`; so is `stands_for`.
     """
-    functions = {"decode": decode, "schema": schema, **({} if at_once is None else {"at_once": at_once})}
-    members = {each: staticmethod(function) for each, function in functions.items()}
-    return Marker(name, (), {"at_once": None, **members, "kind": kind, "stands_for": stands_for, "choices": choices})
+    functions = {"decode": staticmethod(decode), "schema": staticmethod(schema)}
+    return Marker(name, (), {**functions, "stands_for": stands_for})
 
 
 def converter(lowered: Any) -> Convert:

@@ -64,25 +64,6 @@ class NumpyScalarHint:
             return self._number(value)
         raise mismatch(self.name, value)
 
-    def decode_list(self, values: list[Any]) -> list[Any] | None:
-        """As `decode` of each, where all are plain numbers and fit."""
-        dtype = self._wanted.dtype
-        if dtype is None or dtype.kind not in "iuf":
-            return None
-        kinds: set[type] = {int, float} if dtype.kind == "f" else {int}
-        if not kinds.issuperset(map(type, values)):
-            return None
-        if dtype.kind != "f":
-            lowest, highest = _limits(dtype)
-            fits = not values or (lowest <= min(values) and max(values) <= highest)
-            return list(np.array(values, dtype)) if fits else None
-        array = np.array(values)
-        if array.dtype.kind not in "iuf":  # integers over 64 bits
-            return None
-        with np.errstate(all="ignore"):
-            made = array.astype(dtype)
-        return list(made) if np.array_equal(np.isfinite(made), np.isfinite(array)) else None
-
     def accept(self, value: object) -> object:
         return self.decode(value if not isinstance(value, dict) else None)
 

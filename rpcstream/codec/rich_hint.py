@@ -59,14 +59,6 @@ class HasSchemaParts(Protocol):
         """The schema; those that it refers to are added to the components."""
 
 
-@runtime_checkable
-class DecodesLists(Protocol):
-    """A rich type of which many values that came over the wire may be read at once."""
-
-    def decode_list(self, values: list[Any]) -> list[Any] | None:
-        """As `decode` of each; None where one is not as plain as that, and each must be looked at."""
-
-
 def mismatch(expected: str, value: object) -> ValueError:
     """The error for a value of another type, in the form that msgspec uses too."""
     return ValueError(f"Expected `{expected}`, got `{described(value)}`")

@@ -24,7 +24,6 @@ TAGGED_FLOAT = f'{{"{TAG_KEY}":"{FLOAT_TAG}",'.encode()
 #: JSON has no numbers for these: they are written as strings, inside of a tagged object.
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _PART = {"anyOf": [{"type": "number"}, {"enum": list(_SPECIAL)}]}
-_NUMBERS = frozenset((int, float))
 COMPLEX_SCHEMA = tagged_schema(COMPLEX_TAG, {"real": _PART, "imag": _PART})
 
 
@@ -56,12 +55,6 @@ class ComplexHint:
         if isinstance(value, int | float) and not isinstance(value, bool):
             return complex(_part_from_wire(value))
         raise mismatch(self.name, value)
-
-    def decode_list(self, values: list[Any]) -> list[Any] | None:
-        try:
-            return list(map(complex, values)) if _NUMBERS.issuperset(map(type, values)) else None
-        except OverflowError:
-            return None
 
     def accept(self, value: object) -> object:
         return self.decode(value if not isinstance(value, dict) else None)

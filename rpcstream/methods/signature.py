@@ -22,7 +22,6 @@ from ..codec.constraints import check_default, is_constraint
 from ..codec.error_text import in_words
 from ..codec.hints import is_iterable_hint, item_hint, lower, needs_exact_integers, takes_images
 from ..codec.image_budget import INLINE_PIXELS, DecodeElsewhere, ImageBudget, ImageTotal, reading
-from ..codec.lowered import list_of
 from ..codec.markers import convert_options, is_untyped
 from ..codec.rich_hint import shortened
 from ..codec.scalars import with_floats
@@ -443,7 +442,9 @@ class Signature:
         """For all arguments that `*args` takes, or each of `**kwargs`; None where there is no such parameter."""
         for parameter in self.parameters:
             if parameter.kind is kind:
-                hint = list_of(parameter.hint) if kind is Parameter.VAR_POSITIONAL else parameter.hint
+                hint = parameter.hint
+                if kind is Parameter.VAR_POSITIONAL:
+                    hint = list[hint]  # type: ignore[valid-type]
                 return functools.partial(_convert, type=hint, **convert_options(hint))
         return None
 

@@ -77,7 +77,7 @@ def stream_hint(hint: Any, codec: Codec, *, in_thread: bool) -> tuple[Any, Any] 
         return None
     found = read(metadata, codec.ignored_metadata)
     if found.constraints:
-        raise TypeError(f"a stream as a whole cannot be {found.constraints[0].text!r}; constrain its items")
+        raise TypeError("a stream as a whole cannot have a constraint; constrain its items")
     made = _lowered(plain, codec)
     if found.schema:
         made = with_schema(made, found.schema)

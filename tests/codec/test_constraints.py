@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import decimal
 import random
-import re
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Generic, NamedTuple, NewType, NotRequired, Required, TypedDict, TypeVar
 
@@ -46,36 +44,16 @@ def schema(hint: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("hint", "value", "text"),
     [
-        (Annotated[int, at.Ge(5), at.Ge(0)], 3, "expected an integer >= 5"),
-        (Annotated[int, at.Lt(2**80)], 2**81, f"expected an integer < {2**80}"),
-        (Annotated[datetime.date, at.Gt(datetime.date(2020, 1, 1))], "2020-01-01", "a date > 2020-01-01"),
-        (Annotated[str, at.Predicate(str.isdigit)], "a", "expected a string for which `str.isdigit` is true"),
-        (Annotated[float, at.Predicate(np.isfinite)], 1e999, "for which `isfinite` is true"),
-        (Annotated[str, at.Predicate(at.Not(str.isdigit))], "1", "for which not `str.isdigit` is true"),
-        (list[Annotated[int, at.Predicate(lambda n: n % 2)]], [1, 2], "result[1]: expected an integer for which"),
+        (Annotated[int, at.Gt(5)], 3, "expected an integer >= 6"),
+        (list[Annotated[int, at.MultipleOf(2)]], [2, 3], "result[1]: expected an integer that's a multiple of 2"),
         (Annotated[int, at.Ge(0)] | Annotated[str, at.MinLen(2)], -1, "expected an integer >= 0"),
-        (Annotated[datetime.datetime, at.Ge(datetime.datetime.max)], "2020-01-01T00:00:00Z", "can't compare offset-"),
-        (Annotated[str, pydantic.Field(pattern=re.compile("^A", re.I))], "b", "expected a string matching regex '^A'"),
+        (Annotated[str, msgspec.Meta(pattern="^A")], "b", "expected a string matching regex '^A'"),
         (Annotated[set[int], at.MaxLen(1)], [1, 2], "of length <= 1"),
         (Annotated[datetime.time, at.Timezone(...)], "12:00:00", "a time with a timezone component"),
     ],
 )
 def test_errors_say_the_constraint(hint: Any, value: Any, text: str) -> None:
     assert text in refused(hint, value)
-
-
-def fails(value: int) -> bool:
-    if value == 1:
-        raise ValueError("one is no number")
-    raise LookupError("secret")
-
-
-def test_a_predicate_that_raises() -> None:
-    assert refused(Annotated[int, at.Predicate(fails)], 1) == "one is no number"
-    with pytest.raises(LookupError):  # a failure of the server: -32603, and its log
-        check(Annotated[int, at.Predicate(fails)], 2)
-    hint = Annotated[decimal.Decimal, at.Predicate(lambda value: value / 0)]
-    assert "for which" in refused(hint, "1")
 
 
 @dataclasses.dataclass
@@ -117,8 +95,6 @@ class Event(msgspec.Struct, tag="event", forbid_unknown_fields=True):
         (Positive, 1, [0, "a"]),
         (Annotated[Positive, at.Lt(5)], 4, [0, 5]),
         (Annotated[Positive | None, at.Lt(5)], None, [0, 5]),
-        (Annotated[Any, at.Predicate(bool)], [np.ones(1)], [0, {}]),
-        (Annotated[dict, at.Predicate(lambda value: "a" in value)], {"a": b"x"}, [{}, 5]),
     ],
 )
 def test_constraints_inside_of_classes_and_types(hint: Any, fits: Any, misfits: list[Any]) -> None:
@@ -139,26 +115,23 @@ def test_a_pattern_beside_a_list_does_not_crash() -> None:
 
 
 def test_schemas_have_constraints_and_descriptions() -> None:
-    assert schema(Annotated[int, at.Ge(0), at.Ge(5), "how many", at.Unit("1")]) == {
+    assert schema(Annotated[int, at.Ge(0), "how many", at.Unit("1")]) == {
         "type": "integer",
         "minimum": 0,
         "description": "how many",
         "x-unit": "1",
-        "x-constraints": [">= 5"],
     }
-    assert schema(Annotated[str, "a", Doc("b"), pydantic.Field(title="T", examples=["x"], deprecated=True)]) == {
+    titled = msgspec.Meta(title="T", examples=["x"], extra_json_schema={"deprecated": True})
+    assert schema(Annotated[str, "a", Doc("b"), titled]) == {
         "type": "string",
         "description": "a\nb",
         "title": "T",
         "examples": ["x"],
         "deprecated": True,
     }
-    assert schema(Annotated[int, pydantic.Field(json_schema_extra={"x-mine": 1})])["x-mine"] == 1
+    assert schema(Annotated[datetime.time, at.Timezone(...)])["x-constraints"] == ["with a timezone component"]
     assert schema(Annotated[int | None, at.Ge(0)])["anyOf"][0] == {"type": "integer", "minimum": 0}
-    array = Annotated[NDArray[np.float32], Shape(None, 3), at.MinLen(1), at.Predicate(len), "points"]
-    assert schema(array)["x-constraints"] == ["of length >= 1", "for which `len` is true"]
-    assert schema(array)["description"] == "points"
-    assert schema(Annotated[bytes, msgspec.Meta(description="raw", max_length=2)])["description"] == "raw"
+    assert schema(Annotated[NDArray[np.float32], Shape(None, 3), "points"])["description"] == "points"
 
 
 class Gauge:
@@ -225,11 +198,7 @@ def _plain_hint(chance: random.Random) -> tuple[Any, Holds]:
         (bool, bool, lambda value: True),
         (Annotated[int, at.Ge(bound)], int, lambda value: value >= bound),
         (Annotated[int, msgspec.Meta(lt=bound)], int, lambda value: value < bound),
-        (
-            Annotated[int, at.Lt(bound), at.Predicate(lambda value: value % 2 == 0)],
-            int,
-            lambda value: value < bound and value % 2 == 0,
-        ),
+        (Annotated[int, at.Lt(bound), at.MultipleOf(2)], int, lambda value: value < bound and value % 2 == 0),
         (Annotated[str, at.MinLen(size)], str, lambda value: len(value) >= size),
         (Annotated[str, msgspec.Meta(pattern="^a")], str, lambda value: value.startswith("a")),
     ]
@@ -283,18 +252,7 @@ def test_random_hints_say_what_they_say_in_python() -> None:
             assert is_accepted == holds(value), (seed, hint, value)
 
 
-#: Takes a second for 24 characters, and twice as long for each further one.
-_SLOW = "^(a+)+$"
-
-
-@pytest.mark.parametrize(
-    "hint",
-    [
-        Annotated[str, msgspec.Meta(pattern=_SLOW, max_length=10)],
-        Annotated[str, at.Predicate(re.compile(_SLOW).search), at.MaxLen(10)],
-        Annotated[str, pydantic.Field(pattern=_SLOW), pydantic.Field(max_length=10)],
-    ],
-)
-def test_the_length_of_a_text_is_checked_before_what_may_take_long(hint: Any) -> None:
+def test_the_length_of_a_text_is_checked_before_what_may_take_long() -> None:
+    slow = "^(a+)+$"  # takes a second for 24 characters, and twice as long for each further one
     with pytest.raises(ValueError, match="length <= 10"):
-        hint_checker(hint, codec)("a" * 100 + "b")
+        check(Annotated[str, msgspec.Meta(pattern=slow, max_length=10)], "a" * 100 + "b")

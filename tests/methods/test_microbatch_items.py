@@ -103,7 +103,7 @@ async def test_a_return_hint_is_that_of_one_result(hint: Any, result: Any) -> No
         (Annotated[Floats, Shape()], "no dimension for the batch"),
         (np.ndarray[tuple[()], np.dtype[Any]], "no dimension for the batch"),
         (Annotated[list[str], msgspec.Meta(max_length=3)], "put it there"),
-        (Annotated[Floats, Shape(None, 3), annotated_types.Predicate(len)], "put it there"),
+        (Annotated[Floats, Shape(None, 3), annotated_types.MinLen(1)], "put it there"),
     ],
     ids=str,
 )

@@ -1,8 +1,9 @@
 """Sparse arrays and matrices of scipy as `{"$type": "sparse", "format", "kind", "shape", ...}`: csr, csc and coo.
 
 Their parts are arrays by themselves. What comes in is checked: by scipy, that each index is inside the shape, and here
-that `indptr` never decreases, which scipy does not look at where its end is 0. The shape itself may be of any size and takes no memory; a dense array of it would, so handlers have
-to look at the shape before `toarray`. Imports scipy with the first value.
+that `indptr` never decreases, which scipy does not look at where its end is 0. The shape itself may be of any size and
+takes no memory; a dense array of it would, so handlers have to look at the shape before `toarray`. Imports scipy with
+the first value.
 """
 
 from __future__ import annotations
