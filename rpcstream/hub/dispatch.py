@@ -7,7 +7,8 @@ messages between the two from then on are those of `Relay`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -26,7 +27,6 @@ from ..errors import (
 )
 from ..methods.arguments import Tagged
 from ..methods.dispatch import Dispatcher
-from ..nearest import NameIndex
 from ..peer.deadline import INFINITE, timeout_of
 from ..peer.flow_control import CREDIT_MAX, credit_of
 from ..peer.inflight import ForwardedCall
@@ -513,9 +513,8 @@ class HubDispatcher(Dispatcher):
             error.data["no_provider"] = True
         return error
 
-    def _make_index(self) -> NameIndex:
-        directory, registry = self._directory, self._registry
-        return NameIndex(lambda: [*registry, *directory.listed()], lambda: directory.version + registry.version)
+    def _known_names(self) -> Iterable[str]:
+        return chain(self._registry, self._directory.listed())
 
     def _is_visible(self, name: str, session: ConversationState) -> bool:
         route = self._routes.get(name)

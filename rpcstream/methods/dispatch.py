@@ -11,7 +11,7 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import CoroutineType
 from typing import Any
 
@@ -27,7 +27,7 @@ from ..errors import (
     ServerBusy,
 )
 from ..limits import Limits
-from ..nearest import MAX_LENGTH, NameIndex, did_you_mean
+from ..nearest import MAX_LENGTH, did_you_mean, nearest_for_peer
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..peer.context import CallContext
@@ -122,7 +122,6 @@ class Dispatcher:
             slices=self._slices,
             after_reply=self._after_reply,
         )
-        self._names = self._make_index()
         #: The task that gives the reply of the call that is made now; None if it is made while its message is read.
         self._task_now: asyncio.Task[Any] | None = None
 
@@ -541,15 +540,15 @@ class Dispatcher:
 
     def _unknown(self, name: str, session: ConversationState) -> MethodNotFound:
         """The error for a method that does not exist, with the names that may be meant."""
-        near = self._names.nearest(name, lambda known: self._is_visible(known, session))
+        near = nearest_for_peer(name, self._known_names(), lambda known: self._is_visible(known, session))
         if near:
             text = f"Method not found: {shortened(name, MAX_LENGTH)!r}{did_you_mean(near)}"
             return MethodNotFound(text, {"method": name, "nearest": near})
         return MethodNotFound(data={"method": name, "reason": "rpc.discover lists the methods that there are"})
 
-    def _make_index(self) -> NameIndex:
+    def _known_names(self) -> Iterable[str]:
         """The names that an unknown one is compared with."""
-        return NameIndex(lambda: self._registry, lambda: self._registry.version)
+        return self._registry
 
     def _is_visible(self, name: str, session: ConversationState) -> bool:
         """Whether the peer may call a method, so that an error may name it."""
