@@ -279,9 +279,11 @@ class HttpChannel:
         room = self._max_connections - len(self._connections) - len(self._dialling)
         if self._waiting and not room:
             # An exchange whose calls are answered, but whose answer has not ended, gives up its connection.
-            for connection in self._connections:
-                if connection.exchange is not None and connection.exchange.is_settled():
+            for connection in list(self._connections):
+                exchange = connection.exchange
+                if exchange is not None and exchange.is_settled():
                     connection.leave()
+                    exchange.drop()
         for _ in range(min(len(self._waiting) - len(self._dialling), room)):
             self._begin_dialling()
         is_full = self._unsent > self._write_buffer

@@ -38,7 +38,7 @@ class NatsLogin:
 
     creds: str | os.PathLike[str] | None = None
     nkey: str | os.PathLike[str] | None = None
-    user: str | None = None
+    user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     inbox_prefix: str | None = None
 

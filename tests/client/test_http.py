@@ -342,6 +342,17 @@ async def test_a_client_that_reconnects_waits_for_its_server(free_address: str) 
                 assert await waiting == await client.call("echo", 1) == 1
 
 
+async def test_an_answer_without_an_end_keeps_neither_its_connection_nor_the_client(scripted: Scripted) -> None:
+    def answer(asked: Request, number: int) -> bytes:
+        body = reply(asked.id, number)
+        return UNTIL_CLOSED + body + b"\n" if number == 1 else answered(body)
+
+    async with AsyncClient(f"http://{scripted(always(answer))}", http_connections=1) as client:
+        assert await client.call("work", on_progress=lambda value: None) == 1
+        assert await client.call("echo") == 2
+        await asyncio.wait_for(client.close(), 20)
+
+
 async def test_too_much_that_waits_makes_callers_wait_and_what_is_given_up_is_never_sent(scripted: Scripted) -> None:
     """While more than `write_buffer` waits for a connection; none of the others is lost."""
     come: list[Any] = []
