@@ -116,9 +116,7 @@ class Event(msgspec.Struct, tag="event", forbid_unknown_fields=True):
         (Event, {"type": "event", "time": 1}, [{"type": "event", "time": -1}, {"type": "event", "time": 1, "x": 1}]),
         (Positive, 1, [0, "a"]),
         (Annotated[Positive, at.Lt(5)], 4, [0, 5]),
-        (Annotated[Positive | None, at.Lt(5)], None, [0, 5]),
         (Annotated[Any, at.Predicate(bool)], [np.ones(1)], [0, {}]),
-        (Annotated[dict, at.Predicate(lambda value: "a" in value)], {"a": b"x"}, [{}, 5]),
     ],
 )
 def test_constraints_inside_of_classes_and_types(hint: Any, fits: Any, misfits: list[Any]) -> None:
@@ -139,20 +137,12 @@ def test_a_pattern_beside_a_list_does_not_crash() -> None:
 
 
 def test_schemas_have_constraints_and_descriptions() -> None:
-    assert schema(Annotated[int, at.Ge(0), at.Ge(5), "how many", at.Unit("1")]) == {
-        "type": "integer",
-        "minimum": 0,
-        "description": "how many",
-        "x-unit": "1",
-        "x-constraints": [">= 5"],
-    }
-    assert schema(Annotated[str, "a", Doc("b"), pydantic.Field(title="T", examples=["x"], deprecated=True)]) == {
-        "type": "string",
-        "description": "a\nb",
-        "title": "T",
-        "examples": ["x"],
-        "deprecated": True,
-    }
+    assert schema(Annotated[int, at.Ge(0), at.Ge(5), "how many", at.Unit("1")]) == (
+        {"type": "integer", "minimum": 0, "description": "how many", "x-unit": "1", "x-constraints": [">= 5"]}
+    )
+    assert schema(Annotated[str, "a", Doc("b"), pydantic.Field(title="T", examples=["x"], deprecated=True)]) == (
+        {"type": "string", "description": "a\nb", "title": "T", "examples": ["x"], "deprecated": True}
+    )
     assert schema(Annotated[int, pydantic.Field(json_schema_extra={"x-mine": 1})])["x-mine"] == 1
     assert schema(Annotated[int | None, at.Ge(0)])["anyOf"][0] == {"type": "integer", "minimum": 0}
     array = Annotated[NDArray[np.float32], Shape(None, 3), at.MinLen(1), at.Predicate(len), "points"]
@@ -198,21 +188,19 @@ def test_metadata_is_ignored_where_the_codec_says_so() -> None:
         Server().add(function)
 
 
-@pytest.mark.parametrize("field", [pydantic.Field(ge=0), pydantic.Field(default=1)], ids=str)
-def test_pydantics_field_as_a_default_is_refused(field: Any) -> None:
-    def function(a: int = field) -> int:
+def test_constraints_that_would_do_nothing_are_refused() -> None:
+    def function(a: int = pydantic.Field(ge=0)) -> int:
         return a
 
-    with pytest.raises(RegistrationError, match=r"parameter .a.: its default is a pydantic\.fields\.FieldInfo"):
-        Server().add(function)
-
-
-def test_constraints_on_all_items_of_a_generator_are_refused() -> None:
     def generator() -> Annotated[Iterator[int], at.MaxLen(3)]:
         yield 1
 
-    with pytest.raises(RegistrationError, match="put them on the item"):
-        Server().add(generator)
+    for handler, reason in (
+        (function, r"parameter .a.: its default is a pydantic\.fields\.FieldInfo"),
+        (generator, "put them on the item"),
+    ):
+        with pytest.raises(RegistrationError, match=reason):
+            Server().add(handler)
 
 
 Holds = Callable[[Any], bool]
@@ -283,18 +271,11 @@ def test_random_hints_say_what_they_say_in_python() -> None:
             assert is_accepted == holds(value), (seed, hint, value)
 
 
-#: Takes a second for 24 characters, and twice as long for each further one.
-_SLOW = "^(a+)+$"
-
-
-@pytest.mark.parametrize(
-    "hint",
-    [
-        Annotated[str, msgspec.Meta(pattern=_SLOW, max_length=10)],
-        Annotated[str, at.Predicate(re.compile(_SLOW).search), at.MaxLen(10)],
-        Annotated[str, pydantic.Field(pattern=_SLOW), pydantic.Field(max_length=10)],
-    ],
-)
-def test_the_length_of_a_text_is_checked_before_what_may_take_long(hint: Any) -> None:
-    with pytest.raises(ValueError, match="length <= 10"):
-        hint_checker(hint, codec)("a" * 100 + "b")
+def test_the_length_of_a_text_is_checked_before_what_may_take_long() -> None:
+    slow = "^(a+)+$"  # takes a second for 24 characters, and twice as long for each further one
+    for hint in (
+        Annotated[str, msgspec.Meta(pattern=slow, max_length=10)],
+        Annotated[str, at.Predicate(re.compile(slow).search), at.MaxLen(10)],
+        Annotated[str, pydantic.Field(pattern=slow), pydantic.Field(max_length=10)],
+    ):
+        assert "length <= 10" in refused(hint, "a" * 100 + "b")
