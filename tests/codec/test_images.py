@@ -100,13 +100,6 @@ def test_palettes_are_kept_whole() -> None:
             assert found.convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
 
 
-def test_webp_keeps_the_mode_of_opaque_images_and_hidden_colours() -> None:
-    opaque, hidden = noise("RGB").convert("RGBA"), noise("RGBA")
-    hidden.putalpha(Image.new("L", hidden.size, 0))
-    for image, codec in ((opaque, CODECS["webp"]), (opaque, LOSSLESS), (hidden, LOSSLESS)):
-        assert same(received(image, codec), image)
-
-
 @pytest.mark.parametrize("name", CODECS)
 def test_orientation_and_profile_go_along(name: str) -> None:
     photo = Image.open(io.BytesIO(file_of(Image.new("RGB", (4, 2)), "jpeg", exif=ROTATED, icc_profile=b"p" * 99)))
@@ -162,15 +155,15 @@ def test_beside_the_json_pixels_go_raw(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "info", [{"icc_profile": b"p" * 50}, {"exif": ROTATED.tobytes()}, {"transparency": (1, 2, 3)}, {}], ids=str
+    "info", [{"icc_profile": b"p" * 50}, {"exif": ROTATED.tobytes()}, {"transparency": (1, 2, 3)}], ids=str
 )
 def test_what_raw_pixels_would_lose_goes_as_png(info: dict[str, Any]) -> None:
-    image = large("RGB" if info else "P")
+    image = large("RGB")
     image.info.update(info)
     wire, found = arrived(image)
     assert wire["format"] == "png"
     assert same(found, image)
-    assert {key: found.info[key] for key in info} == info
+    assert info.items() <= found.info.items()
 
 
 def test_raw_pixels_do_not_make_a_message_too_large() -> None:
