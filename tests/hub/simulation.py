@@ -320,8 +320,8 @@ class HubSimulation:
 
     def cancel(self, name: str, place: int) -> None:
         peer = self.peers[name]
-        call_id = peer.sent[place % len(peer.sent)].call_id if peer.sent else ""
-        if call_id:
+        found = [each for each in peer.sent if each.is_open or place > 15]
+        if found and (call_id := found[place % len(found)].call_id):
             for sent in peer.sent:
                 sent.was_cancelled = sent.was_cancelled or sent.call_id == call_id
             peer.say(f'{{"jsonrpc":"2.0","method":"$/cancelRequest","params":{{"id":{call_id}}}}}')

@@ -20,10 +20,10 @@ from .simulation import MANNERS, NAMES, RIGHT, HubSimulation
 
 pytestmark = pytest.mark.usefixtures("fast_collections")
 
-EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", example_count(25)))
+EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", example_count(30)))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "40"))
 
-#: Ids as JSON: several callers have the same, and so has one caller for several calls at once.
+#: Ids as JSON: several callers have the same, and so has one caller for one call after the other.
 IDS = ("1", "1", "2", '"1"', '"x"', "1.0", "1.50", "1E3", "null", "18446744073709551616", "-0.0")
 
 #: How a stream ends, if it does.
