@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import struct
+import types
 import zlib
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,25 +117,17 @@ def test_small_images_count_as_what_opening_them_costs() -> None:
 
 
 def test_parts_of_a_registered_type_count() -> None:
-    class Pair:
-        def __init__(self, left: Any, right: Any) -> None:
-            self.left, self.right = left, right
-
     codec = Codec(max_image_pixels=10_000, max_message_pixels=15_000)
-    codec.register(Pair, "pair", encode=vars, decode=lambda parts: Pair(**parts))
+    codec.register(types.SimpleNamespace, "pair", encode=vars, decode=lambda parts: types.SimpleNamespace(**parts))
     pair = {"$type": "pair", "left": FORMS["png"], "right": None}
-    assert taken(Pair, pair, codec).left.size == (100, 100)
+    assert codec.decode(pair).left.size == (100, 100)  # type: ignore[attr-defined]
     assert "together" in refusal({**pair, "right": FORMS["png"]}, codec)
 
 
 PACKED = zlib.compress(bytes(100_000))
 TEXTS = {
-    b"zTXt": b"key\0\0" + PACKED,
-    b"iTXt": b"key\0\1\0en\0Key\0" + PACKED,
-    b"iCCP": b"name\0\0" + PACKED,
-    b"tEXt": b"key\0" + b"a" * 100_000,
-    b"eXIf": bytes(100_000),
-    b"teSt": bytes(100_000),
+    **{b"zTXt": b"key\0\0" + PACKED, b"iTXt": b"key\0\1\0en\0Key\0" + PACKED, b"iCCP": b"name\0\0" + PACKED},
+    **{b"tEXt": b"key\0" + b"a" * 100_000, b"eXIf": bytes(100_000), b"teSt": bytes(100_000)},
 }
 BLACK = Image.new("RGB", (9, 9))
 
@@ -277,29 +269,22 @@ def check_only_value_errors(value: Any) -> None:
             pass
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_cut_and_damaged_files(name: str) -> None:
-    data = file_of(GOOD, name)
-    for length in {0, 1, 4, 8, 12, 16, 30, 33, 60, len(data) // 2, len(data) - 60}:
-        refusals(tagged(data[:length], name))
-    damage = np.random.default_rng(3)
-    for _ in range(40):
-        broken = bytearray(data)
-        for _ in range(damage.integers(1, 6)):
-            broken[damage.integers(0, min(len(broken), 200))] = damage.integers(0, 256)
-        check_only_value_errors(tagged(bytes(broken), name))
-
-
-TINY = {name: file_of(Image.new("RGB", (8, 8)), name) for name in FORMATS}
+FILES = {name: file_of(GOOD, name) for name in FORMATS}
 MAGIC = [SIGNATURE, b"\xff\xd8\xff", b"GIF89a", b"RIFF\x40\x00\x00\x00WEBPVP8X", b"RIFF\x40\0\0\0WEBPVP8 ", b""]
 
 
-@settings(deadline=None, max_examples=example_count(200))
-@given(st.sampled_from(FORMATS), st.sampled_from(MAGIC), st.binary(max_size=200), st.data())
-def test_files_of_any_structure_are_walked_through_to_an_end(name: str, magic: bytes, rest: bytes, draw: Any) -> None:
-    whole = TINY[name]
-    at = draw.draw(st.integers(0, len(whole)))
-    check_only_value_errors(tagged(whole[:at] + rest + whole[at:], name))
-    check_only_value_errors(tagged(whole[:at] + rest, name))
+@pytest.mark.parametrize("name", FORMATS)
+def test_files_that_are_cut_are_refused(name: str) -> None:
+    data = FILES[name]
+    for length in {0, 1, 4, 8, 12, 16, 30, 33, 60, len(data) // 2, len(data) - 60}:
+        refusals(tagged(data[:length], name))
+
+
+@settings(deadline=None, max_examples=example_count(250))
+@given(st.sampled_from(FORMATS), st.sampled_from(MAGIC), st.binary(max_size=200), st.integers(0, 400))
+def test_files_of_any_structure_are_walked_through_to_an_end(name: str, magic: bytes, rest: bytes, at: int) -> None:
+    whole = FILES[name]
+    for broken in (whole[:at] + rest + whole[at:], whole[:at] + rest + whole[at + len(rest) :], whole[:at] + rest):
+        check_only_value_errors(tagged(broken, name))
     check_only_value_errors(tagged(magic + rest, name))
     check_only_value_errors(encoded(magic + rest))

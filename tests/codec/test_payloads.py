@@ -47,25 +47,15 @@ def test_a_payload_is_cut_out() -> None:
         *({"params": [LONG]}, {"params": {"data": LONG}}, {"params": {"$type": "own", "data": LONG}}),
         *({"params": {"$type": ["bytes"], "data": LONG}}, {"params": {"$type": "bytes", "date": LONG}}),
         {"params": ["ä" * 40_000, "\\" * 40_000, '"' * 20, "a\\", LONG]},
-    ],
-    ids=["alone", "untagged", "own tag", "no tag", "other member", "escapes"],
-)
-def test_other_long_strings_are_strings(message: Any) -> None:
-    for line in (json.dumps(message).encode(), orjson.dumps(message)):
-        assert payloads.parse(line)[0] == message
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
         *({LONG: 1}, {"a": {LONG: LONG}}, ["\x000", LONG], ["\x000", "\x001", LONG, LONG]),
         ["\x007", "\x00", "\x00" + "1" * 5000, "\x00x", "\x00²", LONG],
         *({"x": ["\x000"], "data": LONG, "$type": "bytes"}, [str(number) for number in range(5000)] + [LONG]),
     ],
-    ids=["key", "keys", "placeholder", "placeholders", "nearly", "payload", "many"],
+    ids=range(13),
 )
 def test_what_could_be_mistaken_is_read_as_it_is(message: Any) -> None:
-    assert plain(json.dumps(message).encode()) == message
+    for line in (json.dumps(message).encode(), orjson.dumps(message)):
+        assert plain(line) == message
 
 
 def test_deep_and_long_is_read_as_it_is() -> None:
@@ -231,14 +221,12 @@ def test_received_arrays_own_memory_that_nothing_else_uses() -> None:
 
 def test_the_memory_of_a_frame_is_free_as_soon_as_its_message_is() -> None:
     text = b'{"jsonrpc":"2.0","id":1,"result":[{"$type":"bytes","data":{"$bin":0}}]}\n'
-    gc.collect()
     gc.disable()
     try:
         frame = payloads.read_frame(text, (100_000,), None, "client")
-        (view,) = frame.content[1].take_memory()
+        frame.content[1].take_memory()
         memory = weakref.ref(frame.content[1].attachments[0].memory)
-        assert len(view) == 100_000
-        del frame, view
+        del frame
         assert memory() is None  # without the garbage collector
     finally:
         gc.enable()

@@ -20,20 +20,13 @@ from ..kit.example_count import example_count
 from .values import codec, returned, sent, taken
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_bytes_in_all_their_forms() -> None:
+    for value in (
         *(b"ab", bytearray(b"ab"), memoryview(b"ab"), memoryview(b"aXbX")[::2]),
         *(memoryview(np.array([[0x6261]], "<u2")), np.bytes_(b"ab"), memoryview(np.frombuffer(b"ab", "u1"))),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_bytes_in_all_their_forms(value: Any) -> None:
-    assert sent(value) == {"$type": "bytes", "data": "YWI="}
-    assert returned(bytes, value) is value
-
-
-def test_empty_and_odd_memoryviews() -> None:
+    ):
+        assert sent(value) == {"$type": "bytes", "data": "YWI="}
+        assert returned(bytes, value) is value
     assert sent(memoryview(b"")) == sent(memoryview(np.zeros((0, 3)))) == {"$type": "bytes", "data": ""}
     assert codec.decode(sent(memoryview(np.arange(6, dtype="u1").reshape(2, 3).T))) == bytes([0, 3, 1, 4, 2, 5])
     released = memoryview(b"x")
@@ -46,10 +39,8 @@ def test_complex_as_on_the_wire_page() -> None:
     assert sent(1 + 2j) == {"$type": "complex", "real": 1.0, "imag": 2.0}
     assert sent(complex(math.nan, -math.inf)) == {"$type": "complex", "real": "nan", "imag": "-inf"}
     assert codec.decode({"$type": "complex", "real": 1, "imag": -2}) == 1 - 2j
-    first: Any = codec.decode(sent(complex(math.nan, 0)))
-    second: Any = codec.decode(sent(complex(0, -0.0)))
-    assert math.isnan(first.real)
-    assert math.copysign(1, second.imag) == -1
+    for value in (complex(math.nan, 0), complex(0, -0.0)):
+        assert repr(codec.decode(sent(value))) == repr(value)
 
 
 @settings(deadline=None)
