@@ -59,12 +59,15 @@ def laid_out(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
 
 
 @settings(deadline=None, max_examples=example_count(300))
-@given(arrays, st.sampled_from(LAYOUTS))
-def test_every_dtype_and_layout_comes_back_bit_by_bit(array: np.ndarray[Any, Any], layout: str) -> None:
+@given(arrays, st.sampled_from(LAYOUTS), st.booleans())
+def test_every_dtype_and_layout_comes_back_bit_by_bit(array: np.ndarray[Any, Any], layout: str, is_large: bool) -> None:
+    if is_large:  # so that it stands beside the JSON where it may
+        array = np.repeat(array[None], 10_000 // max(1, array.nbytes), axis=0)
     array = laid_out(array, layout)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wire = sent({"in": [array]})["in"][0]
+        assert same(received(array), array)
     assert wire["dtype"] == array.dtype.str
     for found in (CODEC.decode(wire), taken(np.ndarray, wire)):
         assert same(found, array)
@@ -232,17 +235,6 @@ def file(header: str, data: bytes = b"\x00" * 8, version: bytes = b"\x01\x00", l
 
 
 HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
-
-
-def test_npy_headers_of_other_writers() -> None:
-    for header in (
-        *(HEADER, HEADER.replace("'", '"'), "{'shape':(2,),'descr':'<f4','fortran_order':False}"),
-        "{ 'shape' : ( 2 , 1 ) , 'fortran_order' : True , 'descr' : '<f4' }   \n",
-        *(HEADER.replace("(2,)", "(2L, 1L)"), "{'descr': '<f8', 'fortran_order': False, 'shape': (), }\n"),
-    ):
-        for version in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
-            found = of_file(file(header, version=version))
-            assert (found.nbytes, found.flags.aligned) == (8, True)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import platform
 import subprocess
 import sys
 from typing import Annotated, Any
@@ -53,6 +54,25 @@ def test_libraries_come_with_the_first_value_of_their_family() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=50)
     wanted = [*(str(loaded) for _, loaded in STEPS), "['GIF', 'JPEG', 'PNG', 'WEBP']"]
     assert (done.stdout.splitlines(), done.stderr) == (wanted, "")
+
+
+#: Prints the page faults of messages of 8 MiB, after the first ones.
+PAGE_FAULTS = """
+import resource
+from rpcstream import Codec
+codec, value = Codec(), bytes(6_000_000)
+for turn in range(20):
+    if turn == 5:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    codec.dumps({"result": value})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries do not free each large block")
+def test_large_messages_use_the_memory_of_those_before() -> None:
+    done = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2000  # one message has 2,000 pages
 
 
 names = st.sampled_from(["$type", "dtype", "shape", "data", "format", "mode", "size", "real", "imag", "parts", "a"])

@@ -181,18 +181,6 @@ def test_scans_of_a_progressive_jpeg_cost_passes() -> None:
         assert f"scans of {image.width} x {image.width} pixels" in said
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
-        *(("png", png(*[chunk(kind, b"")] * 20_000)) for kind in (b"teSt", b"IDAT")),
-        ("gif", b"GIF89a\1\0\1\0\0\0\0" + b"!\xfe\1a\0" * 50_000 + b",\0\0\0\0\1\0\1\0\0\2\2D\1\0;"),
-        ("webp", file_of(GOOD, "webp") + b"XXXX\0\0\0\0" * 20_000),
-    ],
-)
-def test_files_of_many_tiny_parts_are_refused(name: str, data: bytes) -> None:
-    assert "too many parts for its length" in refusal(tagged(data, name), CODEC)
-
-
 RAW_GOOD = {"$type": "image", "format": "raw", "mode": "RGB", "size": [2, 1], "data": "AAECAwQF"}
 
 

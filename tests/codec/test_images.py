@@ -14,7 +14,6 @@ from PIL import Image, features
 from rpcstream.codec import Codec, ImageOptions
 from rpcstream.wire.buffers import AttachedMessage, is_own
 
-from ..kit import UsualServer, raw_peers, request
 from .values import CODEC, HAS_QOI, MODES, RAW, file_of, noise, read_frame, received, rng, same, sent, tagged, taken
 
 HAS_AVIF = features.check("avif")
@@ -171,24 +170,3 @@ def test_raw_pixels_do_not_make_a_message_too_large() -> None:
     for count, formats in ((1, ["raw"]), (2, ["raw", "raw"]), (4, ["raw", "raw", "png", "png"])):
         message = codec.serialize({"value": [Image.new("RGB", (100, 100))] * count}, binary=True)
         assert [part["format"] for part in read_frame(message)[0]["value"]] == formats
-
-
-async def test_a_wrong_head_is_refused_in_words() -> None:
-    image = {"$type": "image", "format": "raw", "mode": "RGB", "size": [120, 110], "data": {"$bin": 0}}
-    async with raw_peers(UsualServer()) as connect:
-        peer = await connect()
-        peer.call("rpc.binary")
-        await peer.receive()
-        for change, text in (
-            ({"size": [120, 111]}, "39600 bytes of data, mode and size need 39960"),
-            ({"size": [9000, 9000]}, "9000 x 9000 pixels, the limit is 64000000"),
-            ({"mode": "X"}, "mode must be one of"),
-            ({"size": [1, True]}, "size must be [width, height]"),
-            ({"more": 1}, "unknown members: more"),
-        ):
-            peer.send_frame(request("image", {**image, **change}, id=7), bytes(39_600))
-            answer = await peer.reply()
-            assert (answer["id"], answer["error"]["code"]) == (7, -32602)
-            assert text in str(answer["error"])
-        peer.send_frame(request("image", image, id=8), bytes(39_600))
-        assert (await peer.receive())["id"] == 8

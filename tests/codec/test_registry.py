@@ -114,15 +114,10 @@ def test_unknown_tags_stay_and_their_insides_are_decoded() -> None:
 
 
 def test_the_data_that_is_decoded_is_not_changed() -> None:
-    codec = mesh_codec()
-    data = {"a": [{"$type": "bytes", "data": "YQ=="}, [1]], "b": [[2]], "m": {"$type": "mesh", "points": []}}
+    data = {"a": [{"$type": "bytes", "data": "YQ=="}, [1]], "b": [[2]]}
     before = orjson.dumps(data)
-    found: Any = codec.decode(data)
-    assert found["a"] == [b"a", [1]]
+    assert mesh_codec().decode(data) == {"a": [b"a", [1]], "b": [[2]]}
     assert orjson.dumps(data) == before
-    assert found["b"] is data["b"]
-    plain = {"a": [1, {"b": 2}]}
-    assert codec.decode(plain) is plain
 
 
 def subclass_of(base: type, *args: Any) -> Any:

@@ -133,24 +133,13 @@ def test_what_is_not_sent(value: Any, reason: str) -> None:
 
 TABLE, FRAME = pa.table({"a": [1, 2]}), pl.DataFrame({"a": [1, 2]})
 BATCH, COLUMN = TABLE.to_batches()[0], FRAME["a"]
-STREAM = sent(TABLE)["data"]
 
 
-@pytest.mark.parametrize(
-    ("hint", "values"),
-    [
-        (pa.Table, [sent(TABLE), sent(FRAME), STREAM, TABLE, FRAME]),
-        (pa.RecordBatch, [sent(BATCH), STREAM, BATCH]),
-        (pl.DataFrame, [sent(FRAME), sent(TABLE), sent(BATCH), STREAM, FRAME, TABLE, BATCH]),
-        (pl.Series, [sent(COLUMN), COLUMN]),
-    ],
-    ids=str,
-)
-def test_hints_take_what_they_say(hint: Any, values: list[Any]) -> None:
-    for value in values:
-        found = taken(hint, value)
+def test_a_stream_in_base64_is_a_table_where_a_hint_asks() -> None:
+    for hint in (pa.Table, pa.RecordBatch, pl.DataFrame, pd.DataFrame):
+        found = taken(hint, sent(TABLE)["data"])
         assert type(found) is hint
-        assert (found.to_pylist() if hasattr(found, "to_pylist") else FRAME.rows(named=True)) == [{"a": 1}, {"a": 2}]
+        assert [int(str(number)) for number in found["a"]] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +170,12 @@ def test_other_values_are_refused(hint: Any, value: Any, reason: str) -> None:
 def test_what_a_handler_returns_goes_out_as_the_hint_says() -> None:
     assert type(returned(pa.Table, FRAME)) is pa.Table
     assert type(returned(pl.DataFrame, TABLE)) is pl.DataFrame
-    for hint, value in ((pa.Table, BATCH), (pa.RecordBatch, TABLE), (pl.Series, FRAME), (pa.Table, STREAM)):
+    for hint, value in (
+        (pa.Table, BATCH),
+        (pa.RecordBatch, TABLE),
+        (pl.Series, FRAME),
+        (pa.Table, sent(TABLE)["data"]),
+    ):
         with pytest.raises(ValueError, match=r"expected (pyarrow|polars)\."):
             returned(hint, value)
 
