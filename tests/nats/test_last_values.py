@@ -67,8 +67,11 @@ async def test_a_later_subscriber_gets_the_last_value_wherever_it_was_published(
         assert await next_of(events) == [1]
         assert await alone.publish("state.one", "off", retain=True) == 1
         assert await next_of(events) == ["off"]
-    async with service.serving(port=0) as later:
-        assert await kept_at(later, "state.*") == {"state.one": "off", "state.client": {"x": 2}}
+    later = UsualServer()
+    later.publish("state.before", 3, retain=True)  # it is shared as soon as the server runs
+    async with service.serving(later, port=0), service.serving(port=0) as last:
+        for each in (later, last):
+            await until_kept(each, "state.*", {"state.one": "off", "state.client": {"x": 2}, "state.before": 3})
 
 
 async def test_live_subscribers_get_each_of_them_once(service: Service) -> None:
@@ -105,19 +108,6 @@ async def test_none_ends_a_last_value_for_all(service: Service) -> None:
     assert await kept_on_nats(service, "*") == {"d": 4}
 
 
-async def test_what_was_retained_before_the_server_ran_is_shared(service: Service) -> None:
-    async with service.serving() as old:
-        old.publish("state", "old", retain=True)
-    server = UsualServer()
-    server.publish("before", 1, retain=True)
-    server.join_nats(service.url, service=service.name)
-    server.publish("state", "new", retain=True)
-    async with server.listening(port=0), service.client() as client, client.subscribe(">").with_topics() as events:
-        found: dict[str, Any] = {}
-        while found != {"before": 1, "state": "new"}:
-            found |= dict(await next_of(events))
-
-
 async def test_another_program_reads_and_writes_them(service: Service) -> None:
     async with (
         service.serving(port=0) as one,
@@ -143,24 +133,16 @@ async def test_another_program_reads_and_writes_them(service: Service) -> None:
         await until_kept(one, "room.*", {"room.light": "off"})
 
 
-@pytest.mark.parametrize(
-    "names", [("%FF%FE", "state.%FF", "state.%ED%A0%80"), ("\udcff\udcfe", "state.\udcc3", "%C3\udca9")], ids=ascii
-)
-async def test_a_name_that_is_no_topic_is_skipped(
-    service: Service, caplog: pytest.LogCaptureFixture, names: tuple[str, ...]
-) -> None:
-    """Subscribers, the instance that is there, and later ones get the other values all the same.
-
-    Args:
-        names: percent-encoded, one of them as half of a character; or with bytes that are no UTF-8, as surrogates.
-    """
-    prefixes = (f"$KV.{service.bucket}.", service.event)
+async def test_a_name_that_is_no_topic_is_skipped(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    """Subscribers, the instance that is there, and later ones get the other values all the same."""
+    # Percent-encoded, one of them as half of a character; and bytes that are no UTF-8.
+    names = [b"%FF%FE", b"state.%FF", b"state.%ED%A0%80", b"\xff\xfe", b"state.\xc3", b"%C3\xa9"]
     async with service.serving(port=0) as one, service.client() as client, service.raw() as raw:
 
-        async def write(*names: str) -> None:
+        async def write(*names: bytes) -> None:
             for name in names:
-                for prefix in prefixes:
-                    raw.publish(prefix.encode() + name.encode(errors="surrogateescape"), event_of("x", "bad"))
+                for prefix in (f"$KV.{service.bucket}.", service.event):
+                    raw.publish(prefix.encode() + name, event_of("x", "bad"))
             await raw.flush()
 
         one.publish("state.a", 1, retain=True)
@@ -177,12 +159,8 @@ async def test_a_name_that_is_no_topic_is_skipped(
             assert await next_of(everything) == [3]
             for each in (one, other):
                 await until_kept(each, "state.*", {"state.a": 1, "state.b": 2, "state.c": 3})
-    told = [each.getMessage() for each in caplog.records if "is not a topic" in each.getMessage()]
-    assert len([text for text in told if service.bucket in text]) == 3  # both instances, and the client that reads all
+    assert "is not a topic" in caplog.text
     assert "could not be handled" not in caplog.text
-
-
-# -- order ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -212,11 +190,8 @@ async def test_no_subscriber_misses_one_or_sees_an_older_one_after_a_newer(servi
 
 async def test_instances_that_write_the_same_topic_come_to_the_same_value(service: Service) -> None:
     async with AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        instances = [await enter(service.serving(port=0)) for _ in range(3)]
-        clients = [await enter(AsyncClient(each.address)) for each in instances]
-        readers = [await enter(client.subscribe("race.x", max_queue=10_000)) for client in clients]
-        for number in range(100):
+        instances = [await stack.enter_async_context(service.serving(port=0)) for _ in range(3)]
+        for number in range(50):
             for source, each in enumerate(instances):
                 each.publish("race.x", [source, number], retain=True)
             if number % 10 == 0:
@@ -227,13 +202,7 @@ async def test_instances_that_write_the_same_topic_come_to_the_same_value(servic
         for each in instances:
             await until_kept(each, "fence.*", {f"fence.{number}": 1 for number in range(3)})
         stored = await kept_on_nats(service, "race.*")
-        for each, events in zip(instances, readers, strict=True):
-            assert await kept_at(each, "race.*") == stored
-            instances[0].publish("race.x", "end")
-            assert stored == {"race.x": (await all_until(events, "end"))[-2]}
-
-
-# -- limits, and what is refused --------------------------------------------------------------------------------------
+        assert [await kept_at(each, "race.*") for each in instances] == [stored] * 3
 
 
 async def test_the_bucket_is_bounded(service: Service, caplog: pytest.LogCaptureFixture) -> None:
@@ -292,9 +261,6 @@ async def test_permissions_for_last_values(
                 await reader.publish("a", 2, retain=True)
         with pytest.raises(NotPermitted, match=r"\$JS\.API\.CONSUMER\.CREATE"):
             await alone.subscribe("a").__aenter__()
-
-
-# -- while NATS is away -----------------------------------------------------------------------------------------------
 
 
 async def test_what_is_retained_while_nats_is_away_is_stored_later(start_nats: Callable[..., NatsServer]) -> None:
