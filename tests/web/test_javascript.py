@@ -14,7 +14,7 @@ import rpcstream.web
 from rpcstream import Server, __version__
 from rpcstream.testing import serve_in_thread
 
-from .routes_client import RoutesClient
+from .conftest import RoutesClient
 
 WEB = Path(rpcstream.web.__file__).parent
 CLIENT = (WEB / "client.js").read_bytes()
