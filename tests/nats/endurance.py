@@ -28,9 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nats
 import numpy as np
-import orjson
 
 from rpcstream import AsyncClient, ConnectionLost, Context
 
@@ -75,11 +73,6 @@ async def slow_once(tag: str, filling: str) -> tuple[str, str]:
     await asyncio.sleep(0.3)
     return tag, filling
 
-@server(offload="thread")
-def in_a_thread(tag: str, filling: str) -> tuple[str, str]:
-    note(tag)
-    return tag, filling
-
 @server
 async def array(tag: str, values: np.ndarray) -> tuple[str, np.ndarray]:
     note(tag)
@@ -109,14 +102,6 @@ async def again(tag: str, number: int) -> tuple[str, int]:
     await asyncio.sleep(0.01)
     return tag, number
 
-@server
-async def progress(tag: str, ctx: Context) -> str:
-    note(tag)
-    for number in range(5):
-        ctx.progress((tag, number))
-        await asyncio.sleep(0.05)
-    return tag
-
 server.join_nats(os.environ["SERVICE"], only=True)
 server.run(on_listening=lambda address: print(address, flush=True))
 """
@@ -124,8 +109,8 @@ server.run(on_listening=lambda address: print(address, flush=True))
 #: Kinds of calls, and whether they are idempotent; a caller of each client makes one kind.
 KINDS = {
     **dict.fromkeys(("quick", "slow"), True),
-    **dict.fromkeys(("once", "slow_once", "in_a_thread", "array", "large_array", "items", "upload"), False),
-    **dict.fromkeys(("calls_back", "progress", "batch", "notification", "foreign"), False),
+    **dict.fromkeys(("once", "slow_once", "array", "large_array", "items", "upload"), False),
+    **dict.fromkeys(("calls_back", "batch", "notification"), False),
 }
 
 #: Items of a stream, and of an argument; more than their credit at the beginning.
@@ -164,8 +149,6 @@ class Load:
         #: Tags of what was noted, if all is right.
         self._expected: list[str] = []
         self._numbers: dict[AsyncClient, int] = {}
-        self._nats: Any = None
-        self._lock = asyncio.Lock()
         self._clients = [self._make_client(number) for number in range(options.clients)]
         kinds = [kind for kind in KINDS if is_in_order or kind not in ("large_array", "calls_back")]
         self._tasks = [asyncio.create_task(self._call(client, kind)) for client in self._clients for kind in kinds]
@@ -186,8 +169,6 @@ class Load:
         self._is_over = True
         await asyncio.gather(*self._tasks)
         await asyncio.gather(*(client.close() for client in self._clients))
-        if self._nats is not None:
-            await self._nats.close()
         noted = notes()
         wrong = {tag for tag, count in noted.items() if count > 1}
         wrong |= {tag for tag in self._expected if self._is_in_order and noted[tag] != 1}
@@ -206,7 +187,7 @@ class Load:
                 async with asyncio.timeout(self._timeout + GRACE):  # what the client should have done itself
                     await make(client, kind, tag)
             except Exception as error:
-                is_excused = isinstance(error, ConnectionLost | nats.errors.Error) and not KINDS[kind]
+                is_excused = isinstance(error, ConnectionLost) and not KINDS[kind]
                 if is_excused and not self._is_in_order:
                     self.excused[kind] += 1
                 else:
@@ -253,12 +234,6 @@ class Load:
         expected = [tag, [[[tag, number], self._numbers[client]] for number in range(4)]]
         self._check(tag, await client.calls_back(tag), expected)
 
-    async def _progress(self, client: AsyncClient, kind: str, tag: str) -> None:
-        seen: list[Any] = []
-        answer = await client.call(kind, tag, on_progress=seen.append)
-        told = [number for told, number in seen if told == tag]
-        self._check(tag, (answer, told == sorted(told), len(told) == len(seen) > 0), (tag, True, True))
-
     async def _batch(self, client: AsyncClient, kind: str, tag: str) -> None:
         async with client.batch() as batch:
             calls = [batch.once(f"{tag}.0", tag), batch.slow_once(f"{tag}.1", tag), batch.once(f"{tag}.2", tag)]
@@ -269,16 +244,6 @@ class Load:
         await client.notify.once(tag, "")
         self._expected.append(tag)
         await asyncio.sleep(0.01)
-
-    async def _foreign(self, client: AsyncClient, kind: str, tag: str) -> None:
-        """By another library, which knows NATS alone."""
-        url, _, service = self._address.rpartition("/")
-        async with self._lock:
-            if self._nats is None:
-                self._nats = await nats.connect([f"nats://{each}" for each in url.partition("://")[2].split(",")])
-        message = {"jsonrpc": "2.0", "id": 1, "method": "once", "params": [tag, tag]}
-        reply = await self._nats.request(f"rpc.{service}.once", orjson.dumps(message), timeout=self._timeout)
-        self._check(tag, orjson.loads(reply.data).get("result"), [tag, tag])
 
 
 class Instances:

@@ -74,22 +74,6 @@ async def test_a_later_subscriber_gets_the_last_value_wherever_it_was_published(
             await until_kept(each, "state.*", {"state.one": "off", "state.client": {"x": 2}, "state.before": 3})
 
 
-async def test_live_subscribers_get_each_of_them_once(service: Service) -> None:
-    async with AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        one, other = [await enter(service.serving(port=0)) for _ in range(2)]
-        client = await enter(service.client())
-        sources = [await enter(AsyncClient(one.address)), await enter(AsyncClient(other.address)), client]
-        readers = [await enter(source.subscribe(name)) for source in sources for name in ("s.*", "s.a", "*.a")]
-        for number in range(10):
-            if number % 3:
-                (one, other)[number % 2].publish("s.a", number, retain=True)
-            else:
-                await client.publish("s.a", number, retain=True)
-            # One after the other, so that their order is known.
-            assert [await next_of(each) for each in readers] == [[number]] * len(readers)
-
-
 async def test_none_ends_a_last_value_for_all(service: Service) -> None:
     async with service.serving(port=0) as one, service.serving(port=0) as other, service.client() as client:
         async with AsyncClient(other.address) as there, there.subscribe(">").with_topics() as events:

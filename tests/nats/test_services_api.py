@@ -1,10 +1,8 @@
-"""NATS's services API: what instances say of themselves to nats-py, to ADR-32's schemas, and to the program `nats`."""
+"""NATS's services API: what instances say of themselves to nats-py and to ADR-32's schemas."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-import shutil
 from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -239,22 +237,3 @@ async def test_a_version_of_another_form_becomes_one_of_semver(service: Service,
         [answer] = await asked(raw, f"PING.{service.name}")
     assert answer["version"] == VERSIONS[version]
     assert answer["metadata"].get("version", answer["version"]) == version
-
-
-async def test_the_program_nats_lists_and_shows_the_service(service: Service) -> None:
-    program = shutil.which("nats")
-    if program is None:
-        pytest.skip("the command line of NATS, natscli, is not installed")
-    server = UsualServer(description="Looks at images.", version="1.2.3", metrics=True)
-
-    async def run(*arguments: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            program, "--server", service.nats.url, "micro", *arguments, stdout=asyncio.subprocess.PIPE
-        )
-        return (await process.communicate())[0].decode()
-
-    async with service.serving(server), service.client() as client:
-        await client.call("add", 1, 2)
-        assert re.search(rf"{service.name} .* 1\.2\.3 .* Looks at images\.", await run("list"))
-        assert f"{service.root}add" in await run("info", service.name)
-        assert re.search(r"add .* 1 ", await run("stats", service.name))
