@@ -9,7 +9,7 @@ import pytest
 
 from rpcstream import Limits, RpcError
 
-from ..kit import UsualServer, batch, logged, notification, raw_peers, request, until
+from ..kit import UsualServer, logged, notification, raw_peers, until
 
 DEEP = b"[" * 10 + b"]" * 10
 
@@ -33,24 +33,6 @@ async def test_ids_are_repeated_as_they_came(sent: bytes, expected: bytes) -> No
         raw = await connect()
         raw.send(sent)
         assert expected in (await raw.receive_bytes() or b"")
-
-
-async def test_calls_that_are_cancelled_before_they_begin_are_counted_and_answered() -> None:
-    server = UsualServer(limits=Limits(max_calls=1))
-    async with raw_peers(server) as connect:
-        raw = await connect()
-        raw.call("wait", id="first")
-        await until(lambda: server.begun)
-        raw.send(request("wait", id="next"), batch(request("wait", id="a"), request("add", 1, 2, id="b")))
-        for each in ("next", "a"):
-            raw.cancel(each)
-        server.release()
-        assert await raw.result() is None
-        assert await raw.code() == -32800
-        first, second = await raw.receive()
-        assert (first["error"]["code"], second["result"]) == (-32800, 3)
-        assert server.stats()["cancelled"] == 2
-    assert server.begun == [None]
 
 
 async def test_what_is_collected_of_generators_has_a_limit_for_one_connection_and_for_all() -> None:

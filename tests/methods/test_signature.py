@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import decimal
 import enum
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar
 
 import msgspec
@@ -18,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import Codec, InvalidParams, InvalidRequest, RegistrationError, Server, Shape
+from rpcstream import Codec, InvalidParams, RegistrationError, Server, Shape
 from rpcstream.testing import memory_client
 
 from .calling import bind
@@ -142,23 +141,13 @@ def refused(function: Callable[..., Any], params: Any) -> dict[str, Any]:
     return caught.value.data
 
 
-@pytest.mark.parametrize(
-    ("function", "params", "message"),
-    [
-        (number, {"a": "x"}, r"Invalid params: a: expected an integer, got a string"),
-        (number, {}, r".* missing 'a'"),
-        (number, [1, 2], r".* at most 1 by position, got 2"),
-        (number, "x", r".* array or an object"),
-        (plain, {"txt": "x"}, r".* missing 'text'; unknown 'txt' \(did you mean 'text'\?\)$"),
-        (plain, {"text": "x", "sise": 1}, r".* unknown 'sise' \(did you mean 'size'\?\)$"),
-        (plain, {"text": "x", "zzz": 1}, r".* unknown 'zzz'; the parameters are 'text', 'size'$"),
-        (positional, {"sise": "y"}, r"Invalid params: sise: expected an integer, got a string"),
-        (positional, [1, None], r"Invalid params: numbers: expected an integer, got null"),
-    ],
-)
-def test_the_message_says_it_in_one_line(function: Any, params: Any, message: str) -> None:
-    with pytest.raises((InvalidParams, InvalidRequest), match=message):
-        bind(function, params)
+def test_the_message_says_it_in_one_line() -> None:
+    """Of the other mistakes: tests/conversation/test_mistakes.py."""
+    with pytest.raises(InvalidParams, match=r".* missing 'text'; unknown 'txt' \(did you mean 'text'\?\)$"):
+        bind(plain, {"txt": "x"})
+    for params, name, kind in (({"sise": "y"}, "sise", "a string"), ([1, None], "numbers", "null")):
+        with pytest.raises(InvalidParams, match=f"Invalid params: {name}: expected an integer, got {kind}"):
+            bind(positional, params)
 
 
 def test_names_that_a_caller_invents_are_not_repeated_at_length() -> None:
@@ -185,21 +174,6 @@ class Colour(enum.Enum):
 class Point:
     x: float
     y: float = 0.0
-
-
-class Box(msgspec.Struct):
-    corner: Point
-    size: int = 1
-
-
-class Movie(TypedDict):
-    title: str
-    year: NotRequired[int]
-
-
-class Pair(NamedTuple):
-    left: int
-    right: str = "r"
 
 
 @dataclasses.dataclass
@@ -263,22 +237,18 @@ def taking(hint: Any) -> Callable[..., Any]:
     ("hint", "sent", "expected"),
     [
         (float, 1, 1.0),
-        (Sequence[int], [1], [1]),
         (tuple[int, ...], [1, 2], (1, 2)),
         (frozenset[str], ["x"], frozenset("x")),
         (dict[Colour, int], {"red": 1}, {Colour.RED: 1}),
-        (Box, {"corner": {"x": 1, "y": 2}}, Box(Point(1.0, 2.0))),
         (list[Point | None], [None, {"x": 1}], [None, Point(1.0)]),
-        (Pair, [1], Pair(1)),
-        (datetime.timedelta, "PT1.5S", datetime.timedelta(seconds=1.5)),
+        (Chunk, [1], Chunk(1)),
         (decimal.Decimal, "1.10", decimal.Decimal("1.10")),
         (bytes, "YWI=", b"ab"),
         (str | bytes, "YWI=", "YWI="),
         (str | bytes, BYTES, b"ab"),
-        (Point | Movie, {"title": "M"}, {"title": "M"}),
+        (Point | Upload, {"name": "a"}, {"name": "a"}),
         (list[int] | dict[str, bytes], {"a": "YWI="}, {"a": b"ab"}),
         (Upload, {"name": "a", "data": "YQ=="}, {"name": "a", "data": b"a"}),
-        (Upload, {"name": "a"}, {"name": "a"}),
         (Chunk, [1, "YQ=="], Chunk(1, b"a")),
         (Reading, {"value": 1.5}, Reading(1.5)),
         (Boxed[int], {"item": 1, "more": [2]}, Boxed(1, [2])),
@@ -303,8 +273,8 @@ def test_hint_accepts(hint: Any, sent: Any, expected: Any) -> None:
         (list[int], [1, "x"], "[1]"),
         (dict[str, int], {"a": "x"}, "[...]"),
         (Point, {"x": 1, "y": "z"}, ".y"),
-        (Box, {"corner": {"y": 1}}, ".corner"),
-        (Point | Movie, {"other": 1}, ""),
+        (Boxed[Point], {"item": {"y": 1}}, ".item"),
+        (Point | Upload, {"other": 1}, ""),
         (list[bytes], ["YQ==", "%"], "[1]"),
         (Sample, {**SAMPLE, "data": array([[1, 2]], "f4")}, ".data"),
         (Sample, {**SAMPLE, "more": ["YQ==", "x"]}, ".more[1]"),
