@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -27,15 +28,18 @@ WAIT_FOR = 45.0
 class HubProcess:
     """A hub in a process of its own, always at the same port."""
 
-    def __init__(self) -> None:
+    def __init__(self, **environ: str) -> None:
+        self._environ = {**os.environ, **environ}
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+            self._port = str(free.getsockname()[1])
+        self.address = f"127.0.0.1:{self._port}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rpcstream.cli.serve", "--hub", "-p", str(self.port)),
+            *(sys.executable, "-m", "rpcstream.cli.serve", "--hub", "-p", self._port),
             stdout=asyncio.subprocess.PIPE,
+            env=self._environ,
         )
         assert self._process.stdout is not None
         assert b"listening" in await self._process.stdout.readline()
@@ -76,10 +80,9 @@ async def run(restarts: int, *, kills: bool, reconnect: bool, calls: int = 500) 
     async with AsyncExitStack() as stack:
         await hub.start()
         stack.push_async_callback(hub.end)
-        address = f"127.0.0.1:{hub.port}"
         for name in ("one", "two"):
-            await provide(stack, address, name, outcome)
-        async with calling(Calls(address, outcome, clients=2, each=8, **options)) as callers:
+            await provide(stack, hub.address, name, outcome)
+        async with calling(Calls(hub.address, outcome, clients=2, each=8, **options)) as callers:
             for outcome.restarts in range(1, restarts + 1):
                 await callers.more(calls)
                 await hub.end(signal.SIGKILL if kills else signal.SIGTERM)
