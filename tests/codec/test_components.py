@@ -45,7 +45,7 @@ def references(schema: Any) -> set[str]:
         (Annotated[NDArray[np.float32], Shape(None, 3)], "NdArray_f4_Nx3", {"dtype": ["<f4"], "shape": [None, 3]}),
         (Annotated[np.ndarray, Shape(..., 3)], "NdArray_Etcx3", {"dtype": None, "shape": ["...", 3]}),
         *((hint, name, None) for hint, name in ((Image.Image, "Image"), (bytes, "Bytes"), (complex, "Complex"))),
-        (Annotated[Image.Image, MaxSide(64)], "Image_max64", None),
+        *((Annotated[Image.Image, MaxSide(64)], "Image_max64", None), (np.float32, "np_float32", None)),
     ],
 )
 def test_rich_values_have_names_that_tell_what_they_are(hint: Any, name: str, described: dict[str, Any] | None) -> None:

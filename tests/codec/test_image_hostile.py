@@ -181,6 +181,14 @@ def test_scans_of_a_progressive_jpeg_cost_passes() -> None:
         assert f"scans of {image.width} x {image.width} pixels" in said
 
 
+def test_files_of_many_tiny_parts_are_refused() -> None:
+    for name, data in (
+        *(("png", png(*[chunk(kind, b"")] * 20_000)) for kind in (b"teSt", b"IDAT")),
+        ("gif", b"GIF89a\1\0\1\0\0\0\0" + b"!\xfe\1a\0" * 50_000 + b",\0\0\0\0\1\0\1\0\0\2\2D\1\0;"),
+    ):
+        assert "too many parts for its length" in refusal(tagged(data, name), CODEC)
+
+
 RAW_GOOD = {"$type": "image", "format": "raw", "mode": "RGB", "size": [2, 1], "data": "AAECAwQF"}
 
 

@@ -122,6 +122,12 @@ def test_nothing_else_is_different(value: Any, escaped: bool, beside: list[bytes
             assert payloads.with_strings(message) == same
 
 
+def test_the_calls_of_a_batch_have_their_own_payloads() -> None:
+    parts: list[Any] = [{"id": 1, "x": "a" * 10_000}, ["b" * 10_000, 2], tagged(), {"n": 5, "text": "c" * 10_000}]
+    members = payloads.members(payloads.parse(json.dumps(parts).encode())[1])
+    assert list(map(plain, [bytes(payloads.whole(bytes(part), part)) for part in members])) == parts
+
+
 def there_and_back(value: Any) -> Any:
     """The value that the other end has, sent in a frame if it can be."""
     message = CODEC.serialize({"value": value}, binary=True)

@@ -1,14 +1,16 @@
-"""Constraints and descriptions beside a type: what the page of hints does not say line by line."""
+"""Hints: what the page of hints does not say line by line, and what is said of a value that does not fit."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import decimal
+import enum
+import json
 import random
 import re
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Generic, NamedTuple, NewType, NotRequired, Required, TypedDict, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotRequired, Required, TypedDict, TypeVar
 
 import annotated_types as at
 import msgspec
@@ -16,9 +18,11 @@ import numpy as np
 import pydantic
 import pytest
 from numpy.typing import NDArray
+from PIL.Image import Image
 from typing_extensions import Doc
 
 from rpcstream import Codec, RegistrationError, Server, Shape
+from rpcstream.codec.error_text import CHOICES_MAX
 from rpcstream.codec.hints import hint_checker, lower
 from rpcstream.codec.schema import Components, schema_of
 
@@ -81,7 +85,7 @@ class Page(Generic[T]):
     number: Annotated[int, at.Gt(0)] = 1
 
 
-class Options(TypedDict):
+class Sized(TypedDict):
     size: Required[Annotated[int, at.Ge(0)]]
     name: Annotated[NotRequired[str], at.MinLen(1)]
 
@@ -96,7 +100,7 @@ class Row(NamedTuple):
     [
         (Page[int], {"items": [1]}, [{"items": []}, {"items": ["a"]}, {"items": [1], "number": 0}]),
         (Page[NDArray[np.int8]], {"items": [np.ones(1, "i1")]}, [{"items": [1]}, {"items": [np.ones(1, "i2")]}]),
-        (Options, {"size": 1}, [{"size": -1}, {"size": 1, "name": ""}, {}]),
+        (Sized, {"size": 1}, [{"size": -1}, {"size": 1, "name": ""}, {}]),
         (Row, [1, [2]], [[-1], [1, "b"], [1, ["a"]]]),
         (Positive, 1, [0, "a"]),
         (Annotated[Positive, at.Lt(5)], 4, [0, 5]),
@@ -257,3 +261,96 @@ def test_the_length_of_a_text_is_checked_before_what_may_take_long() -> None:
         Annotated[str, pydantic.Field(pattern=slow), pydantic.Field(max_length=10)],
     ):
         assert "length <= 10" in refused(hint, "a" * 100 + "b")
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+    EXACT = "exact"
+
+
+class Pair(NamedTuple):
+    mode: Mode
+    name: str
+
+
+class Options(TypedDict, total=False):
+    mode: Mode
+
+
+@dataclasses.dataclass
+class Layer:
+    """A class that msgspec cannot check by itself: it has an array."""
+
+    name: str
+    mask: np.ndarray
+    mode: Mode = Mode.FAST
+
+
+ARRAY = {"$type": "ndarray", "dtype": "<i8", "shape": [1], "data": "AQAAAAAAAAA="}
+GOT = "got an array of int64 of shape (1,)"
+HOW = 'an array is an object {"$type": "ndarray", "dtype": "<f4", "shape": [2, 3], "data": "<base64>"}'
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "text"),
+    [
+        (int, 1.5, "expected an integer, got a number that is no integer"),
+        (dict[str, int], [], "expected an object, got a list"),
+        (list[int], [1, "x"], "result[1]: expected an integer, got a string"),
+        (tuple[int, int], [1], "expected a list of length 2, got 1"),
+        (datetime.datetime, "soon", 'expected a date and time such as "2026-11-22T17:00:00Z"'),
+        (decimal.Decimal, "x", 'expected a decimal number as a string, such as "1.50"'),
+        (Mode, "slow", 'expected "fast" or "exact", got \'slow\''),
+        (Literal["a", "b", "c"], "d", 'expected one of "a", "b", "c", got \'d\''),
+        (list[dict[str, Mode]], [{"x": "slow"}], 'result[0][...]: expected "fast" or "exact", got \'slow\''),
+        (Pair, ["slow", "x"], 'result[0]: expected "fast" or "exact", got \'slow\''),
+        (Layer, {"name": "x", "mask": ARRAY, "mode": "slow"}, 'result.mode: expected "fast" or "exact", got \'slow\''),
+        (list[Layer], [{"name": "x", "mask": 5}], f"result[0].mask: expected an array, got an integer; {HOW}"),
+        (Layer, {"name": "x"}, "'mask' is missing"),
+        (NDArray[np.uint8], [1, 2], f"expected an array of uint8, got a list; {HOW}"),
+        (Annotated[np.ndarray, Shape(None, 3)], ARRAY, f"expected an array of shape (*, 3), {GOT}"),
+        (NDArray[np.uint8], "aGVsbG8=", f"a string must be a .npy file in base64, and this is none; {HOW}"),
+        (bytes, [1], "expected bytes, got a list; bytes are a string in base64"),
+        (int | np.ndarray, "x", f"expected an integer or an array, got a string; {HOW}"),
+        (Image, ARRAY, "expected an image, got an object tagged 'ndarray'"),
+    ],
+)
+def test_errors_in_words(hint: Any, value: Any, text: str) -> None:
+    found = refused(hint, value)
+    assert found.startswith(text) if "an object tagged" in text else found == text
+
+
+def test_many_choices_are_cut() -> None:
+    many = enum.Enum("many", {f"m{number}": number for number in range(100)})  # type: ignore[misc]
+    assert refused(many, 500).endswith(f" {CHOICES_MAX - 1} or {100 - CHOICES_MAX} more, got 500")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 1_000_000, "`", "x` - at `$.y`", "' - at `$[0]`", "\u001b[2J", "\n"],
+    ids=lambda value: repr(value)[:20],
+)
+def test_what_a_peer_wrote_is_not_taken_for_the_path_and_not_repeated_at_length(value: str) -> None:
+    text = refused(Options, {"mode": value})
+    assert text.startswith('result.mode: expected "fast" or "exact", got ')
+    assert len(text) < 200
+    assert text.isprintable()
+
+
+class Tree(msgspec.Struct):
+    mode: Mode
+    branches: list[Tree] | dict[str, Tree] | None = None
+
+
+def test_a_class_that_contains_itself_in_several_ways() -> None:
+    """Each step into it leads to the class in two ways, and 25 steps to it in 33 million."""
+    value: Any = {"mode": "slow"}
+    for _ in range(25):
+        value = {"mode": "fast", "branches": [value]}
+    assert refused(Tree, value["branches"][0] | {"mode": "slow"}).startswith('result.mode: expected "fast" or "exact"')
+    assert refused(Tree, value).startswith("result.branches[0].branches[0]")
+
+
+def test_the_example_of_an_array_is_one() -> None:
+    example = json.loads(HOW.partition("object ")[2].replace("<base64>", "A" * 32))
+    assert np.shape(codec.decode(example)) == (2, 3)
