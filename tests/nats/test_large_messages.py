@@ -92,9 +92,6 @@ def tickets(server: Server) -> tuple[int, ...]:
     return tuple(server.stats()[f"tickets_{name}"] for name in ("made", "claimed", "expired", "refused"))
 
 
-# -- what goes by tickets ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("binary", [True, False])
 async def test_whatever_is_over_the_limit_goes_by_one_connection(service: Service, binary: bool) -> None:
     server = make_server(binary=binary)
@@ -153,9 +150,6 @@ async def test_calls_wait_where_there_is_no_room(service: Service) -> None:
         server.release()
         *single, many = await calls
         assert ([each[-1] for each in single], many) == (["x", "y", "z"], ["b", "c"])
-
-
-# -- clear errors -----------------------------------------------------------------------------------------------------
 
 
 def unused_port() -> int:
@@ -239,9 +233,6 @@ async def test_another_certificate_than_the_ticket_says(service: Service) -> Non
         async with service.serving(server, direct=proxy.direct), service.client() as client:
             with pytest.raises(MessageTooLarge, match="another certificate"):
                 await client.echo(array())
-
-
-# -- what is lost -----------------------------------------------------------------------------------------------------
 
 
 class Proxy:

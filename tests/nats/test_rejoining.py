@@ -94,6 +94,8 @@ async def test_no_call_finds_its_method_missing_when_nats_was_restarted(
         await outcomes.stop()
         with pytest.raises(MethodNotFound):
             await client.call("nothing", wait_for=None)
+        names = [each["name"] for each in nats.monitor("/connz")["connections"]]
+        assert len([each for each in names if each.startswith(f"rpcstream {service.name}")]) == 3, "each joins once"
     assert outcomes.counts["MethodNotFound"] == 0, outcomes.counts
     assert waits == (set(outcomes.counts) == {"answered"}), outcomes.counts
     for error in outcomes.errors:

@@ -142,8 +142,6 @@ async def test_tls_with_an_authority_and_certificates_of_clients(start_nats: Sta
     assert "certificate=" in await failure_of(checked, ca=ca, certificate=tmp_path / "bad")
 
 
-# -- permissions ------------------------------------------------------------------------------------------------------
-
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "nats-security.md"
 
 #: What a user may publish, and what it may subscribe to: each with the subjects that are allowed and denied.
@@ -315,26 +313,19 @@ async def test_an_instance_without_a_permission(start_nats: StartNats, caplog: p
         await until(lambda: "NATS does not permit this login the subscription to $SRV.PING" in caplog.text)
 
 
-# -- tokens of a server -----------------------------------------------------------------------------------------------
-
-
 async def test_a_token_stands_in_a_header(service: Service) -> None:
     async with service.serving(knowing(token="sesame")):
         async with service.client(token="sesame") as client:
             assert await client.whoami() == "token"
             await check_usual_calls(client)
-        async with service.client(token="wrong") as client:
-            with pytest.raises(NotAuthenticated, match="token"):
-                await client.add(1, 2)
-            async with client.batch() as batch:
-                results = [batch.add(1, 2), batch.whoami()]
-            for result in results:
-                with pytest.raises(NotAuthenticated):
-                    result.result()
-        async with service.client() as client:
-            for _ in range(2):
+        for options in ({"token": "wrong"}, {}):
+            async with service.client(**options) as client:
                 with pytest.raises(NotAuthenticated):
                     await client.add(1, 2)
+                async with client.batch() as batch:
+                    result = batch.add(1, 2)
+                with pytest.raises(NotAuthenticated):
+                    result.result()
                 with pytest.raises(NotAuthenticated, match="for connections"):
                     await client.request("rpc.authenticate", {"token": "sesame"})
 
@@ -371,9 +362,6 @@ async def test_calls_wait_for_an_async_function_and_keep_their_order(service: Se
         for each in await asyncio.gather(*refused, return_exceptions=True):
             assert isinstance(each, NotAuthenticated)
     assert server.noted == list(range(20))
-
-
-# -- what NATS says of callers ----------------------------------------------------------------------------------------
 
 
 def two_accounts(*, share: bool) -> dict[str, Any]:
