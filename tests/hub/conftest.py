@@ -11,7 +11,7 @@ import pytest
 
 from rpcstream import Limits
 from rpcstream.hub import Hub
-from rpcstream.testing import FakeTimeLoop, connections_of
+from rpcstream.testing import FakeTimeLoop
 
 from ..kit import TRANSPORTS, RawPeer, notification, open_peer, request, until
 from ..kit.http import Answer, RawHttpConnection, post
@@ -98,11 +98,6 @@ class RunningHub:
         found = await asking.result("rpc.clients")
         asking.close()
         return {each["name"]: each for each in found if each["name"] is not None}
-
-    async def drop(self, name: str) -> None:
-        """Lose the connection of a client, as when the network fails."""
-        address = (await self.clients())[name]["address"]
-        next(each for each in connections_of(self.hub) if each.address == address).drop()
 
     async def stalled(self, name: str, peer: HubPeer, caller: HubPeer, method: str = "work") -> None:
         """Have a client stop reading, and send it notifications until the hub has noticed that."""

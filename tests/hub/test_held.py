@@ -12,7 +12,7 @@ from rpcstream import Rule
 from rpcstream.hub import Hub
 
 from ..kit import TRANSPORTS, batch, notification, reply, request, until
-from .conftest import CALL, CANCELLED, DENIED, GONE, INVALID, LATE, UNKNOWN, HubPeer, OpenHub, RunningHub
+from .conftest import CALL, CANCELLED, DENIED, GONE, LATE, UNKNOWN, HubPeer, OpenHub, RunningHub
 
 pytestmark = pytest.mark.fake_time
 
@@ -71,17 +71,6 @@ async def test_calls_of_one_batch_wait_together(hub: RunningHub) -> None:
         provider.answer(asked := await provider.receive(), asked["params"])
     first, second, other = await caller.receive()
     assert (first["result"], second["result"], is_away(other["error"])) == ([1], [2], True)
-
-
-async def test_a_call_that_asks_for_a_stream(hub: RunningHub) -> None:
-    caller = await hub.peer()
-    caller.call("work", stream=2)
-    await asyncio.sleep(1)
-    provider = await hub.peer("p", "work")
-    asked = await provider.receive()
-    provider.send(notification("$/item", id=asked["id"], value=7), reply(asked["id"], None))
-    assert (await caller.receive())["params"] == {"id": 1, "value": 7}
-    assert await caller.receive() == reply(1, None)
 
 
 async def test_a_long_message_is_passed_on_as_it_came(hub: RunningHub) -> None:
@@ -181,24 +170,6 @@ async def test_what_its_caller_cancels_or_has_no_more_time_for(open_hub: OpenHub
     assert sorted(each["params"] for each in await provider.receive_many(2)) == [[4], [6]]
     await provider.silence()
     assert hub.hub.stats()["connections"] == 2
-
-
-async def test_a_batch_that_is_lost_after_it_was_passed_on(hub: RunningHub) -> None:
-    caller = await hub.peer()
-    caller.send(batch(request("work", 3, id=3)))
-    await asyncio.sleep(1)
-    provider = await hub.peer("p", "work")
-    asked = await provider.receive()
-    caller.close()
-    assert await provider.receive() == notification("$/cancelRequest", id=asked["id"])
-
-
-async def test_what_is_wrong_is_answered_at_once(hub: RunningHub) -> None:
-    caller = await hub.peer()
-    assert await caller.code("work", params=5) == INVALID
-    assert await caller.code("work", timeout="x") == INVALID
-    assert await caller.code("work", timeout=0) == LATE
-    assert hub.hub.stats()["calls_held"] == 0
 
 
 async def test_a_provider_that_is_lost_as_soon_as_it_has_registered(hub: RunningHub) -> None:

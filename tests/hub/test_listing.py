@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from rpcstream.hub import Hub
-from rpcstream.testing import FakeTimeLoop
-
-from ..kit import TRANSPORTS, batch, request
-from ..kit.example_count import example_count
-from .conftest import CALL, CANCELLED, INVALID, PARAMS, TOO_LARGE, HubPeer, OpenHub, RunningHub
+from ..kit import batch, request
+from .conftest import CALL, CANCELLED, INVALID, PARAMS, TOO_LARGE, OpenHub, RunningHub
 
 LISTS = ("rpc.methods", "rpc.discover", "rpc.clients")
 
@@ -83,31 +74,3 @@ async def test_the_document_says_what_is_offered(running_hub: RunningHub) -> Non
     await second.offers("b", shared)
     document = await second.result("rpc.discover")
     assert document["methods"][names.index("work")] == {**expected, "x-clients": ["a", "b"]}
-
-
-@settings(max_examples=example_count(20), deadline=None)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.sets(st.integers(0, 20), max_size=6)), max_size=20))
-def test_the_names_are_those_that_are_offered(changes: list[tuple[bool, int, set[int]]]) -> None:
-    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
-        runner.run(_change(changes))
-
-
-async def _change(changes: list[tuple[bool, int, set[int]]]) -> None:
-    hub = Hub()
-    async with TRANSPORTS["memory"].serving(hub, None) as there:
-        peers = [await there.join(HubPeer) for _ in range(3)]
-        offered: list[set[str]] = [set(), set(), set()]
-        for comes, who, numbers in changes:
-            names = {f"m{each}" if each % 3 else f"a.m{each}" for each in numbers}
-            if comes:
-                await peers[who].offers(f"c{who}", *({"name": name, "shared": True} for name in sorted(names)))
-                offered[who] |= names
-            else:
-                await peers[who].result("rpc.unregister", sorted(names))
-                offered[who] -= names
-            listed: list[dict[str, Any]] = await peers[who].result("rpc.methods")
-            expected = {f"c{n}.{name}" if "." in name else name for n in range(3) for name in offered[n]}
-            assert [each["name"] for each in listed] == sorted(expected)
-            assert hub.stats()["methods_offered"] == sum(map(len, offered))
-        for peer in peers:
-            peer.close()

@@ -294,7 +294,8 @@ async def _hold(all_rules: list[Rule], asked: list[Any]) -> None:
             for method in methods:
                 _check_method(all_rules, users[named[name]], name, method)
                 assert name in listed[method if "." not in method else f"{name}.{method}"]
-        assert sum(map(len, listed.values())) == sum(map(len, offered.values()))
+        assert list(listed) == sorted(listed)
+        assert sum(map(len, listed.values())) == sum(map(len, offered.values())) == hub.stats()["methods_offered"]
         for peer in peers:
             peer.close()
 
