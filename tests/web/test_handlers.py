@@ -13,19 +13,19 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from datetime import date
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from rpcstream import Codec, Limits, RegistrationError, ServerBusy
+from rpcstream import Limits, RegistrationError
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.web import Html, HttpError, Request, Response
+from rpcstream.wire.http_messages import problem
 
 from ..kit import until
 from ..kit.asgi import Driver
-from . import worker_handlers
 from .conftest import RoutesClient
 
 
@@ -37,11 +37,20 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-async def soon() -> None:
-    await asyncio.sleep(0)
+def process_id(name: str, request: Request) -> dict[str, object]:
+    return {"name": name, "pid": os.getpid(), "agent": request.headers.get("user-agent")}
 
 
-# -- what they are given ----------------------------------------------------------------------------------------------
+def picture(side: int) -> Image.Image:
+    return Image.new("RGB", (side, side), "red")
+
+
+def refuse() -> None:
+    raise HttpError(problem(410, "gone for good"))
+
+
+def fail() -> Response:
+    raise ValueError("a secret of the process")
 
 
 async def test_places_and_fields_by_name_and_hint(site: RoutesClient) -> None:
@@ -68,15 +77,10 @@ async def test_text_becomes_what_the_hint_says(site: RoutesClient) -> None:
     rows: list[tuple[Any, str, object]] = [
         (int, "-5", -5),
         (float, "1e3", 1000.0),
-        (bool, "0", False),
         (str, "5", "5"),
         (str, "a%2Bb+c%26", "a+b c&"),
-        (int | None, "5", 5),
-        (str | None, "null", "null"),
         (int | str, "x", "x"),
-        (Literal["a", "b"], "b", "b"),
         (uuid.UUID, "0" * 32, uuid.UUID(int=0)),
-        (tuple[int, ...], "5", (5,)),
         (set[int] | None, "5", {5}),
         (list[Colour], "red", [Colour.RED]),
     ]
@@ -102,7 +106,6 @@ async def test_a_wrong_request_is_told_what_is_wrong(site: RoutesClient) -> None
         "x=": "the query parameter 'x': Expected int, got ''",
         "x=1&x=2": "the query parameter 'x' is given 2 times",
         "x=" + "1" * 5000: "the query parameter 'x': Integer value out of range",
-        "x=1&colour=blue": "the query parameter 'colour': Invalid enum value 'blue'",
         "x=1&tags=1&tags=b": "the query parameter 'tags': Expected int - at $[1], got '1', 'b'",
         "x=%ff": "the query is not UTF-8",
         "&".join(f"x{n}=1" for n in range(1001)): "the query has more than 1000 fields",
@@ -150,14 +153,11 @@ def of(**hints: Any) -> Any:
     [
         ("/{a}", of(), {}, "the path has {a}, but the function has no parameter 'a'"),
         ("/", of(x=np.ndarray), {}, "parameter 'x': path and query are text"),
-        ("/", of(x=dict[str, int]), {}, "path and query are text, which cannot become a value of its hint .dict"),
         *(("/", of(x=each), {}, "path and query are text") for each in (list[list[int]], list[int] | dict[str, int])),
         ("/{x}", of(x=list[int]), {}, "the path has one value for it"),
-        ("/", of(x="Missing"), {}, "parameter 'x': its hint 'Missing'"),
         ("/", of(x=Request, y=Request), {}, "one parameter may be the Request"),
         *(("/", each, {}, "take the Request") for each in (lambda *args: None, lambda **kwargs: None)),
         ("/", forever, {"offload": "thread"}, "offload is for sync functions"),
-        ("/", of(), {"offload": "there"}, "offload must be 'thread', 'process' or None"),
         ("/", of(), {"offload": "process"}, "another process can import"),
         ("/", of(), {"timeout": 1}, "a time-out cannot stop a sync function"),
         ("/", forever, {"timeout": 0}, "timeout must be a positive number"),
@@ -173,9 +173,6 @@ async def test_what_cannot_be_a_handler_is_refused(
     site.get(path, lambda a=0, x=0: "")  # the path is free
 
 
-# -- what they return -------------------------------------------------------------------------------------------------
-
-
 async def test_what_is_returned_becomes_a_page(site: RoutesClient) -> None:
     text, json, octets = "text/html; charset=utf-8", "application/json", "application/octet-stream"
     rows: list[tuple[Any, str, bytes]] = [
@@ -184,9 +181,9 @@ async def test_what_is_returned_becomes_a_page(site: RoutesClient) -> None:
         ("", text, b""),
         *((each, octets, b"a") for each in (b"a", bytearray(b"a"), memoryview(b"a"))),
         ({"a": [1, None]}, json, b'{"a":[1,null]}'),
-        (0, json, b"0"),
         (date(2026, 1, 2), json, b'"2026-01-02"'),
         (np.float32(0.5), json, b"0.5"),
+        (np.zeros(1, "u1"), json, b'{"$type":"ndarray","dtype":"|u1","shape":[1],"data":"AA=="}'),
     ]
     for number, (value, kind, body) in enumerate(rows):
         site.get(f"/{number}", lambda value=value: value)
@@ -197,16 +194,6 @@ async def test_what_is_returned_becomes_a_page(site: RoutesClient) -> None:
     site.get("/nothing", lambda: None)
     page = await site.page("/nothing")
     assert (page.status, page.content, page.headers) == (204, b"", {"x-content-type-options": "nosniff"})
-
-
-async def test_an_array_is_json_as_for_a_call(site: RoutesClient) -> None:
-    array = np.arange(30_000, dtype=np.float64)
-    site.get("/", lambda: {"array": array})
-    page = await site.page("/")
-    assert page.headers["content-type"] == "application/json"
-    assert len(page.content) == int(page.headers["content-length"])
-    value: Any = Codec().decode(page.json)
-    np.testing.assert_array_equal(value["array"], array)
 
 
 async def test_an_image_is_png(site: RoutesClient) -> None:
@@ -243,8 +230,6 @@ async def test_a_response_that_cannot_be_is_the_handler_s_failure(
         Response(200, b"", "text/html", [("Content-Type", "text/plain")]),
         Response(200, b"", None, {"X-A": "b"}),  # type: ignore[arg-type]
         Response(200, b"", 7),  # type: ignore[arg-type]
-        Response(200, "text"),  # type: ignore[arg-type]
-        Response("200"),  # type: ignore[arg-type]
         *(Response(101), Response(204, b"body"), Response(304, b"body")),
     ]
     for number, response in enumerate(responses):
@@ -257,35 +242,21 @@ async def test_a_response_that_cannot_be_is_the_handler_s_failure(
             assert f"GET {path} failed" in caplog.text
 
 
-# -- what goes wrong --------------------------------------------------------------------------------------------------
-
-
-def raising(error: BaseException) -> Any:
+def raising(error: BaseException, *, later: bool = False) -> Any:
     def page() -> None:
         raise error
 
-    return page
-
-
-def raising_later(error: BaseException) -> Any:
-    async def page() -> None:
+    async def later_page() -> None:
         await asyncio.sleep(0)
         raise error
 
-    return page
-
-
-def busy_elsewhere() -> ServerBusy:
-    error = ServerBusy()
-    error.address = "127.0.0.1:1"
-    return error
+    return later_page if later else page
 
 
 async def test_a_failure_is_500_and_logged(site: RoutesClient, caplog: pytest.LogCaptureFixture) -> None:
     rows: list[tuple[Any, Any]] = [
-        *((raising(error), None) for error in (ValueError("a secret"), SystemExit(3), busy_elsewhere())),
-        *((raising(error), "thread") for error in (ValueError("a secret"), SystemExit(3))),
-        *((raising_later(error), None) for error in (StopAsyncIteration(), asyncio.CancelledError(), TimeoutError())),
+        *((raising(error), way) for error in (ValueError("a secret"), SystemExit(3)) for way in (None, "thread")),
+        *((raising(each, later=True), None) for each in (StopAsyncIteration(), asyncio.CancelledError())),
         *((lambda: object(), None), (lambda: "\ud800", None), (lambda: [object()], "thread")),
     ]
     for number, (function, offload) in enumerate(rows):
@@ -299,20 +270,12 @@ async def test_a_failure_is_500_and_logged(site: RoutesClient, caplog: pytest.Lo
         assert record.exc_info is not None
 
 
-async def test_an_error_may_have_a_response_of_its_own(site: RoutesClient, caplog: pytest.LogCaptureFixture) -> None:
-    for path, offload in (("/here", None), ("/thread", "thread")):
-        site.get(path, offload=offload)(worker_handlers.refuse)  # type: ignore[call-overload]
-        page = await site.page(path)
-        assert (page.status, page.content) == (410, b"gone for good\n")
-        assert page.headers["x-content-type-options"] == "nosniff"
-    assert caplog.records == []
-
-
 async def test_debugging_shows_the_traceback_and_slow_handlers_are_named(caplog: pytest.LogCaptureFixture) -> None:
     site = RoutesClient(debug=True, slow_call=1e-9)
     site.get("/", lambda: "")
     site.get("/thread", offload="thread")(lambda: "")
     site.get("/fails", raising(ValueError("a secret")))
+    site.get("/gone", offload="thread")(refuse)
     async with site:
         assert (await site.page("/thread")).status == 200
         assert "kept the event loop" not in caplog.text
@@ -320,23 +283,20 @@ async def test_debugging_shows_the_traceback_and_slow_handlers_are_named(caplog:
         assert "GET / kept the event loop for" in caplog.text
         assert "offload='thread'" in caplog.text
         page = await site.page("/fails")
-    assert (page.status, page.headers["content-type"]) == (500, "text/plain; charset=utf-8")
-    assert b"ValueError: a secret" in page.content
-
-
-# -- where they run ---------------------------------------------------------------------------------------------------
+        assert (page.status, page.headers["content-type"]) == (500, "text/plain; charset=utf-8")
+        assert b"ValueError: a secret" in page.content
+        assert await site.text("/gone") == (410, "gone for good\n")
 
 
 @pytest.mark.slow
 async def test_a_process_is_given_the_request(site: RoutesClient, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("process_id", "page", "picture", "refuse", "fail"):
-        path = f"/{name}" + {"picture": "/{side}", "refuse": "", "fail": ""}.get(name, "/{name}")
-        site.get(path, offload="process")(getattr(worker_handlers, name))
+    site.get("/process_id/{name}", offload="process")(process_id)
+    site.get("/picture/{side}", offload="process")(picture)
+    site.get("/refuse", offload="process")(refuse)
+    site.get("/fail", offload="process")(fail)
     told = (await site.page("/process_id/ann", user_agent="me")).json
     assert told.pop("pid") != os.getpid()
     assert told == {"name": "ann", "agent": "me"}
-    page = await site.page("/page/%3C")
-    assert (page.headers["content-type"], page.content) == ("text/html; charset=utf-8", b"<p>&lt;")
     with Image.open(io.BytesIO((await site.page("/picture/5")).content)) as image:
         assert image.size == (5, 5)
     assert await site.text("/refuse") == (410, "gone for good\n")
@@ -349,12 +309,11 @@ async def test_a_time_out_is_503(site: RoutesClient, caplog: pytest.LogCaptureFi
     go = threading.Event()
     site.get("/thread", offload="thread", timeout=0.01)(lambda: go.wait(20))
     site.get("/loop", timeout=0.01)(forever)
-    site.get("/patient", timeout=math.inf)(soon)
+    site.get("/patient", timeout=math.inf)(forever)
     for path in ("/thread", "/loop"):
         assert await site.text(path) == (503, "This page took longer than 0.01 s\n")
         assert f"GET {path} took longer than 0.01 s" in caplog.text
     go.set()
-    assert (await site.page("/patient")).status == 204
 
 
 def test_there_is_a_time_out_that_nobody_asked_for() -> None:

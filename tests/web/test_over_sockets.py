@@ -45,6 +45,8 @@ async def test_pages_and_calls_share_a_connection_and_come_in_order(http: RawHtt
         assert (answer.status, len(answer.body)) == (200, size), path
     assert (await http.answer()).json == {"jsonrpc": "2.0", "id": 1, "result": 3}
     assert [(await http.answer()).status for _ in range(2)] == [204, 404]
+    answer = await http.ask(get("/hello/2", "Connection: close"))
+    assert (answer.headers["connection"], await http.rest()) == ("close", b"")
 
 
 async def test_head_has_everything_but_the_body(http: RawHttpConnection) -> None:
@@ -56,13 +58,6 @@ async def test_head_has_everything_but_the_body(http: RawHttpConnection) -> None
             each.pop("date", None)
         assert told == Answer(answer.status, answer.headers, b"")
         assert int(told.headers["content-length"]) == len(answer.body)
-
-
-@pytest.mark.parametrize("path", ["/page.html", "/hello/2", "/slow/1"])
-async def test_the_connection_closes_where_that_was_asked(http: RawHttpConnection, path: str) -> None:
-    answer = await http.ask(get(path, "Connection: close"))
-    assert (answer.headers["connection"], len(answer.body)) == ("close", SIZES[path])
-    assert await http.rest() == b""
 
 
 async def test_nothing_outside_of_a_folder_is_seen(http: RawHttpConnection) -> None:
@@ -81,9 +76,7 @@ async def test_a_page_of_another_name_is_not_shown(http: RawHttpConnection) -> N
 
     for path in ("/page.html", "/hello/2", "//healthz"):
         answer = await ask(path)
-        assert answer.status == 403
-        assert b"--allow-host" in answer.body
-        assert b"hosts=" in answer.body
+        assert (answer.status, b"--allow-host" in answer.body) == (403, True)
     for path in ("/healthz", "/readyz"):
         for host in ("10.1.2.3:8545", "evil.example", "[::2]", "no host at all"):
             assert (await ask(path, host=host))[::2] == (200, b"ok")
@@ -110,30 +103,25 @@ async def ask(port: str, host: str, query: str = "") -> Answer:
     return answer
 
 
-@pytest.fixture
-async def service() -> AsyncIterator[RoutesClient]:
+async def test_it_is_fetched_again_only_when_it_has_changed() -> None:
     server = Server(title="a service")
     server.add(lambda a: a, name="one")
-    async with RoutesClient(server) as site:
-        yield site
-
-
-async def test_it_is_fetched_again_only_when_it_has_changed(service: RoutesClient) -> None:
-    page = await service.page("/openrpc.json")
-    assert (page.status, page.headers["content-type"]) == (200, "application/json")
-    assert page.headers["x-content-type-options"] == "nosniff"
-    assert names(page.json) == {"one"}
-    again = await service.page("/openrpc.json", if_none_match=page.headers["etag"])
-    assert (again.status, again.content) == (304, b"")
-    service.server.add(lambda: 2, name="two")
-    again = await service.page("/openrpc.json", if_none_match=page.headers["etag"])
-    assert (again.status, names(again.json)) == (200, {"one", "two"})
-    assert (await service.page("/openrpc.json?compat=1.2.6")).json["openrpc"] == "1.2.6"
-    for query in ("compat=1.3", "compat=", "compat=1.2.6&compat=2", "&".join(["a=1"] * 20)):
-        page = await service.page(f"/openrpc.json?{query}")
-        assert (page.status, b"{" in page.content) == (400, False)
-    service.static("/openrpc.json", b"{}")
-    assert await service.text("/openrpc.json") == (200, "{}")
+    async with RoutesClient(server) as service:
+        page = await service.page("/openrpc.json")
+        assert (page.status, page.headers["content-type"]) == (200, "application/json")
+        assert page.headers["x-content-type-options"] == "nosniff"
+        assert names(page.json) == {"one"}
+        again = await service.page("/openrpc.json", if_none_match=page.headers["etag"])
+        assert (again.status, again.content) == (304, b"")
+        service.server.add(lambda: 2, name="two")
+        again = await service.page("/openrpc.json", if_none_match=page.headers["etag"])
+        assert (again.status, names(again.json)) == (200, {"one", "two"})
+        assert (await service.page("/openrpc.json?compat=1.2.6")).json["openrpc"] == "1.2.6"
+        for query in ("compat=1.3", "compat=", "compat=1.2.6&compat=2", "&".join(["a=1"] * 20)):
+            page = await service.page(f"/openrpc.json?{query}")
+            assert (page.status, b"{" in page.content) == (400, False)
+        service.static("/openrpc.json", b"{}")
+        assert await service.text("/openrpc.json") == (200, "{}")
 
 
 async def test_it_says_how_callers_are_authenticated() -> None:
@@ -166,9 +154,8 @@ async def test_servers_as_clients_of_other_transports_are_told_them(tmp_path: Pa
         async with AsyncClient(where, **options) as client:
             return [each["url"] for each in (await client.discover())["servers"]]
 
-    unix = str(tmp_path / "socket")
-    async with Server().listening(unix=unix) as address:
-        assert await told(address) == [f"unix://{unix}"]
+    async with Server().listening(unix=tmp_path / "socket") as address:
+        assert await told(address) == [f"unix://{tmp_path / 'socket'}"]
     async with Server().listening(host="0.0.0.0", port=0) as address:
         port = address.rpartition(":")[2]
         expected = [f"http://localhost:{port}/", f"ws://localhost:{port}/", f"tcp://localhost:{port}"]
