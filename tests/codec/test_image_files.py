@@ -8,7 +8,6 @@ import gc
 import gzip
 import io
 import os
-import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -244,27 +243,22 @@ def test_paths_and_open_files_go_as_they_are(path: Path) -> None:
 
 def test_what_is_no_image_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    (tmp_path / "empty").touch()
     os.mkfifo(tmp_path / "fifo")
-    here, there = socket.socketpair()
     closed = io.BytesIO()
     closed.close()
     with (
-        here,
-        there,
-        here.makefile("rb") as stream,
         open("/dev/zero", "rb") as zeros,
         (tmp_path / "a.txt").open("rb") as file,
         (tmp_path / "a.txt").open() as text,
         tempfile.NamedTemporaryFile("w+") as written,
     ):
         for value, reason in (
-            *((tmp_path / name, rf"{name}' is not an image file .*png, jpeg") for name in ("a.txt", "empty")),
+            (tmp_path / "a.txt", "a.txt' is not an image file .*png, jpeg"),
             *((file, r"the open file is not .*read\(\)"), (text, "no form on"), (written, "open it with 'rb'")),
-            (tmp_path / "fifo", "is not a regular file"),  # and does not wait for a writer
-            *((each, "is not a regular file") for each in (Path("/dev/zero"), zeros)),
+            # And it does not wait for a writer.
+            *((each, "is not a regular file") for each in (tmp_path / "fifo", Path("/dev/zero"), zeros)),
             *((tmp_path, r"(is a|Is a) directory"), (ImageFile(tmp_path / "none.png"), "No such file")),
-            *((stream, "from its beginning"), (closed, "closed")),
+            (closed, "closed"),
         ):
             with pytest.raises(EncodeError, match=reason):
                 sent(value)

@@ -143,18 +143,15 @@ def test_the_first_image_of_an_animation(name: str) -> None:
     assert same(pickle.loads(pickle.dumps(found)), found)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_options_are_checked() -> None:
+    options: Any
+    for options in (
         *({"format": "gif"}, {"format": "PNG"}, {"quality": 50}, {"format": "jpeg", "lossless": True}),
         *({"format": "jpeg", "quality": quality} for quality in (0, 101, 50.5)),
         *({"format": "webp", "quality": 50, "lossless": True}, *({"compression": each} for each in (10, -1, True))),
-    ],
-    ids=str,
-)
-def test_options_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|is for"):
-        ImageOptions(**options)
+    ):
+        with pytest.raises(ValueError, match=r"must be|is for"):
+            ImageOptions(**options)
 
 
 def arrived(value: Any) -> tuple[dict[str, Any], Any]:
@@ -282,21 +279,18 @@ def test_at_any_depth_and_in_results(tmp_path: Path) -> None:
             returned(Small, wrong)
 
 
-@pytest.mark.parametrize(
-    ("hint", "text"),
-    [
+def test_sides_that_are_none_or_stand_elsewhere() -> None:
+    def function(image: Any) -> None: ...
+
+    for hint, text in (
         (Annotated[Image.Image, MaxSide], r"MaxSide\(1024\)"),
         (Annotated[Image.Image | None, MaxSide(5)], r"MaxSide\(5\) is for images"),
         (Annotated[Image.Image, MaxSide(5), MaxSide(6)], "one MaxSide"),
         (list[Annotated[np.ndarray, MaxSide(5)]], "is for images"),
-    ],
-)
-def test_what_is_refused_at_registration(hint: Any, text: str) -> None:
-    def function(image: Any) -> None: ...
-
-    function.__annotations__["image"] = hint
-    with pytest.raises(RegistrationError, match=text):
-        Server().add(function)
+    ):
+        function.__annotations__["image"] = hint
+        with pytest.raises(RegistrationError, match=text):
+            Server().add(function)
     for pixels in (0, -1, True, 1.5, "64", None):
         with pytest.raises((ValueError, TypeError), match="a side"):
             MaxSide(pixels)  # type: ignore[arg-type]
@@ -311,26 +305,20 @@ def in_several_scans(data: bytes) -> bytes:
 LARGE = Image.new("RGB", (1600, 1200), "grey")
 
 
-@pytest.mark.parametrize(
-    ("value", "side", "limit", "reason"),
-    [
-        (as_jpeg(LARGE), 500, 50_000, "800 x 600 pixels, the limit is 50000"),
-        # Reading takes time, however little is decoded.
-        (as_jpeg(LARGE), 64, 40_000, "reading the data of 1920000 pixels would take too long"),
+def test_what_is_really_decoded_counts() -> None:
+    codec, whole = Codec(max_image_pixels=50_000, max_message_pixels=50_000), "1600 x 1200 pixels, the limit is 50000"
+    for value, side, reason in (
+        (as_jpeg(LARGE), 500, "800 x 600 pixels, the limit is 50000"),
         # Of these all coefficients are kept.
-        (as_jpeg(LARGE, progressive=True), 64, 50_000, "1600 x 1200 pixels, the limit is 50000"),
-        (tagged(in_several_scans(file_of(LARGE, "jpeg")), "jpeg"), 64, 50_000, "1600 x 1200 pixels"),
-        *((FORMS[name](LARGE), 64, 50_000, "1600 x 1200 pixels") for name in ("png", "webp", "gif", "raw")),
-    ],
-    ids=range(8),
-)
-def test_what_is_really_decoded_counts(value: Any, side: int, limit: int, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        reduced(value, side, Codec(max_image_pixels=limit, max_message_pixels=limit))
-
-
-def test_a_large_jpeg_is_decoded_small() -> None:
-    codec = Codec(max_image_pixels=50_000, max_message_pixels=50_000)
+        (as_jpeg(LARGE, progressive=True), 64, whole),
+        (tagged(in_several_scans(file_of(LARGE, "jpeg")), "jpeg"), 64, whole),
+        *((FORMS[name](LARGE), 64, whole) for name in ("png", "webp", "gif", "raw")),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            reduced(value, side, codec)
+    # Reading takes time, however little is decoded.
+    with pytest.raises(ValueError, match="reading the data of 1920000 pixels would take too long"):
+        reduced(as_jpeg(LARGE), 64, Codec(max_image_pixels=40_000, max_message_pixels=40_000))
     assert reduced(as_jpeg(LARGE), 64, codec).size == (64, 48)
-    with pytest.raises(ValueError, match="1600 x 1200 pixels, the limit is 50000"):
+    with pytest.raises(ValueError, match=whole):
         codec.decode(as_jpeg(LARGE))

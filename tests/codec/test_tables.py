@@ -115,20 +115,16 @@ def test_a_slice_sends_its_own_rows_only() -> None:
         assert received(table.slice(50_000, 3)).equals(table.slice(50_000, 3))
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
+def test_what_is_not_sent() -> None:
+    for value, reason in (
         (pl.DataFrame({"x": [object()]}), "column 'x' of dtype Object.* has no form on the wire"),
         (pl.Series("x", [[1]], dtype=pl.List(pl.Int128)), r"column 'x' of dtype Int128 has no form"),
         (pl.DataFrame({"x": [{"\0": 1}]}), "with a NUL has no form on the wire"),
         (pl.DataFrame({"x": [1]}).lazy(), "LazyFrame has no form on the wire"),
         (pa.table({"n": pa.nulls(9_000_000)}), "of 9000000 values is too many"),
-    ],
-    ids=["object", "Int128 inside", "NUL inside", "lazy", "nulls"],
-)
-def test_what_is_not_sent(value: Any, reason: str) -> None:
-    with pytest.raises(EncodeError, match=reason):
-        codec.dumps([value])
+    ):
+        with pytest.raises(EncodeError, match=reason):
+            codec.dumps([value])
 
 
 TABLE, FRAME = pa.table({"a": [1, 2]}), pl.DataFrame({"a": [1, 2]})
@@ -142,40 +138,27 @@ def test_a_stream_in_base64_is_a_table_where_a_hint_asks() -> None:
         assert [int(str(number)) for number in found["a"]] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("hint", "value", "reason"),
-    [
+def test_other_values_are_refused() -> None:
+    two, stream = pl.DataFrame({"a": [1], "b": [1]}), pa.table({"a": pa.chunked_array([[1], [2]])})
+    for hint, value, reason in (
         (pa.Table, sent(BATCH), "expected pyarrow.Table, got .*batch"),
-        (pl.Series, sent(FRAME), "expected polars.Series, got an object tagged 'polars'"),
         (pl.DataFrame, {"$type": "polars"}, "misses 'kind'"),
         (pl.DataFrame, sent(pa.table({"a\0b": [1]})), "has a NUL"),
-        (pa.Table, "data.arrow", "not base64"),
-        (pa.RecordBatch, sent(pa.table({"a": pa.chunked_array([[1], [2]])}))["data"], "one batch is expected"),
-        (Any, {"$type": "arrow", "kind": "frame", "data": ""}, "kind must be 'table' or 'batch'"),
+        (pa.RecordBatch, sent(stream)["data"], "one batch is expected"),
+        *((Any, {"$type": "arrow", "kind": kind, "data": ""}, "kind must be") for kind in ("frame", ["table"])),
         (Any, {"$type": "arrow", "kind": "table", "data": 5}, "int"),
         (Any, {"$type": "arrow", "kind": "table"}, "misses 'data'"),
         (Any, {"$type": "polars", "kind": "table", "data": ""}, "kind must be 'frame' or 'series'"),
-        (
-            Any,
-            {"$type": "polars", "kind": "series", "data": sent(pl.DataFrame({"a": [1], "b": [1]}))["data"]},
-            "column",
-        ),
-    ],
-)
-def test_other_values_are_refused(hint: Any, value: Any, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        codec.decode([value]) if hint is Any else taken(hint, value)
+        (Any, {"$type": "polars", "kind": "series", "data": sent(two)["data"]}, "column"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            codec.decode([value]) if hint is Any else taken(hint, value)
 
 
 def test_what_a_handler_returns_goes_out_as_the_hint_says() -> None:
     assert type(returned(pa.Table, FRAME)) is pa.Table
     assert type(returned(pl.DataFrame, TABLE)) is pl.DataFrame
-    for hint, value in (
-        (pa.Table, BATCH),
-        (pa.RecordBatch, TABLE),
-        (pl.Series, FRAME),
-        (pa.Table, sent(TABLE)["data"]),
-    ):
+    for hint, value in ((pa.Table, BATCH), (pa.RecordBatch, TABLE), (pl.Series, FRAME), (pa.Table, "")):
         with pytest.raises(ValueError, match=r"expected (pyarrow|polars)\."):
             returned(hint, value)
 
@@ -245,14 +228,11 @@ def test_over_a_connection() -> None:
     def echo(value: Any) -> Any:
         return value
 
-    frame = pl.DataFrame({"city": ["Oslo", "Bern"], "degrees": [-2.5, 9.0]})
+    large = pl.DataFrame({"a": range(5000), "b": [str(number) for number in range(5000)]})
     with serve_in_thread(server) as address, Client(address) as client:
-        for value in (frame, frame.to_arrow(), sent(frame)["data"]):
-            assert client.head(value, 1).equals(frame.head(1))
-        assert type(client.call("head", frame, 1, returns=pa.Table)) is pa.Table
-        large = pl.DataFrame({"a": range(5000), "b": [str(number) for number in range(5000)]})
-        for value in (large, large.to_arrow(), large):  # as text first, then beside the JSON
+        for value in (FRAME, FRAME.to_arrow(), large, large.to_arrow(), large):  # as text first, then beside the JSON
             assert client.echo([value])[0].equals(value)
-            assert client.head(value, 5000).equals(large)
+            assert client.head(value, 1).shape == (1, value.shape[1])
+        assert type(client.call("head", FRAME, 1, returns=pa.Table)) is pa.Table
         with pytest.raises(InvalidParams, match=r"frame: expected polars.DataFrame, got a list"):
             client.head([1], 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
@@ -56,24 +55,17 @@ def test_any_layout_goes(value: Any) -> None:
     found += 1  # it has memory of its own
 
 
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (lambda: torch.ones(2, 2).to_sparse(), "layout torch.sparse_coo has no form on the wire: send to_dense"),
-        (lambda: torch.ones(2, 2).to_sparse_csr(), "layout torch.sparse_csr"),
-        (
-            lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
-            "quantized tensor has no form.* dequantize",
-        ),
-        (lambda: torch.ones(2, device="meta"), "'meta' has no form on the wire: it has no data"),
-        (lambda: torch.ones(2, dtype=torch.complex32), "dtype complex32 has no form on the wire: convert it"),
-    ],
-    ids=["coo", "csr", "quantized", "meta", "complex32"],
-)
 @pytest.mark.filterwarnings("ignore")  # of torch's, about what is new or old in it
-def test_what_is_not_sent(make: Callable[[], Any], reason: str) -> None:
-    with pytest.raises(EncodeError, match=reason):
-        codec.dumps([make()])
+def test_what_is_not_sent() -> None:
+    for value, reason in (
+        (torch.ones(2, 2).to_sparse(), "layout torch.sparse_coo has no form on the wire: send to_dense"),
+        (torch.ones(2, 2).to_sparse_csr(), "layout torch.sparse_csr"),
+        (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "quantized tensor has no form.* dequantize"),
+        (torch.ones(2, device="meta"), "'meta' has no form on the wire: it has no data"),
+        (torch.ones(2, dtype=torch.complex32), "dtype complex32 has no form on the wire: convert it"),
+    ):
+        with pytest.raises(EncodeError, match=reason):
+            codec.dumps([value])
 
 
 def test_arrays_of_other_senders_are_tensors() -> None:
