@@ -23,14 +23,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rpcstream import AsyncClient, ConnectionLost, Context
+from rpcstream import AsyncClient, ConnectionLost
 
 from ..cli.conftest import environment
 from ..kit.nats_server import NatsCluster, NatsServer
@@ -41,11 +41,9 @@ APP = """
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from typing import Any
 
 import numpy as np
 import rpcstream
-from rpcstream import Context
 
 notes = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 server = rpcstream.Server()
@@ -86,22 +84,6 @@ async def items(tag: str, count: int) -> AsyncIterator[tuple[str, int]]:
         yield tag, number
         await asyncio.sleep(0.002)
 
-@server
-async def upload(tag: str, values: AsyncIterator[tuple[str, int]]) -> tuple[str, list[tuple[str, int]]]:
-    note(tag)
-    return tag, [value async for value in values]
-
-@server
-async def calls_back(tag: str, ctx: Context) -> tuple[str, list[Any]]:
-    note(tag)
-    await asyncio.sleep(0.05)
-    return tag, [await ctx.peer.answer(tag, number) for number in range(4)]
-
-@server
-async def again(tag: str, number: int) -> tuple[str, int]:
-    await asyncio.sleep(0.01)
-    return tag, number
-
 server.join_nats(os.environ["SERVICE"], only=True)
 server.run(on_listening=lambda address: print(address, flush=True))
 """
@@ -109,11 +91,10 @@ server.run(on_listening=lambda address: print(address, flush=True))
 #: Kinds of calls, and whether they are idempotent; a caller of each client makes one kind.
 KINDS = {
     **dict.fromkeys(("quick", "slow"), True),
-    **dict.fromkeys(("once", "slow_once", "array", "large_array", "items", "upload"), False),
-    **dict.fromkeys(("calls_back", "batch", "notification"), False),
+    **dict.fromkeys(("once", "slow_once", "array", "items", "batch", "notification"), False),
 }
 
-#: Items of a stream, and of an argument; more than their credit at the beginning.
+#: Items of a stream; more than its credit at the beginning.
 ITEMS = 100
 
 #: Seconds after its time-out by which a call has failed, also on a busy machine.
@@ -148,21 +129,14 @@ class Load:
         self._tags = itertools.count()
         #: Tags of what was noted, if all is right.
         self._expected: list[str] = []
-        self._numbers: dict[AsyncClient, int] = {}
-        self._clients = [self._make_client(number) for number in range(options.clients)]
-        kinds = [kind for kind in KINDS if is_in_order or kind not in ("large_array", "calls_back")]
-        self._tasks = [asyncio.create_task(self._call(client, kind)) for client in self._clients for kind in kinds]
+        self._clients = [self._make_client() for _ in range(options.clients)]
+        self._tasks = [asyncio.create_task(self._call(client, kind)) for client in self._clients for kind in KINDS]
 
-    def _make_client(self, number: int) -> AsyncClient:
-        repeats = {} if self._is_in_order else {"retry": "idempotent", "retries": 20, "wait_for": self._timeout}
-        client = AsyncClient(self._address, timeout=self._timeout, **repeats)
-        self._numbers[client] = number
-
-        @client
-        async def answer(tag: str, asked: int, ctx: Context) -> tuple[Any, int]:
-            return await ctx.peer.again(tag, asked), number
-
-        return client
+    def _make_client(self) -> AsyncClient:
+        repeats: dict[str, Any] = (
+            {} if self._is_in_order else {"retry": "idempotent", "retries": 20, "wait_for": self._timeout}
+        )
+        return AsyncClient(self._address, timeout=self._timeout, **repeats)
 
     async def end(self, notes: Callable[[], Counter[str]]) -> str:
         """Let the last calls end; tells what became of all."""
@@ -208,31 +182,14 @@ class Load:
         filling = tag * random.randrange(1, 200)
         self._check(tag, await client.call(kind, tag, filling), [tag, filling], notes=not KINDS[kind])
 
-    async def _array(self, client: AsyncClient, kind: str, tag: str, size: int = 20_000) -> None:
-        values = np.full(size - random.randrange(1, 20_000), hash(tag), dtype=np.int64)
+    async def _array(self, client: AsyncClient, kind: str, tag: str) -> None:
+        values = np.full(random.randrange(1, 20_000), hash(tag), dtype=np.int64)
         told, answer = await client.array(tag, values)
         self._check(tag, (told, np.array_equal(answer, values)), (tag, True))
-
-    async def _large_array(self, client: AsyncClient, kind: str, tag: str) -> None:
-        """More than NATS carries: it goes by ticket."""
-        await self._array(client, kind, tag, 220_000)
-        await asyncio.sleep(0.1)
 
     async def _items(self, client: AsyncClient, kind: str, tag: str) -> None:
         found = [item async for item in client.stream_request(kind, [tag, ITEMS], timeout=self._timeout)]
         self._check(tag, found, [[tag, number] for number in range(ITEMS)])
-
-    async def _upload(self, client: AsyncClient, kind: str, tag: str) -> None:
-        async def values() -> AsyncIterator[tuple[str, int]]:
-            for number in range(ITEMS):
-                yield tag, number
-                await asyncio.sleep(0.002)
-
-        self._check(tag, await client.upload(tag, values()), [tag, [[tag, number] for number in range(ITEMS)]])
-
-    async def _calls_back(self, client: AsyncClient, kind: str, tag: str) -> None:
-        expected = [tag, [[[tag, number], self._numbers[client]] for number in range(4)]]
-        self._check(tag, await client.calls_back(tag), expected)
 
     async def _batch(self, client: AsyncClient, kind: str, tag: str) -> None:
         async with client.batch() as batch:

@@ -222,26 +222,6 @@ async def test_only_what_has_subscribers_is_subscribed_to(service: Service) -> N
         await until(lambda: service.subscribed("$event") == [])
 
 
-@pytest.mark.slow
-async def test_subscriptions_that_begin_and_end_neither_lose_nor_repeat_events(service: Service) -> None:
-    async with service.serving(port=0) as one, AsyncClient(one.address) as there, service.client() as publisher:
-        is_over = asyncio.Event()
-
-        async def come_and_go(name: str) -> None:
-            async with AsyncClient(one.address) as client:
-                while not is_over.is_set():
-                    async with client.subscribe(name):
-                        await client.call("rpc.ping")
-
-        async with there.subscribe("a.b", max_queue=10_000) as events:
-            others = [asyncio.create_task(come_and_go(name)) for name in ("a.*", "*.b", ">")]
-            for number in range(500):
-                await publisher.publish("a.b", number)
-            is_over.set()
-            await asyncio.gather(*others)
-            assert await next_of(events, 500) == list(range(500))
-
-
 async def test_threads_publish_in_order_and_all_arrives_before_the_instance_stops(service: Service) -> None:
     async with service.client() as client, client.subscribe("*", max_queue=10_000).with_topics() as events:
         async with service.serving() as one:
@@ -375,7 +355,3 @@ async def test_the_command_line_publishes_and_subscribes(service: Service) -> No
         assert await publishes.communicate() == (b"1\n", b"")
     out, errors = await asyncio.wait_for(shows.communicate(), PATIENCE)
     assert (out.splitlines(), errors) == ([b'{"topic":"cli.a","value":1}', b'{"topic":"cli.a","value":"text"}'], b"")
-    kept = await run("--publish", "cli.a", "1", "--retain")
-    out, errors = await kept.communicate()
-    assert kept.returncode != 0
-    assert b"JetStream is off" in errors

@@ -248,22 +248,9 @@ async def test_what_waits_of_one_caller_is_bounded(service: Service) -> None:
         assert len(answered) >= held // 2000
 
 
-async def test_a_client_that_vanishes_in_the_middle_of_a_stream(clock: Clock, service: Service) -> None:
+async def test_calls_of_a_client_that_vanishes_are_cancelled(clock: Clock, service: Service) -> None:
     async with scene(service) as at:
-        streams = 0
-
-        @at.server
-        async def endless() -> Any:
-            nonlocal streams
-            streams += 1
-            try:
-                while True:
-                    yield 1
-            finally:
-                streams -= 1
-
-        await until(lambda: "endless" in service.subscribed("endless"))
         async with service.raw("gone.rpcstream.*") as vanishing:
-            vanishing.publish(f"{at.root}endless", call_of("endless"), "gone.rpcstream.1")
-            await until(lambda: streams == 1)
-        await clock.until(lambda: streams == 0)
+            vanishing.publish(f"{at.root}wait", WAIT, "gone.rpcstream.1")
+            await until(lambda: at.server.begun)
+        await clock.until(lambda: at.server.ended == [(None, "CancelledError")])

@@ -19,7 +19,6 @@ from rpcstream import (
     CallTimeout,
     ConnectFailed,
     ConnectionLost,
-    Context,
     Limits,
     MessageTooLarge,
     MethodNotFound,
@@ -65,12 +64,6 @@ def make_server(**options: Any) -> UsualServer:
     @server
     async def firsts(parts: AsyncIterator[np.ndarray]) -> list[int]:
         return [int(part[0]) async for part in parts]
-
-    @server
-    async def make_with_progress(ctx: Context, size: int) -> np.ndarray:
-        for number in range(3):
-            ctx.progress(number)
-        return array(size)
 
     return server
 
@@ -124,16 +117,12 @@ async def test_many_results_are_the_first_that_need_the_connection(service: Serv
         assert tickets(server) == (1, 1, 0, 0)
 
 
-async def test_items_and_reports_keep_their_order_whichever_way_they_go(service: Service) -> None:
+async def test_items_keep_their_order_whichever_way_they_go(service: Service) -> None:
     async with service.serving(make_server()), service.client() as client:
         items = [item async for item in client.stream("arrays", 20)]
         assert [(int(item[0]), item.size) for item in items] == [(n, SIZE if n % 2 else 10) for n in range(20)]
         parts = (array(SIZE if number % 2 else 10, number) for number in range(20))
         assert await client.firsts(parts) == list(range(20))
-        for _ in range(5):
-            reports: list[Any] = []
-            await client.make_with_progress(SIZE, on_progress=reports.append)
-            assert reports[-1:] == [2]  # those that wait to be sent are overtaken by the next
 
 
 async def test_calls_wait_where_there_is_no_room(service: Service) -> None:

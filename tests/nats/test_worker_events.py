@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,7 @@ pytest.importorskip("nats")
 from rpcstream import AsyncClient
 
 from ..kit import until_in_thread
-from ..kit.nats_server import NatsServer, skip_without_program
+from ..kit.nats_server import NatsServer
 from ..supervisor.conftest import APP, WorkersProcess, serve_command
 from .service import Service, next_of
 
@@ -45,19 +46,16 @@ class NatsWorkers(WorkersProcess):
         return super().address.rpartition(", ")[2]
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    skip_without_program()
-    with NatsServer(jetstream=True) as server:
-        yield Service(server, "vision")
+@pytest.fixture
+def service(keeping_nats: NatsServer) -> Service:
+    return Service(keeping_nats, "vision")
 
 
-@pytest.fixture(scope="module")
-def two(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkersProcess]:
+@pytest.fixture
+def two(service: Service, tmp_path: Path) -> Iterator[WorkersProcess]:
     """A server with two workers."""
-    folder = tmp_path_factory.mktemp("events")
-    (folder / "app.py").write_text(EVENTS_APP)
-    program = NatsWorkers(serve_command("app.py", "-p", "0", "--workers", "2"), folder, NATS=service.url)
+    (tmp_path / "app.py").write_text(EVENTS_APP)
+    program = NatsWorkers(serve_command("app.py", "-p", "0", "--workers", "2"), tmp_path, NATS=service.url)
     try:
         yield program
         assert program.end() == 0, program.log
@@ -74,37 +72,26 @@ async def one_for_each_worker(stack: AsyncExitStack, program: WorkersProcess) ->
     return list(found.values())
 
 
-async def test_an_event_comes_once_from_a_worker_and_to_each_of_them(service: Service, two: WorkersProcess) -> None:
+async def test_events_and_last_values_of_workers(service: Service, two: WorkersProcess) -> None:
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         workers = await one_for_each_worker(stack, two)
-        clients = [*workers, await enter(service.client())]
-        readers = [await enter(client.subscribe(name)) for client in clients for name in ("a.*", "a.b")]
+        client = await enter(service.client())
+        readers = [await enter(each.subscribe(name)) for each in (*workers, client) for name in ("a.*", "a.b")]
         for number in range(30):
             await workers[number % 2].announce("a.b", number)
-        assert await clients[2].publish("a.b", 30) == 1
-        for each in readers:
+        assert await client.publish("a.b", 30) == 1
+        for each in readers:  # each comes once
             values = await next_of(each, 31)
             assert sorted(values) == list(range(31))
             assert [value for value in values if value % 2] == list(range(1, 30, 2))
-        await clients[2].publish("a.b", "end")
-        assert [await next_of(each) for each in readers] == [["end"]] * len(readers)
-
-
-async def test_last_values_are_the_same_at_all_workers_and_at_later_ones(service: Service, two: WorkersProcess) -> None:
-    values = {f"s.{number}": number for number in range(3)}
-    async with AsyncExitStack() as stack:
-        workers = await one_for_each_worker(stack, two)
-        client = await stack.enter_async_context(service.client())
         await workers[0].announce("s.0", 0, True)
         await workers[1].announce("s.1", 1, True)
         await client.publish("s.2", 2, retain=True)
-        async with client.subscribe("s.*").with_topics() as events:
-            assert dict(await next_of(events, 3)) == values
     before = two.pids()
     two.send(signal.SIGHUP)  # all workers are replaced
     await asyncio.to_thread(until_in_thread, lambda: not (two.pids() & before) and None not in two.pids())
     async with AsyncExitStack() as stack:
-        for worker in await one_for_each_worker(stack, two):
-            async with worker.subscribe("s.*").with_topics() as events:
-                assert dict(await next_of(events, 3)) == values
+        for reader in (*await one_for_each_worker(stack, two), await stack.enter_async_context(service.client())):
+            async with reader.subscribe("s.*").with_topics() as events:
+                assert dict(await next_of(events, 3)) == {"s.0": 0, "s.1": 1, "s.2": 2}
