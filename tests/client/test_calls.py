@@ -30,8 +30,6 @@ from rpcstream.testing import serve_in_thread
 from ..kit import UsualServer, request
 from .conftest import MakeClient, Scripted, Traced, refusal
 
-# -- calls ---------------------------------------------------------------------------------------------------------
-
 
 def test_calls_by_position_and_by_name(make_client: MakeClient, served: str, server: UsualServer) -> None:
     client = make_client(served)
@@ -159,9 +157,6 @@ def test_a_dict_is_a_request_object(make_client: MakeClient, served: str, server
         waiting.cancel()
 
 
-# -- batches -------------------------------------------------------------------------------------------------------
-
-
 def test_all_that_a_batch_can_hold(served: str, server: UsualServer) -> None:
     traced = Traced()
     with Client(served, trace=traced) as client:
@@ -232,9 +227,6 @@ def test_a_batch_that_the_server_refuses_fails_in_each_call(make_client: MakeCli
                 with pytest.raises(error):
                     call.result()
             assert client.call("echo", "and it goes on") == "and it goes on"
-
-
-# -- the rest of a conversation ------------------------------------------------------------------------------------
 
 
 def test_the_trace_sees_every_message(make_client: MakeClient, served: str) -> None:
@@ -315,8 +307,6 @@ def test_replies_that_cannot_be_read(
     assert (type(caught.value), caught.value.method, caught.value.address) == (kind, "first", client.client.address)
     assert client.call("second") == "lenient"
 
-
-# -- options -------------------------------------------------------------------------------------------------------
 
 FACES: Any = pytest.mark.parametrize("client", [Client, AsyncClient])
 

@@ -84,7 +84,7 @@ async def test_calls_in_chaos(scripted: Scripted, face: Callable[..., Any], seed
 
     async def work(worker: int) -> int:
         right = 0
-        for token, choose in tokens(worker, seed, 120 if IS_THOROUGH else 20):
+        for token, choose in tokens(worker, seed, 120 if IS_THOROUGH else 8):
             try:
                 match choose.randrange(4):
                     case 0:

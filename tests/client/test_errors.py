@@ -14,7 +14,6 @@ from PIL import Image
 from rpcstream import (
     AsyncClient,
     Client,
-    Codec,
     ConnectFailed,
     InternalError,
     InvalidParams,
@@ -137,20 +136,6 @@ async def test_a_refused_connection_and_an_error_with_the_async_client(free_addr
             with pytest.raises((ConnectFailed, RpcError)) as caught:
                 await call
             check_is_short(caught.value)
-
-
-def test_the_fault_of_an_encoder_of_the_user_is_shown(served: str) -> None:
-    class Odd:
-        pass
-
-    def encode(value: Odd) -> Any:
-        raise KeyError("the fault")
-
-    codec = Codec()
-    codec.register(Odd, "odd", encode=encode, decode=lambda data: Odd())
-    with Client(served, codec=codec) as client, pytest.raises(TypeError) as caught:
-        client.echo(Odd())
-    assert "KeyError: 'the fault'" in shown(caught.value)
 
 
 def test_with_debug_the_remote_traceback_is_a_note() -> None:

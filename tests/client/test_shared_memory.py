@@ -62,9 +62,6 @@ def echoed(client: Client, *arrays: np.ndarray) -> None:
         assert not np.shares_memory(got, sent)
 
 
-# -- who uses it -----------------------------------------------------------------------------------------------------
-
-
 async def test_large_arrays_go_by_shared_memory_both_ways(server: UsualServer, address: str) -> None:
     traced = Traced()
     with Client(address, trace=traced) as client:
@@ -156,9 +153,6 @@ def test_what_is_refused_leaves_no_memory_in_use(tmp_path: Path) -> None:
         with pytest.raises(MessageTooLarge):  # a message has the same limit there
             client.call("echo", np.zeros(5 * MIB, dtype=np.uint8))
         echoed(client, big)
-
-
-# -- a peer that does not keep to it -----------------------------------------------------------------------------------
 
 
 class Ring:

@@ -54,9 +54,6 @@ class Holding:
         until_in_thread(lambda: self.asked.count("hold") == count)
 
 
-# -- threads -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pool", [None, 3])
 def test_every_thread_gets_its_own_answers(served: str, pool: int | None) -> None:
     together = threading.Barrier(8)
@@ -73,9 +70,6 @@ def test_every_thread_gets_its_own_answers(served: str, pool: int | None) -> Non
     with Client(served, **({} if pool is None else {"pool": pool})) as pooled:
         in_threads(8, work)
         assert pooled.replies_dropped == 0
-
-
-# -- the pool ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["threads", "futures"])
@@ -145,9 +139,6 @@ def test_a_thread_does_not_wait_for_itself(served: str, caplog: pytest.LogCaptur
         assert client.progress(1, on_progress=lambda value: client.rpc.ping()) == 1
         assert client.rpc.ping() == "pong"
     assert "'rpc.ping' was called in on_progress, while all 1 connections are in use" in caplog.text
-
-
-# -- futures -------------------------------------------------------------------------------------------------------
 
 
 def test_futures_of_many_calls(client: Client) -> None:
