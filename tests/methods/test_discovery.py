@@ -191,7 +191,6 @@ class Shy:
     ("hint", "default", "shown"),
     [
         (float, INF, {"x-default": "inf"}),
-        (float, np.float64("nan"), {"x-default": "np.float64(nan)" if np.__version__ >= "2" else "nan"}),
         (np.float32, np.float32("-inf"), {"x-default": repr(np.float32("-inf"))}),
         (list[float], [1.0, NAN], {"x-default": "[1.0, nan]"}),
         (int, None, {"x-default": "None"}),

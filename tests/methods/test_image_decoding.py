@@ -63,12 +63,8 @@ def decoding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoding]:
     watching.open()
 
 
-def process_size(image: Image.Image) -> list[int]:
-    return list(image.size)
-
-
 def make_server(**limits: Any) -> Server:
-    server = Server(limits=Limits(**limits), drain_timeout=0.5, processes=1)
+    server = Server(limits=Limits(**limits), drain_timeout=0.5)
     log = server.state.log = []
 
     @server
@@ -116,8 +112,7 @@ def make_server(**limits: Any) -> Server:
         return [image.width for image in images]
 
     server.add(lambda value: value, name="echo")
-    server.add(process_size, name="in_thread", offload="thread")
-    server.add(process_size, offload="process")
+    server.add(size, name="in_thread", offload="thread")
     return server
 
 
@@ -149,7 +144,6 @@ async def replies(raw: RawPeer, count: int) -> list[Any]:
         *(("echo", [[wire(SMALL)] * n], thread) for n, thread in ((1, "loop"), (20, "rpcstream-images"))),
         ("in_thread", [wire(SMALL)], "rpcstream-images"),
         ("anything", [[wire(SMALL)]], "rpcstream-images"),
-        pytest.param("process_size", [wire(SMALL)], "rpcstream-images", marks=pytest.mark.slow),
     ],
 )
 async def test_where_images_are_decoded(method: str, params: list[Any], thread: str, decoding: Decoding) -> None:

@@ -7,15 +7,19 @@ import contextlib
 import contextvars
 import functools
 import gc
+import inspect
 import logging
 import re
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Annotated, Any, Literal
 
+import annotated_types
+import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rpcstream import (
     AsyncClient,
@@ -26,10 +30,12 @@ from rpcstream import (
     RpcError,
     Server,
     ServerBusy,
+    Shape,
 )
 from rpcstream.testing import FakeTimeLoop, drop_connections, memory_client, serve_in_thread
 
 from ..kit import raw_peers, request, until
+from .calling import document_of
 
 
 def in_fake_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -86,8 +92,6 @@ class Model:
     def items(self) -> list[list[int]]:
         return [items for _, items in self.runs]
 
-
-# -- when a run starts ------------------------------------------------------------------------------------------------
 
 #: A unit of the times below, in seconds: so long that it does not matter what the test itself takes.
 UNIT = 1000
@@ -189,9 +193,6 @@ async def test_what_comes_with_one_read_or_in_one_batch_runs_together_and_who_is
     assert model.items == [[9, 1, 2], list(range(20)), [1]]
 
 
-# -- where it runs ----------------------------------------------------------------------------------------------------
-
-
 async def test_a_sync_handler_runs_in_a_thread_of_its_own_while_the_next_batch_gathers() -> None:
     gate, threads, runs = threading.Event(), set(), []
 
@@ -250,9 +251,6 @@ async def test_only_equal_arrays_are_stacked_and_not_too_many_bytes() -> None:
     assert sorted(small) == [((1, 2), "float64"), ((2, 2), "float32"), ((2, 3), "float32")]
 
 
-# -- failures ---------------------------------------------------------------------------------------------------------
-
-
 def picky(items: list[int]) -> list[int]:
     """Fails with the negative ones."""
     if min(items) < 0:
@@ -284,28 +282,12 @@ async def test_without_retry_all_of_the_run_fail_and_it_is_logged_once(caplog: p
     assert record.getMessage() == f"method 'it' failed with 3 items, id {message[-8:]}"
 
 
-async def test_an_exception_in_the_list_fails_that_item_alone_and_does_not_grow() -> None:
-    refusal, lengths = RpcError(5, "not this one", 2), []
-
-    def handler(items: list[int]) -> list[int | Exception]:
-        return [refusal if item == 2 else item for item in items]
-
-    async with Batched(handler) as batched:
-        for _ in range(3):
-            one, two, three = await batched.results(1, 2, 3)
-            assert (one, three) == (1, 3)
-            assert (two.code, two.message, two.data) == (5, "not this one", 2)
-            lengths.append(len(traceback.extract_tb(refusal.__traceback__)))
-        assert batched.stats["retries"] == 0
-    assert lengths[1] == lengths[2]
-
-
 @pytest.mark.parametrize(
     "error",
-    [SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), StopIteration(), BaseException()],
+    [RpcError(5, "no"), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(), BaseException()],
     ids=lambda error: type(error).__name__,
 )
-async def test_no_exception_is_more_than_a_failure_of_its_item(error: BaseException) -> None:
+async def test_no_exception_is_more_than_a_failure_of_its_item_and_none_grows(error: BaseException) -> None:
     def returning(items: list[int]) -> list[Any]:
         return [error if item == 2 else item for item in items]
 
@@ -319,9 +301,15 @@ async def test_no_exception_is_more_than_a_failure_of_its_item(error: BaseExcept
 
     # In the loop Ctrl-C ends the program, as in any handler.
     for handler in (returning, raising, raising_later)[: 2 if type(error) is KeyboardInterrupt else 3]:
+        lengths = []
         async with Batched(handler) as batched:
-            one, two, three = await batched.results(1, 2, 3)
-            assert (one, three, isinstance(two, RpcError)) == (1, 3, True)
+            for _ in range(3):
+                one, two, three = await batched.results(1, 2, 3)
+                assert (one, three, isinstance(two, RpcError)) == (1, 3, True)
+                assert two.code == getattr(error, "code", None) or not isinstance(error, RpcError)
+                lengths.append(len(traceback.extract_tb(error.__traceback__)))
+            assert batched.stats["retries"] == (0 if handler is returning else 9)
+        assert handler is not returning or lengths[1] == lengths[2]
 
 
 class Tensor:
@@ -367,9 +355,6 @@ async def test_results_are_shared_out(returned: Any, results: Any, caplog: pytes
         assert [type(result) for result in given] == [InternalError] * 3
         assert results in caplog.text
         assert batched.stats["retries"] == (0 if results.startswith("it ") else 3)
-
-
-# -- runs that nobody waits for, and the end ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("items", [(0, 1), (1, 2)])
@@ -465,9 +450,6 @@ async def test_statistics() -> None:
     assert 0 <= found["mean_wait"] <= found["max_wait"]
 
 
-# -- registration -----------------------------------------------------------------------------------------------------
-
-
 def generator(items: list[int]) -> Any:
     yield from items
 
@@ -475,11 +457,10 @@ def generator(items: list[int]) -> Any:
 @pytest.mark.parametrize(
     ("function", "options", "told"),
     [
-        (picky, {"max_size": 0}, "max_size must be an integer of at least 1, got 0"),
-        (picky, {"max_size": True}, "max_size"),
+        *((picky, {"max_size": each}, "max_size must be an integer of at least 1, got ") for each in (0, True)),
         (picky, {"threads": 0}, "threads must be an integer of at least 1, got 0"),
         (picky, {"max_queue": 31}, "max_queue must be at least max_size (32), got 31"),
-        *((picky, {"max_wait": each}, "max_wait must be a number") for each in (-1, float("inf"), float("nan"), None)),
+        *((picky, {"max_wait": each}, "max_wait must be a number") for each in (-1, float("nan"), None)),
         (picky, {"offload": "process"}, "offload must be 'thread' or None, got 'process'"),
         (picky, {"timeout": 0}, "timeout must be a positive number of seconds"),
         (picky, {"name": "rpc.picky"}, "reserved"),
@@ -494,3 +475,135 @@ def test_what_cannot_be_is_refused_and_leaves_nothing_behind(function: Any, opti
         server.batched(**options)(function)
     assert dict(server.batches) == {}
     assert not [name for name in server.methods if not name.startswith("rpc.")]
+
+
+Floats = NDArray[np.float32]
+Numbers = Annotated[Floats, Shape(None)]
+ONES = np.ones(1, np.float32)
+
+
+def handler(hint: Any, *, returns: Any = inspect.Parameter.empty, default: Any = inspect.Parameter.empty) -> Any:
+    """A function of one parameter `x` with this hint."""
+
+    def function(x: Any) -> Any:
+        return [*x] if isinstance(x, list) else x
+
+    function.__annotations__ = {"x": hint} | ({} if returns is inspect.Parameter.empty else {"return": returns})
+    function.__defaults__ = None if default is inspect.Parameter.empty else (default,)
+    return function
+
+
+async def assert_alike(batched: Any, single: Any) -> None:
+    """A batched handler is described as a function of one item."""
+    server = Server()
+    server.batched(name="batched")(batched)
+    server.add(single, name="single")
+    methods = (await document_of(server))["methods"]
+    both = [(methods[name]["params"], methods[name]["result"]) for name in ("batched", "single")]
+    assert both[0] == both[1]
+
+
+def refused(function: Callable[..., Any]) -> str:
+    with pytest.raises(RegistrationError) as caught:
+        Server().batched(name="it")(function)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "item"),
+    [
+        (Sequence[str], str),
+        (list, Any),
+        (list[Floats], Floats),
+        (Annotated[list[str], "texts"], Annotated[str, "texts"]),
+        (np.ndarray, np.ndarray),
+        (Floats, Floats),
+        (Annotated[Floats, Shape(None, 224, 3)], Annotated[Floats, Shape(224, 3)]),
+        (Annotated[Floats, Shape(..., 3)], Annotated[Floats, Shape(..., 3)]),
+        (Annotated[np.ndarray, Shape(None)], np.generic),
+        (np.ndarray[tuple[int, int], np.dtype[np.float32]], np.ndarray[tuple[int], np.dtype[np.float32]]),
+        (np.ndarray[tuple[int], np.dtype[np.int64] | np.dtype[np.float64]], np.int64 | np.float64),
+        (np.ndarray[tuple[int, ...], np.dtype[np.int64]], np.ndarray[tuple[int, ...], np.dtype[np.int64]]),
+        # Of results:
+        (None, (tuple[str, ...], str)),
+        (None, (Any, Any)),
+        (None, (list[float | Exception | None], float | None)),
+        (None, (Floats, np.float32 | Floats)),
+        (None, (np.ndarray, np.generic | np.ndarray)),
+        (None, (Annotated[Floats, Shape(None, 512)], Annotated[Floats, Shape(512)])),
+    ],
+    ids=str,
+)
+async def test_a_list_is_its_items_and_an_array_its_rows(hint: Any, item: Any) -> None:
+    if hint is None:
+        await assert_alike(handler(list[int], returns=item[0]), handler(int, returns=item[1]))
+    else:
+        await assert_alike(handler(hint), handler(item))
+
+
+@pytest.mark.parametrize(
+    ("hint", "why"),
+    [
+        *((each, "must be list") for each in (str, tuple[str, ...], Iterable[str], list[str] | None, np.float32, Any)),
+        ("list[nobody]", "nobody"),
+        (Annotated[Floats, Shape(8, 3)], "no batch has a fixed size"),
+        (np.ndarray[tuple[Literal[8], int], np.dtype[Any]], "no batch has a fixed size"),
+        (Annotated[Floats, Shape()], "no dimension for the batch"),
+        (np.ndarray[tuple[()], np.dtype[Any]], "no dimension for the batch"),
+        (Annotated[list[str], msgspec.Meta(max_length=3)], "put it there"),
+        (Annotated[Floats, Shape(None, 3), annotated_types.Predicate(len)], "put it there"),
+    ],
+    ids=str,
+)
+def test_what_is_not_said_of_items_is_refused(hint: Any, why: str) -> None:
+    assert re.match(f"it: parameter 'x': .*{why}", refused(handler(hint)), re.DOTALL)
+    if why == "must be list":
+        returns = tuple[int, str] if hint == tuple[str, ...] else dict if hint is Any else hint
+        assert refused(handler(list[int], returns=returns)).startswith("it: the return value: ")
+
+
+def test_every_parameter_needs_a_hint() -> None:
+    def some(texts: list[str], scale) -> list[str]: ...  # type: ignore[no-untyped-def]
+
+    def rest(texts: list[str], *more: list[str]) -> list[str]: ...
+
+    assert "'scale': it needs a hint" in refused(some)
+    assert "needs a parameter" in refused(lambda: [])
+    assert "'more': a batched handler takes no further arguments" in refused(rest)
+
+
+async def test_a_default_is_that_of_a_batch_of_one() -> None:
+    row = np.ones((1, 2), np.float32)
+    for hint, default, expected in [
+        (list[float], [1.5], 1.5),
+        (Sequence[float | None], (None,), None),
+        (Annotated[Floats, Shape(None, 2)], row, [1, 1]),
+    ]:
+        server = Server()
+        server.batched(name="it", max_wait=0)(handler(hint, default=default))
+        async with memory_client(server) as client:
+            result = await client.it()
+        assert (result.tolist() if isinstance(result, np.ndarray) else result) == expected
+    for hint, default in ((list[float], 1.5), (list[float], [1, 2]), (Floats, [1.5]), (Floats, np.ones((2, 2)))):
+        assert "'x': its default must be that of a batch of one" in refused(handler(hint, default=default))
+
+
+async def test_calls_become_lists_and_stacks() -> None:
+    seen: list[Any] = []
+
+    def score(a: list[str], /, b: Annotated[Floats, Shape(None, 2)], *, c: Numbers = ONES) -> list[float]:
+        """How much."""
+        seen.append((a, b.tolist(), str(b.dtype), c.tolist()))
+        return [0.0] * len(a)
+
+    def single(a: str, /, b: Annotated[Floats, Shape(2)], *, c: np.float32 = ONES[0]) -> float:
+        """How much."""
+        return 0.0
+
+    await assert_alike(score, single)
+    server = Server()
+    server.batched(max_wait=0)(score)
+    async with memory_client(server) as client:
+        calls = [client.score("n0", np.zeros(2, "f4")), client.call("score", a="n1", b=np.ones(2, "f4"), c=2.0)]
+        assert await asyncio.gather(*calls) == [0.0, 0.0]
+    assert seen == [(["n0", "n1"], [[0, 0], [1, 1]], "float32", [1.0, 2.0])]

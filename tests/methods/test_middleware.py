@@ -147,9 +147,6 @@ async def test_calls_that_reach_no_handler_and_own_methods_are_not_seen() -> Non
     assert server.notes == [("number", {"n": 1}), 1, ("number", {}), 2]
 
 
-# -- what it does -----------------------------------------------------------------------------------------------------
-
-
 async def test_the_first_registered_is_outermost_and_objects_may_be_some() -> None:
     server, order = Server(), []
 

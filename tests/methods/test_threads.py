@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 import threading
-import weakref
 from typing import Any
 
 import pytest
 
-from rpcstream import Client, InternalError, Limits, RpcError, Server
+from rpcstream import Client, InternalError, Limits, Server
 from rpcstream.testing import memory_client, serve_in_thread
 
 from ..kit import notification, raw_peers, request, until, until_in_thread
@@ -74,20 +72,6 @@ async def test_calls_run_in_the_order_in_which_they_came_but_for_those_that_are_
     assert pool.ran == ["block", *(n for n in range(50) if n % 3), 50]
 
 
-async def test_every_call_that_is_not_cancelled_runs_whoever_cancels_meanwhile() -> None:
-    pool = Pool(threads=4)
-    async with memory_client(pool.server) as client:
-        calls = [client.submit.note(n) for n in range(300)]
-        await asyncio.sleep(0)
-        for call in calls[::3]:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        await client.note("last")
-    whole = {n for n, call in enumerate(calls) if not call.cancelled()}
-    assert whole | {"last"} <= set(pool.ran)
-    assert len(pool.ran) == len(set(pool.ran))
-
-
 def test_threads_are_started_as_they_are_needed_and_end_with_the_server() -> None:
     pool = Pool(threads=3)
     barrier = threading.Barrier(4)
@@ -104,36 +88,14 @@ def test_threads_are_started_as_they_are_needed_and_end_with_the_server() -> Non
     until_in_thread(lambda: not {each.name for each in threading.enumerate()} & pool.threads)
 
 
-async def test_what_a_call_that_failed_held_is_let_go_at_once() -> None:
-    class Held:
-        pass
-
-    server, gone = Server(threads=1), threading.Event()
-
-    @server(offload="thread")
-    def fail() -> None:
-        held = Held()
-        weakref.finalize(held, gone.set)
-        raise RpcError(5, "no")  # which is not logged: the log may keep it
-
-    async with memory_client(server) as client:
-        gc.disable()
-        try:
-            with pytest.raises(RpcError):
-                await client.fail()
-            await until(gone.is_set)
-        finally:
-            gc.enable()
-
-
 async def test_what_would_end_the_program_fails_one_call() -> None:
     server = Server(threads=1)
     errors: list[BaseException] = [SystemExit(1), KeyboardInterrupt(), StopIteration(1)]
 
-    @server(offload="thread")
     def fail() -> None:
         raise errors.pop()
 
+    server.add(fail, offload="thread")
     server.add(lambda: 5, name="five", offload="thread")
     async with memory_client(server) as client:
         while errors:
