@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import re
@@ -169,9 +170,10 @@ def test_hostile_arrays_are_refused(change: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match=r".") as caught:
             decode({**GOOD, **change})
         assert len(str(caught.value)) < 1000
-    if "shape" in change and change["shape"] == [0, 2**61]:
-        empty: Any = CODEC.decode({**GOOD, "shape": [0, 2**58], "data": ""})
-        assert empty.shape == (0, 2**58)
+
+
+def test_an_empty_array_may_be_long() -> None:
+    assert CODEC.decode({**GOOD, "shape": [0, 2**58], "data": ""}).shape == (0, 2**58)  # type: ignore[attr-defined]
 
 
 def rows_of_the_wire_page() -> list[list[str]]:
@@ -259,10 +261,8 @@ def test_broken_and_hostile_npy_files(data: bytes) -> None:
 @example(b"", HEADER)
 def test_any_npy_header_gives_an_array_or_a_value_error(data: bytes, header: str) -> None:
     for content in (file(header.encode("latin-1", "replace").decode("latin-1"), data), b"\x93NUMPY\x01\x00" + data):
-        try:
+        with contextlib.suppress(ValueError):
             assert isinstance(of_file(content), np.ndarray)
-        except ValueError:
-            pass
 
 
 @pytest.mark.parametrize(
@@ -270,12 +270,10 @@ def test_any_npy_header_gives_an_array_or_a_value_error(data: bytes, header: str
     [
         *((hint, "", "f4 |b1 M8[s]", "") for hint in (np.ndarray, NDArray, NDArray[np.generic], np.ndarray[Any, Any])),
         (NDArray[np.float32], "float32", "<f4 >f4", "f8 f2 i4"),
-        (np.ndarray[Any, np.dtype[np.float32]], "float32", "f4", "f8"),
         (NDArray[np.bool_], "bool", "|b1", "u1"),
         (NDArray[np.floating], "floating", "f2 f4 >f8", "c8 i4"),
         (NDArray[np.integer], "integer", "i1 u8", "f4 |b1 m8[s]"),
         (NDArray[np.number], "number", "i1 f4 c8", "|b1 M8[s] m8[s]"),
-        (NDArray[np.datetime64], "datetime64", "M8[s] >M8[ns]", "m8[s] i8"),
         (NDArray[np.float32 | np.float64], "float32 or float64", "f4 f8", "f2"),
         (np.ndarray[Any, np.dtype[np.int8] | np.dtype[np.int16]], "int8 or int16", "i1 i2", "i4"),
         (NDArray[T], "floating", "f4", "i4"),

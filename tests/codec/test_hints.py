@@ -22,7 +22,6 @@ from PIL.Image import Image
 from typing_extensions import Doc
 
 from rpcstream import Codec, RegistrationError, Server, Shape
-from rpcstream.codec.error_text import CHOICES_MAX
 from rpcstream.codec.hints import hint_checker, lower
 from rpcstream.codec.schema import Components, schema_of
 
@@ -320,21 +319,12 @@ def test_errors_in_words(hint: Any, value: Any, text: str) -> None:
     assert found.startswith(text) if "an object tagged" in text else found == text
 
 
-def test_many_choices_are_cut() -> None:
-    many = enum.Enum("many", {f"m{number}": number for number in range(100)})  # type: ignore[misc]
-    assert refused(many, 500).endswith(f" {CHOICES_MAX - 1} or {100 - CHOICES_MAX} more, got 500")
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["x" * 1_000_000, "`", "x` - at `$.y`", "' - at `$[0]`", "\u001b[2J", "\n"],
-    ids=lambda value: repr(value)[:20],
-)
-def test_what_a_peer_wrote_is_not_taken_for_the_path_and_not_repeated_at_length(value: str) -> None:
-    text = refused(Options, {"mode": value})
-    assert text.startswith('result.mode: expected "fast" or "exact", got ')
-    assert len(text) < 200
-    assert text.isprintable()
+def test_what_a_peer_wrote_is_not_taken_for_the_path_and_not_repeated_at_length() -> None:
+    for value in ("x" * 1_000_000, "`", "x` - at `$.y`", "' - at `$[0]`", "\u001b[2J", "\n"):
+        text = refused(Options, {"mode": value})
+        assert text.startswith('result.mode: expected "fast" or "exact", got ')
+        assert len(text) < 200
+        assert text.isprintable()
 
 
 class Tree(msgspec.Struct):

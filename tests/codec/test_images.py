@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import pickle
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,29 +21,13 @@ from rpcstream.codec import ImageOptions
 from rpcstream.wire.buffers import AttachedMessage, is_own
 
 from ..kit.example_count import example_count
-from .values import (
-    CODEC,
-    HAS_QOI,
-    MODES,
-    RAW,
-    encoded,
-    file_of,
-    noise,
-    read_frame,
-    received,
-    returned,
-    rng,
-    same,
-    sent,
-    tagged,
-    taken,
-)
+from .values import CODEC, HAS_QOI, MODES, file_of, noise, read_frame, received, returned, same, sent, tagged, taken
 
 HAS_AVIF = features.check("avif")
 NAMES = ["jpeg", "webp", *(["avif"] if HAS_AVIF else []), *(["qoi"] if HAS_QOI else [])]
-CODECS = {"png": CODEC, "raw": RAW, **{name: Codec(images=ImageOptions(format=name)) for name in NAMES}}  # type: ignore[arg-type]
+CODECS = {"png": CODEC, **{name: Codec(images=ImageOptions(format=name)) for name in ["raw", *NAMES]}}  # type: ignore[arg-type]
 LOSSLESS = Codec(images=ImageOptions(format="webp", lossless=True))
-EXACT = {"png": CODEC, "raw": RAW, "webp lossless": LOSSLESS, **({"qoi": CODECS["qoi"]} if HAS_QOI else {})}
+EXACT = {"png": CODEC, "raw": CODECS["raw"], "webp lossless": LOSSLESS, **({"qoi": CODECS["qoi"]} if HAS_QOI else {})}
 ROTATED = Image.Exif()
 ROTATED[0x0112] = 6
 
@@ -115,7 +100,7 @@ def test_palettes_are_kept_whole() -> None:
         for mode in ("RGB", "RGBA"):
             image = Image.frombytes("P", (16, 16), bytes(range(256)))
             if colours:
-                image.putpalette(rng.bytes(len(mode) * colours), mode)
+                image.putpalette(random.randbytes(len(mode) * colours), mode)
             found = received(image)
             assert found.tobytes() == image.tobytes()
             assert found.convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
@@ -207,8 +192,8 @@ FORMS: dict[str, Any] = {
     "jpeg": as_jpeg,
     "progressive": lambda image: as_jpeg(image, progressive=True),
     **{name: lambda image, name=name: tagged(file_of(image, name), name) for name in ("png", "webp", "gif")},
-    "raw": lambda image: sent(image, RAW),
-    "text": lambda image: encoded(file_of(image, "png")),
+    "raw": lambda image: sent(image, CODECS["raw"]),
+    "text": lambda image: tagged(file_of(image, "png"))["data"],
     "data: URL": lambda image: "data:image/jpeg;base64," + as_jpeg(image)["data"],
     "image": lambda image: image,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import gc
 import json
 import weakref
@@ -166,17 +165,11 @@ def test_other_values_beside_an_array_stay_what_they_are() -> None:
         assert np.array_equal(array, np.arange(5000))
 
 
-@dataclasses.dataclass
-class Pair:
-    left: Any
-    right: Any
-
-
 def test_an_array_that_stands_in_a_message_twice() -> None:
     array = np.arange(5000)
-    pair = there_and_back(Pair(array, {"deep": (array,)}))
-    pair["left"][0] = 7
-    assert pair["right"]["deep"][0][0] == 0
+    found = there_and_back({"left": array, "right": {"deep": (array,)}})
+    found["left"][0] = 7
+    assert found["right"]["deep"][0][0] == 0
 
 
 def test_received_arrays_own_memory_that_nothing_else_uses() -> None:

@@ -240,12 +240,9 @@ async def test_models_are_described_among_the_components() -> None:
 
     async with memory_client(server) as client:
         document: dict[str, Any] = await client.call("rpc.discover")
-    (params,) = (each["params"] for each in document["methods"] if each["name"] == "first")
-    assert params[0]["schema"] == {"$ref": "#/components/schemas/Order"}
     components = document["components"]["schemas"]
     assert {"Order", "Item", "Size", "Pet", "Cat", "Dog", "Pair", "Parcel"} <= components.keys()
     assert components["Order"]["properties"]["items"]["items"] == {"$ref": "#/components/schemas/Item"}
-    assert components["Item"]["properties"]["name"]["minLength"] == 1
     assert components["Parcel"]["properties"]["order"] == {"$ref": "#/components/schemas/Order"}
     text = orjson.dumps(document).decode()
     assert set(re.findall(r"#/components/schemas/(\w+)", text)) <= components.keys()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import math
+import re
 from typing import Any
 
 import ml_dtypes
@@ -204,18 +205,16 @@ def test_what_is_not_base64_is_told_what_to_send(text: str, reason: str) -> None
         assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    "text", ["YW I=", "YWI=\n", "\nYWI=", "YWJ=", "YR==", "Y===", "====", "YQ==YQ==", "Y\0Q=", "="]
-)
-def test_base64_is_strict(text: str) -> None:
-    for value in (
-        {"$type": "bytes", "data": text},
-        {"$type": "ndarray", "dtype": "|u1", "shape": [2], "data": text},
-        {"$type": "image", "format": "png", "data": text},
-        {"$type": "image", "format": "raw", "mode": "L", "size": [2, 1], "data": text},
-    ):
-        with pytest.raises(ValueError, match=r"- at `\$`"):
-            codec.decode(value)
+def test_base64_is_strict() -> None:
+    for text in ("YW I=", "YWI=\n", "\nYWI=", "YWJ=", "YR==", "Y===", "====", "YQ==YQ==", "Y\0Q=", "="):
+        for value in (
+            {"$type": "bytes", "data": text},
+            {"$type": "ndarray", "dtype": "|u1", "shape": [2], "data": text},
+            {"$type": "image", "format": "png", "data": text},
+            {"$type": "image", "format": "raw", "mode": "L", "size": [2, 1], "data": text},
+        ):
+            with pytest.raises(ValueError, match=r"- at `\$`"):
+                codec.decode(value)
 
 
 @pytest.mark.parametrize("form", ["png", "jpeg", "webp", "gif"])
@@ -228,24 +227,21 @@ def test_a_data_url_is_an_image_under_the_limits(form: str) -> None:
             taken(Image.Image, head + plain, Codec.of(Limits(max_image_pixels=9_999)))
 
 
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
+def test_data_urls_that_are_no_image() -> None:
+    for url, reason in (
         ("data:image/jpeg;base64," + PNG, "the file is not jpeg"),
         ("data:image/bmp;base64," + PNG, "of type 'image/bmp', and must be of one of image/png"),
         ("data:;base64," + PNG, "of type '', and must be of one of"),
         *((f"data:{head}{PNG}", "must have the form") for head in ("png;base64,", "image/png,", "image/png;base64;")),
         *((url, "must have the form") for url in ("data:", "data:image/" + "x" * 10_000 + ";base64,AAAA")),
-        ("data:image/png;base64, " + PNG, "line breaks or blanks"),
-        ("data:image/png;base64,", "the file is not png"),
-    ],
-    ids=lambda text: text[:40],
-)
-def test_data_urls_that_are_no_image(url: str, reason: str) -> None:
-    with pytest.raises(ValueError, match=r".") as caught:
-        taken(Image.Image, url)
-    assert reason in str(caught.value)
-    assert len(str(caught.value)) < 250
+        *(
+            ("data:image/png;base64, " + PNG, "line breaks or blanks"),
+            ("data:image/png;base64,", "the file is not png"),
+        ),
+    ):
+        with pytest.raises(ValueError, match=re.escape(reason)) as caught:
+            taken(Image.Image, url)
+        assert len(str(caught.value)) < 250
 
 
 def test_a_data_url_is_bytes_of_any_type() -> None:
@@ -254,5 +250,5 @@ def test_a_data_url_is_bytes_of_any_type() -> None:
     for wrong in ("data:text/plain,hello", "data:;base64,e A==", "data:text/plain;charset=utf-8;base64,eA=="):
         with pytest.raises(ValueError, match=r"data: URL must have|not base64"):
             taken(bytes, wrong)
-    value: Any = "data:;base64,eA=="
-    assert taken(bytes | str, value) == value  # where text is asked for as well, it is text
+    assert taken(bytearray, "data:;base64,eA==") == bytearray(b"x")
+    assert taken(bytes | str, "data:;base64,eA==") == "data:;base64,eA=="  # where text is asked for as well, it is text
