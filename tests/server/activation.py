@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from rpcstream import AsyncClient
 
-from ..rolling.harness import Calls, Outcome, Programs, calling, folder_for_logs
+from ..rolling.harness import Calls, Outcome, Programs, calling, folder_for_logs, stop
 
 #: Puts the descriptors that it is given where systemd puts them, and becomes the program.
 PASS_ON = """
@@ -71,20 +71,20 @@ async def restarted(*, restarts: int, calls: int, scheme: str = "tcp", workers: 
         programs = Programs("activated", lambda: str(workers), folder, before=before, pass_fds=numbers)
         running = await programs.start()
         count = itertools.count(10**9)  # these do not meet the numbers of other callers
-        callers = Calls(f"{scheme}://{addresses[0]}", outcome, clients=4, each=8, reconnect=True)
+        callers = Calls(f"{scheme}://{addresses[0]}", outcome, reconnect=True)
         async with asyncio.TaskGroup() as group, calling(callers):
             for address in addresses:
                 group.create_task(short_calls(address, count, outcome, is_over))
             for _ in range(restarts):
                 await callers.more(calls)
                 ends = time.monotonic()
-                await running.stop()
+                await stop(running)
                 running = await programs.start()
                 away = max(away, time.monotonic() - ends)
                 outcome.restarts += 1
             await callers.more(calls)
             is_over.set()
-        await running.stop()
+        await stop(running)
         outcome.executed = programs.executed()
     return outcome, away
 
