@@ -147,7 +147,10 @@ async def test_when_a_run_starts_and_what_is_in_it(name: str) -> None:
         in_runs = [item for items in model.items for item in items]
         assert batched.stats["cancelled"] == len(gone - set(in_runs))
         assert (batched.stats["runs"], batched.stats["items"]) == (len(model.runs), len(in_runs))
-        assert batched.stats["waiting"] == 0
+        stats = batched.stats
+        assert (stats["waiting"], stats["largest"]) == (0, max(map(len, model.items)))
+        assert stats["mean_size"] == pytest.approx(len(in_runs) / len(model.runs), abs=0.1)
+        assert 0 <= stats["mean_wait"] <= stats["max_wait"]
 
 
 @in_fake_time
@@ -271,6 +274,8 @@ async def test_one_bad_item_fails_alone(handler: Any, caplog: pytest.LogCaptureF
         assert (batched.stats["runs"], batched.stats["items"], batched.stats["retries"]) == (1, 4, 4)
         await batched.results(-1)  # one that was alone is not run again
         assert batched.stats["retries"] == 4
+        assert (await batched.client.call("rpc.stats"))["batched"] == {"it": batched.stats}
+        assert batched.stats["sizes"] == {"1": 1, "4": 1}
     assert caplog.text.count("'it' failed with 4 items, each is run alone: ValueError('negative: -4')") == 1
     assert caplog.text.count("Traceback") == 3
 
@@ -422,32 +427,6 @@ def test_a_server_is_started_again_in_another_loop() -> None:
     assert stats["largest"] <= 32
     assert stats["runs"] < 300
     assert not [each for each in threading.enumerate() if each.name.startswith("rpcstream-batch")]
-
-
-async def test_another_in_its_place_does_not_lose_the_calls_that_wait() -> None:
-    model = Model(is_open=False)
-    async with Batched(model.double) as batched:
-        calls = batched.submit(1)
-        await until(lambda: model.runs)
-        calls += batched.submit(2)
-        await until(lambda: batched.stats["waiting"] == 1)
-        batched.server.batched(name="it", max_wait=0, replace=True)(picky)
-        assert await batched.client.it(3) == 3
-        model.gate.set()
-        assert await asyncio.gather(*calls) == [2, 4]
-        batched.server.add(len, name="it", replace=True)
-        assert dict(batched.server.batches) == {}
-
-
-async def test_statistics() -> None:
-    async with Batched(picky_later, max_size=8) as batched:
-        for count in (1, 4, 15):
-            await batched.results(*range(count))
-        (found,) = (await batched.client.call("rpc.stats"))["batched"].values()
-    assert found == batched.stats
-    assert found.items() >= {"runs": 4, "items": 20, "largest": 8, "mean_size": 5.0}.items()
-    assert found["sizes"] == {"1": 1, "4": 1, "8": 2}
-    assert 0 <= found["mean_wait"] <= found["max_wait"]
 
 
 def generator(items: list[int]) -> Any:

@@ -356,16 +356,6 @@ def at_the_top(value: decimal.Decimal) -> str:
     return type(value).__name__
 
 
-def test_the_codec_knows_the_types_of_the_user() -> None:
-    codec = Codec()
-    codec.register(Opaque, "opaque", encode=lambda value: {}, decode=lambda parts: Opaque())
-
-    def function(value: Opaque, values: list[Opaque] | None = None) -> Opaque:
-        return value
-
-    assert isinstance(bind(function, [{"$type": "opaque"}], codec=codec), Opaque)
-
-
 async def numbers(*values: int) -> AsyncIterator[int]:
     for value in values:
         yield value

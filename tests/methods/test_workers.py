@@ -18,7 +18,7 @@ import pytest
 from rpcstream import AsyncClient, InternalError, Limits, MessageTooLarge, Server
 from rpcstream.testing import memory_client
 
-from ..kit import RawPeer, raw_peers, until
+from ..kit import raw_peers, until
 
 if sys.platform == "win32":
     pytest.skip("signals", allow_module_level=True)
@@ -137,37 +137,25 @@ async def test_a_worker_that_ignores_sigterm_is_killed_when_the_server_ends(work
                 await asyncio.sleep(0.01)
 
 
-ENDLESS = 10**12
+ENDLESS, SHORT = 10**12, {"timeout": 0.15}
 
 
-@pytest.fixture
-async def generating(workers: Any) -> AsyncIterator[RawPeer]:
+async def test_of_generators_all_items_come_and_those_that_do_not_end_are_stopped(workers: Any, folder: Path) -> None:
+    """By the size of what they give, or by the time-out, which they know; or they would have the worker for ever."""
     server = Server(limits=Limits(max_message_size=200_000), processes=1)
-    for name, options in {"numbers": {}, "texts": {}, "short": {"timeout": 0.3}}.items():
-        server.add(getattr(workers, name.replace("short", "numbers")), name=name, offload="process", **options)
+    for name, function, options in (("numbers", "numbers", {}), ("texts", "texts", {}), ("short", "numbers", SHORT)):
+        server.add(getattr(workers, function), name=name, offload="process", **options)
     async with raw_peers(server) as connect:
         raw = await connect()
-        yield raw
+        for to in (0, 1, 255, 256, 257, 3000):
+            assert await raw.result("numbers", to) == list(range(to))
+        endless: tuple[Any, ...] = (("numbers", [ENDLESS], {}), ("texts", [ENDLESS, 10_000], {}))
+        for method, params, members in (*endless, ("numbers", [ENDLESS], {"stream": 5})):
+            error = (await raw.reply(method, *params, **members))["error"]
+            assert (error["code"], error["data"]["limit"]) == (-32001, 200_000)
+        # Of a notification nothing is kept, so that no size ends it.
+        note = folder / "notified"
+        raw.send({"jsonrpc": "2.0", "method": "short", "params": [ENDLESS, str(note)]})
+        assert await raw.code("short", ENDLESS) in (-32003, -32001)
+        await until(note.exists)
         assert await raw.result("numbers", 3) == [0, 1, 2]
-
-
-async def test_all_items_come_and_what_is_too_much_stays_in_the_worker(generating: RawPeer) -> None:
-    for to in (0, 1, 255, 256, 257, 3000):
-        assert await generating.result("numbers", to) == list(range(to))
-    for method, params, members in (
-        ("numbers", [ENDLESS], {}),
-        ("texts", [ENDLESS, 10_000], {}),
-        ("numbers", [ENDLESS], {"stream": 5}),
-    ):
-        error = (await generating.reply(method, *params, **members))["error"]
-        assert (error["code"], error["data"]["limit"]) == (-32001, 200_000)
-
-
-async def test_one_whose_caller_gave_up_ends_by_itself(generating: RawPeer, folder: Path) -> None:
-    """By the time-out, which it knows; or it would have the worker for ever."""
-    await generating.result("numbers", 1)  # the worker has started: that is not counted in the short time-out
-    # As a notification nothing is kept, so that no size ends it.
-    note = folder / "notified"
-    generating.send({"jsonrpc": "2.0", "method": "short", "params": [ENDLESS, str(note)]})
-    assert await generating.code("short", ENDLESS) in (-32003, -32001)
-    await until(note.exists)
