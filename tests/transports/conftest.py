@@ -38,11 +38,11 @@ class Served:
         self._streams.append(made)
         return made
 
-    async def line(self, make: Callable[[], Any] = RawPeer, *, source: str = "127.0.0.1") -> Any:
+    async def line(self, make: Callable[[], Any] = RawPeer, *, source: str = "127.0.0.1", tls: Any = None) -> Any:
         """A raw peer, or whatever protocol a function makes, with this address of its own."""
         host, _, port = self.address.rpartition(":")
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(make, host, int(port), local_addr=(source, 0))
+        _, made = await loop.create_connection(make, host, int(port), local_addr=(source, 0), ssl=tls)
         self._lines.append(made)
         return made
 
@@ -50,9 +50,9 @@ class Served:
     def connections(self) -> list[ServerConnection]:
         return connections_of(self.server)
 
-    async def has_read_all(self) -> None:
+    async def has_read_all(self, tls: Any = None) -> None:
         """Wait until the server has read what was sent before."""
-        other = await self.line()
+        other = await self.line(tls=tls)
         for _ in range(20):
             assert await other.result("rpc.ping") == "pong"
         other.close()

@@ -43,8 +43,6 @@ async def is_refused(*args: Any, **more: Any) -> bool:
     return found.status == 403
 
 
-# -- hosts ----------------------------------------------------------------------------------------------------------
-
 LOOPBACK = ["localhost", "localhost:8545", "LOCALHOST", "LocalHost:1", "a.localhost", "b.a.localhost:3000", "127.0.0.1"]
 LOOPBACK += ["127.0.0.1:65535", "127.255.1.2", "[::1]", "[::1]:8545", "[0:0:0:0:0:0:0:1]", "[0000::0001]:80"]
 
@@ -113,8 +111,6 @@ def test_what_is_no_host_and_no_origin(option: str, values: list[str]) -> None:
             Server(**{option: [value]})  # type: ignore[arg-type]
 
 
-# -- origins --------------------------------------------------------------------------------------------------------
-
 OWN = [
     ("localhost", "http://localhost"),
     ("localhost:8545", "http://localhost:8545"),
@@ -175,8 +171,6 @@ async def test_further_origins(origins: Any, good: list[str], bad: list[str]) ->
         assert await is_refused(options, "localhost", origin), origin
 
 
-# -- CORS -----------------------------------------------------------------------------------------------------------
-
 ORIGIN = {"origins": ["https://example.org"]}
 ASKED = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
 
@@ -208,8 +202,6 @@ async def test_a_browser_is_told_what_a_page_may_send() -> None:
         found = await answer({"origins": "*"}, origin=origin, method="OPTIONS", headers=headers)
         assert found.status == 405
 
-
-# -- over a socket --------------------------------------------------------------------------------------------------
 
 HOST = b"Host: 127.0.0.1\r\n"
 OLD = post(call_bytes("rpc.ping"), version="1.0")

@@ -95,26 +95,6 @@ async def closed(driver: Driver) -> None:
     await driver.ended()
 
 
-# -- calls ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (call("add", 1, 2), reply(1, 3)),
-        (call("where"), reply(1, "127.0.0.1:50412")),
-        (call("none"), -32601),
-        (b"nonsense", -32700),
-        ([call("add", 1, 2), call("echo", "x", id="two")], [reply(1, 3), reply("two", "x")]),
-    ],
-)
-async def test_what_a_body_is_answered_with(service: Service, body: Any, expected: Any) -> None:
-    answer = await post(service.app, body)
-    assert (answer.status, answer.is_complete) == (200, True)
-    assert answer.headers == {"content-type": "application/json", "content-length": str(len(answer.content))}
-    assert (answer.json["error"]["code"] if isinstance(expected, int) else answer.json) == expected
-
-
 @pytest.mark.parametrize(("status", "length"), [(200, "0"), (204, None)])
 async def test_a_notification(begin: Begin, status: int, length: str | None) -> None:
     service = await begin(notification_status=status)
@@ -123,17 +103,6 @@ async def test_a_notification(begin: Begin, status: int, length: str | None) -> 
     await until(lambda: service.begun == ["note"])
     service.release()
     await until(lambda: service.ended == [("note", "whole")])
-
-
-async def test_items_as_they_come(service: Service) -> None:
-    answer = await post(service.app, call("count", 3), accept="application/x-ndjson")
-    assert answer.headers == {"content-type": "application/x-ndjson", "cache-control": "no-store"}
-    lines = [orjson.loads(line) for line in answer.content.splitlines()]
-    assert [line["params"]["value"] for line in lines[:-1]] == [0, 1, 2]
-    assert lines[-1] == reply(1, None)
-    assert answer.is_complete
-    answer = await post(service.app, call("count", 1), accept="text/event-stream")
-    assert answer.content.startswith(b'data: {"jsonrpc":"2.0","method":"$/item"')
 
 
 async def test_a_producer_waits_for_a_client_that_does_not_read(begin: Begin) -> None:
@@ -168,9 +137,6 @@ async def test_a_binary_frame_comes_and_goes(service: Service) -> None:
     assert broken.json["error"]["code"] == -32700
 
 
-# -- what is refused --------------------------------------------------------------------------------------------------
-
-
 async def test_a_body_that_is_too_long_is_not_read(begin: Begin) -> None:
     service = await begin(max_message_size=1000)
     said = begun(service, content_length="1001", transfer_encoding="")
@@ -201,12 +167,6 @@ async def test_a_call_that_is_refused(begin: Begin, headers: dict[str, str], sta
     assert answer.status == status
     if status == 404:
         assert answer.content == b"there is nothing here; calls go to /rpc/\n"
-
-
-async def test_without_a_length_in_http_2(service: Service) -> None:
-    driver = Driver(service.app, {**http_scope(transfer_encoding=""), "http_version": "2"})
-    driver.body(orjson.dumps(call("add", 1, 2)))
-    assert (await driver.ended()).json == reply(1, 3)
 
 
 async def test_who_is_known(begin: Begin) -> None:
@@ -242,9 +202,6 @@ async def test_too_many_requests_at_once(begin: Begin) -> None:
     assert (await post(service.app, call("add", 1, 2))).json == reply(1, 3)
 
 
-# -- pages ------------------------------------------------------------------------------------------------------------
-
-
 async def test_pages_below_a_mount(service: Service) -> None:
     answer = await get(service.app, "/page?a=1", root="/rpc")
     assert answer.json == {"path": "/page", "root": "/rpc", "target": "/rpc/page?a=1"}
@@ -264,9 +221,6 @@ async def test_a_slash_at_the_end_is_forgiven(begin: Begin) -> None:
     assert (await get(service.app, "/mcp/")).status == 405
     assert (await post(service.app, call("add", 1, 2), path="/calls/")).json == reply(1, 3)
     await closed(await connected(service.app, path="/calls/"))
-
-
-# -- clients that leave, or do not go on ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["leaves", "is cancelled", "leaves a page", "closes its websocket", "is lost"])
@@ -344,9 +298,6 @@ async def test_a_call_that_outlasts_the_stop_is_cut_off() -> None:
     await driver.ended()
     assert (driver.status, driver.content) == (504, b"the server stopped\n")
     assert service.ended == [(None, "CancelledError")]
-
-
-# -- WebSockets -------------------------------------------------------------------------------------------------------
 
 
 async def test_messages_of_a_websocket(begin: Begin) -> None:
@@ -438,8 +389,6 @@ async def test_a_token_with_the_first_call(begin: Begin) -> None:
     assert rest == [reply(1, True), reply(1, "x" * 2000)]
     await closed(driver)
 
-
-# -- memory -----------------------------------------------------------------------------------------------------------
 
 BIG = binary_frame(
     call("array", {"$type": "ndarray", "dtype": "|u1", "shape": [800_000], "data": {"$bin": 0}}), b"\1" * 800_000

@@ -14,7 +14,7 @@ from rpcstream.testing import is_idle
 from rpcstream.web import HttpError, Response
 from rpcstream.wire.http_messages import problem
 
-from ..kit import UsualServer, reply, until
+from ..kit import reply, until
 from ..kit.http import RawHttpConnection, call, chunked, get, post
 from ..kit.websocket import ACCEPTED, PING, UPGRADE, RawWebSocket, frame
 from .conftest import Serve, Served
@@ -22,8 +22,6 @@ from .conftest import Serve, Served
 NDJSON, EVENTS = "Accept: application/x-ndjson", "Accept: text/event-stream"
 ADD = post(call("add", 1, 2))
 THREE = reply(1, 3)
-
-# -- calls ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -136,27 +134,13 @@ async def test_what_a_handler_sees_is_of_its_own_request(served: Served, http: R
     assert (await http.ask(post(call("add", 1, 2), NDJSON))).lines == [THREE]
 
 
-@pytest.mark.parametrize("method", ["ask", "ask_in_thread", "tell", "rpc.subscribe"])
-async def test_what_http_cannot_do_names_the_alternatives(serve: Serve, method: str) -> None:
-    server = UsualServer()
-
-    @server(offload="thread")
-    def ask_in_thread(ctx: Context, method: str) -> Any:
-        return ctx.peer.call(method)
-
-    @server
-    async def tell(ctx: Context, method: str) -> None:
-        ctx.peer.notify.news(method)
-
-    served = await serve(server)
+@pytest.mark.parametrize("method", ["ask", "rpc.subscribe"])
+async def test_what_http_cannot_do_names_the_alternatives(served: Served, method: str) -> None:
     async with AsyncClient(f"http://{served.address}") as client:
         with pytest.raises(InvalidRequest, match="a WebSocket or the line stream"):
             await client.call(method, "x")
         assert await client.call("rpc.ping") == "pong"
-    assert not server.topics
-
-
-# -- streams ----------------------------------------------------------------------------------------------------------
+    assert not served.server.topics
 
 
 def item(value: Any, id: Any = 1) -> dict[str, Any]:
@@ -231,9 +215,6 @@ async def test_a_stream_comes_at_once_waits_for_its_reader_and_ends_with_it(serv
     assert served.connections[0].unread_size > 0
     await http.close()
     await until(lambda: len(served.server.ended) == 2)
-
-
-# -- one request after the other --------------------------------------------------------------------------------------
 
 
 async def test_pipelined_requests_are_answered_in_order(served: Served, http: RawHttpConnection) -> None:
@@ -317,9 +298,6 @@ async def test_expect_100_continue(http: RawHttpConnection) -> None:
     assert (await http.ask(request.replace(b"100-continue", b"200-ok"))).status == 417
 
 
-# -- what is no call --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
@@ -360,9 +338,6 @@ async def test_head_has_no_body(http: RawHttpConnection) -> None:
     assert (await http.answer()).status == 404
 
 
-# -- pages ------------------------------------------------------------------------------------------------------------
-
-
 async def cancelled() -> Any:
     raise asyncio.CancelledError
 
@@ -396,8 +371,6 @@ async def test_pages(serve: Serve, caplog: pytest.LogCaptureFixture, page: Any, 
     assert await http.rest() == b""
     caplog.clear()
 
-
-# -- who may ask ------------------------------------------------------------------------------------------------------
 
 GOOD, EVIL = "Origin: http://good.example", "Origin: http://evil.example"
 
@@ -438,37 +411,6 @@ async def test_pages_of_other_sites_may_read_every_answer_or_none(
         assert await http.rest() == b""
 
 
-def knowing_now(credentials: Any) -> Any:
-    assert credentials.address.startswith("127.0.0.1:")
-    return credentials.token if credentials.token not in (None, "wrong") else None
-
-
-async def knowing_later(credentials: Any) -> Any:
-    await asyncio.sleep(0)
-    return knowing_now(credentials)
-
-
-@pytest.mark.parametrize("authenticate", [knowing_now, knowing_later])
-async def test_who_is_known(serve: Serve, authenticate: Any) -> None:
-    """Strangers are refused before their body comes, and before a WebSocket begins."""
-    served = await serve(authenticate=authenticate)
-    http = await served.http()
-    http.send(*[post(call("who"), f"Authorization: bearer {name}") for name in ("a", "a", "b")])
-    assert [(await http.answer()).json["result"] for _ in range(3)] == ["a", "a", "b"]
-    assert [(await http.ask(get(path))).status for path in ("/healthz", "/none")] == [200, 401]
-    head, _, body = post(call("who"), "Expect: 100-continue", "Authorization: Bearer me").partition(b"\r\n\r\n")
-    assert (await http.ask(head + b"\r\n\r\n")).status == 100
-    assert (await http.ask(body)).json["result"] == "me"
-    answer = await http.ask(head.replace(b"Bearer me", b"Bearer wrong") + b"\r\n\r\n")
-    assert (answer.status, answer.headers["www-authenticate"], answer.headers["connection"]) == (401, "Bearer", "close")
-    assert await http.rest() == b""
-    http = await served.http()
-    assert (await http.ask(get("/", *UPGRADE, "Authorization: Bearer wrong"), b"frames")).status == 401
-    assert await http.rest() == b""
-    websocket = await served.websocket("Authorization: Bearer me")
-    assert await websocket.result("who") == "me"
-
-
 async def test_a_connection_becomes_a_websocket(served: Served, http: RawHttpConnection) -> None:
     """Behind calls, and with frames that came with the request."""
     assert (await http.ask(ADD)).json == THREE
@@ -479,9 +421,6 @@ async def test_a_connection_becomes_a_websocket(served: Served, http: RawHttpCon
     assert await websocket.pong() == b"first"
     assert await websocket.result("add", 1, 2) == 3
     assert served.server.stats()["connections"] == 1
-
-
-# -- the end ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("accept", [(), (NDJSON,)])

@@ -77,9 +77,6 @@ def read_frame(answer: Answer) -> tuple[Any, bytes]:
 BIG = post_frame(call_frame(size=800_000))
 
 
-# -- requests and responses -----------------------------------------------------------------------------------------
-
-
 async def test_frames_and_text_in_one_pipeline(serve: Serve) -> None:
     """In order, on one connection; with a frame only who asks for one is answered."""
     http = await connected(serve)
@@ -149,8 +146,6 @@ async def test_streams_stay_text(serve: Serve) -> None:
         json = rest[: int(head[1:].split()[0])]
     assert [item["shape"] for item in orjson.loads(json)["result"]] == [[SIZE], [SIZE]]
 
-
-# -- what is refused ------------------------------------------------------------------------------------------------
 
 LIMIT = 20_000
 
@@ -228,9 +223,6 @@ async def test_switched_off(serve: Serve) -> None:
     answer = await http.ask(post_frame(call_frame(), TAKES_FRAMES))
     assert answer.status == 415
     assert "application/json" in answer.body.decode()
-
-
-# -- memory ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [700_000, None])
