@@ -50,15 +50,6 @@ async def test_what_is_no_pattern_is_refused(service: Service) -> None:
                 await client.publish(topic, 1)
 
 
-async def test_topics_of_any_characters(service: Service) -> None:
-    names = ["küche.tür auf", "a..b", "$SYS.x", "100%", "zeile\n2", ".", "\U0001f600"]
-    async with service.client() as client, AsyncExitStack() as stack:
-        events = [await stack.enter_async_context(client.subscribe(name).with_topics()) for name in names]
-        for number, name in enumerate(names):
-            assert await client.publish(name, number) == 1
-        assert [await next_of(each) for each in events] == [[(name, number)] for number, name in enumerate(names)]
-
-
 async def test_a_slow_reader_loses_the_oldest_and_counts_them(service: Service) -> None:
     async with service.client() as client:
         async with client.subscribe("ticks", max_queue=3) as ticks, client.subscribe("end") as end:
@@ -260,17 +251,14 @@ async def test_what_nats_does_not_carry_still_comes_at_the_own_port(
 
 async def test_permissions_of_nats_are_what_counts(start_nats: Callable[..., NatsServer]) -> None:
     denied = {"deny": ["rpc.vision.$event.secret.>"]}
-    limits = {"publish": denied, "subscribe": denied}
-    service = Service(start_nats(users=[user("server"), user("guest", limits)]), "vision")
+    users = [user("server"), user("guest", {"publish": denied, "subscribe": denied})]
+    service = Service(start_nats(users=users), "vision")
     async with service.client(nats=login("guest")) as guest:
         with pytest.raises(NotPermitted, match="subscribe"):
             await guest.subscribe("secret.a").__aenter__()
-        with pytest.raises(NotPermitted, match="publish"):
-            await guest.publish("secret.a", 1)
         async with guest.subscribe("open.*") as events:  # all else goes on
-            outcomes = await asyncio.gather(
-                *[guest.publish(topic, 1) for topic in ("open.a", "secret.a", "open.b")], return_exceptions=True
-            )
+            calls = [guest.publish(topic, 1) for topic in ("open.a", "secret.a", "open.b")]
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert [type(each) for each in outcomes] == [int, NotPermitted, int]
             assert await next_of(events, 2) == [1, 1]
 

@@ -226,23 +226,13 @@ async def test_without_the_right_bucket(service: Service, caplog: pytest.LogCapt
 async def test_permissions_for_last_values(
     start_nats: Callable[..., NatsServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    denied = {"reader": "$KV.>", "outsider": "$JS.>"}
-    users = [user("server"), *(user(name, {"publish": {"deny": [it]}}) for name, it in denied.items())]
+    users = [user("server"), user("outsider", {"publish": {"deny": ["$JS.>"]}})]
     service = Service(start_nats(jetstream=True, users=users), "vision")
     async with service.serving(login=login("outsider")) as outsider:
         outsider.publish("a", 0, retain=True)
         await until(lambda: "are not shared" in caplog.text)
     assert "NATS does not permit this login to publish to $JS.API.STREAM.INFO" in caplog.text
-    async with (
-        service.serving(login=login("server")) as server,
-        service.client(nats=login("reader")) as reader,
-        service.client(nats=login("outsider")) as alone,
-    ):
-        server.publish("a", 1, retain=True)
-        async with reader.subscribe("a") as events:
-            assert await next_of(events) == [1]
-            with pytest.raises(NotPermitted, match="Not permitted"):
-                await reader.publish("a", 2, retain=True)
+    async with service.serving(login=login("server")), service.client(nats=login("outsider")) as alone:
         with pytest.raises(NotPermitted, match=r"\$JS\.API\.CONSUMER\.CREATE"):
             await alone.subscribe("a").__aenter__()
 

@@ -22,16 +22,19 @@ from .service import Service
 pytestmark = pytest.mark.nats
 
 
-async def test_a_call_that_was_under_way_there_is_lost(start_cluster: Callable[..., NatsCluster]) -> None:
+@pytest.mark.slow
+async def test_a_call_that_was_under_way_at_a_lost_node_is_lost_and_others_go_on_at_another(
+    start_cluster: Callable[..., NatsCluster],
+) -> None:
     of_client, of_instance = (Service(node, "rejoining") for node in start_cluster(2).nodes)
-    server = UsualServer()
+    server, again = UsualServer(), {"retries": 5, "retry": "all"}
 
     @server
     async def begin() -> Any:
         yield 0
         await asyncio.Event().wait()
 
-    async with of_instance.serving(server), of_client.client(wait_for=30, timeout=30) as client:
+    async with of_instance.serving(server), of_client.client(wait_for=30, timeout=30, **again) as client:
         items = client.stream("begin")
         assert await anext(items) == 0  # the client knows which instance has it
         of_instance.nats.kill()
@@ -39,6 +42,8 @@ async def test_a_call_that_was_under_way_there_is_lost(start_cluster: Callable[.
         assert await client.call("add", 1, 2) == 3  # the same instance is there again, with the same subject
         with pytest.raises(ConnectionLost, match="gone"):
             await asyncio.wait_for(anext(items), 30)
+        of_client.nats.kill()  # it was given this one
+        assert await client.call("add", 3, 3) == 6
 
 
 class Outcomes:
