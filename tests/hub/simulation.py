@@ -260,6 +260,8 @@ class HubSimulation:
         return '{"jsonrpc":"2.0",' + ",".join(members) + "}"
 
     def call(self, name: str, method: str, call_id: str, *, limited: bool, **options: Any) -> None:
+        """One with a stream has an id of its own."""
+        call_id = f'"stream-{len(self.sent)}"' if options else call_id
         if text := self._ask(self.peers[name], method, call_id, limited=limited, **options):
             self.peers[name].say(text)
 
@@ -270,13 +272,6 @@ class HubSimulation:
             sent.is_sure = False  # its answer waits for those of the others
         if texts:
             peer.say("[" + ",".join(texts) + "]")
-
-    def stream(self, name: str, method: str, credit: int, *, limited: bool) -> None:
-        self.call(name, method, f'"stream-{len(self.sent)}"', limited=limited, credit=credit)
-
-    def upload(self, name: str, method: str, *, limited: bool) -> None:
-        number = len(self.peers[name].sent)  # so that several peers have streams of one name
-        self.call(name, method, f'"up-{len(self.sent)}"', limited=limited, upload=f"s{number}")
 
     def say_of_stream(self, name: str, place: int, n: int) -> None:
         """Permit items, or send one, or end an upload."""
@@ -291,30 +286,7 @@ class HubSimulation:
                 peer.say(notification("$/credit", id=json.loads(sent.call_id), n=n))
         elif n == 0:
             peer.say(notification("$/end", stream=sent.upload))
-        else:
-            self.send_item(peer, sent, anyway=n == 6)
-
-    def converse(self, name: str, items: int, manner: str) -> None:
-        """Send permitted items of the stream that was begun last, and its end where the manner says so."""
-        self.settle()
-        sent = self.sent[-1]
-        provider = sent.provider
-        if provider is None or sent not in provider.asked or provider is not self.peers[provider.name]:
-            return
-        place = provider.asked.index(sent)
-        for _ in range(items):
-            self.answer(provider.name, place, "items")
-            if sent.upload is not None:
-                self.loop.settle()
-                self.send_item(self.peers[name], sent)
-        if sent.upload is not None and manner == "too many items":
-            self.send_item(self.peers[name], sent, anyway=True)
-        self.loop.settle()
-        self.answer(provider.name, place, manner)
-
-    def send_item(self, peer: CheckedPeer, sent: SentRequest, *, anyway: bool = False) -> None:
-        """An item of a stream that is an argument, if it is permitted, or if none is."""
-        if sent.room > 0 or anyway:
+        elif sent.room > 0 or n == 6:  # one too many
             sent.room = max(sent.room - 1, 0)
             peer.say(notification("$/item", stream=sent.upload, value=sent.token))
 
