@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -328,18 +327,3 @@ async def test_a_client_that_nats_cuts_off_for_slowness_is_told(
         else:
             with pytest.raises(ConnectionLost, match="no more events of 'a'"):
                 await all_until(events, "again")
-
-
-@pytest.mark.slow
-async def test_the_command_line_publishes_and_subscribes(service: Service) -> None:
-    async def run(*argv: str) -> asyncio.subprocess.Process:
-        command = [sys.executable, "-m", "rpcstream", "--uri", service.address, *argv]
-        return await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1, stdin=asyncio.subprocess.DEVNULL)
-
-    shows = await run("--subscribe", "cli.*", "--max-events", "2")
-    await until(lambda: service.subscribed("$event") == ["$event.cli.*"])
-    for value in ("1", "text"):
-        publishes = await run("--publish", "cli.a", value)
-        assert await publishes.communicate() == (b"1\n", b"")
-    out, errors = await asyncio.wait_for(shows.communicate(), PATIENCE)
-    assert (out.splitlines(), errors) == ([b'{"topic":"cli.a","value":1}', b'{"topic":"cli.a","value":"text"}'], b"")

@@ -19,7 +19,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from rpcstream import (
     AsyncClient,
-    CallTimeout,
     Client,
     ConnectFailed,
     Context,
@@ -31,7 +30,7 @@ from rpcstream import (
 from rpcstream.config import client_options, hub_options
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread
 
-from ..kit import RawPeer, UsualServer, notification, parsed, raw_peers, request, until
+from ..kit import RawPeer, UsualServer, parsed, raw_peers, request, until
 from ..kit.asgi import post
 
 #: A caller's trace, span, and the member that names them.
@@ -255,35 +254,12 @@ async def test_calls_and_streams_that_are_cancelled_are_errors(spans: Spans, ser
         await spans.are(("wait CLIENT", "wait SERVER"))
         assert spans.errors == ["asyncio.exceptions.CancelledError", CANCELLED]
         spans.clear()
-        with pytest.raises((CallTimeout, RpcError)):
-            await client.wait(timeout=0.05)
-        await spans.are(("wait CLIENT", "wait SERVER"))
-        assert spans.errors[1] in (LATE, CANCELLED)
-        spans.clear()
         stream = client.stream.count(1000)
         assert await anext(stream) == 0
         assert not spans.all, "it lasts until it ends"
         await stream.aclose()
         await spans.are(("count CLIENT", "count SERVER"))
         assert spans.errors == [None, CANCELLED], "its reader has had enough"
-        spans.clear()
-        with pytest.raises(RpcError):
-            await anext(client.stream.fail())
-        await spans.are(("fail CLIENT", "fail SERVER"))
-        assert spans.errors == ["1", "1"]
-
-
-async def test_a_call_that_is_cancelled_before_it_begins_holds_nothing(spans: Spans, server: UsualServer) -> None:
-    server.add(server.call_total, name="consume", ordered=True)
-    async with raw_peers(server) as connect:
-        raw = await connect()
-        for _ in range(3):  # the stream's name is free again, and so is the call's place in the order
-            raw.send(request("consume", {"$type": "stream", "id": "s"}), notification("$/cancelRequest", id=1))
-            while "method" in (message := await raw.receive()):
-                pass  # from Python 3.12 on it begins at once, and asks for items
-            assert str(message["error"]["code"]) == CANCELLED
-        await spans.are(("consume SERVER",), count=3)
-    assert spans.errors == [CANCELLED] * 3
 
 
 async def test_a_call_without_a_server_is_a_span_with_the_exception(spans: Spans) -> None:
@@ -490,13 +466,7 @@ async def test_durations_are_measured_at_both_ends(spans: Spans, server: UsualSe
         ("rpc.client.call.duration", None): 1,  # without the notification
         ("rpc.client.call.duration", "-32602"): 1,
     }
-    point = points["rpc.server.call.duration", "-32602"]
-    assert 0 < point.sum < 60
-    assert point.explicit_bounds[:3] == (0.005, 0.01, 0.025)
-    assert dict(point.attributes) == {
-        **{"rpc.system.name": "jsonrpc", "rpc.method": "measured"},
-        **{"error.type": "-32602", "rpc.response.status_code": "-32602"},
-    }
+    assert 0 < points["rpc.server.call.duration", "-32602"].sum < 60
 
 
 async def test_tracing_is_switched_on_before_the_server_runs(spans: Spans) -> None:
