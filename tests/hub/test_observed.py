@@ -84,22 +84,14 @@ async def test_a_call_that_is_held_counts_once(open_hub: OpenHub, has_spans: boo
     assert forwarded(hub) == {("work", "0"): 1, ("work", "79"): 1, ("work", "-32601"): 1}
 
 
-async def test_calls_of_the_hubs_own_methods(open_hub: OpenHub) -> None:
-    hub = await open_hub(metrics=True)
-    _, caller = await hub.pair()
-    await caller.result("rpc.discover")
-    assert await caller.code("rpc.register", 5) == PARAMS
-    found = outcomes(hub.hub.metrics_text())
-    assert found["rpc.register", "0"] == found["rpc.discover", "0"] == found["rpc.register", "-32602"] == 1
-
-
-async def test_lines_of_the_access_log(open_hub: OpenHub) -> None:
+async def test_the_hubs_own_methods_and_lines_of_the_access_log(open_hub: OpenHub) -> None:
     with logged("rpcstream.access") as log:
-        hub = await open_hub(access_log="json")
+        hub = await open_hub(access_log="json", metrics=True)
         provider, caller = await hub.pair()
         provider.fail(await asked_of(provider, caller, id="x"), 77)
         await caller.receive()
+        assert await caller.code("rpc.register", 5) == PARAMS
     (line,) = [found for each in log.lines if (found := orjson.loads(each))["method"] == "work"]
-    assert (line["id"], line["code"]) == ("x", 77)
-    assert line["request_bytes"] > 0
-    assert line["reply_bytes"] > 0
+    assert (line["id"], line["code"], line["request_bytes"] > 0, line["reply_bytes"] > 0) == ("x", 77, True, True)
+    found = outcomes(hub.hub.metrics_text())
+    assert found["rpc.register", "0"] == found["rpc.register", "-32602"] == 1

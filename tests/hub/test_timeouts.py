@@ -90,27 +90,28 @@ async def test_who_answers_stays(ping_interval: float, keepalive_timeout: float)
 
 
 @fake_time
-@pytest.mark.parametrize(("timeout", "seconds"), [(6, 2), (600, 20), (None, 20)])
-async def test_pings_come_often_enough(timeout: float | None, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("options", "seconds", "stays"),
+    [
+        ({"keepalive_timeout": 6}, 2, False),
+        ({"keepalive_timeout": 600}, 20, True),
+        ({"keepalive_timeout": None}, 20, True),
+        ({"ping_interval": None}, None, False),
+        ({"ping_interval": None, "keepalive_timeout": None}, None, True),
+    ],
+)
+async def test_pings_come_often_enough(options: dict[str, Any], seconds: float | None, stays: bool) -> None:
     """By default after a third of the time for signs of life, and after 20 s at most."""
-    async with TRANSPORTS["memory"].serving(Hub(keepalive_timeout=timeout), None) as there:
+    hub = Hub(**options)
+    async with TRANSPORTS["memory"].serving(hub, None) as there:
         peer = await there.join(HubPeer)
         await peer.offers("p")
-        assert (await peer.receive())["method"] == "rpc.ping"
-        assert seconds <= asyncio.get_running_loop().time() < 1.6 * seconds
+        if seconds is not None:
+            assert (await peer.receive())["method"] == "rpc.ping"
+            assert seconds <= asyncio.get_running_loop().time() < 1.6 * seconds
+        await asyncio.sleep(500)
+        assert bool(hub.stats()["clients"]) is stays
         peer.close()
-
-
-@fake_time
-@pytest.mark.parametrize(("ping", "timeout", "stays"), [(None, 60.0, False), (20.0, None, True), (None, None, True)])
-async def test_signs_of_life_switched_off(
-    open_hub: OpenHub, ping: float | None, timeout: float | None, stays: bool
-) -> None:
-    hub = await open_hub(ping_interval=ping, keepalive_timeout=timeout)
-    peer = await hub.peer("p", "work")
-    await asyncio.sleep(600)
-    assert bool(hub.hub.stats()["clients"]) is stays
-    assert any(b"rpc.ping" in each for each in peer.inbox) is (ping is not None)
 
 
 @fake_time
@@ -128,29 +129,23 @@ async def test_a_ping_is_no_call_and_who_only_calls_is_left_alone(open_hub: Open
 
 
 @fake_time
-@pytest.mark.parametrize("said", ["", '{"jsonrpc":"2.0","method":"rpc.ping","id":1}', "nonsense", "[]"])
-async def test_who_wants_nothing_is_closed(open_hub: OpenHub, said: str) -> None:
-    peer = await (await open_hub(registration_timeout=5)).peer()
-    if said:
-        assert await peer.ask(said) is not None
-    assert await peer.receive() is None
-    assert asyncio.get_running_loop().time() == pytest.approx(5, abs=0.5)
-
-
-@fake_time
-@pytest.mark.parametrize("method", ["rpc.register", "rpc.clients", "rpc.subscribe", "unheard-of", "work"])
-async def test_who_has_said_something_stays(open_hub: OpenHub, method: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "stays"),
+    [
+        *((said, False) for said in ("", CALL % (1, "rpc.ping", "[]"), "nonsense", "[]", CALL % (1, "nothing", "[]"))),
+        *((CALL % (1, method, "{}"), True) for method in ("rpc.register", "rpc.clients", "work")),
+        (CALL % (1, "rpc.subscribe", '["t"]'), True),
+    ],
+)
+async def test_who_wants_nothing_is_closed(open_hub: OpenHub, said: str, stays: bool) -> None:
     hub = await open_hub(registration_timeout=5)
-    await hub.peer("p", "work")
-    peer = await hub.peer()
-    peer.call(method, *(["t"] if method == "rpc.subscribe" else []))
-    if method != "work":
-        await peer.receive()
-    await asyncio.sleep(30)
-    if method == "unheard-of":
-        assert await peer.receive() is None
-    else:
-        await peer.silence()
+    provider, peer = await hub.pair()
+    peer.send(*[said] * bool(said))
+    await asyncio.sleep(4.5)
+    assert not peer.is_over
+    await asyncio.sleep(1)
+    assert peer.is_over is not stays
+    assert not provider.is_over
 
 
 async def test_on_connections_of_other_kinds(open_hub: OpenHub) -> None:
