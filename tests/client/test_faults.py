@@ -174,18 +174,6 @@ def test_what_is_said(
     assert re.search(pattern(said, in_shell), err)
 
 
-def test_a_connection_that_worked_gets_no_advice(scripted: Callable[..., str], make_client: MakeClient) -> None:
-    def script(line: Any) -> None:
-        line.answer(line.read(), 1)
-        line.read()
-
-    client = make_client(scripted(script))
-    assert client.call("a") == 1
-    with pytest.raises(ConnectionError) as caught:
-        client.call("b")
-    assert "TLS" not in str(caught.value)
-
-
 TLS_SCHEMES: Any = pytest.mark.parametrize("scheme", ["tls", "https", "wss"])
 
 

@@ -498,16 +498,6 @@ def event(topic: Any, value: Any) -> dict[str, Any]:
     return notification("$/event", topic=topic, value=value)
 
 
-def entered(*messages: Any) -> Any:
-    """A script that answers `rpc.subscribe`, and says these."""
-
-    def script(line: Any) -> None:
-        line.say({"jsonrpc": "2.0", "id": line.read()["id"], "result": {}}, *messages)
-        line.read()
-
-    return script
-
-
 async def test_giving_up_the_entry_takes_it_back_and_it_can_be_tried_again(scripted: Scripted) -> None:
     seen: list[Any] = []
 
@@ -558,10 +548,3 @@ async def test_what_is_no_more_allowed_ends_and_the_connection_stays(scripted: S
         assert await client.anything() == "a call"
         assert await anext(good) == 1
         assert (good.reconnects, bad.reconnects) == (1, 0)
-
-
-async def test_a_connection_that_is_lost_during_the_entry_is_made_again(scripted: Scripted) -> None:
-    connections = Connections(*[lambda line: line.read()] * 2, entered(event("a", 1)))
-    async with AsyncClient(scripted(connections), reconnect=AT_ONCE) as client, client.subscribe("a") as events:
-        assert await anext(events) == 1
-        assert (connections.count, events.reconnects) == (3, 0)

@@ -127,13 +127,12 @@ def chunked(body: bytes, size: int) -> bytes:
         (lambda body: chunked(body, 7), 1),
         (lambda body: chunked(body, 1), 1),
         (lambda body: b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\nLink: x\r\n\r\n" + answered(body), 1),
-        (lambda body: b"HTTP/1.1 201 Created\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body), 1),
         (lambda body: b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(body) + body, 1),
         (lambda body: b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body, 3),
         (lambda body: b"HTTP/1.0 200 OK\r\n\r\n" + body, 3),
         (lambda body: answered(body, more="Connection: close\r\n"), 3),
     ],
-    ids=["chunked", "small chunks", "1xx", "201", "1.0 kept", "1.0", "to the end", "close"],
+    ids=["chunked", "small chunks", "1xx", "1.0 kept", "1.0", "to the end", "close"],
 )
 def test_forms_of_an_answer(
     scripted: Scripted, make_client: MakeClient, form: Callable[[bytes], bytes], connections: int
@@ -212,11 +211,9 @@ async def test_a_stream_that_is_left_and_a_call_that_is_given_up_end_their_conne
         ("503 Service Unavailable", ServerBusy),
         ("500 Broken", InternalError),
         ("404 Not Found", ConnectFailed),
-        ("405 Method Not Allowed", ConnectFailed),
         ("302 Found", ConnectFailed),
         ("415 Unsupported Media Type", None),
         ("502 Bad Gateway", ConnectionLost),
-        ("504 Gateway Timeout", ConnectionLost),
     ],
 )
 def test_a_status_that_is_no_success(scripted: Scripted, make_client: MakeClient, status: str, kind: Any) -> None:
@@ -245,7 +242,6 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "another's reply": (answered(reply(999, 1)), "no reply to the call"),
     "not quite the id": (answered(reply(True, 1)), "no reply to the call"),
     "too short": (HEAD + b"Content-Length: 500\r\n\r\n{", "in the middle of its answer"),
-    "half a head": (HEAD + b"Content-Le", "in the middle of its answer"),
     "an open chunk": (CHUNKED + b"50\r\n{", "in the middle of its answer"),
     "no chunk": (CHUNKED + b"zz\r\n{", "is not HTTP"),
     "two lengths": (HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "is not HTTP"),

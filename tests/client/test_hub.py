@@ -36,7 +36,7 @@ from rpcstream import (
 from rpcstream.testing import connections_of, drop_connections, serve_in_thread
 
 from ..kit import until, until_in_thread
-from .conftest import Scripted, Traced, answering, in_child
+from .conftest import Scripted, Traced, answering
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
 LASTING: Any = {"reconnect": AT_ONCE, "retries": 20, "retry": "all"}
@@ -316,24 +316,6 @@ async def test_a_name_is_taken_over_from_a_connection_that_the_hub_still_has(hub
         first.pause_reading()
         await until(lambda: len(connections_of(hub)) == 1 and not first.is_open)
         assert await client.call("gpu-1.add", 1, wait_for=20) == 3
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_child_does_not_take_the_name() -> None:
-    with serve_in_thread(Hub()) as address, Client(address, name="gpu-1") as client:
-        offers(client)
-        client.offer(shared=True)
-
-        def work() -> None:
-            assert client.call("rpc.ping") == "pong"
-            assert client.registered_name is None
-            assert client.offer(shared=True) == ["add"]
-            assert client.registered_name not in (None, "gpu-1")
-            client.close()
-
-        assert in_child(work) == 0
-        assert client.call("gpu-1.add", 1) == 3
 
 
 @pytest.mark.parametrize("reconnect", [False, True])

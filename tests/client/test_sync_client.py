@@ -157,15 +157,11 @@ def test_progress(served: str, server: UsualServer, options: Any, caplog: pytest
     """A function that is told may notify and, on a connection of its own, call; in the event loop it would wait for
     itself."""
     results: list[Any] = []
+    told: list[Any] = []
     with Client(served, **options) as calling:
-        for call in (
-            lambda **options: calling.progress(3, **options),
-            lambda **options: calling.submit.progress(3, **options).result(WAIT),
-            lambda **options: next(iter(calling.stream.progress(3, **options))),
-        ):
-            told: list[Any] = []
-            assert call(on_progress=told.append, timeout=WAIT) == 3
-            assert told[-1] == 2  # of values that follow each other fast only the last is sent for certain
+        assert calling.submit.progress(3, on_progress=told.append).result(WAIT) == 3
+        assert next(iter(calling.stream.progress(3, on_progress=told.append))) == 3
+        assert told.count(2) == 2  # of values that follow each other fast only the last is sent for certain
     with Client(served, **options) as other:
 
         def tell(value: Any) -> None:
@@ -258,9 +254,8 @@ def test_items_as_they_come_and_errors_behind_them(plain: Client, server: UsualS
     with pytest.raises(RpcError, match="seven"):
         got.extend(plain.stream.numbers(7))
     assert got == list(range(7))
-    for bad in (lambda: plain.stream.count("x"), lambda: plain.stream.count(3, returns=str)):
-        with pytest.raises((RpcError, TypeError)):
-            list(bad())
+    with pytest.raises(TypeError):
+        list(plain.stream.count(3, returns=str))
     with pytest.raises(TimeoutError):
         list(plain.stream.ticks("late", timeout=0.2))
     has_ended(server, "late", "stopped")
@@ -271,8 +266,6 @@ def test_leaving_a_stream_stops_its_generator(plain: Client, server: UsualServer
         break
     with plain.stream.ticks("block") as ticks:
         assert next(ticks) == 1
-    with plain.stream.ticks("unread"):  # not one item was taken
-        until_in_thread(lambda: True)
     ticks = plain.stream.ticks("closed")
     assert next(ticks) == 1
     ticks.close()

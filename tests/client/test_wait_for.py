@@ -82,8 +82,6 @@ def test_one_call_may_wait_or_may_not(scripted: Scripted, make_client: MakeClien
     with pytest.raises(MethodNotFound):
         client.call("work")
     assert client.call("work", wait_for=60) == "work"
-    with pytest.raises(TypeError):
-        client.call("work", wait_for="long")
     hub = Hub()
     client = make_client(scripted(hub), wait_for=60)
     for wait_for in (None, 0):
@@ -118,13 +116,10 @@ def test_a_batch_is_repeated_as_far_as_it_had_no_provider(scripted: Scripted, ma
     one, work, two = make_client(scripted(hub), wait_for=60).batch(("one",), ("work",), ("two",))
     assert [one.result(), work.result(), two.result()] == ["one", "work", "two"]
     assert hub.asked == [["one", "work", "two"], ["work"], ["work"]]
-    for wait_for in (None, 0.05):
-        hub = Hub(times=None)
-        one, work = make_client(scripted(hub)).batch(("one",), ("work",), wait_for=wait_for)
-        assert one.result() == "one"
-        with pytest.raises(MethodNotFound):
-            work.result()
-        assert (len(hub.asked) > 1) is (wait_for is not None)
+    one, work = make_client(scripted(Hub(times=None))).batch(("one",), ("work",), wait_for=0.05)
+    assert one.result() == "one"
+    with pytest.raises(MethodNotFound):
+        work.result()
 
 
 def test_a_stream(scripted: Scripted) -> None:
