@@ -21,7 +21,7 @@ from rpcstream import Client, ConnectionLost, ServerBusy
 from ..cli.conftest import environment
 from ..kit import until_in_thread
 from ..observe.reading import check_with_promtool, value
-from .conftest import APP, StartWorkers, WorkersProcess, has_ended, run, running
+from .conftest import APP, StartWorkers, WorkersProcess, has_ended, run, running, serve_command
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")]
 
@@ -260,7 +260,7 @@ class TestStart:
         (tmp_path / "app.py").write_text(source)
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1] if source == APP else 0)
-            ended = run(tmp_path, "app.py", "-p", port, "--workers", "2")
+            ended = run(tmp_path, *serve_command("app.py", "-p", port, "--workers", "2"))
         assert ended.returncode == status, ended.stderr
         assert text in ended.stderr
         assert ended.stdout == ""
