@@ -77,18 +77,6 @@ def taking_at_most(size: int) -> Any:
 # -- what is passed on ------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_and_its_reply(running_hub: RunningHub) -> None:
-    provider, caller = await running_hub.pair(binary="provider caller")
-    caller.send_frame(request("work", id="x", params={"b": [{"data": BIN_1}], "a": BIN}), FIRST, SECOND)
-    asked, payloads = await provider.receive_frame()
-    there = asked.pop("id")
-    # In the order in which they stand there, with numbers of their own.
-    assert asked == {"jsonrpc": "2.0", "method": "work", "params": {"b": [{"data": BIN}], "a": BIN_1}}
-    assert payloads == [SECOND, FIRST]
-    provider.send_frame(reply(there, [BIN_1, BIN, 1.10]), SECOND, FIRST)
-    assert await caller.receive_frame() == (reply("x", [BIN, BIN_1, 1.1]), [FIRST, SECOND])
-
-
 @pytest.mark.parametrize("binary", ["provider caller", "provider", "caller", ""])
 async def test_each_way_to_write_a_place_for_each_end(running_hub: RunningHub, binary: str) -> None:
     provider, caller = await running_hub.pair(binary=binary)
@@ -196,18 +184,14 @@ async def test_what_only_looks_like_a_place_stays_as_it_is_in_text(running_hub: 
     assert (asked["params"], payloads) == ([*values, BIN], [FIRST])
 
 
+#: Of the same number, once with escapes; no place; in an object that is not read; a name that comes again; besides others.
 WRONG = [
-    '[{"$bin":0},{"$bin":0}]',  # data of the user that looks like a place
     '[{"$bin":0},{"\\u0024bin":0}]',
-    '[{"$bin":0},{"$bin":1}]',  # of which there is no payload
-    "[1]",  # a payload without a place
-    '[{"a":{"$bin":0},"a":1}]',  # in an object that is not read
-    '[{"a":{"$bin":0},"a":{"$\\u0062in":0}}]',
-    '[{"$bin":0,"$bin":0}]',
-    '[{"$bin":5,"$bin":0},{"b":1,"b":{"x":{"$bin":0,"y":1}}}]',
-    '[{"a":{"$bin":0},"a":{"$bin":5,"$bin":0}}]',  # another place hides it
-    *('[{"$bin":0.0}]', '[{"$bin":18446744073709551616}]', '[{"$bin":"0"}]'),
+    "[1]",
+    '[{"a":{"$bin":0},"a":1}]',
+    '[{"$bin":5,"$bin":0},{"b":1,"b":{"x":1}}]',
 ]
+WRONG += ['[{"a":{"$bin":0},"a":{"$bin":5,"$bin":0}}]', '[{"$bin":0},{"$bin":1,"x":2}]', '[{"$bin":0.0}]']
 
 
 async def test_what_two_readers_may_read_differently_goes_nowhere(running_hub: RunningHub) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ..kit import batch, notification, reply, request, until
+from ..kit import notification, reply, request, until
 from .conftest import CANCELLED, GONE, LATE, HubPeer, OpenHub, RunningHub, asked_of
 
 fake_time = pytest.mark.fake_time
@@ -68,22 +68,6 @@ async def test_without_another_provider_the_error_says_that_it_was_not_executed(
 
 
 @fake_time
-async def test_without_another_provider_it_is_held(open_hub: OpenHub) -> None:
-    hub = await open_hub(grace=60)
-    first, caller = await three(hub)
-    caller.send(request("work", 1), batch(request("work", 2, id=2)))
-    await first.receive_many(2)
-    first.send(go_away(None))
-    (refused,) = await caller.receive()  # of a batch only what has just come is held
-    assert refused["error"]["data"]["executed"] is False
-    second = await hub.peer("second", SHARED)
-    asked = await second.receive()
-    assert asked["params"] == [1]
-    second.answer(asked, "held")
-    assert await caller.receive() == reply(1, "held")
-
-
-@fake_time
 async def test_a_word_that_names_no_call_takes_none_away(running_hub: RunningHub) -> None:
     caller, second = await running_hub.peer(), await running_hub.peer("second", SHARED)
     for number, last in enumerate(((), (10**9,), (-1,), ("x",), (1.5,), (True,), ([],), ({"a": 1},))):
@@ -124,22 +108,6 @@ async def test_what_is_not_sent_again(running_hub: RunningHub) -> None:
     first.send(go_away(None))
     assert [await executed(caller) for _ in range(2)] == [(GONE, False)] * 2
     await second.silence()
-
-
-@fake_time
-async def test_the_caller_may_cancel_it_at_its_second_provider(running_hub: RunningHub) -> None:
-    first, caller = await three(running_hub)
-    caller.send(request("work"), batch(request("work", id=2)))
-    await first.receive_many(2)
-    second = await running_hub.peer("second", SHARED)
-    first.send(go_away(None))
-    asked = await second.receive_many(2)
-    caller.cancel(1)
-    caller.cancel(2)
-    cancelled = [each["params"]["id"] for each in await second.receive_many(2)]
-    assert sorted(cancelled) == sorted(each["id"] for each in asked)
-    await caller.receive_many(2)
-    await caller.silence()
 
 
 async def test_calls_that_were_never_sent_go_to_another_provider(running_hub: RunningHub) -> None:

@@ -254,14 +254,12 @@ async def test_logins(group: Group) -> None:
         assert "Permissions Violation" not in own.log()
 
 
-async def test_what_makes_no_sense_for_a_hub() -> None:
+def test_what_makes_no_sense_for_a_hub() -> None:
     pytest.importorskip("nats")
     hub = Hub()
-    for name in ("only", "trust_identity"):
-        with pytest.raises(ValueError, match=f"{name}= is for calls from NATS"):
-            hub.join_nats("nats://127.0.0.1", **{name: True})
-    with pytest.raises(ValueError, match="up to 64 letters"):
-        hub.join_nats("nats://127.0.0.1", service="a.b")
+    for wrong in ({"only": True}, {"trust_identity": True}, {"service": "a.b"}):
+        with pytest.raises(ValueError, match="for calls from NATS|up to 64 letters"):
+            hub.join_nats("nats://127.0.0.1", **wrong)
     hub.join_nats("nats://127.0.0.1/vision", only=False)
     with pytest.raises(ValueError, match="one group"):
         hub.join_nats("nats://127.0.0.1")

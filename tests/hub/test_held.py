@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from rpcstream import Rule
 from rpcstream.hub import Hub
 
 from ..kit import TRANSPORTS, batch, notification, reply, request, until
-from .conftest import CALL, CANCELLED, DENIED, GONE, LATE, UNKNOWN, HubPeer, OpenHub, RunningHub
+from .conftest import CANCELLED, DENIED, LATE, UNKNOWN, HubPeer, OpenHub, RunningHub
 
 pytestmark = pytest.mark.fake_time
 
@@ -73,17 +72,6 @@ async def test_calls_of_one_batch_wait_together(hub: RunningHub) -> None:
     assert (first["result"], second["result"], is_away(other["error"])) == ([1], [2], True)
 
 
-async def test_a_long_message_is_passed_on_as_it_came(hub: RunningHub) -> None:
-    caller, payload = await hub.peer(), bytes(range(256)) * 1200
-    value = {"$type": "bytes", "data": base64.b64encode(payload).decode()}
-    caller.call("work", value)
-    caller.send(CALL % (2, "work", f"[{2**70}]"))
-    caller.send_frame(request("work", {"$bin": 0}, id=3), payload)
-    await asyncio.sleep(1)
-    provider = await hub.peer("p", "work")
-    assert [each["params"] for each in await provider.receive_many(3)] == [[value], [2**70], [value["data"]]]
-
-
 async def test_what_is_left_of_the_time_is_told(hub: RunningHub) -> None:
     """A provider that comes, reads nothing and leaves, again and again, gives a call no more time."""
     caller, since = await hub.peer(), asyncio.get_running_loop().time()
@@ -98,22 +86,6 @@ async def test_what_is_left_of_the_time_is_told(hub: RunningHub) -> None:
         provider.close()
     assert await caller.code() == LATE
     assert asyncio.get_running_loop().time() - since == pytest.approx(8, abs=0.2)
-
-
-async def test_providers_that_do_not_begin_it_are_tried_a_few_times(hub: RunningHub) -> None:
-    caller = await hub.peer()
-    caller.call("work")
-    tries = 0
-    while not caller.inbox:
-        provider = await hub.peer("p", "work")
-        await provider.receive()
-        provider.send(notification("$/goAway", last=None))
-        await asyncio.sleep(0.01)
-        provider.close()
-        await asyncio.sleep(0.01)
-        tries += 1
-    error = await caller.error()
-    assert (tries, error["code"], error["data"]["executed"]) == (5, GONE, False)
 
 
 async def test_right_after_the_start_nothing_is_known_to_be_missing(open_hub: OpenHub) -> None:
@@ -170,15 +142,6 @@ async def test_what_its_caller_cancels_or_has_no_more_time_for(open_hub: OpenHub
     assert sorted(each["params"] for each in await provider.receive_many(2)) == [[4], [6]]
     await provider.silence()
     assert hub.hub.stats()["connections"] == 2
-
-
-async def test_a_provider_that_is_lost_as_soon_as_it_has_registered(hub: RunningHub) -> None:
-    caller, provider = await hub.peer(), await hub.peer()
-    caller.call("work")
-    await asyncio.sleep(0.1)
-    provider.call("rpc.register", "p", ["work"])
-    provider.close()
-    assert await caller.code() in (GONE, UNKNOWN)
 
 
 async def test_who_may_not_call_is_not_held(open_hub: OpenHub) -> None:

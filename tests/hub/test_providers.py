@@ -8,7 +8,7 @@ import pytest
 
 from rpcstream.testing import connections_of
 
-from ..kit import notification, reply, request, until
+from ..kit import notification, request, until
 from .conftest import (
     BUSY,
     CALL,
@@ -17,7 +17,6 @@ from .conftest import (
     INTERNAL,
     INVALID,
     PARAMS,
-    PARSE,
     TOO_LARGE,
     OpenHub,
     RunningHub,
@@ -51,43 +50,6 @@ async def test_limits_still_fit_with_the_name_and_id_at_the_provider(open_hub: O
     text = CALL % ("1", "work", '["%s"]')
     caller.send(text % ("x" * (1000 - len(text) + 2)))
     assert len((await provider.receive())["params"][0]) > 900
-
-
-async def test_in_a_batch_with_others(running_hub: RunningHub) -> None:
-    """And with what is no reply to anything."""
-    provider, caller = await running_hub.pair()
-    first, second, third = [(await asked_of(provider, caller, id=n))["id"] for n in range(3)]
-    provider.send(
-        f'[{{"jsonrpc":"2.0","id":{third},"result":1.10}},{{"jsonrpc":"2.0","id":99,"result":0}},'
-        f'{{"jsonrpc":"2.0","id":{first}.0,"result":"float"}},{{"jsonrpc":"2.0","id":{first},"result":{2**70}}},'
-        f'{{"jsonrpc":"2.0","id":{first},"result":"again"}},{{"jsonrpc":"2.0","method":"rpc.ping","id":"p"}}]'
-    )
-    assert [await caller.receive_bytes() for _ in range(2)] == [
-        b'{"jsonrpc":"2.0","id":2,"result":1.10}',
-        b'{"jsonrpc":"2.0","id":0,"result":%d}' % 2**70,
-    ]
-    assert (await provider.receive())[0]["id"] == "p"
-    provider.send("what?", '{"jsonrpc":"2.0","result":1}', "[]", "[1]", {"id": second}, reply(second, "well"))
-    assert await caller.result() == "well"
-
-
-async def test_calls_of_another_provider_are_left_alone(running_hub: RunningHub) -> None:
-    """By forged replies, and by an error without an id, which ends the calls of this provider only."""
-    provider, caller = await running_hub.pair()
-    another = await running_hub.peer("q", "else")
-    asked = await asked_of(provider, caller)
-    another.send(*(reply(n, "forged") for n in range(asked["id"] + 5)))
-    another.send(
-        notification("$/progress", token=asked["id"], value=0), notification("$/item", id=asked["id"], value=0)
-    )
-    await another.silence()
-    await caller.silence()
-    caller.call("else", id=2)
-    elsewhere = await another.receive()
-    provider.send('{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}')
-    assert await caller.code() == PARSE
-    another.answer(elsewhere, "well")
-    assert await caller.receive() == reply(2, "well")
 
 
 async def test_cancelled_by_nobody(running_hub: RunningHub) -> None:

@@ -16,10 +16,9 @@ from rpcstream.events.patterns import matches
 from rpcstream.hub import Hub
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import TRANSPORTS, request, until
+from ..kit import TRANSPORTS, logged, request, until
 from ..kit.example_count import example_count
 from .conftest import (
-    BUSY,
     CALL,
     DENIED,
     GONE,
@@ -155,27 +154,11 @@ async def test_told_to_others_with_what_cannot_be(running_hub: RunningHub) -> No
     await provider.silence()
 
 
-async def test_last_values_have_their_limit(open_hub: OpenHub) -> None:
-    hub = await open_hub({"max_retained": 3, "max_message_size": 50_000})
-    caller = await hub.peer()
-    for n in range(3):
-        assert await caller.result("rpc.publish", f"t{n}", n, True) == 0
-    assert await caller.code("rpc.publish", "t3", 3, True) == BUSY
-    assert await caller.result("rpc.publish", "t2", None, True) == 0
-    assert await caller.result("rpc.publish", "t3", {"x": [1.5]}, True) == 0
-    await caller.result("rpc.subscribe", "*")
-    heard = [each["params"] for each in await caller.receive_many(3)]
-    assert [(each["topic"], each["value"]) for each in heard] == [("t0", 0), ("t1", 1), ("t3", {"x": [1.5]})]
-
-
 # -- values of any kind in every parameter -----------------------------------------------------------------------------
 
 RICH: list[Any] = [
-    {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="},
-    {"$type": "ndarray", "dtype": "<U1", "shape": [1], "data": "eAAAAA=="},
-    {"$type": "image", "format": "png", "data": "iVBORw0KGgo="},
-    *({"$type": "bytes", "data": "QUJD"}, {"$type": "stream", "id": "s1"}, {"$type": "unknown"}, {"$type": 7}),
-    *(2**70, 1e300, True, None, "text", [], {}),
+    *({"$type": "ndarray", "dtype": "<U1", "shape": [1], "data": "eAAAAA=="}, {"$type": "bytes", "data": "QUJD"}),
+    *({"$type": "stream", "id": "s1"}, {"$type": 7}, 2**70, 1e300, True, None, "text", [], {}),
 ]
 
 #: Methods of a hub, each with good parameters.
@@ -184,29 +167,22 @@ OWN: dict[str, dict[str, Any]] = {
     "rpc.unregister": {"methods": ["m"]},
     "rpc.publish": {"topic": "t", "value": 1, "retain": True},
     "rpc.notify": {"client": "p", "method": "m", "params": [1]},
-    **{name: {"topic": "t"} for name in ("rpc.subscribe", "rpc.unsubscribe")},
-    "rpc.authenticate": {"token": "ada"},
-    **{name: {} for name in ("rpc.clients", "rpc.methods", "rpc.discover", "rpc.stats", "rpc.ping", "keepAlive")},
+    "rpc.subscribe": {"topic": "t"},
+    "rpc.stats": {},
 }
 
 
-async def test_values_of_any_kind_are_refused_with_an_error(
-    open_hub: OpenHub, caplog: pytest.LogCaptureFixture
-) -> None:
-    everything = Rule("*", name="*", register=">", call=">", publish=">", subscribe=">")
-    hub = await open_hub(**known(everything))
-    peer = await hub.peer(token="ada")
-    for method, good in OWN.items():
-        refused = 0
-        spoilt = [*RICH, *({**good, name: value} for name in good for value in RICH)]
-        for params in [*spoilt, *(list(each.values()) for each in spoilt if isinstance(each, dict))]:
-            peer.send(json.dumps(request(method, id="x", params=params)), request("rpc.ping", id="end"))
-            while (answer := await peer.receive()).get("id") != "end":
-                if answer.get("id") == "x" and "error" in answer:
-                    assert answer["error"]["code"] in {INVALID, PARAMS, UNKNOWN, -32005, DENIED}, (params, answer)
-                    refused += 1
-        assert refused > len(RICH) / 2, method
-    assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+async def test_values_of_any_kind_are_refused_with_an_error(running_hub: RunningHub) -> None:
+    peer = await running_hub.peer()
+    with logged("rpcstream", logging.ERROR) as lines:
+        for method, good in OWN.items():
+            for params in [*RICH, *({**good, name: value} for name in good for value in RICH)]:
+                for each in (params, list(params.values()) if isinstance(params, dict) else params):
+                    peer.send(json.dumps(request(method, params=each)), request("rpc.ping", id="end"))
+                    while (answer := await peer.receive()).get("id") != "end":
+                        if "error" in answer:
+                            assert answer["error"]["code"] in {INVALID, PARAMS}, (each, answer)
+    assert not lines.lines
 
 
 # -- rules ------------------------------------------------------------------------------------------------------------
