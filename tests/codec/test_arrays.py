@@ -84,6 +84,7 @@ def test_the_example_of_the_wire_page() -> None:
     wire = sent(np.arange(6, dtype="<f4").reshape(2, 3))
     assert wire == {"$type": "ndarray", "dtype": "<f4", "shape": [2, 3], "data": "AAAAAAAAgD8AAABAAABAQAAAgEAAAKBA"}
     assert list(wire) == ["$type", "dtype", "shape", "data"]
+    assert taken(np.ndarray, {**wire, "shape": [0, 2**58], "data": ""}).shape == (0, 2**58)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", *EIGHTS])
@@ -170,10 +171,6 @@ def test_hostile_arrays_are_refused(change: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match=r".") as caught:
             decode({**GOOD, **change})
         assert len(str(caught.value)) < 1000
-
-
-def test_an_empty_array_may_be_long() -> None:
-    assert CODEC.decode({**GOOD, "shape": [0, 2**58], "data": ""}).shape == (0, 2**58)  # type: ignore[attr-defined]
 
 
 def rows_of_the_wire_page() -> list[list[str]]:

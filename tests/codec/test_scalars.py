@@ -59,9 +59,9 @@ def test_hints_for_complex() -> None:
     tag = {"$type": "complex", "real": 1.0, "imag": 2.0}
     bad_parts = ({"real": value} for value in (None, True, "1", "Infinity", [], {}, 10**400))
     for wrong in (*({**tag, **part} for part in bad_parts), {**tag, "more": 1}, {"$type": "complex", "real": 1}):
-        for attempt in (codec.decode, lambda value: taken(complex, value)):
+        for decode in (codec.decode, lambda value: taken(complex, value)):
             with pytest.raises(ValueError, match=r"."):
-                attempt(wrong)
+                decode(wrong)
     for wrong in (None, True, "1", [1, 2], {}, 10**400, {"$type": "bytes", "data": ""}):
         for attempt in (taken, returned):
             with pytest.raises(ValueError, match=r"."):
@@ -118,6 +118,7 @@ def test_numpy_scalars_come_back_where_the_hint_asks(data: st.DataObject) -> Non
         assert isinstance(found, kind)
         assert found == returned(kind, value) == value
         assert type(found) is dtype.type or kind is not dtype.type
+    assert taken(list[dtype.type], [sent(value)] * 2) == [value] * 2  # type: ignore[name-defined]
 
 
 def test_numbers_for_numpy_hints() -> None:
@@ -145,6 +146,8 @@ def test_numbers_that_do_not_fit_numpy_hints() -> None:
             for attempt in (taken, returned):
                 with pytest.raises(ValueError, match="expected "):
                     attempt(hint, value)
+                with pytest.raises(ValueError, match="expected "):
+                    attempt(list[hint], [1, value])  # type: ignore[valid-type]
 
 
 def test_times_of_pandas() -> None:

@@ -79,7 +79,7 @@ def test_arrays_of_other_senders_are_tensors() -> None:
 
 
 def test_shapes_are_checked() -> None:
-    hint = Annotated[torch.Tensor, Shape(None, 3)]
+    hint: Any = Annotated[torch.Tensor, Shape(None, 3)]  # type: ignore[name-defined]
     for dtype in (torch.float32, torch.bfloat16):
         assert taken(hint, sent(torch.ones(2, 3, dtype=dtype))).shape == (2, 3)
         for attempt, value in ((taken, sent(torch.ones(3, 2, dtype=dtype))), (returned, torch.ones(3, 2, dtype=dtype))):
