@@ -239,8 +239,6 @@ class HubSimulation:
     def find(self, token: Any) -> SentRequest | None:
         return self.sent[token] if type(token) is int and 0 <= token < len(self.sent) else None
 
-    # -- what callers do ----------------------------------------------------------------------------------------------
-
     def _ask(self, peer: CheckedPeer, method: str, call_id: str, *, limited: bool, **options: Any) -> str:
         """A request as JSON; empty if a call with its id is open."""
         if call_id and any(each.is_open and each.call_id == call_id for each in peer.sent):
@@ -297,8 +295,6 @@ class HubSimulation:
             for sent in peer.sent:
                 sent.was_cancelled = sent.was_cancelled or sent.call_id == call_id
             peer.say(f'{{"jsonrpc":"2.0","method":"$/cancelRequest","params":{{"id":{call_id}}}}}')
-
-    # -- what providers do --------------------------------------------------------------------------------------------
 
     def answer(self, name: str, place: int, manner: str) -> None:
         peer = self.peers[name]
@@ -366,8 +362,6 @@ class HubSimulation:
         self._own_calls += 1
         peer.say({"jsonrpc": "2.0", "id": f"own-{self._own_calls}", "method": method, "params": params})
 
-    # -- what happens to connections ----------------------------------------------------------------------------------
-
     def end(self, name: str, how: str) -> None:
         self.peers[name].end_with(how)
         self.reconnect(name)
@@ -382,8 +376,6 @@ class HubSimulation:
             if sent.due is None and sent.limited:  # the hub has it now, at the latest
                 sent.due = self.loop.time() + LIMIT
         self.check()
-
-    # -- what must hold -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Assert that no answer went to another peer, and that no call waits for an answer that cannot come."""

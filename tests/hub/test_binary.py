@@ -74,9 +74,6 @@ def taking_at_most(size: int) -> Any:
         tracemalloc.stop()
 
 
-# -- what is passed on ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("binary", ["provider caller", "provider", "caller", ""])
 async def test_each_way_to_write_a_place_for_each_end(running_hub: RunningHub, binary: str) -> None:
     provider, caller = await running_hub.pair(binary=binary)
@@ -169,9 +166,6 @@ async def test_a_caller_over_http(running_hub: RunningHub, accept: str) -> None:
         assert answer.json == reply("x", text(SECOND))
 
 
-# -- what is no place of a payload ------------------------------------------------------------------------------------
-
-
 async def test_what_only_looks_like_a_place_stays_as_it_is_in_text(running_hub: RunningHub) -> None:
     """Also where it is long, so that its strings are cut out; and in strings of a frame."""
     provider, caller = await running_hub.pair(binary="provider caller")
@@ -184,7 +178,7 @@ async def test_what_only_looks_like_a_place_stays_as_it_is_in_text(running_hub: 
     assert (asked["params"], payloads) == ([*values, BIN], [FIRST])
 
 
-#: Of the same number, once with escapes; no place; in an object that is not read; a name that comes again; besides others.
+#: Two of one number; none; in an object that is not read; a name that comes again; besides others; of no number.
 WRONG = [
     '[{"$bin":0},{"\\u0024bin":0}]',
     "[1]",
@@ -213,8 +207,6 @@ async def test_what_two_readers_may_read_differently_goes_nowhere(running_hub: R
     await provider.silence()
     await caller.silence()
 
-
-# -- sizes ------------------------------------------------------------------------------------------------------------
 
 LARGE = pattern(80_000)
 
@@ -288,9 +280,6 @@ async def test_what_is_refused_takes_no_memory(open_hub: OpenHub) -> None:
     await provider.silence()
 
 
-# -- those who do not read --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("binary", [True, False])
 async def test_subscribers_share_the_memory_of_an_event(running_hub: RunningHub, binary: bool) -> None:
     """And it is free as soon as it was sent, although nothing else comes on the connection."""
@@ -339,9 +328,6 @@ async def test_a_provider_that_does_not_read(open_hub: OpenHub) -> None:
     for each in range(number - 1):
         asked, payloads = await provider.receive_frame()
         assert (asked["params"], payloads) == ([each, BIN], [pattern(500_000, each)])
-
-
-# -- in the middle of a frame -----------------------------------------------------------------------------------------
 
 
 async def test_a_call_that_is_cancelled_while_it_is_sent_to_its_provider(open_hub: OpenHub) -> None:

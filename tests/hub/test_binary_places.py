@@ -19,8 +19,6 @@ from ..kit import TRANSPORTS, Frame
 from ..kit.example_count import example_count
 from .conftest import HubPeer
 
-# -- JSON as text, in one of the many ways in which it may be written -------------------------------------------------
-
 
 def written(parts: list[tuple[str, bool]]) -> str:
     """A string of these parts, of which some are written with escapes."""
@@ -79,8 +77,6 @@ def seen(text: bytes | str, *, first: bool, filled: list[bytes] | None = None) -
 
     return json.loads(text, object_pairs_hook=members)
 
-
-# -- through a hub ----------------------------------------------------------------------------------------------------
 
 Passing = Callable[[str, int], tuple[Frame, bytes] | None]
 

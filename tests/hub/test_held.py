@@ -36,9 +36,6 @@ async def hub(open_hub: OpenHub) -> RunningHub:
     return hub
 
 
-# -- passed on --------------------------------------------------------------------------------------------------------
-
-
 async def test_in_order_behind_the_reply_to_the_registration(hub: RunningHub) -> None:
     one, two, provider = [await hub.peer() for _ in range(3)]
     one.call("work", 1)
@@ -102,9 +99,6 @@ async def test_right_after_the_start_nothing_is_known_to_be_missing(open_hub: Op
     assert is_away(await caller.error("other"))
 
 
-# -- not passed on ----------------------------------------------------------------------------------------------------
-
-
 async def test_when_the_time_is_over(open_hub: OpenHub) -> None:
     hub = await open_hub(grace=10)
     await asyncio.sleep(60)
@@ -159,8 +153,6 @@ async def test_who_may_not_call_is_not_held(open_hub: OpenHub) -> None:
         assert await stranger.code("work") == DENIED
         assert await provider.result("rpc.unregister", ["work"]) == ["work"]
 
-
-# -- bounds -----------------------------------------------------------------------------------------------------------
 
 LONG = "x" * 40_000
 

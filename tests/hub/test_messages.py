@@ -36,9 +36,6 @@ def answered(asked: dict[str, Any], result: str) -> str:
     return '{"jsonrpc":"2.0","id":' + f'{asked["id"]},"result":{result}}}'
 
 
-# -- exactly ----------------------------------------------------------------------------------------------------------
-
-
 async def test_values(running_hub: RunningHub) -> None:
     provider, caller = await running_hub.pair()
     for text in ("1.10", "-0.0", str(2**70), str(-(2**64)), "1e5", "0.1e-7", '"\\u00e9\\/"', "1E+2"):
@@ -75,9 +72,6 @@ async def test_equal_ids_of_two_callers_and_of_one(running_hub: RunningHub) -> N
         provider.answer(each, n)
     assert [await caller.result() for _ in range(2)] == [2, 0]
     assert await other.result() == 1
-
-
-# -- a member that stands there twice, or is written in another way, is the same for every reader
 
 
 async def test_requests_say_everything_once(running_hub: RunningHub) -> None:
@@ -133,8 +127,6 @@ async def test_what_is_passed_on_is_what_was_looked_at(running_hub: RunningHub) 
     line = await provider.receive_bytes()
     assert line == b'{"jsonrpc":"2.0","method":"$/event","params":{"topic":"a.b","value":{"x":1.10}}}'
 
-
-# -- what came in a frame or a body may have line ends in it; what goes on as a line has none
 
 PRETTY = '{\n "jsonrpc": "2.0",\r\n "id": 1,\n "method": "work",\n "params": {\n  "a": [\r1,\n2\n]\n }, "x": [\n]\n}'
 
@@ -192,9 +184,6 @@ async def test_what_is_no_string_goes_nowhere(running_hub: RunningHub, text: str
     await caller.silence()
 
 
-# -- long messages, whose strings are passed on without being decoded
-
-
 async def test_long_texts_in_every_place(running_hub: RunningHub) -> None:
     provider, caller = await running_hub.pair()
     await provider.result("rpc.subscribe", "t")
@@ -241,8 +230,6 @@ async def test_strings_of_every_kind(running_hub: RunningHub) -> None:
             provider.send(answered(asked, written))
             assert await caller.result() == text
 
-
-# -- their order ------------------------------------------------------------------------------------------------------
 
 #: Short, long enough to be cut out of a message, and to be written without a copy; not all are ASCII.
 SIZES = (10, 20_000, 100, 100_000, 10, 300_000, 5)

@@ -24,9 +24,6 @@ from .conftest import (
     serves,
 )
 
-# -- wrong replies ----------------------------------------------------------------------------------------------------
-
-
 WRONG = ['"error":null', '"error":7', '"error":{}', '"error":{"code":1.5,"message":"x"}', '"result":NaN']
 WRONG += ['"error":{"code":1,"message":["x"]}', '"result": ["' + "x" * 10_000 + '", NaN]']
 WRONG += ['"result":' + "[" * depth + "]" * depth for depth in (150, 100_000)]
@@ -69,9 +66,6 @@ async def test_cancels_are_for_ones_own_calls(running_hub: RunningHub) -> None:
         await peer.silence()
     provider.answer(asked, "well")
     assert await caller.result() == "well"
-
-
-# -- streams ----------------------------------------------------------------------------------------------------------
 
 
 async def test_items_beyond_credit_end_the_call(running_hub: RunningHub) -> None:
@@ -138,8 +132,6 @@ async def test_items_that_cannot_go_on(running_hub: RunningHub) -> None:
         assert await caller.code() == INTERNAL
         assert (await provider.receive())["method"] == "$/cancelRequest"
 
-
-# -- those who do not read --------------------------------------------------------------------------------------------
 
 MB = 1_000_000
 
@@ -227,9 +219,6 @@ async def test_messages_for_clients_that_do_not_read_have_a_bound_together(open_
     while any(each["state"] == "stalled" for each in (await hub.clients()).values()):
         await asyncio.sleep(0)
     assert await caller.result("rpc.notify", "slow-0", "hear", ["x" * 50_000]) is True
-
-
-# -- floods -----------------------------------------------------------------------------------------------------------
 
 
 async def test_of_registrations(open_hub: OpenHub) -> None:

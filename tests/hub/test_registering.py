@@ -129,8 +129,6 @@ async def test_a_name_with_a_dot_stands_for_a_client_and_its_method_whether_it_i
     assert await caller.result() == 8
 
 
-# -- publishing and notifying -----------------------------------------------------------------------------------------
-
 NO_NOTIFICATIONS = ['["p","rpc.ping",[]]', '["p","$/cancelRequest",{"id":1}]', '["nobody","m"]', '["p","m",7]', '["p"]']
 NO_NOTIFICATIONS += ['["p","m","[]"]', "[]", "null", '["p","m",[],1]', '{"client":"p"}', '[7,"m"]', '["p",null]']
 NO_NOTIFICATIONS += ['{"client":"p","method":"m","x":1}', '["a b","m"]', '["p","' + "m" * 300 + '"]']
@@ -153,8 +151,6 @@ async def test_told_to_others_with_what_cannot_be(running_hub: RunningHub) -> No
     await caller.silence()
     await provider.silence()
 
-
-# -- values of any kind in every parameter -----------------------------------------------------------------------------
 
 RICH: list[Any] = [
     *({"$type": "ndarray", "dtype": "<U1", "shape": [1], "data": "eAAAAA=="}, {"$type": "bytes", "data": "QUJD"}),
@@ -183,9 +179,6 @@ async def test_values_of_any_kind_are_refused_with_an_error(running_hub: Running
                         if "error" in answer:
                             assert answer["error"]["code"] in {INVALID, PARAMS}, (each, answer)
     assert not lines.lines
-
-
-# -- rules ------------------------------------------------------------------------------------------------------------
 
 
 def known(*rules: Rule) -> dict[str, Any]:

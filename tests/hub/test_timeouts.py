@@ -53,9 +53,6 @@ async def test_without_any_it_waits(open_hub: OpenHub) -> None:
         assert await caller.code("work", timeout=timeout) in (LATE, -32600, -32602)
 
 
-# -- signs of life ----------------------------------------------------------------------------------------------------
-
-
 @fake_time
 @pytest.mark.parametrize("sign", [CALL % (1, "keepAlive", "[]"), '[{"jsonrpc":"2.0","method":"keepAlive"}]'])
 async def test_who_gives_no_more_signs_of_life_is_dropped_and_leaves_nobody_waiting(
@@ -123,9 +120,6 @@ async def test_a_ping_is_no_call_and_who_only_calls_is_left_alone(open_hub: Open
     assert (seen["name"], seen["in_flight"], seen["state"]) == ("p", 0, "idle")
     await asyncio.sleep(600)
     await caller.silence()
-
-
-# -- connections that say nothing -------------------------------------------------------------------------------------
 
 
 @fake_time
