@@ -35,8 +35,6 @@ async def test_a_method_that_no_instance_has_is_not_found_at_once(service: Servi
             results[0].result()
         assert results[1].result() == 5
         await client.notify("nothing", 1, 2)
-        with Client(service.address, timeout=20) as blocking, pytest.raises(MethodNotFound):
-            await asyncio.to_thread(blocking.call, "nothing")
 
 
 async def test_where_no_instance_is_each_kind_of_call_fails_as_one_that_was_not_sent(service: Service) -> None:

@@ -311,10 +311,7 @@ async def test_a_result_that_is_long_on_its_way_is_not_given_up(
     clock: Clock, service: Service, proxy: Proxy, is_connected: bool
 ) -> None:
     """Its call was answered before it was acknowledged, and is asked for again and again meanwhile."""
-    async with (
-        service.serving(make_server(), direct=proxy.direct),
-        service.client(timeout=None, retries=0) as client,
-    ):
+    async with service.serving(make_server(), direct=proxy.direct), service.client(timeout=None, retries=0) as client:
         if is_connected:
             await client.make(SIZE)
         proxy.pace = 1.0

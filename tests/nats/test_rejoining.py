@@ -73,8 +73,8 @@ class Outcomes:
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        done, _ = await asyncio.wait(self._tasks)
-        assert all(task.cancelled() for task in done), [task for task in done if not task.cancelled()]
+        await asyncio.wait(self._tasks)
+        assert all(task.cancelled() for task in self._tasks), self._tasks
 
 
 @pytest.mark.parametrize("waits", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -92,14 +92,7 @@ async def test_what_a_line_says(message: Any, identity: Any, fields: dict[str, A
     assert found.keys() == {"identity", "method", "id", "code", "reply_bytes"}
 
 
-async def test_what_there_is_not_is_a_dash() -> None:
-    with logged(ACCESS, alone=True) as log:
-        async with memory_client(UsualServer(access_log="text")) as client:
-            await client.notify.note(1)
-            await client.add(1, 2)
-    assert re.fullmatch(rf"{TIME} unix://memory memory - note id=- code=0 ms=\S+ in=\d+ out=-", log.lines[0])
-
-
+@pytest.mark.slow
 async def test_lines_beyond_those_of_a_second_are_counted_and_the_count_is_written() -> None:
     text, json = [UsualServer(access_log=format, metrics=True) for format in ("text", "json")]
 

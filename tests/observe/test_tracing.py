@@ -17,16 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from rpcstream import (
-    AsyncClient,
-    Client,
-    ConnectFailed,
-    Context,
-    Depends,
-    Hub,
-    RpcError,
-    Server,
-)
+from rpcstream import AsyncClient, Client, ConnectFailed, Context, Depends, Hub, RpcError, Server
 from rpcstream.config import client_options, hub_options
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread
 
@@ -309,11 +300,10 @@ async def test_what_a_handler_does_is_part_of_its_call_wherever_it_runs(spans: S
     server.add(lambda: spans.note("work"), name="plain")
     server.add(lambda: spans.note("work"), name="thread", offload="thread")
     server.add(items, name="generator")
-    server.add(items, name="generator in a thread", offload="thread")
     server.add(items_async, name="async generator")
     server.add(use)
     async with memory_client(server) as client:
-        for name in ("use", "plain", "thread", "generator", "generator in a thread", "async generator"):
+        for name in ("use", "plain", "thread", "generator", "async generator"):
             parts = ("open", "close", "afterwards") if name == "use" else ("work",)
             for streamed in (False, True) if "generator" in name else (False,):
                 spans.clear()
@@ -395,10 +385,7 @@ async def test_calls_over_http_carry_the_trace_as_headers_too(spans: Spans) -> N
     def headers(ctx: Context) -> str:
         return ctx.headers["traceparent"]
 
-    async with (
-        server.listening(port=0) as address,
-        AsyncClient(f"http://{address}", tracing=spans.provider) as client,
-    ):
+    async with server.listening(port=0) as address, AsyncClient(f"http://{address}", tracing=spans.provider) as client:
         parent = await client.headers()
     assert parent.split("-")[2] == id_of(spans.one("headers", SpanKind.CLIENT))
 
@@ -488,6 +475,7 @@ async def test_tracing_is_switched_on_before_the_server_runs(spans: Spans) -> No
         assert hub_options({"tracing": True}, given).options["tracing"] is found
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_is_imported_and_with_it_the_global_provider_is_used() -> None:
     code = """
 import sys
