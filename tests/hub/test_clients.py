@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import AsyncClient, Context, InvalidParams, Limits, MethodNotFound, RpcError
-from rpcstream.errors import CallTimeout
+from rpcstream import AsyncClient, Context, InvalidParams, Limits, MethodNotFound
 from rpcstream.hub import Hub, Rule
 
 from ..kit import authority, server_tls, until
@@ -125,31 +123,6 @@ async def test_events_that_wait_at_a_client_count_with_their_payloads(running_hu
             await publisher.publish("arrays", ARRAY + number)
         await until(lambda: events.dropped >= 5)
         assert same(await anext(aiter(events)), ARRAY + 5)
-
-
-async def test_two_that_call_each_other_without_end() -> None:
-    hub = Hub(limits=Limits(max_calls=20))
-    async with (
-        hub.listening(port=0) as address,
-        AsyncClient(address, name="a") as a,
-        AsyncClient(address, name="b") as b,
-        AsyncClient(address) as caller,
-    ):
-
-        async def ping(n: int) -> int:
-            return int(await a.call("pong", n + 1))
-
-        async def pong(n: int) -> int:
-            return int(await b.call("ping", n + 1))
-
-        a(ping)
-        b(pong)
-        await a.offer()
-        await b.offer()
-        with pytest.raises((CallTimeout, RpcError)):
-            await caller.ping(0, timeout=0.2)
-        while any(each["in_flight"] for each in await caller.call("rpc.clients")):
-            await asyncio.sleep(0.01)
 
 
 async def test_nobody_reads_tokens_and_keys_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

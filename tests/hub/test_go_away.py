@@ -140,12 +140,3 @@ async def test_a_hub_that_stops_finishes_what_has_begun_and_begins_no_more(open_
     assert await caller.receive() == reply(1, "done")
     assert await executed(caller) == (CANCELLED, False)
     await stopping
-
-
-async def test_a_stop_does_not_wait_for_ever(open_hub: OpenHub) -> None:
-    hub = await open_hub(drain_timeout=0.05)
-    provider, caller = await three(hub)
-    await asked_of(provider, caller)
-    await hub.hub.close()
-    assert await provider.rest() == []
-    assert all("error" in each for each in await caller.rest())

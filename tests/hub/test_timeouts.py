@@ -42,18 +42,6 @@ async def test_of_two_times_for_a_call_the_shorter_one_counts(
 
 
 @fake_time
-async def test_without_any_it_waits(open_hub: OpenHub) -> None:
-    provider, caller = await (await open_hub()).pair()
-    asked = await asked_of(provider, caller)
-    assert "timeout" not in asked
-    await asyncio.sleep(1000)
-    provider.answer(asked, "at last")
-    assert await caller.result() == "at last"
-    for timeout in (0, -1, 1e-9):
-        assert await caller.code("work", timeout=timeout) in (LATE, -32600, -32602)
-
-
-@fake_time
 @pytest.mark.parametrize("sign", [CALL % (1, "keepAlive", "[]"), '[{"jsonrpc":"2.0","method":"keepAlive"}]'])
 async def test_who_gives_no_more_signs_of_life_is_dropped_and_leaves_nobody_waiting(
     open_hub: OpenHub, sign: str
@@ -115,6 +103,9 @@ async def test_pings_come_often_enough(options: dict[str, Any], seconds: float |
 async def test_a_ping_is_no_call_and_who_only_calls_is_left_alone(open_hub: OpenHub) -> None:
     hub = await open_hub(**DEFAULT)
     provider, caller = await hub.pair()
+    assert "timeout" not in await asked_of(provider, provider, id=0)
+    provider.answer({"id": 1})
+    await provider.result()
     assert (await provider.receive())["method"] == "rpc.ping"
     seen = (await caller.result("rpc.clients"))[0]
     assert (seen["name"], seen["in_flight"], seen["state"]) == ("p", 0, "idle")
