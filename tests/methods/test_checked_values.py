@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rpcstream import Context, InvalidParams, Limits, MessageTooLarge, Server
 from rpcstream.testing import memory_client
 
-from .calling import bind
+from .calling import bind, taking
 
 NAN = {"$type": "float", "value": "nan"}
 ARRAY = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AAAAAA=="}
@@ -35,17 +35,10 @@ class Model(pydantic.BaseModel):
 
 def bound(hint: Any, value: Any, limits: Limits | None = None) -> Any:
     """The argument for a value that came in a line."""
-
-    def function(value):  # type: ignore[no-untyped-def]
-        return value
-
-    function.__annotations__ = {"value": hint}
-    return bind(function, [value], limits=limits or Limits())
+    return bind(taking(hint), [value], limits=limits or Limits())
 
 
 SMALL = Limits(max_checked_values=50)
-
-
 ONE_BY_ONE = [
     (list[np.ndarray], ARRAY),
     (dict[str, np.ndarray], ARRAY),
@@ -121,28 +114,16 @@ def test_values_that_are_checked_again_are_not_counted_twice() -> None:
     assert (len(values), math.isnan(last), more) == (40, True, 2**70)
 
 
-@pytest.mark.parametrize(
-    ("hint", "good", "wrong", "path"),
-    [(np.float32, 5, "x", "$[1]"), (Row | int, 5, "x", "$[1]"), (list[Row], [], [{"x": 1}, {"x": "a"}], "$[1][1].x")],
-)
-def test_further_arguments_are_checked_together(hint: Any, good: Any, wrong: Any, path: str) -> None:
-    def function(*rest: Any) -> Any:
-        return rest
-
-    function.__annotations__["rest"] = hint
-    assert bind(function, [good, good]) == (good, good)
-    with pytest.raises(InvalidParams) as caught:
-        bind(function, [good, wrong])
-    assert (caught.value.data["path"], caught.value.data["parameter"]) == (path, "rest")
-
-
-def test_names_for_the_rest_are_counted() -> None:
-    def function(**rest: int) -> Any:
+def test_names_for_the_rest_are_counted_and_checked_together() -> None:
+    def function(*more: list[Row], **rest: int) -> Any:
         return rest
 
     assert bind(function, {str(at): at for at in range(50)}, limits=SMALL)["49"] == 49
     with pytest.raises(MessageTooLarge, match="max_checked_values"):
         bind(function, {str(at): at for at in range(51)}, limits=SMALL)
+    with pytest.raises(InvalidParams) as caught:
+        bind(function, [[], [{"x": 1}, {"x": "a"}]])
+    assert (caught.value.data["path"], caught.value.data["parameter"]) == ("$[1][1].x", "more")
 
 
 async def test_what_callers_answer_is_counted_too() -> None:

@@ -450,14 +450,11 @@ def test_what_cannot_be_provided_is_refused_at_registration() -> None:
 
     def old(session: str = Depends(opened)) -> None: ...  # type: ignore[assignment]
 
-    def many(*sessions: Opened) -> None: ...
-
     def inside(sessions: list[Opened]) -> None: ...
 
     rows: list[tuple[Any, Any, str]] = [
         (server.add, wrong, "wrong: the dependency needs_a_number: its parameter 'number' is neither"),
         (server.add, old, "old: parameter 'session': a dependency stands in the hint: session: A"),
-        (server.add, many, "one function provides a parameter"),
         (server.add, inside, "inside: parameter 'sessions'"),
         (server.batched(), of_itself, "several calls at once, and can have no dependencies"),
         (server(offload="process"), worker_functions.needs_session, "in another process can have neither .* nor dep"),

@@ -85,7 +85,6 @@ ADDED = {"a": 1, "b": 2, "rest": (), "scale": 1.0, "others": {}}
         (brightness, {}, [PHOTO, ONES], {"photo": PHOTO, "weights": ...}, 6),
         # Of a generator all items are inside.
         *((each, {}, [3000], {"n": 3000}, list(range(3000))) for each in (count, count_later)),
-        (count, {"offload": "thread"}, [5], {"n": 5}, [0, 1, 2, 3, 4]),
     ],
 )
 async def test_it_sees_name_arguments_and_result(

@@ -51,8 +51,6 @@ def param(name: str, **schema: Any) -> dict[str, Any]:
 
 
 SCHEMAS: list[tuple[Any, Any]] = [
-    ({"type": "integer"}, {"type": "integer"}),
-    (ref("A"), ref("A")),
     ({**ref("A"), "default": 1}, {"default": 1, "allOf": [ref("A")]}),
     ({**ref("A"), "allOf": [ref("B")]}, {"allOf": [ref("A"), ref("B")]}),
     (
@@ -74,14 +72,14 @@ def test_schemas_say_the_same_in_older_words() -> None:
     method = {
         "name": "m",
         "params": [param(f"p{at}", **schema) for at, (schema, _) in enumerate(SCHEMAS)],
-        "result": {"name": "result", "schema": SCHEMAS[4][0]},
-        "x-item": SCHEMAS[4][0],
+        "result": {"name": "result", "schema": SCHEMAS[2][0]},
+        "x-item": SCHEMAS[2][0],
         "examples": [{"params": [{"name": "a", "value": {"prefixItems": []}}]}],
     }
     made = older(method)[0]["m"]
     found = [without_titles(each["schema"]) for each in made["params"]]
     assert found == [expected for _, expected in SCHEMAS]
-    assert without_titles(made["result"]["schema"]) == without_titles(made["x-item"]) == SCHEMAS[4][1]
+    assert without_titles(made["result"]["schema"]) == without_titles(made["x-item"]) == SCHEMAS[2][1]
     assert made["examples"] == method["examples"]
 
 
@@ -127,11 +125,8 @@ TITLES: list[tuple[dict[str, Any], str | None]] = [
     (param("e", type="object", additionalProperties={"type": "array", "items": [{}]}), "MapOfTupleOfAny"),
     (param("f", type="string", contentEncoding="base64"), "Base64"),
     (param("h", **ref("Point")), None),
-    (param("i", title="Given", type="string"), "Given"),
     # Two that say different things have different ones; and none has a name that generated clients have themselves.
-    (param("j", title="Colour", enum=[1]), "Colour"),
-    (param("k", title="Colour", enum=[2]), "Colour_2"),
-    (param("l", title="Colour", enum=[1]), "Colour"),
+    *((param(f"j{n}", title="Colour", enum=[n % 2]), "Colour_2" if n % 2 else "Colour") for n in range(3)),
     *(
         (param(f"m{name}", title=name, const=name), f"{name}_2")
         for name in ("String", "Promise", "Client", "MyService")
