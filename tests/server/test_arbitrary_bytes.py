@@ -15,7 +15,7 @@ from rpcstream import Limits
 from ..kit import TRANSPORTS, RawPeer, UsualServer
 from ..kit.example_count import example_count
 
-EXAMPLES = settings(deadline=None, max_examples=example_count(20))
+EXAMPLES = settings(deadline=None, max_examples=example_count(100))
 
 
 def converse(pieces: list[bytes]) -> list[Any]:

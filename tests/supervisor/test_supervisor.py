@@ -21,6 +21,7 @@ from rpcstream import Client, ConnectionLost, ServerBusy
 
 from ..cli.conftest import environment
 from ..kit import until_in_thread
+from ..kit.example_count import IS_THOROUGH
 from ..observe.reading import check_with_promtool, value
 from .conftest import APP, StartWorkers, WorkersProcess, has_ended, run, running, serve_command
 
@@ -48,11 +49,13 @@ class Load:
 
     Attributes:
         calls: how often each worker answered; and `failures` of the others.
+        killed: workers that were killed, whose calls are no failures.
     """
 
     def __init__(self, address: str) -> None:
         self.calls: Counter[int] = Counter()
         self.failures: list[Exception] = []
+        self.killed: set[int] = set()
         self._address = address
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._call, args=(number % 2 == 0,)) for number in range(4)]
@@ -60,12 +63,18 @@ class Load:
     def _call(self, keeps: bool) -> None:
         with ExitStack() as stack:
             client = stack.enter_context(Client(self._address)) if keeps else None
+            pid = None  # of a new connection it is not known yet who serves it
             while not self._is_over.is_set():
                 try:
                     with ExitStack() as own:
-                        self.calls[(client or own.enter_context(Client(f"http://{self._address}"))).pid()] += 1
+                        pid = (client or own.enter_context(Client(f"http://{self._address}"))).pid()
+                    self.calls[pid] += 1
                 except Exception as error:
-                    self.failures.append(error)
+                    is_excused = self.killed and isinstance(error, ConnectionLost) and pid in {None, *self.killed}
+                    if not is_excused:
+                        self.failures.append(error)
+                    pid = None
+                pid = pid if keeps else None
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -177,6 +186,18 @@ class TestDeaths:
             assert "killed by SIGKILL: another one starts in 0.1 s" in program.log
             assert program.pids() >= set(pids) - {pids[0]}
 
+    @pytest.mark.thorough
+    def test_killed_workers_fail_no_calls_of_others_under_load(self, start: StartWorkers) -> None:
+        program = start("--workers", "3")
+        with Load(program.address) as calls:
+            for _ in range(5 if IS_THOROUGH else 2):
+                victim = min(program.wait_until_whole())
+                calls.killed.add(victim)
+                os.kill(victim, signal.SIGKILL)
+                until_in_thread(lambda victim=victim: victim not in program.pids())
+        assert not calls.failures
+        assert sum(worker["restarts"] for worker in program.workers()) == len(calls.killed)
+
     def test_when_the_supervisor_is_dead_the_workers_finish(self, start: StartWorkers) -> None:
         program = start("--workers", "2")
         pids = program.pids()
@@ -207,11 +228,13 @@ class TestDeaths:
 
 
 class TestReload:
+    @pytest.mark.thorough
+    @pytest.mark.timeout(150)
     def test_no_call_is_lost(self, three: WorkersProcess) -> None:
         program = three
         before = program.wait_until_whole()
         with Load(program.address) as calls:
-            for _ in range(2):
+            for _ in range(10 if IS_THOROUGH else 2):
                 program.send(signal.SIGHUP)
                 until_in_thread(lambda before=before: not program.pids() & before)
                 before = program.pids()
