@@ -52,8 +52,7 @@ class SentRequest:
     Attributes:
         call_id: as JSON, as it was sent; "" for a notification.
         method: as its provider calls it.
-        limited, due: whether it has a deadline, and the loop time, s, by which it must be answered.
-        is_sure: nothing at its caller can delay its answer.
+        limited, due: whether it has a deadline, and its loop time, s; is_sure: nothing at its caller delays the answer.
         credit: items that its caller has permitted, and that have not come.
         upload, room: the stream that is an argument, and the items of it that may be sent.
         provider, there: the peer that it came to, and its id there.

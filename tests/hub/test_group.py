@@ -252,14 +252,3 @@ async def test_logins(group: Group) -> None:
                 stack.push_async_callback(hub.close)
             await until(lambda: all(hub.stats()["hubs"] == 1 for hub in hubs))
         assert "Permissions Violation" not in own.log()
-
-
-def test_what_makes_no_sense_for_a_hub() -> None:
-    pytest.importorskip("nats")
-    hub = Hub()
-    for wrong in ({"only": True}, {"trust_identity": True}, {"service": "a.b"}):
-        with pytest.raises(ValueError, match=r"for calls from NATS|up to 64 letters"):
-            hub.join_nats("nats://127.0.0.1", **wrong)
-    hub.join_nats("nats://127.0.0.1/vision", only=False)
-    with pytest.raises(ValueError, match="one group"):
-        hub.join_nats("nats://127.0.0.1")

@@ -1,4 +1,4 @@
-"""Providers that answer wrongly, floods, and those who do not read: others are served."""
+"""Providers that answer wrongly, floods, those who do not read or say nothing, a hub that stops: others are served."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from rpcstream.testing import connections_of
 
-from ..kit import notification, request, until
+from ..kit import notification, reply, request, until
 from .conftest import (
     BUSY,
     CALL,
@@ -39,14 +39,6 @@ async def test_the_caller_is_told(open_hub: OpenHub) -> None:
     provider.answer(await asked_of(provider, caller), "x" * 300_000)
     error = await caller.error()
     assert (error["code"], error["data"]["limit"]) == (TOO_LARGE, 300_000)
-
-
-async def test_limits_still_fit_with_the_name_and_id_at_the_provider(open_hub: OpenHub) -> None:
-    hub = await open_hub({"max_message_size": 1000})
-    provider, caller = await hub.pair()
-    text = CALL % ("1", "work", '["%s"]')
-    caller.send(text % ("x" * (1000 - len(text) + 2)))
-    assert len((await provider.receive())["params"][0]) > 900
 
 
 async def test_cancelled_by_nobody(running_hub: RunningHub) -> None:
@@ -247,3 +239,39 @@ async def test_of_registrations(open_hub: OpenHub) -> None:
     for peer in (others[0], others[2]):
         await peer.offers(None, much)
     await serves(provider, caller)
+
+
+async def test_a_hub_that_stops_finishes_what_has_begun_and_begins_no_more(open_hub: OpenHub) -> None:
+    """What it has read and not passed on is answered as not executed, and may be made again at the next hub."""
+    hub = await open_hub({"max_calls": 1})
+    provider, caller = await hub.pair()
+    caller.send(request("work"), request("work", id=2))
+    asked = await provider.receive()
+    while (await hub.clients())["p"]["in_flight"] != 1:
+        await asyncio.sleep(0)
+    stopping = asyncio.ensure_future(hub.hub.close())
+    await until(lambda: provider.farewells and caller.farewells)
+    assert (provider.farewells[0]["last"], caller.farewells[0]["last"]) == (1, 2)
+    provider.answer(asked, "done")
+    assert await caller.receive() == reply(1, "done")
+    error = await caller.error()
+    assert (error["code"], error["data"]["executed"]) == (CANCELLED, False)
+    await stopping
+
+
+async def test_connections_that_say_nothing_are_closed(open_hub: OpenHub) -> None:
+    """HTTP says what it wants with each call, however long that takes, and however long ago the last one was."""
+    hub = await open_hub(registration_timeout=0.1)
+    provider, framed, silent = await hub.peer("p", "work"), await hub.websocket_peer(), await hub.websocket_peer()
+    await framed.result("rpc.stats")
+    for said in (b"", b" ", b"{", b"GET"):  # not even what it speaks
+        (await hub.peer()).write(said)
+    assert await silent.receive() is None
+    for n in range(2):
+        posting = asyncio.ensure_future(hub.post(CALL % (n, "work", "[]")))
+        asked = await provider.receive()
+        await asyncio.sleep(0.12)
+        provider.answer(asked, "late")
+        assert (await posting).json["result"] == "late"
+    await framed.silence()
+    await until(lambda: hub.hub.stats()["connections"] == 2)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcstream import NotPermitted
 from rpcstream.events.patterns import matches
 from rpcstream.hub import Rule, Rules
+
+from ..kit.example_count import example_count
 
 ACTIONS: tuple[Any, ...] = ("name", "register", "call", "publish", "subscribe")
 
@@ -163,6 +165,7 @@ def plainly(tables: list[dict[str, Any]], identity: Any, action: str) -> tuple[l
     return allowed, denied
 
 
+@settings(max_examples=example_count(50))
 @given(
     st.lists(rule_fields, max_size=4), identities, st.sampled_from(ACTIONS), st.lists(topics, min_size=1, max_size=2)
 )
@@ -178,6 +181,7 @@ def test_permits_as_defined(tables: list[dict[str, Any]], identity: Any, action:
     assert Rules.from_config(reversed(tables)).permits(identity, action, *reversed(asked)) is expected
 
 
+@settings(max_examples=example_count(50))
 @given(st.lists(rule_fields, max_size=4), identities, patterns, topics)
 def test_nothing_denied_comes_through_a_subscription(
     tables: list[dict[str, Any]], identity: Any, pattern: str, topic: str

@@ -10,16 +10,15 @@ import pytest
 from rpcstream.hub import Hub
 from rpcstream.testing import memory_client
 
-from ..kit import TRANSPORTS, batch, notification, request, until
+from ..kit import TRANSPORTS, batch, notification, request
 from .conftest import CALL, GONE, LATE, HubPeer, OpenHub, asked_of
 
-fake_time = pytest.mark.fake_time
+pytestmark = pytest.mark.fake_time
 
 #: The default times of a hub, which are off in the other tests of this folder that have a clock of their own.
 DEFAULT = {"ping_interval": 20.0, "keepalive_timeout": 60.0}
 
 
-@fake_time
 @pytest.mark.parametrize(("asked", "seconds"), [(None, 3), (1, 1), (100, 3)])
 async def test_of_two_times_for_a_call_the_shorter_one_counts(
     open_hub: OpenHub, asked: float | None, seconds: float
@@ -41,7 +40,6 @@ async def test_of_two_times_for_a_call_the_shorter_one_counts(
     await caller.silence()
 
 
-@fake_time
 @pytest.mark.parametrize("sign", [CALL % (1, "keepAlive", "[]"), '[{"jsonrpc":"2.0","method":"keepAlive"}]'])
 async def test_who_gives_no_more_signs_of_life_is_dropped_and_leaves_nobody_waiting(
     open_hub: OpenHub, sign: str
@@ -60,7 +58,6 @@ async def test_who_gives_no_more_signs_of_life_is_dropped_and_leaves_nobody_wait
     assert sum(each.get("method") == "rpc.ping" for each in await provider.rest()) == 1
 
 
-@fake_time
 @pytest.mark.parametrize(("ping_interval", "keepalive_timeout"), [(20, 60), (20, 20.1), (1, 1.4)])
 async def test_who_answers_stays(ping_interval: float, keepalive_timeout: float) -> None:
     """Whenever it was heard last, between two looks of the hub."""
@@ -74,7 +71,6 @@ async def test_who_answers_stays(ping_interval: float, keepalive_timeout: float)
             assert hub.stats()["clients"] == 1
 
 
-@fake_time
 @pytest.mark.parametrize(
     ("options", "seconds", "stays"),
     [
@@ -99,7 +95,6 @@ async def test_pings_come_often_enough(options: dict[str, Any], seconds: float |
         peer.close()
 
 
-@fake_time
 async def test_a_ping_is_no_call_and_who_only_calls_is_left_alone(open_hub: OpenHub) -> None:
     hub = await open_hub(**DEFAULT)
     provider, caller = await hub.pair()
@@ -113,7 +108,6 @@ async def test_a_ping_is_no_call_and_who_only_calls_is_left_alone(open_hub: Open
     await caller.silence()
 
 
-@fake_time
 @pytest.mark.parametrize(
     ("said", "stays"),
     [
@@ -131,21 +125,3 @@ async def test_who_wants_nothing_is_closed(open_hub: OpenHub, said: str, stays: 
     await asyncio.sleep(1)
     assert peer.is_over is not stays
     assert not provider.is_over
-
-
-async def test_on_connections_of_other_kinds(open_hub: OpenHub) -> None:
-    """HTTP says what it wants with each call, however long that takes, and however long ago the last one was."""
-    hub = await open_hub(registration_timeout=0.1)
-    provider, framed, silent = await hub.peer("p", "work"), await hub.websocket_peer(), await hub.websocket_peer()
-    await framed.result("rpc.stats")
-    for said in (b"", b" ", b"{", b"GET"):  # not even what it speaks
-        (await hub.peer()).write(said)
-    assert await silent.receive() is None
-    for n in range(2):
-        posting: asyncio.Future[Any] = asyncio.ensure_future(hub.post(CALL % (n, "work", "[]")))
-        asked = await provider.receive()
-        await asyncio.sleep(0.12)
-        provider.answer(asked, "late")
-        assert (await posting).json["result"] == "late"
-    await framed.silence()
-    await until(lambda: hub.hub.stats()["connections"] == 2)
