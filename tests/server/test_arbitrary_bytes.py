@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from typing import Any
 
@@ -18,13 +19,19 @@ from ..kit.example_count import example_count
 EXAMPLES = settings(deadline=None, max_examples=example_count(100))
 
 
+@functools.cache
+def the_server() -> UsualServer:
+    """One for all examples: to make it takes longer than to talk to it."""
+    server = UsualServer(limits=Limits(max_message_size=5000, max_batch=20, max_calls=5), drain_timeout=5)
+    server.release()
+    return server
+
+
 def converse(pieces: list[bytes]) -> list[Any]:
     """Replies to the pieces; a call after them (on a new connection, if that has ended) has its right answer."""
 
     async def main() -> list[Any]:
-        server = UsualServer(limits=Limits(max_message_size=5000, max_batch=20, max_calls=5), drain_timeout=5)
-        server.release()
-        async with TRANSPORTS["memory"].serving(server, None) as endpoint:
+        async with TRANSPORTS["memory"].serving(the_server(), None) as endpoint:
             peer: RawPeer = await endpoint.join(RawPeer)
             for piece in pieces:
                 peer.write(piece)
