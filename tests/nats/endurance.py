@@ -215,16 +215,14 @@ class Instances:
         faults: the status with which those that were stopped have ended, where it is not 0.
     """
 
-    def __init__(self, address: str, folder: Path, options: argparse.Namespace) -> None:
+    def __init__(self, address: str, folder: Path) -> None:
         self._address = address
         self._folder = folder
-        self._log = None if options.log else asyncio.subprocess.DEVNULL
         self.slowest = 0.0
         self.faults: list[str] = []
         #: Those that serve, the oldest first, and those that begin.
         self.serving: list[asyncio.subprocess.Process] = []
         self._starting: set[asyncio.Task[None]] = set()
-        self.started = asyncio.Condition()
 
     async def start(self, count: int) -> None:
         """Start so many and wait until they serve."""
@@ -245,19 +243,17 @@ class Instances:
             cwd=self._folder,
             env=environment(NOTES=str(self._folder / "notes"), SERVICE=self._address),
             stdout=asyncio.subprocess.PIPE,
-            stderr=self._log,
+            stderr=asyncio.subprocess.DEVNULL,
         )
         assert process.stdout is not None
         if not await process.stdout.readline():
             raise RuntimeError(f"an instance ended with status {await process.wait()} before it served")
-        async with self.started:
-            self.serving.append(process)
-            self.started.notify_all()
+        self.serving.append(process)
 
     async def kill_oldest(self) -> None:
         """SIGKILL for the one that has served for longest, as soon as another one serves, too."""
-        async with self.started:
-            await self.started.wait_for(lambda: len(self.serving) > 1)
+        while len(self.serving) < 2:
+            await asyncio.sleep(0.01)
         process = self.serving.pop(0)
         process.kill()
         await process.communicate()
@@ -327,7 +323,7 @@ async def under_load(
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "app.py").write_text(APP)
         address = f"nats://{','.join(url.partition('://')[2] for url in urls)}/{SERVICE}"
-        instances = Instances(address, Path(folder), options)
+        instances = Instances(address, Path(folder))
         try:
             await instances.start(options.instances)
             load = Load(address, options, is_in_order=name.startswith("rolling"))
@@ -366,7 +362,6 @@ def main() -> int:
     parser.add_argument("--node-every", type=float, default=4.0, help="seconds between two killed nodes (default: 4)")
     parser.add_argument("--timeout", type=float, default=10.0, help="of each call (default: 10)")
     parser.add_argument("--only", choices=("instances", "nodes", "rolling"), help="one of the runs")
-    parser.add_argument("--log", action="store_true", help="show what the instances log")
     return asyncio.run(run(parser.parse_args()))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import Client, ConnectFailed, ConnectionLost, MessageTooLarge, MethodNotFound, Server
+from rpcstream import ConnectFailed, ConnectionLost, MessageTooLarge, MethodNotFound, Server
 from rpcstream.testing import serve_in_thread
 
 from ..kit import PATIENCE, UsualServer, until
@@ -49,8 +49,6 @@ async def test_where_no_instance_is_each_kind_of_call_fails_as_one_that_was_not_
             assert isinstance(error, ConnectFailed), error
             assert (error.executed, error.is_permanent) == (False, False)
             assert NO_INSTANCE.format(service.name) in error.reason
-    with Client(service.address, timeout=20) as blocking, pytest.raises(ConnectFailed):
-        await asyncio.to_thread(blocking.call, "add", 1, 2)
 
 
 async def test_wait_for_waits_for_an_instance(service: Service) -> None:

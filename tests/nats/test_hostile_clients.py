@@ -175,12 +175,10 @@ async def test_inboxes_without_end_displace_each_other(service: Service, asks_fo
 async def test_callers_have_places_of_their_own_and_the_others_are_refused(service: Service) -> None:
     """Whatever they have under way, and whatever form their inboxes have; sockets take none of them."""
     async with scene(service, port=0, max_connections=2, max_nats_callers=4) as at:
-        begun = 3
         for reply in ("answers.1", "answers.2", "mine.rpcstream.1"):  # and the client is the fourth
             at.raw.publish(f"{at.root}wait", WAIT, reply)
         held = asyncio.create_task(at.client.call("wait"))
-        begun += 1
-        await until(lambda: len(at.server.begun) == begun)
+        await until(lambda: len(at.server.begun) == 4)
         for number in range(10):
             at.raw.publish(f"{at.root}wait", WAIT, f"answers.{number}")
             answer = await at.raw.next_but_acks()

@@ -15,7 +15,7 @@ pytest.importorskip("nats")
 
 from rpcstream import AsyncClient, InvalidParams, Limits, NotPermitted, ServerBusy
 
-from ..kit import UsualServer, until
+from ..kit import PATIENCE, UsualServer, until
 from ..kit.nats_server import NatsServer
 from ..kit.plain_nats import plain_client
 from .service import Service, all_until, event_of, login, next_of, user
@@ -42,8 +42,8 @@ async def kept_on_nats(service: Service, pattern: str) -> dict[str, Any]:
         return dict((await all_until(events, (end, "end")))[:-1])
 
 
-async def until_kept(one: UsualServer, pattern: str, values: dict[str, Any], seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
+async def until_kept(one: UsualServer, pattern: str, values: dict[str, Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
         while await kept_at(one, pattern) != values:
             await asyncio.sleep(0.02)
 

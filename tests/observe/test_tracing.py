@@ -177,19 +177,6 @@ async def test_a_call_that_a_hub_sends_again_is_one_span_with_two_below(spans: S
     assert id_of(spans.all[2]) == asked["traceparent"].split("-")[2]
 
 
-async def test_a_call_that_a_hub_holds_goes_on_in_its_trace(spans: Spans) -> None:
-    async with raw_peers(Hub(tracing=spans.provider, grace=20)) as connect:
-        caller, provider = await connect(), await connect()
-        caller.call("later", traceparent=PARENT)
-        await caller.silence()
-        provider.call("rpc.register", params={"methods": ["later"]})
-        asked = next(each for each in await provider.receive_many(2) if "method" in each)
-        assert asked["traceparent"].split("-")[1] == TRACE
-        provider.answer(asked, 5)
-        assert await caller.result() == 5
-        await spans.are(("jsonrpc SERVER", "later CLIENT"))
-
-
 async def test_the_attributes_are_those_of_the_conventions_and_no_others(spans: Spans, server: UsualServer) -> None:
     async with server.listening(port=0) as address, AsyncClient(address, tracing=spans.provider) as client:
         await client.add(1, 2)
@@ -257,9 +244,7 @@ async def test_a_call_without_a_server_is_a_span_with_the_exception(spans: Spans
     async with AsyncClient("127.0.0.1:1", tracing=spans.provider) as client:
         with pytest.raises(ConnectFailed):
             await client.add(1, 2)
-        with pytest.raises(ConnectFailed):
-            await anext(client.stream.count(1))
-    assert spans.errors == ["rpcstream.errors.ConnectFailed"] * 2
+    assert spans.errors == ["rpcstream.errors.ConnectFailed"]
 
 
 async def test_a_call_that_is_sent_again_is_one_span_with_an_event(spans: Spans, server: UsualServer) -> None:
@@ -379,13 +364,12 @@ def test_every_way_of_the_sync_client_makes_one_trace(spans: Spans, server: Usua
 
 
 async def test_calls_over_http_carry_the_trace_as_headers_too(spans: Spans) -> None:
-    server = Server()
-
-    @server
     def headers(ctx: Context) -> str:
         return ctx.headers["traceparent"]
 
-    async with server.listening(port=0) as address, AsyncClient(f"http://{address}", tracing=spans.provider) as client:
+    server = Server()
+    server.add(headers)
+    async with server.listening(port=0) as at, AsyncClient(f"http://{at}", tracing=spans.provider) as client:
         parent = await client.headers()
     assert parent.split("-")[2] == id_of(spans.one("headers", SpanKind.CLIENT))
 
