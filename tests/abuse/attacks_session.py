@@ -12,7 +12,7 @@ import orjson
 
 from rpcstream import Context, Server
 
-from .harness import KIB, MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
+from .harness import KIB, MIB, RawConnection, ServerUnderAttack, attack, limits, request
 
 #: Bytes of the messages of one server in the attacks on its memory.
 HELD = 128 * MIB
@@ -49,7 +49,7 @@ async def taken(raw: RawConnection, replies: int) -> list[object]:
     return await raw.replies(replies)
 
 
-@attack(6, "1,024 sleeping calls, and cancels for unknown ids", server=patient, budget=Budget(memory=64 * MIB))
+@attack(6, "1,024 sleeping calls, and cancels for unknown ids", patient)
 async def cancels(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(b"".join(request("sleep", [600], call_id) for call_id in range(1024)))
@@ -64,7 +64,7 @@ async def cancels(target: ServerUnderAttack) -> None:
     assert set(codes) == {-32800}
 
 
-@attack(8, "100 replies in one array of 2 MiB", server=patient, budget=Budget(memory=64 * MIB))
+@attack(8, "100 replies in one array of 2 MiB", patient)
 async def replies_in_an_array(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     for _ in range(3 if target.whole else 1):
@@ -76,7 +76,7 @@ async def replies_in_an_array(target: ServerUnderAttack) -> None:
         assert (await raw.reply())["result"] == ["list"] * 100
 
 
-@attack(8, "an error that belongs to no call, for 1,000 that wait", server=patient, budget=Budget(memory=96 * MIB))
+@attack(8, "an error that belongs to no call, for 1,000 that wait", patient, memory=96 * MIB)
 async def an_error_for_all(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(request("ask", [1000], "mine"))
@@ -87,13 +87,7 @@ async def an_error_for_all(target: ServerUnderAttack) -> None:
     assert (await raw.reply())["result"] == ["RpcError"] * 1000
 
 
-@attack(
-    9,
-    "a stream held open, small requests, slow reading",
-    server=patient,
-    budget=Budget(memory=160 * MIB),
-    in_suite=False,
-)
+@attack(9, "a stream held open, small requests, slow reading", patient, memory=160 * MIB, in_suite=False)
 async def a_backlog(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(request("total", [{"$type": "stream", "id": "s"}], "total"))
@@ -108,7 +102,7 @@ async def a_backlog(target: ServerUnderAttack) -> None:
     sending.cancel()
 
 
-@attack(10, "32 MiB of brackets for a method that is not there", server=patient, budget=Budget(memory=192 * MIB))
+@attack(10, "32 MiB of brackets for a method that is not there", patient, memory=192 * MIB)
 async def brackets(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     params = b"[" + b"[[[[[[[]]]]]]]," * (32 * MIB // 15) + b"0]"
@@ -123,13 +117,7 @@ async def brackets(target: ServerUnderAttack) -> None:
 DENSEST = 0.4
 
 
-@attack(
-    0,
-    "the densest message that is taken",
-    server=patient,
-    budget=Budget(memory=128 * MIB, wait=DENSEST),
-    in_suite=False,
-)
+@attack(0, "the densest message that is taken", patient, memory=128 * MIB, wait=DENSEST, in_suite=False)
 async def as_many_values_as_may_be(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     params = b'[{"$type":12345678901234567890},' + b"[[[[[[[]]]]]]]," * 30_000 + b"0]"
@@ -138,7 +126,7 @@ async def as_many_values_as_may_be(target: ServerUnderAttack) -> None:
         assert (await raw.reply())["id"] == 7
 
 
-@attack(10, "calls of 16 MiB, held by an async method", server=patient, budget=Budget(memory=512 * MIB))
+@attack(10, "calls of 16 MiB, held by an async method", patient, memory=512 * MIB)
 async def held_calls(target: ServerUnderAttack) -> None:
     raws = await target.connect_many(2)
     what = b'[{"a":1}' + b',{"a":1}' * (2 * MIB) + b"]"
@@ -161,13 +149,7 @@ def bounded() -> Server:
     return server
 
 
-@attack(
-    10,
-    "calls of many connections that fill its memory",
-    server=bounded,
-    budget=Budget(memory=HELD + 96 * MIB),
-    in_suite=False,
-)
+@attack(10, "calls of many connections that fill its memory", bounded, memory=HELD + 96 * MIB, in_suite=False)
 async def many_held_calls(target: ServerUnderAttack) -> None:
     raws = await target.connect_many(64 if target.whole else 24)
     what = b"[1000" + b",1000" * 900_000 + b"]"
@@ -185,7 +167,7 @@ async def many_held_calls(target: ServerUnderAttack) -> None:
     assert (await last.reply())["error"]["code"] == -32002
 
 
-@attack(10, "messages that never end, on many connections", server=bounded, budget=Budget(memory=HELD + 32 * MIB))
+@attack(10, "messages that never end, on many connections", bounded, memory=HELD + 32 * MIB)
 async def messages_in_part(target: ServerUnderAttack) -> None:
     part = b'{"jsonrpc":"2.0","id":1,"method":"sleep","params":[0,"' + b"x" * (16 * MIB)
     raws = await target.connect_many(32 if target.whole else 16)
@@ -199,7 +181,7 @@ async def messages_in_part(target: ServerUnderAttack) -> None:
     assert refused >= len(raws) // 2
 
 
-@attack(18, "a reply without an id, nested 1,000 deep", server=patient, budget=Budget(memory=32 * MIB))
+@attack(18, "a reply without an id, nested 1,000 deep", patient, memory=32 * MIB)
 async def a_deep_error(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(request("ask", [1], "mine"))
@@ -221,12 +203,7 @@ def generous() -> Server:
     return server
 
 
-@attack(
-    10,
-    "large answers that are asked for on 40 connections and not read",
-    server=generous,
-    budget=Budget(memory=224 * MIB),
-)
+@attack(10, "large answers that are asked for on 40 connections and not read", generous, memory=224 * MIB)
 async def unread_answers(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     for _ in range(80 if target.whole else 40):
