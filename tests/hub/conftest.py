@@ -19,9 +19,12 @@ from ..kit.http import Answer, RawHttpConnection, post
 #: A request with these params and members as JSON, for what no JSON library would write.
 CALL = '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}'
 
-#: Of calls that a hub refuses, or that come to nothing, by the code of their error.
-TOO_LARGE, BUSY, LATE, DENIED, GONE, UNKNOWN = -32001, -32002, -32003, -32006, -32007, -32601
-PARSE, INVALID, PARAMS, INTERNAL, CANCELLED = -32700, -32600, -32602, -32603, -32800
+
+class Code:
+    """Of the errors of calls that a hub refuses, or that come to nothing."""
+
+    TOO_LARGE, BUSY, LATE, DENIED, GONE, UNKNOWN = -32001, -32002, -32003, -32006, -32007, -32601
+    PARSE, INVALID, PARAMS, INTERNAL, CANCELLED = -32700, -32600, -32602, -32603, -32800
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -243,11 +243,10 @@ class HubSimulation:
         if call_id and any(each.is_open and each.call_id == call_id for each in peer.sent):
             return ""
         waiting = sum(each.is_open for each in peer.sent)
-        first, _, plain = method.partition(".")
+        client, _, plain = method.partition(".")
+        plain = plain if client in self.peers else method
         is_sure = waiting < LIMITS.max_calls - 1 and not peer.was_held and not peer.has_ended
-        sent = SentRequest(
-            len(self.sent), call_id, plain if first in self.peers else method, limited, is_sure, **options
-        )
+        sent = SentRequest(len(self.sent), call_id, plain, limited, is_sure, **options)
         self.sent.append(sent)
         peer.sent.append(sent)
         up = f',"up":{{"$type":"stream","id":"{sent.upload}"}}' if sent.upload is not None else ""

@@ -14,20 +14,7 @@ from rpcstream import Rule
 
 from ..kit import Frame, batch, frame, notification, reply, request, until
 from ..kit.messages import MessageReader, parsed
-from .conftest import (
-    CALL,
-    CANCELLED,
-    DENIED,
-    INTERNAL,
-    INVALID,
-    PARAMS,
-    TOO_LARGE,
-    UNKNOWN,
-    HubPeer,
-    OpenHub,
-    RunningHub,
-    asked_of,
-)
+from .conftest import CALL, Code, HubPeer, OpenHub, RunningHub, asked_of
 
 #: Two payloads, of which the first is padded.
 FIRST, SECOND = bytes(range(256)) * 20 + b"odd", b"\n@\x00{}" * 1000
@@ -185,10 +172,10 @@ async def test_what_two_readers_may_read_differently_goes_nowhere(running_hub: R
             CALL % ("1", "rpc.notify", f'["p","m",{params}]'),
         ):
             caller.send_frame(message, FIRST)
-            assert await caller.code() == INVALID, message
+            assert await caller.code() == Code.INVALID, message
         there = (await asked_of(provider, caller, 1))["id"]
         provider.send_frame('{"jsonrpc":"2.0","id":' + f'{there},"result":{params}}}', FIRST)
-        assert await caller.code() == INTERNAL, params
+        assert await caller.code() == Code.INTERNAL, params
     await provider.silence()
     await caller.silence()
 
@@ -203,7 +190,7 @@ async def test_too_long_as_text(open_hub: OpenHub) -> None:
 
     async def is_told() -> bool:
         error = await caller.error()
-        return error["code"] == TOO_LARGE and error["data"]["limit"] == 100_000 < error["data"]["size"]
+        return error["code"] == Code.TOO_LARGE and error["data"]["limit"] == 100_000 < error["data"]["size"]
 
     for message in (request("work", BIN), request("rpc.notify", "p", "m", [BIN]), request("rpc.publish", "t", BIN)):
         caller.send_frame(message, LARGE)
@@ -232,7 +219,7 @@ async def test_too_long_as_text(open_hub: OpenHub) -> None:
     assert (await caller.receive_frame())[1] == [LARGE]
     caller.send(batch(request("work")))
     provider.send_frame(reply((await provider.receive())["id"], BIN), LARGE)
-    assert (await caller.receive())[0]["error"]["code"] == TOO_LARGE
+    assert (await caller.receive())[0]["error"]["code"] == Code.TOO_LARGE
     for number, kept in enumerate(("result", "error")):
         caller.send_frame(request("rpc.publish", f"t.{number}", BIN, True), LARGE[:40_000])
         assert kept in await caller.reply()
@@ -245,15 +232,13 @@ async def test_what_is_refused_takes_no_memory(open_hub: OpenHub) -> None:
     provider, caller = [await hub.peer(token="ada", binary=True) for _ in range(2)]
     await provider.offers("p", "work", "denied")
     payload = bytes(8 * MIB)
-    refused = [
-        (frame(request(method, **{"params": params}), payload), code)
-        for method, params, code in (
-            *(("denied", [BIN], DENIED), ("nothing", [BIN], UNKNOWN), (7, [BIN], INVALID)),
-            *(("work", [BIN, BIN], INVALID), ("rpc.ping", {"x": BIN}, PARAMS)),
-            *(("rpc.publish", ["theirs", BIN], DENIED), ("rpc.publish", {"value": BIN}, PARAMS)),
-            *(("rpc.notify", ["p", "denied", [BIN]], DENIED), ("rpc.notify", ["nobody", "work", [BIN]], PARAMS)),
-        )
+    calls = [
+        *(("denied", [BIN], Code.DENIED), ("nothing", [BIN], Code.UNKNOWN), (7, [BIN], Code.INVALID)),
+        *(("work", [BIN, BIN], Code.INVALID), ("rpc.ping", {"x": BIN}, Code.PARAMS)),
+        *(("rpc.publish", ["theirs", BIN], Code.DENIED), ("rpc.publish", {"value": BIN}, Code.PARAMS)),
+        *(("rpc.notify", ["p", "denied", [BIN]], Code.DENIED), ("rpc.notify", ["q", "work", [BIN]], Code.PARAMS)),
     ]
+    refused = [(frame(request(method, params=params), payload), code) for method, params, code in calls]
     refused.append((frame(reply(99, BIN), payload), None))
     gc.collect()
     tracemalloc.start()
@@ -311,7 +296,7 @@ async def test_a_call_that_is_cancelled_while_it_is_sent_to_its_provider(open_hu
         await asyncio.sleep(0)
     for number in range(2):
         caller.cancel(number)
-        assert await caller.code() == CANCELLED
+        assert await caller.code() == Code.CANCELLED
     provider.transport.resume_reading()
     # The first is under way: it comes whole. The other one was not sent.
     asked, received = await provider.receive_frame()

@@ -129,7 +129,7 @@ def passing() -> Iterator[Passing]:
         runner.run(end())
 
 
-@settings(max_examples=example_count(60))
+@settings(max_examples=example_count(30))
 @given(st.data(), st.integers(1, 2), st.booleans())
 def test_all_readers_see_the_same_before_and_behind_the_hub(
     passing: Passing, data: st.DataObject, count: int, with_all: bool
@@ -150,7 +150,7 @@ def test_all_readers_see_the_same_before_and_behind_the_hub(
 others = st.lists(values(st.nothing(), strings.filter(lambda name: json.loads(name) != "$bin")), max_size=3)
 
 
-@settings(max_examples=example_count(60))
+@settings(max_examples=example_count(30))
 @given(others, others, place(1), place(0))
 def test_data_of_users_is_no_reason_to_refuse_a_frame(
     passing: Passing, before: list[str], behind: list[str], one: str, zero: str

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ..kit import notification, reply, request
-from .conftest import CANCELLED, GONE, LATE, HubPeer, RunningHub, asked_of
+from .conftest import Code, HubPeer, RunningHub, asked_of
 
 pytestmark = pytest.mark.fake_time
 
@@ -62,7 +62,7 @@ async def test_without_another_provider_the_error_says_that_it_was_not_executed(
     caller.call(name, 1)
     await first.receive()
     first.send(go_away(None))
-    assert await executed(caller) == (GONE, False)
+    assert await executed(caller) == (Code.GONE, False)
 
 
 async def test_a_word_that_names_no_call_takes_none_away(running_hub: RunningHub) -> None:
@@ -84,10 +84,10 @@ async def test_a_call_that_every_provider_declines_comes_to_an_end(running_hub: 
     while not caller.inbox:
         for each in providers:
             while each.inbox:
-                each.fail(await each.receive(), CANCELLED, data={"executed": False})
+                each.fail(await each.receive(), Code.CANCELLED, data={"executed": False})
                 tries += 1
         await asyncio.sleep(0)
-    assert (await executed(caller), tries) == ((GONE, False), 5)
+    assert (await executed(caller), tries) == ((Code.GONE, False), 5)
 
 
 async def test_what_is_not_sent_again(running_hub: RunningHub) -> None:
@@ -95,13 +95,13 @@ async def test_what_is_not_sent_again(running_hub: RunningHub) -> None:
     first, caller = await three(running_hub)
     caller.call("work")
     caller.cancel(1)
-    assert await caller.code() == CANCELLED
-    assert await caller.code("work", id=2, timeout=1) == LATE
+    assert await caller.code() == Code.CANCELLED
+    assert await caller.code("work", id=2, timeout=1) == Code.LATE
     caller.send(request("work", "x" * 2000, id=3), request("work", id=4, stream=5))
     await caller.silence()
     second = await running_hub.peer("second", SHARED)
     first.send(go_away(None))
-    assert [await executed(caller) for _ in range(2)] == [(GONE, False)] * 2
+    assert [await executed(caller) for _ in range(2)] == [(Code.GONE, False)] * 2
     await second.silence()
 
 
@@ -116,5 +116,5 @@ async def test_calls_that_were_never_sent_go_to_another_provider(running_hub: Ru
     asked = await second.receive()
     assert asked["params"] == [1]
     second.answer(asked, "second")
-    assert await executed(caller) == (GONE, False)
+    assert await executed(caller) == (Code.GONE, False)
     assert await caller.receive() == reply(2, "second")

@@ -11,14 +11,14 @@ from rpcstream import Rule
 from rpcstream.hub import Hub
 
 from ..kit import TRANSPORTS, batch, notification, reply, request, until
-from .conftest import CANCELLED, DENIED, LATE, UNKNOWN, HubPeer, OpenHub, RunningHub
+from .conftest import Code, HubPeer, OpenHub, RunningHub
 
 pytestmark = pytest.mark.fake_time
 
 
 def is_away(error: Any) -> bool:
     """Whether it is the error of a call of a method that no client offers at the moment."""
-    return error["code"] == UNKNOWN and error["data"]["no_provider"] is True
+    return error["code"] == Code.UNKNOWN and error["data"]["no_provider"] is True
 
 
 async def left(hub: RunningHub, *methods: str) -> None:
@@ -81,7 +81,7 @@ async def test_what_is_left_of_the_time_is_told(hub: RunningHub) -> None:
         provider.send(notification("$/goAway", last=None))
         await asyncio.sleep(0)
         provider.close()
-    assert await caller.code() == LATE
+    assert await caller.code() == Code.LATE
     assert asyncio.get_running_loop().time() - since == pytest.approx(8, abs=0.2)
 
 
@@ -90,7 +90,7 @@ async def test_right_after_the_start_nothing_is_known_to_be_missing(open_hub: Op
     caller = await hub.peer()
     caller.send(request("work", 1), request("other", id=2), request("rpc.other", id=3))
     answer = await caller.reply()
-    assert (answer["id"], answer["error"]["code"]) == (3, UNKNOWN)
+    assert (answer["id"], answer["error"]["code"]) == (3, Code.UNKNOWN)
     assert "no_provider" not in answer["error"]["data"]
     await asyncio.sleep(9)
     provider = await hub.peer("p", "work")
@@ -124,12 +124,12 @@ async def test_what_its_caller_cancels_or_has_no_more_time_for(open_hub: OpenHub
     gone.send(request("work", 5), {"jsonrpc": "2.0", "method": "work", "params": [6]})
     await asyncio.sleep(1)
     caller.cancel(1)
-    assert await caller.code() == CANCELLED
+    assert await caller.code() == Code.CANCELLED
     caller.cancel(3)
-    assert (await caller.receive())[0]["error"]["code"] == CANCELLED
+    assert (await caller.receive())[0]["error"]["code"] == Code.CANCELLED
     gone.close()
     error = await caller.error()
-    assert (error["code"], error["data"]) == (LATE, {"method": "work", "timeout": 2})
+    assert (error["code"], error["data"]) == (Code.LATE, {"method": "work", "timeout": 2})
     await asyncio.sleep(30)  # by then the hub knows that it was no half-close
     provider = await hub.peer("p", "work")
     # Notifications do not end with their sender. Two callers have no order between them.
@@ -150,7 +150,7 @@ async def test_who_may_not_call_is_not_held(open_hub: OpenHub) -> None:
         await provider.offers("p", "work")
         provider.answer(await provider.receive(), 1)
         assert await friend.result() == 1
-        assert await stranger.code("work") == DENIED
+        assert await stranger.code("work") == Code.DENIED
         assert await provider.result("rpc.unregister", ["work"]) == ["work"]
 
 
@@ -190,7 +190,7 @@ async def test_made_up_names_displace_none_that_were_offered(open_hub: OpenHub) 
     await left(hub, "work", "more")
     caller = await hub.peer()
     for number in range(10):
-        assert await caller.code(f"made-up-{number}") == UNKNOWN
+        assert await caller.code(f"made-up-{number}") == Code.UNKNOWN
     caller.call("more")
     await until(lambda: hub.hub.stats()["calls_held"] == 1)
     await left(hub, "new")  # which displaces the oldest of those that were offered

@@ -13,18 +13,7 @@ import pytest
 from rpcstream import Rule
 
 from ..kit import batch, notification, reply, request
-from .conftest import (
-    CALL,
-    DENIED,
-    INTERNAL,
-    INVALID,
-    PARAMS,
-    PARSE,
-    UNKNOWN,
-    OpenHub,
-    RunningHub,
-    asked_of,
-)
+from .conftest import CALL, Code, OpenHub, RunningHub, asked_of
 
 LONG = "text " * 20_000
 
@@ -46,7 +35,7 @@ async def test_values(running_hub: RunningHub) -> None:
         assert await caller.receive_bytes() == b'{"jsonrpc":"2.0","id":1,"result":%b}' % text.encode()
     for text in ("1e400", "NaN", "Infinity", "01", "[1e400]"):
         caller.send(CALL % ("1", "work", f"[{text}]"))
-        assert await caller.code() == PARSE
+        assert await caller.code() == Code.PARSE
     await provider.silence()
 
 
@@ -107,9 +96,9 @@ async def test_rules_see_the_method_that_is_called(open_hub: OpenHub) -> None:
     ):
         message = '{"jsonrpc":"2.0","id":1,' + members + "}"
         caller.send(message, f"[{message}]")
-        assert await caller.code() == DENIED, members
-        # (A subscription cannot be made in a batch anyway.)
-        assert (await caller.receive())[0]["error"]["code"] == (INVALID if "subscribe" in members else DENIED), members
+        assert await caller.code() == Code.DENIED, members
+        expected = Code.INVALID if "subscribe" in members else Code.DENIED  # it cannot be made in a batch anyway
+        assert (await caller.receive())[0]["error"]["code"] == expected, members
     await provider.silence()
     caller.send('{"jsonrpc":"2.0","id":1,"method":"secret","method":"harmless"}')
     assert (await provider.receive())["method"] == "harmless"
@@ -171,7 +160,7 @@ async def test_what_is_no_string_goes_nowhere(running_hub: RunningHub, text: str
     ):
         answer = (await running_hub.post(call.encode().replace(b"%s", value))).json
         answer = answer[0] if isinstance(answer, list) else answer
-        assert answer["error"]["code"] in (PARSE, INVALID, PARAMS), call
+        assert answer["error"]["code"] in (Code.PARSE, Code.INVALID, Code.PARAMS), call
     await provider.silence()
     framed = await running_hub.websocket_peer()
     await framed.offers("q", "more")
@@ -180,7 +169,7 @@ async def test_what_is_no_string_goes_nowhere(running_hub: RunningHub, text: str
     there = (await (framed if asked_for == "more" else provider).receive())["id"]
     send(b'{"jsonrpc":"2.0","method":"$/progress","params":{"token":%d,"value":%b}}' % (there, value))
     send(b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (there, value))
-    assert await caller.code() in (INTERNAL, PARSE)
+    assert await caller.code() in (Code.INTERNAL, Code.PARSE)
     await caller.silence()
 
 
@@ -211,9 +200,9 @@ async def test_long_texts_in_every_place(running_hub: RunningHub) -> None:
     assert (answer["id"], answer["error"]) == (LONG, {"code": 5, "message": LONG})
     running_hub.hub.add(lambda value: value, name="own")
     assert await caller.result("own", LONG) == LONG
-    assert await caller.code(LONG) == UNKNOWN
+    assert await caller.code(LONG) == Code.UNKNOWN
     for method, params in (("rpc.publish", {"topic": LONG, "value": 1}), ("rpc.notify", [LONG, "m", [LONG]])):
-        assert await caller.code(method, params=params) == PARAMS
+        assert await caller.code(method, params=params) == Code.PARAMS
     # What is long is cut out of a message, and put in again; nothing else is put there.
     for call_id in ("\x000", "\x00999"):
         provider.answer(await asked_of(provider, caller, id=call_id), [LONG])

@@ -9,20 +9,7 @@ import pytest
 from rpcstream.testing import connections_of
 
 from ..kit import notification, reply, request, until
-from .conftest import (
-    BUSY,
-    CALL,
-    CANCELLED,
-    GONE,
-    INTERNAL,
-    INVALID,
-    PARAMS,
-    TOO_LARGE,
-    OpenHub,
-    RunningHub,
-    asked_of,
-    serves,
-)
+from .conftest import CALL, Code, OpenHub, RunningHub, asked_of, serves
 
 WRONG = ['"error":null', '"error":7', '"error":{}', '"error":{"code":1.5,"message":"x"}', '"result":NaN']
 WRONG += ['"error":{"code":1,"message":["x"]}', '"result": ["' + "x" * 10_000 + '", NaN]']
@@ -34,18 +21,18 @@ async def test_the_caller_is_told(open_hub: OpenHub) -> None:
     for members in WRONG:
         asked = await asked_of(provider, caller)
         provider.send('{"jsonrpc":"2.0","id":' + f"{asked['id']},{members}}}")
-        assert await caller.code() in (INTERNAL, INVALID), members[:100]
+        assert await caller.code() in (Code.INTERNAL, Code.INVALID), members[:100]
         await serves(provider, caller)
     provider.answer(await asked_of(provider, caller), "x" * 300_000)
     error = await caller.error()
-    assert (error["code"], error["data"]["limit"]) == (TOO_LARGE, 300_000)
+    assert (error["code"], error["data"]["limit"]) == (Code.TOO_LARGE, 300_000)
 
 
 async def test_cancelled_by_nobody(running_hub: RunningHub) -> None:
     provider, caller = await running_hub.pair()
-    provider.fail(await asked_of(provider, caller), CANCELLED)
+    provider.fail(await asked_of(provider, caller), Code.CANCELLED)
     error = await caller.error()
-    assert (error["code"], error["data"]["client"], error["data"]["method"]) == (GONE, "p", "work")
+    assert (error["code"], error["data"]["client"], error["data"]["method"]) == (Code.GONE, "p", "work")
 
 
 async def test_cancels_are_for_ones_own_calls(running_hub: RunningHub) -> None:
@@ -65,7 +52,7 @@ async def test_items_beyond_credit_end_the_call(running_hub: RunningHub) -> None
     asked = await asked_of(provider, caller, stream=2)
     provider.send(*(notification("$/item", id=asked["id"], value=n) for n in range(5)))
     assert [each["params"]["value"] for each in await caller.receive_many(2)] == [0, 1]
-    assert await caller.code() == INTERNAL
+    assert await caller.code() == Code.INTERNAL
     assert (await provider.receive())["method"] == "$/cancelRequest"
     await caller.silence()
 
@@ -73,20 +60,17 @@ async def test_items_beyond_credit_end_the_call(running_hub: RunningHub) -> None
 async def test_two_callers_that_both_say_s1(running_hub: RunningHub) -> None:
     """Each has its own stream, whose name at the provider nobody can guess: whoever could would be sent its items."""
     provider, caller = await running_hub.pair()
-    other, stream = await running_hub.peer(), {"$type": "stream", "id": "s1"}
-    names = []
-    for peer in (caller, other):
+    stream, names = {"$type": "stream", "id": "s1"}, []
+    for peer in (caller, await running_hub.peer()):
         names.append((await asked_of(provider, peer, stream))["params"][0]["id"])
         provider.send(notification("$/credit", stream=names[-1], n=3))
         assert (await peer.receive())["params"] == {"stream": "s1", "n": 3}
+        peer.send('{"jsonrpc":"2.0","method":"$/item","params":{"stream":"s1","value":7.10}}')
+        item = f'{{"jsonrpc":"2.0","method":"$/item","params":{{"stream":"{names[-1]}","value":7.10}}}}'
+        assert await provider.receive_bytes() == item.encode()
     assert len({name.rpartition("-")[2] for name in names}) == 2
     assert all(len(name) > 16 for name in names)
-    for n, peer in enumerate((caller, other)):
-        peer.send('{"jsonrpc":"2.0","method":"$/item","params":{"stream":"s1","value":' + f"{n}.10}}}}")
-        assert await provider.receive_bytes() == (
-            b'{"jsonrpc":"2.0","method":"$/item","params":{"stream":"%b","value":%d.10}}' % (names[n].encode(), n)
-        )
-    assert await caller.code("work", stream, id=2) == PARAMS
+    assert await caller.code("work", stream, id=2) == Code.PARAMS
 
 
 @pytest.mark.parametrize("reference", ['{"$type":"stre\\u0061m","id":"s1"}', '{"$typ\\u0065":"stream","id":"s1"}'])
@@ -118,10 +102,10 @@ async def test_items_that_cannot_go_on(running_hub: RunningHub) -> None:
             provider.answer(asked)
             await caller.result()
             continue
-        assert await caller.code() == PARAMS
+        assert await caller.code() == Code.PARAMS
         assert (await provider.receive())["method"] == "$/cancelRequest"
         provider.send(item % ("id", (await asked_of(provider, caller, stream=2))["id"], value))
-        assert await caller.code() == INTERNAL
+        assert await caller.code() == Code.INTERNAL
         assert (await provider.receive())["method"] == "$/cancelRequest"
 
 
@@ -184,7 +168,7 @@ async def test_a_provider_that_does_not_read(open_hub: OpenHub) -> None:
         refused.append(answer["error"]["code"])
     while answer.get("id") == "end" and caller.inbox:
         await caller.receive()
-    assert set(refused) == {BUSY}
+    assert set(refused) == {Code.BUSY}
     assert len(refused) >= 50
     quick, other = await hub.peer("quick", "now"), await hub.peer()
     other.call("now")
@@ -226,13 +210,13 @@ async def test_of_registrations(open_hub: OpenHub) -> None:
         {"methods": [{"name": "x", "description": "d" * 100_000}]},
         {"methods": [], "components": {"X": {"description": "d" * 100_000}}},
     ):
-        assert await flooder.code("rpc.register", params=params) == BUSY
+        assert await flooder.code("rpc.register", params=params) == Code.BUSY
     assert hub.hub.stats()["methods_offered"] == 91
     assert len(await flooder.result("rpc.unregister", [f"m{n}" for n in range(90)])) == 90
     much = {"name": "own", "shared": True, "description": "d" * 90_000}
     for peer in (*others[:1] * 3, others[1]):
         await peer.offers(None, much)
-    assert await others[2].code("rpc.register", params={"methods": [much]}) == BUSY
+    assert await others[2].code("rpc.register", params={"methods": [much]}) == Code.BUSY
     assert await others[0].result("rpc.unregister", id=2) == ["own"]
     others[1].close()
     await until(lambda: hub.hub.stats()["methods_offered"] == 1)
@@ -255,7 +239,7 @@ async def test_a_hub_that_stops_finishes_what_has_begun_and_begins_no_more(open_
     provider.answer(asked, "done")
     assert await caller.receive() == reply(1, "done")
     error = await caller.error()
-    assert (error["code"], error["data"]["executed"]) == (CANCELLED, False)
+    assert (error["code"], error["data"]["executed"]) == (Code.CANCELLED, False)
     await stopping
 
 

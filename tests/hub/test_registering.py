@@ -18,21 +18,7 @@ from rpcstream.testing import FakeTimeLoop
 
 from ..kit import TRANSPORTS, batch, logged, request, until
 from ..kit.example_count import example_count
-from .conftest import (
-    CALL,
-    CANCELLED,
-    DENIED,
-    GONE,
-    INVALID,
-    PARAMS,
-    TOO_LARGE,
-    UNKNOWN,
-    HubPeer,
-    OpenHub,
-    RunningHub,
-    asked_of,
-    serves,
-)
+from .conftest import CALL, Code, HubPeer, OpenHub, RunningHub, asked_of, serves
 
 NO_METHODS = ["rpc.x", "rpc", "$/item", "", ".", "a.", ".a", "a..b", "a*", ">", "p.work", "x" * 300, "a\nb"]
 NO_METHODS += [7, None, {}, {"name": 1}, {"name": "x", "shared": 1}]
@@ -46,7 +32,7 @@ NO_REGISTRATIONS += [{"name": "p", "methods": ["keepAlive"]}]
 async def test_what_is_no_registration(running_hub: RunningHub) -> None:
     peer = await running_hub.peer()
     for params in NO_REGISTRATIONS:
-        assert await peer.code("rpc.register", params=params) == PARAMS, params
+        assert await peer.code("rpc.register", params=params) == Code.PARAMS, params
     stats = running_hub.hub.stats()
     assert (stats["clients"], stats["methods_offered"]) == (0, 0)
 
@@ -56,14 +42,14 @@ async def test_a_name_and_its_key(running_hub: RunningHub) -> None:
     key = (await first.offers("p", "work"))["key"]
     for wrong in (None, "", "x", key[:-1], "é"):
         params = {"name": "p", "methods": ["work"], **({} if wrong is None else {"key": wrong})}
-        assert await second.code("rpc.register", params=params) == PARAMS
-    assert await second.code("rpc.register", "q", ["work"], {}, key) == PARAMS
-    assert await second.code("rpc.register", "p", ["rpc.x"], {}, key) == PARAMS
+        assert await second.code("rpc.register", params=params) == Code.PARAMS
+    assert await second.code("rpc.register", "q", ["work"], {}, key) == Code.PARAMS
+    assert await second.code("rpc.register", "p", ["rpc.x"], {}, key) == Code.PARAMS
     await first.silence()
     await asked_of(first, caller)
     assert (await second.offers("p", "work", key=key))["key"] == key
     error = await caller.error()
-    assert (error["code"], error["data"]) == (GONE, {"method": "work", "client": "p"})
+    assert (error["code"], error["data"]) == (Code.GONE, {"method": "work", "client": "p"})
     assert await first.receive() is None
     await serves(second, caller)
 
@@ -72,9 +58,9 @@ async def test_names_of_methods_that_others_have(running_hub: RunningHub) -> Non
     shared = {"name": "many", "shared": True}
     first, second = await running_hub.peer("p", "work", shared, "q.own"), await running_hub.peer()
     for methods in (["work"], ["p.work"], ["many"], [{"name": "work", "shared": True}]):
-        assert await second.code("rpc.register", "s", ["fine", *methods]) == PARAMS
+        assert await second.code("rpc.register", "s", ["fine", *methods]) == Code.PARAMS
     await second.offers("s", shared, "own")
-    assert await first.code("rpc.register", params={"methods": ["many"]}) == PARAMS
+    assert await first.code("rpc.register", params={"methods": ["many"]}) == Code.PARAMS
     found = {each["name"]: each["clients"] for each in await first.result("rpc.methods")}
     assert found == {"many": ["p", "s"], "own": ["s"], "work": ["p"], "p.q.own": ["p"]}
 
@@ -95,8 +81,8 @@ async def test_where_it_cannot_be(running_hub: RunningHub) -> None:
     peer = await running_hub.peer()
     call = CALL % ("1", "rpc.register", '{"name":"p","methods":["work"]}')
     peer.send(f"[{call}]")
-    assert (await peer.receive())[0]["error"]["code"] == INVALID
-    assert (await running_hub.post(call)).json["error"]["code"] == INVALID
+    assert (await peer.receive())[0]["error"]["code"] == Code.INVALID
+    assert (await running_hub.post(call)).json["error"]["code"] == Code.INVALID
     assert running_hub.hub.stats()["clients"] == 0
 
 
@@ -104,7 +90,7 @@ async def test_withdrawn_while_calls_run(running_hub: RunningHub) -> None:
     provider, caller = await running_hub.pair()
     asked = await asked_of(provider, caller)
     assert await provider.result("rpc.unregister", ["work", "other", "work"]) == ["work"]
-    assert await caller.code("work") == UNKNOWN
+    assert await caller.code("work") == Code.UNKNOWN
     assert await provider.result("rpc.unregister", id=2) == []
     provider.answer(asked, "well")
     assert await caller.result() == "well"
@@ -116,13 +102,13 @@ async def test_a_name_with_a_dot_stands_for_a_client_and_its_method_whether_it_i
     evil = await running_hub.peer("evil", "gpu-1.vectorize", {"name": "gpu-2.vectorize", "shared": True})
     caller = await running_hub.peer()
     for name in ("gpu-1.vectorize", "gpu-2.vectorize"):  # neither has ever been there
-        assert await caller.code(name) == UNKNOWN
+        assert await caller.code(name) == Code.UNKNOWN
     gpu = await running_hub.peer("gpu-1", "vectorize")
     caller.call("gpu-1.vectorize")
     assert (await gpu.receive())["method"] == "vectorize"
     gpu.close()
-    assert await caller.code() == GONE
-    assert await caller.code("gpu-1.vectorize") == UNKNOWN  # it is away
+    assert await caller.code() == Code.GONE
+    assert await caller.code("gpu-1.vectorize") == Code.UNKNOWN  # it is away
     await evil.silence()
     caller.call("evil.gpu-1.vectorize", 7)
     asked = await evil.receive()
@@ -148,8 +134,8 @@ async def test_told_to_others_with_what_cannot_be(running_hub: RunningHub) -> No
         for params in each:
             call = CALL % ("1", method, params)
             caller.send(call, f"[{call}]", call.replace('"id":1,', ""))
-            assert await caller.code() == PARAMS, call
-            assert (await caller.receive())[0]["error"]["code"] == PARAMS, call
+            assert await caller.code() == Code.PARAMS, call
+            assert (await caller.receive())[0]["error"]["code"] == Code.PARAMS, call
     await caller.silence()
     await provider.silence()
 
@@ -179,7 +165,7 @@ async def test_values_of_any_kind_are_refused_with_an_error(running_hub: Running
                     peer.send(json.dumps(request(method, params=each)), request("rpc.ping", id="end"))
                     while (answer := await peer.receive()).get("id") != "end":
                         if "error" in answer:
-                            assert answer["error"]["code"] in {INVALID, PARAMS}, (each, answer)
+                            assert answer["error"]["code"] in {Code.INVALID, Code.PARAMS}, (each, answer)
     assert not lines.lines
 
 
@@ -192,7 +178,7 @@ async def test_a_name_that_a_rule_gives_is_for_that_rule(open_hub: OpenHub) -> N
     camera_rule = Rule("camera", name="camera", register="camera.>")
     hub = await open_hub(**known(camera_rule, Rule("*", call=">"), Rule("gpu", name="*", register=">")))
     ada, camera, gpu = [await hub.peer(token=user) for user in ("ada", "camera", "gpu")]
-    assert await ada.code("rpc.register", "camera") == DENIED
+    assert await ada.code("rpc.register", "camera") == Code.DENIED
     assert (await ada.offers("notebook"))["name"] == "notebook"
     assert (await camera.offers("camera"))["name"] == "camera"
     camera.close()
@@ -206,8 +192,8 @@ async def test_a_rule_for_a_clients_method_is_not_one_for_a_method_with_a_dot(op
     gpu, ada = await hub.peer(token="gpu"), await hub.peer(token="ada")
     await gpu.offers("evil", "gpu-1.erase", "gpu-1.kill", "status")
     for name in ("evil.gpu-1.erase", "evil.gpu-1.kill", "evil.status"):
-        assert await ada.code(name) == DENIED
-        assert await ada.code("rpc.notify", "evil", name.removeprefix("evil.")) == DENIED
+        assert await ada.code(name) == Code.DENIED
+        assert await ada.code("rpc.notify", "evil", name.removeprefix("evil.")) == Code.DENIED
     await gpu.silence()
 
 
@@ -223,8 +209,8 @@ async def test_ids_params_notifications_and_batches(running_hub: RunningHub) -> 
             assert line.startswith(b'{"jsonrpc":"2.0","id":%b,"result":' % call_id.encode())
         peer.send({"jsonrpc": "2.0", "method": method})
         await peer.silence()
-        assert await peer.code(method, 1) == await peer.code(method, params={"x": 1}) == PARAMS
-        assert await peer.code(method, params=7) == INVALID
+        assert await peer.code(method, 1) == await peer.code(method, params={"x": 1}) == Code.PARAMS
+        assert await peer.code(method, params=7) == Code.INVALID
         peer.send(batch(*(request(method, id=number) for number in range(3))))
         assert [(each["id"], "result" in each) for each in await peer.receive()] == [(0, True), (1, True), (2, True)]
         assert "result" in (await running_hub.post(json.dumps(request(method)))).json
@@ -247,7 +233,7 @@ async def test_long_ones_that_change_without_end_hold_nobody_up(running_hub: Run
         alone, (document, methods) = sorted(await other.receive_many(2), key=lambda each: isinstance(each, list))
         for found in (alone["result"], document["result"]["methods"], methods["result"]):
             assert {f"new-{number}", "m0", "m899"} <= {each["name"] for each in found}
-    assert all("result" in each or each["error"]["code"] == CANCELLED for each in await lost.receive_many(6))
+    assert all("result" in each or each["error"]["code"] == Code.CANCELLED for each in await lost.receive_many(6))
 
 
 async def test_one_that_is_too_long(open_hub: OpenHub) -> None:
@@ -256,7 +242,7 @@ async def test_one_that_is_too_long(open_hub: OpenHub) -> None:
     for number in range(3):
         await peer.offers("p", *(f"method-{number}-{each}" for each in range(80)))
     for method in LISTS[:2] * 2:
-        assert await peer.code(method) == TOO_LARGE
+        assert await peer.code(method) == Code.TOO_LARGE
     assert await peer.result("rpc.clients")
     await peer.result("rpc.unregister", [f"method-{number}-{each}" for number in (1, 2) for each in range(80)])
     assert len(await peer.result("rpc.methods")) == 80

@@ -217,10 +217,3 @@ FAULTS: list[tuple[dict[Any, Any], str]] = [
 def test_a_rule_that_makes_no_sense(fields: dict[Any, Any], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=f"^hub.toml: rules: rule 2: {words}"):
         Rules.from_config([{"who": "*"}, fields], place="hub.toml: rules")
-
-
-def test_what_is_no_rule_at_all() -> None:
-    with pytest.raises(TypeError, match="rule 2: must be a Rule, got dict"):
-        Rules([Rule("*"), {"who": "*"}])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="call: "):
-        Rule("a", call="a*")

@@ -11,7 +11,7 @@ from rpcstream.hub import Hub
 from rpcstream.testing import memory_client
 
 from ..kit import TRANSPORTS, batch, notification, request
-from .conftest import CALL, GONE, LATE, HubPeer, OpenHub, asked_of
+from .conftest import CALL, Code, HubPeer, OpenHub, asked_of
 
 pytestmark = pytest.mark.fake_time
 
@@ -33,7 +33,7 @@ async def test_of_two_times_for_a_call_the_shorter_one_counts(
         assert there["timeout"] == seconds
         answer = await caller.receive()
         answer = answer[0] if isinstance(answer, list) else answer
-        assert answer["error"]["code"] == LATE
+        assert answer["error"]["code"] == Code.LATE
         assert loop.time() - since == pytest.approx(seconds)
         assert await provider.receive() == notification("$/cancelRequest", id=there["id"])
         provider.answer(there, "late")
@@ -53,7 +53,7 @@ async def test_who_gives_no_more_signs_of_life_is_dropped_and_leaves_nobody_wait
         provider.send(sign)
     assert hub.hub.stats()["clients"] == 1
     error = await caller.error()
-    assert (error["code"], error["data"]) == (GONE, {"method": "work", "client": "p"})
+    assert (error["code"], error["data"]) == (Code.GONE, {"method": "work", "client": "p"})
     assert asyncio.get_running_loop().time() < 20 * 45 + 91
     assert sum(each.get("method") == "rpc.ping" for each in await provider.rest()) == 1
 
