@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from rpcstream import AsyncClient, Context, Credentials, Limits, Server
-from rpcstream.testing import connections_of
+from rpcstream.testing import FakeTimeLoop, connections_of
 
 from ..kit import batch, notification, raw_peers, request, until
 from .callers import INVALID, PING, REFUSED, TOKEN, Desk, Door, accept, login, one_by_one, outcome, outcomes, talking
@@ -21,9 +21,6 @@ ANSWER = {"jsonrpc": "2.0", "id": 1, "result": 5}
 
 def asking(params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "rpc.authenticate", "params": params}
-
-
-# -- before ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -92,9 +89,6 @@ async def test_ids_come_back_exactly() -> None:
         assert [each["id"] for each in refused] == ["a", 1.5]
 
 
-# -- the token ------------------------------------------------------------------------------------------------------
-
-
 async def test_token_and_calls_with_one_write() -> None:
     async with talking(Door(token=TOKEN)) as raw:
         raw.send(login(), *[request("echo", n, id=n) for n in range(1, 50)])
@@ -132,9 +126,6 @@ async def test_a_connection_is_closed_after_three_wrong_tokens(
             assert server.stats()["closed_for_limits"] == 1
         assert await outcomes(await connect(), login()) == [True]
     assert server.noted == []
-
-
-# -- afterwards -----------------------------------------------------------------------------------------------------
 
 
 async def test_without_authentication_there_is_no_gate() -> None:
@@ -176,9 +167,6 @@ async def test_a_call_keeps_the_identity_that_it_came_with() -> None:
         assert await one_by_one(raw, login("bob-secret"), request("who")) == [True, "bob"]
         go.set()
         assert await raw.result() == "alice"
-
-
-# -- an authenticate that waits -------------------------------------------------------------------------------------
 
 
 async def test_what_is_pipelined_waits_for_the_decision_in_order() -> None:
@@ -249,27 +237,38 @@ async def test_who_floods_while_the_server_decides_is_not_read() -> None:
     desk = Desk()
     sizes: list[int] = []
     async with talking(Door(authenticate=desk, limits=Limits(max_calls=50))) as raw:
-        raw.send(login("alice-secret"), *[request("echo", "x" * 1000, id=n) for n in range(1, 20_001)])
+        raw.send(login("alice-secret"), *[request("echo", "x" * 5000, id=n) for n in range(1, 3_001)])
         await desk.asked_for.wait()
 
         def stands_still() -> bool:
             sizes.append(raw.transport.get_write_buffer_size())
-            return len(sizes) > 300 and len(set(sizes[-300:])) == 1
+            return len(sizes) > 100 and len(set(sizes[-100:])) == 1
 
         await until(stands_still)
         assert sizes[-1] > 1_000_000
         desk.go.set()
-        assert [each["id"] for each in await raw.receive_many(20_001)] == list(range(20_001))
+        assert [each["id"] for each in await raw.receive_many(3_001)] == list(range(3_001))
 
 
-async def test_a_lost_connection_ends_the_decision() -> None:
+def test_a_lost_connection_ends_the_decision() -> None:
+    """Though nothing is read meanwhile: the server looks after it now and then."""
     desk = Desk()
     server = Door(authenticate=desk)
-    async with talking(server) as raw:
-        raw.send(login("alice-secret"), request("note", 1))
-        await desk.asked_for.wait()
-        raw.close()
-        await until(lambda: desk.was_cancelled and not connections_of(server))
+
+    async def main(loop: FakeTimeLoop) -> None:
+        loop.autojump = False
+        async with talking(server) as raw:
+            raw.send(login("alice-secret"), request("note", 1))
+            await desk.asked_for.wait()
+            raw.close()
+            for _ in range(8):
+                await asyncio.sleep(0)
+                loop.jump(1)
+            await until(lambda: desk.was_cancelled and not connections_of(server))
+            loop.autojump = True
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(main(runner.get_loop()))  # type: ignore[arg-type]
     assert server.noted == []
 
 
@@ -277,9 +276,6 @@ async def test_a_server_that_stops_does_not_wait_for_strangers() -> None:
     server = Server(token=TOKEN, limits=Limits(auth_timeout=None))
     async with server.listening(port=0) as address, AsyncClient(address) as client:
         assert await client.request("rpc.ping") == "pong"
-
-
-# -- limits ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_stranger_sends_small_messages_only() -> None:
@@ -298,13 +294,6 @@ async def test_a_stranger_sends_small_messages_only() -> None:
         assert await raw.result() is True
         raw.send(whole[900:])
         assert len(await raw.result()) == 100_000
-
-
-async def test_too_long_behind_the_token_names_the_limit_it_was_over() -> None:
-    async with talking(Door(token=TOKEN, limits=Limits(auth_message_size=1000))) as raw:
-        raw.send(login(), request("echo", "x" * 2000))
-        assert await raw.result() is True
-        assert (await raw.reply())["error"]["data"]["limit"] == 1000
 
 
 async def test_a_stranger_has_little_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -356,7 +345,7 @@ async def test_an_authenticate_that_never_ends_is_given_up(caplog: pytest.LogCap
             await asyncio.Event().wait()
         return accept(credentials)
 
-    async with talking(Door(authenticate=find, limits=Limits(auth_timeout=0.2))) as raw:
+    async with talking(Door(authenticate=find, limits=Limits(auth_timeout=0.1))) as raw:
         sent = [login("alice-secret"), login("slow"), request("who", id="after")]
         found = await outcomes(raw, *sent)
         assert found[0] is True
@@ -375,12 +364,3 @@ async def test_nothing_is_logged_of_a_token(caplog: pytest.LogCaptureFixture) ->
     assert "boom" in caplog.text
     assert "to be seen" in caplog.text
     assert "hidden-secret" not in caplog.text
-
-
-async def test_a_client_can_be_known() -> None:
-    """The pieces fit a real client: authenticate, then call as usual, also back."""
-    async with Door(token=TOKEN).listening(port=0) as address, AsyncClient(address) as client:
-        client(lambda text: f"{text} yes", name="confirm")
-        assert await client.call("rpc.authenticate", TOKEN) is True
-        assert await client.call("ask", "confirm", "sure?") == "sure? yes"
-        assert [each async for each in client.stream("count", 5)] == [0, 1, 2, 3, 4]

@@ -13,8 +13,9 @@ from rpcstream import AsyncClient, NotAuthenticated, Server
 from ..kit import authority, batch, client_side, request, server_tls, until
 from ..kit.http import call, get, post
 from ..kit.messages import as_bytes
+from ..kit.websocket import UPGRADE
 from .callers import TOKEN, http_connection, login, talking
-from .test_over_http import UPGRADE, bearer, of_host
+from .test_over_http import bearer, of_host
 
 CALL = as_bytes(request("f")) + b"\n"
 COUNTERS = ("not_authenticated", "logins_refused", "handshakes_refused")
