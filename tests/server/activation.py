@@ -2,9 +2,8 @@
 
     python -m tests.server.activation --restarts 20 [--workers 2] [--scheme ws]
 
-The program is a new process each time and gets the sockets as systemd passes them. Connections that come while there is
-none wait in the sockets' queues. Beside callers that stay connected there are some that connect for each call, so
-that one which is refused or reset is seen. The exit status is 1 if a call failed, or was carried out twice.
+The program is a new process each time and gets the sockets as systemd passes them. Beside callers that stay connected
+there are some that connect for each call. The exit status is 1 if a call failed, or was carried out twice.
 """
 
 from __future__ import annotations
@@ -54,11 +53,7 @@ async def short_calls(address: str, numbers: Iterator[int], outcome: Outcome, is
 
 
 async def restarted(*, restarts: int, calls: int, scheme: str = "tcp", workers: int = 1) -> tuple[Outcome, float]:
-    """Restart a server so often, after so many calls each, while it is called at a port and at a Unix socket.
-
-    Returns:
-        What became of the calls, and the longest time (s) without a server.
-    """
+    """Restart a server while it is called; gives what became of the calls, and the longest time (s) without a server."""
     outcome, away, is_over = Outcome(), 0.0, asyncio.Event()
     async with folder_for_logs() as folder, contextlib.AsyncExitStack() as stack:
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))

@@ -39,11 +39,6 @@ def make_server() -> Server:
     def plain(values: Vector) -> Vector:
         return values * 2
 
-    @server
-    async def awaited(values: Vector) -> Vector:
-        await asyncio.sleep(0)
-        return values * 2
-
     @server(offload="thread")
     def threaded(values: Vector) -> Vector:
         return values * 2
@@ -62,10 +57,6 @@ def make_server() -> Server:
     @server.batched(max_wait=0.0)
     def batched(values: Rows) -> Rows:
         return values * 2
-
-    @server
-    def strided(values: Vector) -> Vector:
-        return np.repeat(values * 2, 2)[::2]
 
     @server
     async def reported(values: Vector, ctx: Context) -> Vector:
@@ -102,9 +93,7 @@ async def client(seen: Seen) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-@pytest.mark.parametrize(
-    "method", ["plain", "awaited", "threaded", "writable", "read_only", "batched", "strided", "reported"]
-)
+@pytest.mark.parametrize("method", ["plain", "threaded", "writable", "read_only", "batched", "reported"])
 async def test_arguments_and_results_are_frames(client: AsyncClient, seen: Seen, method: str) -> None:
     progress: list[Any] = []
     for number in range(2):

@@ -18,12 +18,11 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, Hub, Limits, NotAuthenticated, Server
+from rpcstream import AsyncClient, ConnectFailed, Hub, NotAuthenticated, Server
 from rpcstream.testing import FakeTimeLoop
 
 from ..kit import TRANSPORTS, RawPeer, UsualServer, authority, request, server_tls, until
 from ..kit.http import RawHttpConnection, get
-from ..observe.reading import value
 
 
 async def is_served(address: str, **options: Any) -> bool:
@@ -59,9 +58,6 @@ def test_the_help_has_each_option_with_its_default_and_others_are_refused(kind: 
 
 async def test_guard_adds_authentication_to_a_server() -> None:
     server = UsualServer()
-    for nonsense in ({"token": ""}, {"hosts": ["a b"]}, {"origins": ["x"]}):
-        with pytest.raises(ValueError, match=r"."):
-            server.guard(**nonsense)
     async with server.listening(port=0) as address:
         assert await is_served(address)
         with pytest.raises(RuntimeError, match="running already"):
@@ -197,10 +193,7 @@ async def test_errors_of_the_lifespan_are_those_of_who_starts_or_closes() -> Non
     lifespan.fails = LookupError("no model")
     for _ in range(2):
         with pytest.raises(LookupError, match="no model"):
-            async with server.listening(port=0):
-                pass
-    with pytest.raises(LookupError, match="no model"):
-        await server.start(port=0)
+            await server.start(port=0)
     await server.close()
     lifespan.fails, lifespan.fails_at_end = None, LookupError("not closed")
     await server.start(port=0)
@@ -265,8 +258,6 @@ async def test_a_handler_may_stop_the_server() -> None:
     server.stop()  # nothing to stop
     async with AsyncClient(await server.start(port=0)) as client:
         await client.stop()
-    await server.close()
-    await server.start(port=0)
     await server.close()
 
 
@@ -344,22 +335,6 @@ async def test_a_server_among_others_leaves_the_collector_and_signals_alone() ->
 
 
 # -- what waits when a server stops ----------------------------------------------------------------------------------
-
-
-async def test_what_is_in_line_when_the_time_is_up_is_made_again_at_the_next_server() -> None:
-    first, second = [UsualServer(limits=Limits(max_calls=1), metrics=True, drain_timeout=each) for each in (0.05, 5)]
-    second.release()
-    async with first.listening(port=0) as address:
-        client = AsyncClient(address, reconnect=True)
-        calls = [client.submit.wait(number) for number in range(4)]
-        await until(lambda: value(first.metrics_text(), "rpcstream_requests_waiting") == 3)
-    async with second.listening(port=place(address)[1]):
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        await client.close()
-    assert isinstance(outcomes[0], ConnectionLost)
-    assert outcomes[0].executed is None
-    assert outcomes[1:] == [1, 2, 3]
-    assert (first.begun, second.begun) == ([0], [1, 2, 3])
 
 
 async def test_a_websocket_that_is_made_while_the_server_stops_is_told_so() -> None:

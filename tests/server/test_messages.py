@@ -1,4 +1,4 @@
-"""Random bytes and JSON to a server, however they are cut: errors or nothing, and the next call works."""
+"""Every example of the JSON-RPC 2.0 specification, and random messages and bytes, however they are cut."""
 
 from __future__ import annotations
 
@@ -11,12 +11,112 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream import Limits
+from rpcstream import Limits, Server
 
-from ..kit import TRANSPORTS, RawPeer, UsualServer
+from ..kit import TRANSPORTS, RawPeer, UsualServer, raw_peers, reply
 from ..kit.example_count import example_count
 
-EXAMPLES = settings(deadline=None, max_examples=example_count(100))
+# -- the specification, section 7 --------------------------------------------------------------------------------------
+
+
+def error(code: int, message: str, id: Any = None) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "error": {"code": code, "message": message}, "id": id}
+
+
+PARSE_ERROR = error(-32700, "Parse error")
+INVALID = error(-32600, "Invalid Request")
+
+#: What is sent, and the reply; None where there must be none.
+EXAMPLES: list[tuple[str, Any]] = [
+    ('{"jsonrpc": "2.0", "method": "subtract", "params": [42, 23], "id": 1}', reply(1, 19)),
+    ('{"jsonrpc": "2.0", "method": "subtract", "params": [23, 42], "id": 2}', reply(2, -19)),
+    (
+        '{"jsonrpc": "2.0", "method": "subtract", "params": {"subtrahend": 23, "minuend": 42}, "id": 3}',
+        reply(3, 19),
+    ),
+    (
+        '{"jsonrpc": "2.0", "method": "subtract", "params": {"minuend": 42, "subtrahend": 23}, "id": 4}',
+        reply(4, 19),
+    ),
+    ('{"jsonrpc": "2.0", "method": "update", "params": [1,2,3,4,5]}', None),
+    ('{"jsonrpc": "2.0", "method": "foobar"}', None),
+    ('{"jsonrpc": "2.0", "method": "foobar", "id": "1"}', error(-32601, "Method not found", "1")),
+    ('{"jsonrpc": "2.0", "method": "foobar, "params": "bar", "baz]', PARSE_ERROR),
+    ('{"jsonrpc": "2.0", "method": 1, "params": "bar"}', INVALID),
+    (
+        '[{"jsonrpc": "2.0", "method": "sum", "params": [1,2,4], "id": "1"},{"jsonrpc": "2.0", "method"]',
+        PARSE_ERROR,
+    ),
+    ("[]", INVALID),
+    ("[1]", [INVALID]),
+    ("[1,2,3]", [INVALID, INVALID, INVALID]),
+    (
+        '[{"jsonrpc": "2.0", "method": "sum", "params": [1,2,4], "id": "1"},'
+        '{"jsonrpc": "2.0", "method": "notify_hello", "params": [7]},'
+        '{"jsonrpc": "2.0", "method": "subtract", "params": [42,23], "id": "2"},'
+        '{"foo": "boo"},'
+        '{"jsonrpc": "2.0", "method": "foo.get", "params": {"name": "myself"}, "id": "5"},'
+        '{"jsonrpc": "2.0", "method": "get_data", "id": "9"}]',
+        [
+            *(reply("1", 7), reply("2", 19), INVALID),
+            *(error(-32601, "Method not found", "5"), reply("9", ["hello", 5])),
+        ],
+    ),
+    (
+        '[{"jsonrpc": "2.0", "method": "notify_sum", "params": [1,2,4]},'
+        '{"jsonrpc": "2.0", "method": "notify_hello", "params": [7]}]',
+        None,
+    ),
+]
+
+
+def plain(reply: Any) -> Any:
+    """The reply without the `data` of errors, which the specification leaves to the server."""
+    if isinstance(reply, list):
+        return [plain(member) for member in reply]
+    reply.get("error", {}).pop("data", None)
+    return reply
+
+
+def make_server() -> Server:
+    server = Server()
+    server.add(lambda minuend, subtrahend: minuend - subtrahend, name="subtract")
+    for name in ("update", "notify_hello", "notify_sum"):
+        server.add(lambda *values: None, name=name)
+    server.add(lambda: ["hello", 5], name="get_data")
+
+    @server(name="sum")
+    async def sum_later(*values: int) -> int:
+        await asyncio.sleep(0)
+        return sum(values)
+
+    return server
+
+
+async def test_each_example_whole_byte_by_byte_and_all_in_one_segment() -> None:
+    expected = [each for _, each in EXAMPLES if each is not None]
+    async with raw_peers(make_server()) as connect:
+        for sent, answer in EXAMPLES:
+            for size in (1, 10_000):
+                raw, line = await connect(), sent.encode() + b"\n"
+                for at in range(0, len(line), size):
+                    raw.write(line[at : at + size])
+                    await asyncio.sleep(0)
+                raw.end()
+                assert [plain(each) for each in await raw.rest()] == ([] if answer is None else [answer]), sent
+        for end in (b"\n", b"\r\n"):
+            raw = await connect()
+            raw.write(b"".join(sent.encode() + end for sent, _ in EXAMPLES) + end)
+            assert in_order([plain(each) for each in await raw.rest()]) == in_order(expected)
+
+
+def in_order(replies: list[Any]) -> list[bytes]:
+    return sorted(json.dumps(each, sort_keys=True).encode() for each in replies)
+
+
+# -- at random ------------------------------------------------------------------------------------------
+
+SOME = settings(deadline=None, max_examples=example_count(100))
 
 
 @functools.cache
@@ -97,10 +197,10 @@ lines = odd_messages.map(lambda message: json.dumps(message).encode() + b"\n")
 
 
 @given(st.lists(garbage | lines, max_size=5))
-@EXAMPLES
+@SOME
 def test_anything_gets_valid_errors_or_nothing_and_the_next_call_works(pieces: list[bytes]) -> None:
-    for reply in converse(pieces):
-        assert_valid(reply)
+    for each in converse(pieces):
+        assert_valid(each)
 
 
 valid_requests = st.one_of(
@@ -113,16 +213,12 @@ valid_requests = st.one_of(
 valid_messages = st.one_of(valid_requests, st.lists(valid_requests, min_size=1, max_size=3))
 
 
-def in_order(replies: list[Any]) -> list[bytes]:
-    return sorted(json.dumps(reply, sort_keys=True).encode() for reply in replies)
-
-
 @given(
     st.lists(valid_messages, max_size=5),
     st.lists(st.integers(1, 60), min_size=1, max_size=6),
     st.sampled_from([b"\n", b"\r\n", b""]),
 )
-@EXAMPLES
+@SOME
 def test_any_way_to_cut_a_valid_stream_gives_the_same_replies(
     messages: list[Any], sizes: list[int], delimiter: bytes
 ) -> None:
