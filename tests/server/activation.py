@@ -53,7 +53,7 @@ async def short_calls(address: str, numbers: Iterator[int], outcome: Outcome, is
 
 
 async def restarted(*, restarts: int, calls: int, scheme: str = "tcp", workers: int = 1) -> tuple[Outcome, float]:
-    """Restart a server while it is called; gives what became of the calls, and the longest time (s) without a server."""
+    """Restart a server while it is called; gives what became of the calls, and the longest time without one (s)."""
     outcome, away, is_over = Outcome(), 0.0, asyncio.Event()
     async with folder_for_logs() as folder, contextlib.AsyncExitStack() as stack:
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))
