@@ -13,14 +13,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rpcstream import AsyncClient, Hub, Server
+from rpcstream import Hub, Server
 from rpcstream.testing import memory_client
 
-from ..kit import UsualServer, authority, batch, raw_peers, request, server_tls, until
+from ..kit import UsualServer, batch, client_side, raw_peers, request, server_tls, until
 from .reading import check_with_promtool, outcomes, samples, value
-
-#: How names of counters, and of the parts of a histogram, end.
-COUNTING = ("_total", "_count", "_sum", "_bucket")
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.003, 0.03])
@@ -101,15 +98,16 @@ async def test_counters_do_not_go_backwards_when_connections_close(tls: bool) ->
     server = UsualServer(metrics=True, tls=server_tls() if tls else None)
 
     def counters() -> dict[Any, float]:
-        return {key: each for key, each in samples(server.metrics_text()).items() if key[0].endswith(COUNTING)}
+        counting = ("_total", "_count", "_sum", "_bucket")
+        return {key: each for key, each in samples(server.metrics_text()).items() if key[0].endswith(counting)}
 
-    async with server.listening(port=0) as address:
-        url = f"tls://{address.removeprefix('tls://')}" if tls else address
+    async with raw_peers(server, tls=client_side() if tls else None) as connect:
         seen = [counters()]
         for _ in range(2):
-            async with AsyncClient(url, **({"ca": authority()} if tls else {})) as client:
-                assert await client.echo("abc" * 1000) == "abc" * 1000
-                seen.append(counters())
+            peer = await connect()
+            assert await peer.result("echo", "abc" * 1000) == "abc" * 1000
+            seen.append(counters())
+            peer.close()
             await until(lambda: server.counters.connections == 0)
             seen.append(counters())
     for before, after in itertools.pairwise(seen):

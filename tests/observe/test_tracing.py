@@ -74,8 +74,7 @@ class Spans:
 
 
 def id_of(span: ReadableSpan) -> str:
-    assert span.context is not None
-    return format(span.context.span_id, "016x")
+    return "" if span.context is None else format(span.context.span_id, "016x")
 
 
 def parent_of(span: ReadableSpan) -> str:
@@ -150,8 +149,7 @@ async def test_a_hub_puts_its_span_in_the_place_of_its_callers_and_says_how_the_
         provider, caller = await connect(), await connect()
         await provider.result("rpc.register", params={"methods": ["m"]})
         caller.call("m", 1, traceparent=PARENT, x=100, tracestate="a=b")
-        text = await provider.receive_bytes()
-        assert text is not None
+        text = await provider.receive_bytes() or b""
         assert text.count(b"traceparent") == text.count(b"tracestate") == 1
         asked = parsed(text)
         assert (asked["x"], asked["params"], asked["tracestate"]) == (100, [1], "a=b")
@@ -184,15 +182,13 @@ async def test_the_attributes_are_those_of_the_conventions_and_no_others(spans: 
         **{"rpc.system.name": "jsonrpc", "rpc.method": "add", "network.transport": "tcp"},
         **{"jsonrpc.protocol.version": "2.0", "jsonrpc.request.id": "1"},
     }
-    made, served = spans.one("add", SpanKind.CLIENT), spans.one("add")
-    port = int(address.rpartition(":")[2])
+    made, served, port = spans.one("add", SpanKind.CLIENT), spans.one("add"), int(address.rpartition(":")[2])
     assert attributes(made) == {**both, "server.address": "127.0.0.1", "server.port": port}
     own = attributes(served)
     assert own.pop("network.peer.port") != port
     assert own == {**both, "network.peer.address": "127.0.0.1"}
     assert made.status.status_code is served.status.status_code is StatusCode.UNSET
-    assert served.instrumentation_scope is not None
-    assert served.instrumentation_scope.schema_url == "https://opentelemetry.io/schemas/1.44.0"
+    assert "https://opentelemetry.io/schemas/1.44.0" in str(served.instrumentation_scope)
 
 
 async def test_errors_have_their_code_and_the_text_that_the_caller_gets(spans: Spans, server: UsualServer) -> None:
@@ -209,8 +205,7 @@ async def test_errors_have_their_code_and_the_text_that_the_caller_gets(spans: S
                 assert attributes(span)["error.type"] == attributes(span)["rpc.response.status_code"] == code
                 assert span.status.status_code is StatusCode.ERROR
                 assert str(span.status.description).startswith(text)
-    # What a caller makes up is no name of a span.
-    assert attributes(span)["rpc.method"] == "_OTHER"
+    assert attributes(span)["rpc.method"] == "_OTHER", "what a caller makes up is no name of a span"
     assert attributes(span)["rpc.method_original"] == ("nowhere" * 50)[:256]
 
 
@@ -370,8 +365,7 @@ async def test_calls_over_http_carry_the_trace_as_headers_too(spans: Spans) -> N
     server = Server()
     server.add(headers)
     async with server.listening(port=0) as at, AsyncClient(f"http://{at}", tracing=spans.provider) as client:
-        parent = await client.headers()
-    assert parent.split("-")[2] == id_of(spans.one("headers", SpanKind.CLIENT))
+        assert (await client.headers()).split("-")[2] == id_of(spans.one("headers", SpanKind.CLIENT))
 
 
 async def test_the_headers_of_http_count_where_the_request_has_no_trace(spans: Spans, server: UsualServer) -> None:
@@ -423,8 +417,7 @@ async def test_durations_are_measured_at_both_ends(spans: Spans, server: UsualSe
         with pytest.raises(RpcError):
             await client.measured()
         await spans.are(("measured CLIENT", "measured SERVER"), count=6)
-    data = reader.get_metrics_data()
-    assert data is not None
+    data: Any = reader.get_metrics_data()
     points: dict[tuple[str, Any], Any] = {
         (metric.name, dict(point.attributes or {}).get("error.type")): point
         for metric in data.resource_metrics[0].scope_metrics[0].metrics
@@ -463,6 +456,7 @@ async def test_tracing_is_switched_on_before_the_server_runs(spans: Spans) -> No
 def test_without_the_option_nothing_is_imported_and_with_it_the_global_provider_is_used() -> None:
     code = """
 import sys
+import pytest
 from rpcstream import Client, Hub, Server
 from rpcstream.testing import serve_in_thread
 
@@ -475,12 +469,8 @@ def run(**options):
 run()
 assert not [name for name in sys.modules if name.partition(".")[0] == "opentelemetry" or name.endswith(".tracing")]
 sys.modules["opentelemetry"] = None
-try:
+with pytest.raises(ImportError, match=r"rpcstream\\[opentelemetry\\]"):
     Server(tracing=True)
-except ImportError as error:
-    assert "rpcstream[opentelemetry]" in str(error), error
-else:
-    raise AssertionError
 del sys.modules["opentelemetry"]
 run(tracing=True)  # without an SDK there are no spans, and calls go as before
 
