@@ -129,23 +129,12 @@ class Shows:
         return self if name == "ssl_object" else default
 
 
-ALTERNATIVES = (
-    *(("DNS", "host.example"), ("URI", "spiffe://example/alice")),
-    *(("email", "alice@example.org"), ("IP Address", "10.0.0.1"), ("DNS", "alice")),
-)
-
-
 @pytest.mark.parametrize(
     ("certificate", "names"),
     [
         (None, ()),
-        ({}, ()),
         ({"subject": ((("countryName", "XX"),), (("commonName", "alice"),))}, ("alice",)),
         ({"subject": ((("commonName", "a"), ("commonName", "b")),)}, ("a", "b")),
-        (
-            {"subject": ((("commonName", "alice"),),), "subjectAltName": ALTERNATIVES},
-            ("alice", "host.example", "spiffe://example/alice", "alice@example.org"),
-        ),
         ({"subject": ((("commonName", "admin\0.evil.example"),), (("commonName", ""),))}, ()),
     ],
 )

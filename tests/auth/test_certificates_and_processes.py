@@ -13,10 +13,10 @@ import orjson
 import pytest
 import trustme
 
-from rpcstream import Credentials, Limits, Server
+from rpcstream import Credentials
 from rpcstream.tls import TLS
 
-from ..kit import RawPeer, request, until
+from ..kit import RawPeer, request
 from .callers import (
     REFUSED,
     Authority,
@@ -150,18 +150,6 @@ async def test_the_process_at_a_unix_socket_is_known(tmp_path: Path, options: An
         shown = await raw.result("shown")
         assert (shown["process"], shown["names"]) == ([os.getpid(), os.getuid(), os.getgid()], [])
         raw.close()
-
-
-@has_peer_credentials
-async def test_a_lost_connection_ends_the_decision_about_it(tmp_path: Path) -> None:
-    desk = Desk()
-    server = Server(authenticate=desk, limits=Limits(auth_timeout=None))
-    async with server.listening(unix=tmp_path / "socket") as address:
-        raw = await RawPeer.open(address)
-        raw.write(b" ")  # the server waits to see what is spoken
-        await desk.asked_for.wait()
-        raw.close()
-        await until(lambda: desk.was_cancelled)
 
 
 @has_peer_credentials

@@ -15,7 +15,6 @@ from rpcstream.testing import FakeTimeLoop, connections_of
 from ..kit import batch, notification, raw_peers, request, until
 from .callers import INVALID, PING, REFUSED, TOKEN, Desk, Door, accept, login, one_by_one, outcome, outcomes, talking
 
-SILENT_LOGIN = notification("rpc.authenticate", token=TOKEN)
 ANSWER = {"jsonrpc": "2.0", "id": 1, "result": 5}
 
 
@@ -27,34 +26,25 @@ def asking(params: Any) -> dict[str, Any]:
     ("sent", "replies"),
     [
         ([request("note", 1), request("who"), request("rpc.discover"), request("rpc.stats")], [REFUSED] * 4),
-        ([request("rpc.subscribe"), request("no such")], [REFUSED] * 2),
-        ([PING], ["pong"]),
         ([notification("note", value=1), PING], ["pong"]),
         # Each member of a batch is refused by itself, and a batch is settled as it came: a token in it is none.
         ([batch(request("note", 1), notification("note", value=1), login(), 17)], [[REFUSED, INVALID, REFUSED]]),
         ([batch(login(), request("note", 1))], [[INVALID, REFUSED]]),
         ([b"[]"], [INVALID]),
         ([b"[" + b"1," * 1000 + b"1]"], [[-32004]]),
-        ([batch(notification("note", value=1)), PING], ["pong"]),
         # What is no token.
         ([asking(None)], [-32602]),
-        ([asking({})], [-32602]),
         ([asking([TOKEN, 1])], [-32602]),
-        ([asking({"token": TOKEN, "more": 1})], [-32602]),
         ([asking({"token": None})], [-32602]),
-        ([asking([[TOKEN]])], [-32602]),
         ([asking(TOKEN)], [INVALID]),
         ([login(""), login(TOKEN + "x")], [REFUSED] * 2),
         ([login(TOKEN[:-1]), login(TOKEN.upper())], [REFUSED] * 2),
         ([login("ö" * 40), login("\0" + TOKEN)], [REFUSED] * 2),
         # What is malformed.
         ([b"{"], [-32700]),
-        ([b'"text"'], [INVALID]),
         ([b'{"jsonrpc":"1.0","id":1,"method":"rpc.authenticate","params":["a-long-secret"]}'], [INVALID]),
-        ([b'{"id":1,"method":"rpc.authenticate","params":["a-long-secret"]}'], [INVALID]),
         ([b'{"jsonrpc":"2.0","id":true,"method":"rpc.authenticate","params":["a-long-secret"]}'], [INVALID]),
         ([b'{"jsonrpc":"2.0","id":1,"method":["rpc.authenticate"],"params":["a-long-secret"]}'], [REFUSED]),
-        ([b'{"jsonrpc":"2.0","id":1,"params":["a-long-secret"]}'], [REFUSED]),
         ([b'{"jsonrpc":"2.0","id":[],"method":"note"}'], [REFUSED]),
         ([b"[" * 500 + b"]" * 500], [INVALID]),
         ([b'[{"id":1.5},' + b"[" * 900 + b"]" * 900 + b"]"], [INVALID]),
@@ -77,26 +67,6 @@ async def test_nothing_is_called_before_the_token(sent: list[Any], replies: list
             *(None, "token"),
         ]
     assert server.noted == [2]
-
-
-async def test_ids_come_back_exactly() -> None:
-    async with talking(Door(token=TOKEN)) as raw:
-        for method in (b"echo", b"rpc.authenticate"):
-            for call_id in (b"18446744073709551616", b'"x"', b"null", b"1.5"):
-                raw.send(b'{"jsonrpc":"2.0","id":%s,"method":"%s"}' % (call_id, method))
-                assert b'"id":%s,' % call_id in (await raw.receive_bytes() or b"")
-        refused = await raw.ask(batch(request("who", id="a"), request("who", id=1.5)))
-        assert [each["id"] for each in refused] == ["a", 1.5]
-
-
-async def test_token_and_calls_with_one_write() -> None:
-    async with talking(Door(token=TOKEN)) as raw:
-        raw.send(login(), *[request("echo", n, id=n) for n in range(1, 50)])
-        replies = await raw.receive_many(50)
-        assert [(each["id"], each["result"]) for each in replies] == [(0, True), *((n, n) for n in range(1, 50))]
-    async with talking(Door(token=TOKEN)) as raw:
-        found = await outcomes(raw, SILENT_LOGIN, batch(request("echo", 1), request("who")), replies=1)
-        assert found == [[1, "token"]]
 
 
 @pytest.mark.parametrize(
@@ -186,33 +156,18 @@ async def test_what_is_pipelined_waits_for_the_decision_in_order() -> None:
     assert "alice-secret" not in repr(desk.asked)
 
 
-@pytest.mark.parametrize(
-    ("sent", "replies"),
-    [
-        ([login("wrong"), request("note", 1), login("bob-secret"), request("who")], [REFUSED, REFUSED, True, "bob"]),
-        ([login("alice-secret"), request("echo", 1), request("who")], [True, 1, "alice"]),
-        # A call that waits can be cancelled, and so can the decision before it has begun.
-        (
-            [
-                login("alice-secret"),
-                request("note", 1, id="a"),
-                request("echo", 2),
-                notification("$/cancelRequest", id="a"),
-            ],
-            [True, 2, -32800],
-        ),
-    ],
-)
-async def test_the_last_word_is_answered(sent: list[Any], replies: list[Any]) -> None:
+async def test_the_last_word_is_answered() -> None:
     desk = Desk()
     server = Door(authenticate=desk)
     async with talking(server) as raw:
-        raw.send(*sent)
+        # A call that waits can be cancelled.
+        raw.send(login("wrong"), request("note", 1), login("bob-secret"), request("note", 1, id="a"), request("who"))
+        raw.send(notification("$/cancelRequest", id="a"))
         raw.end()
         await desk.asked_for.wait()
         desk.go.set()
-        found = [outcome(each) for each in await raw.rest()]
-        assert sorted(found, key=str) == sorted(replies, key=str)
+        found = sorted(str(outcome(each)) for each in await raw.rest())
+        assert found == sorted(map(str, [REFUSED, REFUSED, True, -32800, "bob"]))
     assert server.noted == []
 
 

@@ -51,21 +51,6 @@ def of_host(data: bytes, host: str) -> bytes:
     return data.replace(b"Host: 127.0.0.1", f"Host: {host}".encode())
 
 
-@pytest.mark.parametrize("shown", [None, "", "Bearer", "Bearer wrong", "Basic c2VjcmV0", "secret", "Bearer secret x"])
-async def test_without_the_token_nothing_is_called(shown: str | None) -> None:
-    server = Door(token="secret")
-    lines = [] if shown is None else [f"Authorization: {shown}"]
-    async with server.listening(port=0) as address:
-        answer = await ask(address, post(call("note", 1), *lines))
-        assert answer.status == 401
-        assert answer.headers["www-authenticate"].startswith("Bearer")
-        async with http_connection(address) as connection:
-            connection.send(get("/", *UPGRADE, *lines))
-            # A browser may say it with its first call.
-            assert (await connection.head())[0] == (101 if shown is None else 401)
-    assert server.noted == []
-
-
 async def test_the_token_is_good_for_one_request() -> None:
     async with Door(token="secret").listening(port=0) as address:
         assert (await ask(address, post(WHO, *bearer("secret")))).json["result"] == "token"
@@ -228,28 +213,6 @@ async def test_pages_for_everybody_do_not_prolong_it(caplog: pytest.LogCaptureFi
         answer = await waiting.answer()  # what was begun is finished, and is the last
         assert (answer.status, answer.headers["connection"], answer.body) == (200, "close", b"done")
         assert await ends(waiting)
-
-
-async def test_a_function_that_takes_long_does_not_prolong_it() -> None:
-    """Not even one that does not let itself be cancelled, and finds in the end that the peer is known."""
-    going = asyncio.Event()
-    asked = 0
-
-    async def stubborn(credentials: Credentials) -> Any:
-        nonlocal asked
-        asked += 1
-        while not going.is_set():
-            with contextlib.suppress(asyncio.CancelledError):
-                await going.wait()
-        return "me"
-
-    server = Door(authenticate=stubborn, limits=Limits(auth_timeout=0.1))
-    async with server.listening(port=0) as address, http_connection(address) as connection:
-        answer = await connection.ask(post(WHO, *bearer("any")))
-        assert (answer.status, answer.headers["connection"]) == (401, "close")
-        assert await ends(connection)
-        assert asked == 1
-        going.set()
 
 
 @pytest.mark.parametrize("said", [b"", b"PO", b"\x16\x03\x01", PING])
