@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import logging
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rpcstream import EncodeError, Limits, MessageTooLarge, Server, ServerBusy
@@ -227,13 +226,15 @@ def test_events_of_one_turn_are_bounded_as_in_a_list(policy: Any, most: int, bur
 
 
 async def test_who_is_too_slow_may_be_disconnected(caplog: pytest.LogCaptureFixture) -> None:
+    for options in ({"event_queue": 0}, {"event_policy": "wait"}):
+        with pytest.raises(ValueError, match=r"room for at least|one of drop_oldest"):
+            Server(**options)
     async with serving(event_queue=3, event_policy="disconnect") as events:
         peer, other = await events.join("a"), await events.join("b")
-        with caplog.at_level(logging.WARNING, "rpcstream.server"):
-            for number in range(6):
-                events.publish("a", number)
-            events.publish("b", 1)
-            assert await peer.rest() == []
+        for number in range(6):
+            events.publish("a", number)
+        events.publish("b", 1)
+        assert await peer.rest() == []
         assert "event_queue 3" in caplog.text
         assert dict(events.server.topics) == {"b": 1}
         assert await other.values() == [1]
@@ -399,6 +400,8 @@ STEPS = st.lists(
 
 @settings(max_examples=example_count(100), deadline=None)
 @given(STEPS)
+@example([*(("subscribe", 0, each) for each in ("a.a", "a.*", "b.a")), ("unsubscribe", 0, "a.*", ["a.b", "a.a"])])
+@example([*(("subscribe", 0, each) for each in ("a.*", ">")), ("unsubscribe", 0, "a.*", ["a.b", "b", "a.a"])])
 def test_each_subscriber_gets_every_event_of_its_topics_once_in_order(steps: list[Any]) -> None:
     """Of those that wait when a subscription ends, all that another one matches, at their places."""
 

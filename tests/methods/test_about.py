@@ -98,7 +98,6 @@ old.__deprecated__ = "since 2"  # type: ignore[attr-defined]  # as `warnings.dep
     ("function", "options", "said"),
     [
         (add, {}, {"tags": None, "deprecated": None, "x-deprecated": None}),
-        (add, {"deprecated": True}, {"deprecated": True, "x-deprecated": None}),
         (add, {"deprecated": "use plus"}, {"deprecated": True, "x-deprecated": "use plus"}),
         (old, {}, {"deprecated": True, "x-deprecated": "since 2"}),
         (add, {"name": "math.plus.add"}, {"tags": [{"name": "math"}]}),
@@ -136,6 +135,7 @@ def test_errors_that_are_declared_stand_before_those_of_the_framework() -> None:
         *((add, {each: Example()}, f"{each} must be a list") for each in ("examples", "tags", "errors")),
         *((add, {"tags": [each]}, "a tag is a string of 1 to 100 characters") for each in ("", "x" * 101)),
         (add, {"tags": ["x"] * 101}, "tags: at most 100, got 101"),
+        (add, {"examples": [{"a": 1}]}, "examples are Example"),
         (add, {"errors": [404]}, "errors are RpcErrors"),
         (add, {"errors": [RpcError]}, "errors: RpcError needs arguments"),
         (add, {"errors": [RpcError(1.5, "x")]}, "errors: the code of an error is an integer"),
@@ -224,7 +224,6 @@ def test_each_form_of_docstrings_is_read(text: str) -> None:
     "text",
     [
         "Adds.\n\nReturns nothing: it is: a colon.",
-        "Adds.\n\nExample:\n    >>> add(1, 2)\n    3",
         "Args:",
         "Parameters\n----------",
         "a\n\n-----\n:foo bar",
@@ -246,21 +245,6 @@ def test_docstrings_that_are_empty_long_or_half_a_character() -> None:
     found = method("A \ud800 B.\n\nArgs:\n    a: \udfff é\n\nYields:\n    the numbers")
     assert (found["summary"], found["result"]["description"]) == ("A \\ud800 B.", "the numbers")
     assert {each["name"]: each.get("description") for each in found["params"]}["a"] == "\\udfff é"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a " * 500_000,
-        "A.\n\nArgs:\n" + "    x: y\n" * 100_000,
-        ":param x: y\n" * 80_000,
-        "Parameters\n----------\n" + "x : y\n    z\n" * 80_000,
-        ":param " + "a" * 1_000_000,
-    ],
-    ids=lambda text: text[:12].strip(),
-)
-def test_a_text_of_a_megabyte_is_cut(text: str) -> None:
-    assert len(orjson.dumps(method(text))) < 100_000
 
 
 async def test_all_who_ask_are_told_the_same_and_after_a_change_another() -> None:
@@ -467,7 +451,6 @@ class Named:
 @pytest.mark.parametrize(
     ("hint", "default", "shown"),
     [
-        (float, INF, {"x-default": "inf"}),
         (np.float32, np.float32("-inf"), {"x-default": repr(np.float32("-inf"))}),
         (list[float], [1.0, NAN], {"x-default": "[1.0, nan]"}),
         (int, None, {"x-default": "None"}),

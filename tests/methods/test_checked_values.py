@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import annotated_types as at
@@ -139,3 +141,22 @@ async def test_what_callers_answer_is_counted_too() -> None:
     async with memory_client(server) as client:
         client(name="give")(lambda count: [np.zeros(1, np.float32)] * count)
         assert [await client.ask(50), await client.ask(51)] == [50, -1]
+
+
+async def test_others_have_their_turn_between_items_that_take_long_to_check() -> None:
+    server, turns = Server(), [0]
+
+    def count() -> None:
+        turns[-1] += 1
+        asyncio.get_running_loop().call_soon(count)
+
+    @server
+    async def upload(values: AsyncIterator[list[np.ndarray]]) -> int:
+        async for _ in values:
+            if len(turns) == 1:
+                count()
+            turns.append(0)
+        return min(turns[2:-1])
+
+    async with memory_client(server) as client:
+        assert await client.upload(iter([[np.zeros(1, np.float32)] * 1500] * 4)) >= 1

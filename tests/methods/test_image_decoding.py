@@ -75,10 +75,6 @@ def make_server(**limits: Any) -> Server:
     async def later(image: Image.Image) -> list[int]:
         return list(image.size)
 
-    @server(offload="thread")
-    def anything(value: Any) -> list[int]:
-        return list(value[0].size)
-
     @server(ordered=True)
     async def ordered(mark: str, image: Image.Image | None = None) -> str:
         log.append(mark)
@@ -127,7 +123,6 @@ async def serving(server: Server) -> AsyncIterator[Callable[..., Awaitable[RawPe
         *(("size", [wire(image)["data"]], thread) for image, thread in ((SMALL, "loop"), (LARGE, "rpcstream-images"))),
         *(("echo", [[wire(SMALL)] * n], thread) for n, thread in ((1, "loop"), (20, "rpcstream-images"))),
         ("in_thread", [wire(SMALL)], "rpcstream-images"),
-        ("anything", [[wire(SMALL)]], "rpcstream-images"),
     ],
 )
 async def test_where_images_are_decoded(method: str, params: list[Any], thread: str, decoding: Decoding) -> None:

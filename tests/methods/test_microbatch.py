@@ -211,6 +211,9 @@ async def test_a_sync_handler_runs_in_a_thread_of_its_own_while_the_next_batch_g
         calls += batched.submit(*range(1, 20))
         await until(lambda: batched.stats["waiting"] == 19)
         assert runs == [[0]]
+        # Another in its place does not lose the calls that wait.
+        batched.server.batched(name="it", max_wait=0, replace=True)(picky_later)
+        assert await batched.client.it(3) == 3
         gate.set()
         assert await asyncio.gather(*calls[1:]) == list(range(1, 20))
     assert [len(run) for run in runs] == [1, 19]

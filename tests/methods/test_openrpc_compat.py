@@ -118,7 +118,6 @@ def test_a_long_chain_takes_no_long_time() -> None:
 
 
 TITLES: list[tuple[dict[str, Any], str | None]] = [
-    (param("a", type="integer"), "Integer"),
     (param("b", type="integer", default=1), "PriceB"),
     (param("c", type="array", items={"type": "integer"}), "ListOfInteger"),
     (param("d", anyOf=[ref("NdArray_f4"), {"type": "null"}]), "ShopNdArrayF4OrNull"),

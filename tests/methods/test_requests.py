@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rpcstream import Limits, RpcError
+from rpcstream.testing import FakeTimeLoop
 
-from ..kit import UsualServer, logged, notification, raw_peers, until
+from ..kit import TRANSPORTS, UsualServer, batch, logged, notification, raw_peers, request, until
 
 DEEP = b"[" * 10 + b"]" * 10
 
@@ -18,7 +19,6 @@ DEEP = b"[" * 10 + b"]" * 10
     ("sent", "expected"),
     [
         (b'{"jsonrpc":"2.0","id":1.00,"method":"add","params":[1,2]}', b'{"jsonrpc":"2.0","id":1.00,"result":3}'),
-        (b'{"jsonrpc":"2.0","id":null,"method":"add","params":[1,2]}', b'{"jsonrpc":"2.0","id":null,"result":3}'),
         # What is nested too deep: of a batch the first id that there is, and no id that is not exact.
         (b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[%b]}' % DEEP, b'"id":1,"error":{"code":-32600'),
         (b'{"jsonrpc":"2.0","id":1.5,"method":"echo","params":[%b]}' % DEEP, b'"id":null,"error":{"code":-32600'),
@@ -82,3 +82,22 @@ async def test_what_errors_say_is_bounded_and_failures_are_counted() -> None:
     assert [len(line) < 400 and "it came from 127.0.0.1" in line for line in said] == [True, True]
     assert lines.matching("the data of an error is too large to be sent")
     assert server.stats()["handler_failures"] == 2
+
+
+def test_a_member_of_a_batch_that_waited_too_long_is_not_begun() -> None:
+    server = UsualServer(limits=Limits(max_calls=1))
+    server.add(server.call_note, name="note_in_thread", offload="thread")
+
+    async def run() -> None:
+        async with TRANSPORTS["memory"].serving(server, None) as there:
+            raw = await there.raw()
+            raw.send(batch(request("wait", id=1), request("note_in_thread", "late", id=2, timeout=1)))
+            await until(lambda: server.begun)
+            await asyncio.sleep(2)
+            server.release()
+            assert [each.get("error", {}).get("code") for each in await raw.receive()] == [None, -32003]
+            raw.close()
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(run())
+    assert server.noted == []

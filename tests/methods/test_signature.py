@@ -7,7 +7,7 @@ import decimal
 import enum
 import functools
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from typing import Annotated, Any, Generic, NamedTuple, NotRequired, TypedDict, TypeVar
 
 import annotated_types as at
@@ -84,7 +84,6 @@ CALCULATOR = Calculator()
         (lambda a=LISTED: a is LISTED, [], True),
         (odd_names, [1, 2, 3, 4, 5], (1, 2, 3, 4, 5)),
         (odd_names, {"self": 1, "p0": 2, "__struct_fields__": 3, "type": 4, "name": 5}, (1, 2, 3, 4, 5)),
-        (math.sqrt, [4], 2),
         (math.sqrt, {"x": 4}, 2),
         (CALCULATOR.add, [1, 2], 3),
         (Calculator.twice, [2], 4),
@@ -109,7 +108,6 @@ def test_params_that_are_taken(function: Any, params: Any, result: Any) -> None:
         (every_kind, {"a": 1, "c": 3, "e": "x"}, {"path": "$.e"}),
         (lambda: 1, [1], {"reason": "too many"}),
         (lambda: 1, {"a": 1}, {"parameter": "a"}),
-        (functools.partial(CALCULATOR.add, b=1), {"a": "x"}, {"path": "$.a"}),
         (CALCULATOR, {"a": "x"}, {"path": "$.a"}),
         (logged(functools.partial(CALCULATOR.add, b=1)), {"a": "x"}, {"path": "$.a"}),
         (number, b'{"params":[1e300]}', {"expected": "int"}),
@@ -352,28 +350,23 @@ async def numbers(*values: int) -> AsyncIterator[int]:
         yield value
 
 
-async def total(items: AsyncIterator[int] | None = None) -> int | None:
-    return None if items is None else sum([item async for item in items])
+async def total(scale: int = 1, *, items: AsyncIterator[int] | None = None) -> int | None:
+    return None if items is None else scale * sum([item async for item in items])
 
 
 async def positive(items: Annotated[AsyncIterator[Annotated[int, at.Ge(0)]], "what to add"]) -> int:
     return sum([item async for item in items])
 
 
-def in_thread(items: Iterator[int] | None, extra: Iterable[int] = ()) -> int | None:
-    return None if items is None else next(items) + sum(extra)
-
-
 async def test_a_stream_may_be_left_out_and_its_items_are_constrained() -> None:
     server = Server()
     server.add(total)
     server.add(positive)
-    server.add(in_thread, offload="thread")
     async with memory_client(server) as client:
-        assert [await client.total(*each) for each in ([numbers(20, 22)], [[1, 2]], [None], [])] == [42, 3, None, None]
-        assert [await client.in_thread(*each) for each in ([iter([5, 6])], [[7], [1]], [None])] == [5, 8, None]
+        assert [await client.total(items=each) for each in (numbers(20, 22), [1, 2], None)] == [42, 3, None]
+        assert [await client.total(), await client.total(2)] == [None, None]
         assert await client.positive(items=numbers(1, 2)) == 3
-        for method, items in (("total", 5), ("positive", numbers(1, -2)), ("positive", [1, -2])):
+        for method, items in (("positive", 5), ("positive", numbers(1, -2)), ("positive", [1, -2])):
             with pytest.raises(InvalidParams, match=r"an integer >= 0|a list"):
                 await client.call(method, items)
 
@@ -382,7 +375,7 @@ def test_a_stream_is_described() -> None:
     schema = described(positive)[0]["params"][0]["schema"]
     assert (schema["x-stream"], schema["description"]) == (True, "what to add")
     assert schema["items"] == {"type": "integer", "minimum": 0}
-    optional = described(total)[0]["params"][0]["schema"]
+    optional = described(total)[0]["params"][-1]["schema"]
     assert optional["x-stream"] is True
     assert {"type": "null"} in optional["anyOf"]
 

@@ -59,19 +59,6 @@ async def test_calls_that_were_cancelled_while_no_thread_was_free_leave_nothing(
     assert pool.ran == ["block"]
 
 
-async def test_calls_run_in_the_order_in_which_they_came_but_for_those_that_are_cancelled() -> None:
-    pool = Pool(threads=1)
-    async with raw_peers(pool.server) as connect:
-        raw = await connect()
-        raw.send(request("block", id="block"), *[request("note", n, id=n) for n in range(50)])
-        raw.send(*[notification("$/cancelRequest", id=n) for n in range(0, 50, 3)])
-        assert {(await raw.reply())["id"] for _ in range(0, 50, 3)} == set(range(0, 50, 3))
-        raw.call("note", 50)
-        pool.release.set()
-        await raw.receive_many(1 + 33 + 1)
-    assert pool.ran == ["block", *(n for n in range(50) if n % 3), 50]
-
-
 def test_threads_are_started_as_they_are_needed_and_end_with_the_server() -> None:
     pool = Pool(threads=3)
     barrier = threading.Barrier(4)

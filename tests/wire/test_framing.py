@@ -163,6 +163,16 @@ def test_small_values_without_end_are_given_as_they_come() -> None:
     assert count >= 2_500
 
 
+@given(st.lists(st.sampled_from([b"[", b"]", b"{", b"}", b'"', b"\\", b'\\"', b"a", b'"a"']), max_size=30), cuts)
+def test_brackets_are_counted_in_any_pieces(tokens: list[bytes], sizes: list[int]) -> None:
+    text = b"".join(tokens)
+    whole, balance = json_scan.Balance(), json_scan.Balance()
+    whole.add(text)
+    for piece in cut(text, sizes):
+        balance.add(piece)
+    assert (balance.depth, balance.in_string) == (whole.depth, whole.in_string)
+
+
 @given(values, values, st.integers(1, 30))
 def test_where_a_value_closes_is_never_denied(first: bytes, second: bytes, size: int) -> None:
     for text in (first, first + second, first + b" \t" + second):

@@ -68,7 +68,6 @@ def test_nothing_in_a_response_ends_a_line(bad: str) -> None:
         ("text/event-stream;q=0, application/x-ndjson", NDJSON),
         ("text/event-stream, application/x-ndjson", EVENTS),
         ("application/json, text/event-stream", JSON),
-        ("text/html, text/event-stream, application/json", EVENTS),
     ],
 )
 def test_what_a_caller_wants(accept: str, kind: str) -> None:
