@@ -112,9 +112,9 @@ class Text(str):
     ("form", "asked", "count", "most"),
     [
         ("{}", lambda rules, text: rules.permits("ada", "call", text), 13_000, 12_000),
-        ("{}", lambda rules, text: rules.permits_pattern(text, "news"), 3_000, 2_000),
+        ("{}", lambda rules, text: rules.permits_pattern({"roles": [text]}, "news"), 3_000, 2_000),
         ("{:1000}", lambda rules, text: rules.permits("ada", "call", text), 100, 10),
-        ("{:1000}", lambda rules, text: rules.permits(text, "call", "add"), 100, 10),
+        ("{:1000}", lambda rules, text: rules.permits({"roles": [text]}, "call", "add"), 100, 10),
     ],
     ids=["names", "identities", "long names", "long identities"],
 )
