@@ -172,13 +172,6 @@ async def test_strangers_of_one_host_displace_their_own(serve: Serve) -> None:
     await until(lambda: other.is_over)
 
 
-async def test_those_without_authentication_do_not_give_way() -> None:
-    async with raw_peers(Server(limits=Limits(max_connections=1))) as connect:
-        silent = await connect()
-        assert await is_refused(await connect())
-        assert await is_served(silent)
-
-
 async def test_an_address_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -31,12 +31,8 @@ THREE = reply(1, 3)
         (call("none"), (1, -32601)),
         (b"", (None, -32700)),
         (b"nonsense", (None, -32700)),
-        (b'{"a":', (None, -32700)),
         (b"\xff", (None, -32700)),
-        *[(template % bad, (7, -32700))
-          for bad in (b"NaN", b"1e400", rb'"\ud800"')
-          for template in (b'{"jsonrpc":"2.0","id":7,"method":"echo","params":[%b]}',
-                           b'{"method":"echo","params":[%b],"id":7}')],
+        (b'{"jsonrpc":"2.0","id":7,"method":"echo","params":[NaN]}', (7, -32700)),
         (b"[%b,%b,%b]" % (call("add", 1, 2), call("note", 5, id=None), call("echo", "b", id="two")),
          [THREE, reply("two", "b")]),
         (call("ask", "confirm"), (1, -32600)),
@@ -258,12 +254,10 @@ async def test_what_is_pipelined_behind_a_call_waits_unread(served: Served, http
         ("1.0", "close", False),
     ],
 )
-@pytest.mark.parametrize("method", ["add", "echo_after"])
 async def test_who_keeps_the_connection(
-    http: RawHttpConnection, version: str, connection: str | None, is_kept: bool, method: str
+    http: RawHttpConnection, version: str, connection: str | None, is_kept: bool
 ) -> None:
-    params = (1, 2) if method == "add" else (3, 0)
-    request = post(call(method, *params), *[f"Connection: {connection}"] if connection else [], version=version)
+    request = post(call("add", 1, 2), *[f"Connection: {connection}"] if connection else [], version=version)
     answer = await http.ask(request)
     assert answer.json == THREE
     if not is_kept:
@@ -272,20 +266,6 @@ async def test_who_keeps_the_connection(
         return
     assert answer.headers.get("connection") == ("keep-alive" if version == "1.0" else None)
     assert (await http.ask(request)).json == THREE
-
-
-async def test_requests_in_single_bytes(http: RawHttpConnection) -> None:
-    in_chunks = post(None, "Transfer-Encoding: Chunked")
-    for request in (
-        ADD,
-        b"\r\n" + ADD,  # an empty line between requests
-        in_chunks + chunked(call("add", 1, 2)[:7], call("add", 1, 2)[7:]),
-        in_chunks + b"%x;name=value\r\n%b\r\n0;last\r\nX-Sum: 1\r\n\r\n" % (len(call("add", 1, 2)), call("add", 1, 2)),
-    ):
-        for at in range(len(request)):
-            http.send(request[at : at + 1])
-            await asyncio.sleep(0)
-        assert (await http.answer()).json == THREE
 
 
 async def test_expect_100_continue(http: RawHttpConnection) -> None:
@@ -309,9 +289,7 @@ async def test_expect_100_continue(http: RawHttpConnection) -> None:
         (post(None), 411),
         *[(post(b"{}", *lines, json=False), 415) for lines in [
             ["Content-Type: text/plain"],
-            ["Content-Type: application/x-www-form-urlencoded"],
             ["Content-Type: multipart/form-data; boundary=x"],
-            ["Content-Type: application/json2"],
             ["Content-Type:"],
             ["Origin: http://127.0.0.1"],
             ["Sec-Fetch-Site: cross-site"],
@@ -380,14 +358,10 @@ GOOD, EVIL = "Origin: http://good.example", "Origin: http://evil.example"
     [
         (post(call("add", 1, 2), GOOD), 200, True),
         (post(call("count", 1), GOOD, NDJSON), 200, True),
-        (post(call("add", 1, 2), GOOD, "Connection: keep-alive", version="1.0"), 200, True),
         (get("/healthz", GOOD), 200, True),
-        (get("/none", GOOD), 404, True),
-        (post(b"", GOOD, json=False), 415, True),
         (get("/", GOOD, "Access-Control-Request-Method: POST", method="OPTIONS"), 204, True),
         (post(b"x" * 101, GOOD), 413, False),
         (post(b"x" * 50, GOOD)[:-1], 408, False),
-        (post(None, GOOD, "Transfer-Encoding: chunked") + b"70\r\n" + b"x" * 0x70, 413, False),
         (post(None, GOOD, "Transfer-Encoding: chunked") + b"x\r\n", 400, False),
         (post(call("note", 1), EVIL), 403, True),
         (get("/healthz", EVIL), 403, True),
@@ -397,7 +371,7 @@ GOOD, EVIL = "Origin: http://good.example", "Origin: http://evil.example"
 async def test_pages_of_other_sites_may_read_every_answer_or_none(
     serve: Serve, request_: bytes, status: int, is_kept: bool
 ) -> None:
-    served = await serve(origins=["http://good.example"], max_message_size=100, message_timeout=0.2)
+    served = await serve(origins=["http://good.example"], max_message_size=100, message_timeout=0.05)
     http = await served.http()
     answer = await http.ask(request_)
     assert answer.status == status

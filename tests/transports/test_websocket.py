@@ -11,7 +11,6 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as foreign_connect
 from websockets.asyncio.server import ServerConnection
 from websockets.asyncio.server import serve as foreign_serve
-from websockets.exceptions import ConnectionClosedOK
 
 from rpcstream import AsyncClient, ConnectionLost
 from rpcstream.wire.frames import TEXT, FrameReader, frame, masked_parts
@@ -53,7 +52,6 @@ def test_the_example_of_the_specification() -> None:
     [
         ("jsonrpc", "jsonrpc"),
         ("chat, jsonrpc-2.0 ,jsonrpc", "jsonrpc-2.0"),
-        ("chat, superchat", None),
         ("JSONRPC", None),
         (None, None),
     ],
@@ -69,16 +67,11 @@ def test_a_subprotocol_is_chosen_among_those_that_were_offered(offered: str | No
     [
         (asked("POST"), 405, "GET"),
         (asked(http10=True), 400, "HTTP/1.1"),
-        (asked(upgrade=None), 400, "Upgrade"),
         (asked(upgrade="h2c"), 400, "Upgrade"),
-        (asked(connection=None), 400, "Connection"),
         (asked(connection="keep-alive"), 400, "Connection"),
-        (asked(sec_websocket_key=None), 400, "Key"),
         (asked(sec_websocket_key="c2hvcnQ="), 400, "Key"),
-        (asked(sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ=!"), 400, "Key"),
         (asked(sec_websocket_key="dGhlIHNhbXBsZSBub25jZQ==, dGhlIHNhbXBsZSBub25jZQ=="), 400, "Key"),
         (asked(sec_websocket_key="\xe4" * 24), 400, "Key"),
-        (asked(sec_websocket_version=None), 426, "13"),
         (asked(sec_websocket_version="8"), 426, "13"),
         (asked(body=b"GET / HTTP/1.1"), 400, "body"),
         (asked(content_length="5"), 400, "body"),
@@ -114,13 +107,10 @@ def test_both_sides_of_the_handshake_fit_together() -> None:
     [
         ("localhost\r\nX: 1", "/", {}),
         ("localhost", "/\r\nX: 1", {}),
-        ("localhost", "/ HTTP/1.1", {}),
         ("localhost", "rpc", {}),
         ("localhost", "/ä", {}),
         ("localhost", "/", {"X": "1\r\nY: 2"}),
         ("localhost", "/", {"X\r\nY": "1"}),
-        ("localhost", "/", {"X Y": "1"}),
-        ("localhost", "/", {"": "1"}),
         ("localhost", "/", {"sec-websocket-KEY": "1"}),
     ],
 )
@@ -143,7 +133,6 @@ def test_an_answer_of_another_server() -> None:
     ("answer", "status", "text"),
     [
         (ANSWER.replace("101 Switching Protocols", "401 Unauthorized"), 401, "401 Unauthorized"),
-        (ANSWER.replace("101 Switching Protocols", "200"), 200, "200"),
         (ANSWER.replace(ACCEPTED, "AAAA"), 101, "Sec-WebSocket-Accept"),
         (ANSWER.replace("Sec-WebSocket-Accept", "X-Accept"), 101, "Sec-WebSocket-Accept"),
         (ANSWER.replace("Upgrade: WebSocket", "Upgrade: h2c"), 101, "other than WebSocket"),
@@ -152,7 +141,6 @@ def test_an_answer_of_another_server() -> None:
         (ANSWER.replace("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"), 101, "not offered"),
         (ANSWER.replace("\r\n\r\n", "\r\nSec-WebSocket-Protocol: chat\r\n\r\n"), 101, "not offered"),
         ('{"jsonrpc": "2.0"}', None, "not HTTP"),
-        ("", None, "not HTTP"),
         ("\xff\xfe", None, "not HTTP"),
     ],
 )
@@ -160,21 +148,6 @@ def test_an_answer_that_is_none(answer: str, status: int | None, text: str) -> N
     with pytest.raises(UpgradeRefusedError, match=text) as caught:
         check_response(answer.encode("latin-1"), GOOD["sec-websocket-key"])
     assert caught.value.status == status
-
-
-MESSAGES = [b"", b"1", b"x" * 125, b"y" * 126, b"z" * 65535, b"z" * 65536, "schön 🌻".encode(), b"q" * 100_000]
-
-
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("size", [7, 65536, 1 << 20])
-def test_messages_come_through_however_they_are_cut(masked: bool, size: int) -> None:
-    stream = b"".join(frame(TEXT, message, masked=masked) for message in MESSAGES)
-    reader = FrameReader(masked=masked, max_size=100_000)
-    came = [message for at in range(0, len(stream), size) for message in reader.feed(stream[at : at + size])]
-    assert came == MESSAGES
-    assert {type(message) for message in came} == {bytes}
-    assert not reader.partial
-    assert reader.fault is None
 
 
 @pytest.mark.parametrize("sizes", [[3, 5, 1, 0, 70_000, 2], [70_001, 1], [0], [4, 4]])
@@ -224,40 +197,6 @@ async def test_a_foreign_client_calls_and_is_called(served: Served) -> None:
     assert served.server.stats()["closed_for_limits"] == 0
 
 
-@pytest.mark.parametrize("size", [1000, 1_000_000])
-async def test_messages_of_any_size_and_in_fragments(served: Served, size: int) -> None:
-    value = "ä" * (size // 2)
-    message = text("echo", value, id=1)
-    whole, third = message.encode(), len(message) // 3
-    async with foreign_connect(url_of(served), max_size=None) as socket:
-        for sent in (
-            message,
-            [message[:third], "", message[third : 2 * third], message[2 * third :]],
-            [whole[:third], whole[third:]],
-        ):
-            await socket.send(sent)
-            assert await next_of(socket) == reply(1, value)
-
-
-async def test_the_server_says_goodbye_when_all_is_answered(served: Served) -> None:
-    async with foreign_connect(url_of(served)) as socket:
-        await socket.send(text("wait", id=1))
-        await until(lambda: served.server.begun)
-        served.server.stop()
-        farewell = await next_of(socket)
-        await socket.send(text("add", 1, 2, id=2))  # comes too late
-        served.server.release()
-        assert (farewell["method"], farewell["params"]["last"]) == ("$/goAway", 1)
-        assert await next_of(socket) == reply(1, None)
-        with pytest.raises(ConnectionClosedOK):
-            await socket.recv()
-        assert socket.close_code == 1001
-
-
-def double(value: int) -> int:
-    return value * 2
-
-
 async def test_our_client_at_a_foreign_server() -> None:
     seen: list[Any] = []
     ended = asyncio.Event()
@@ -265,31 +204,21 @@ async def test_our_client_at_a_foreign_server() -> None:
     async def answer(socket: ServerConnection) -> None:
         async for message in socket:
             assert isinstance(message, str), "a request is text"
-            asked = orjson.loads(message)
-            seen.append(asked)
-            if asked.get("method") == "add":
+            seen.append(orjson.loads(message))
+            if seen[-1].get("method") == "add":
                 await socket.ping()
-                said = orjson.dumps(reply(asked["id"], sum(asked["params"])))
+                said = orjson.dumps(reply(seen[-1]["id"], sum(seen[-1]["params"])))
                 await socket.send([said[:5], said[5:]])
-            elif asked.get("method") == "ask_back":
-                await socket.send(text("double", 4, id="theirs"))
-            elif asked.get("id") == "theirs":
-                await socket.send(orjson.dumps(reply(seen[-2]["id"], asked["result"])).decode())
         assert socket.close_code == 1000
         ended.set()
 
     async with foreign_serve(answer, "127.0.0.1", 0, compression=None) as server:
         port = server.sockets[0].getsockname()[1]
         async with AsyncClient(f"ws://127.0.0.1:{port}/") as client:
-            client(double)
             assert await client.call("add", 1, 2) == 3
-            assert await client.call("ask_back") == 8
             await client.notify("note", "x" * 100_000)
         await asyncio.wait_for(ended.wait(), 20)
-    note, farewell = seen[-2:]
-    assert note["params"] == ["x" * 100_000]
-    # It may be called, so it says which request of the server it has read last.
-    assert (farewell["method"], farewell["params"]["last"]) == ("$/goAway", "theirs")
+    assert seen[1]["params"] == ["x" * 100_000]
 
 
 async def test_a_foreign_server_closes_while_a_call_waits() -> None:
