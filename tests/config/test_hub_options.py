@@ -210,6 +210,7 @@ WHOLE, SECONDS = "must be a whole number", "must be a number of seconds"
         ({"tls": {"key": "x"}}, "this is for TLS, which needs a certificate"),
         *(({"port": each}, f"port {WHOLE} from 0 to 65535, got {each!r}") for each in ("80", 65536, True, 1.0, None)),
         ({"max_calls": 0}, f"max_calls {WHOLE} of 1 or more, got 0"),
+        ({"max_depth": 500}, "max_depth: max_depth must be at most 200"),
         *(({"call_timeout": each}, SECONDS) for each in (-1, float("nan"), float("inf"), 10**400, True)),
         ({"balance": "random"}, "balance must be one of least_in_flight, round_robin, got 'random'"),
         *(({"hosts": each}, "hosts must be a text, or a list of texts") for each in (5, [""], {"a": "b"})),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
@@ -107,12 +106,6 @@ async def test_arguments_and_results_are_frames(client: AsyncClient, seen: Seen,
     assert (seen.sent, seen.received) == (2, 4 if method == "reported" else 2)
     assert seen.text == 0
     assert len(progress) == (2 if method == "reported" else 0)
-
-
-async def test_calls_of_one_micro_batch_keep_apart(client: AsyncClient, seen: Seen) -> None:
-    results = await asyncio.gather(*(client.call("batched", VALUES + number) for number in range(8)))
-    assert all((result == 2 * (VALUES + number)).all() for number, result in enumerate(results))
-    assert (seen.sent, seen.received) == (8, 8)
 
 
 async def test_the_items_of_a_stream_are_frames_or_stand_in_one_reply(client: AsyncClient, seen: Seen) -> None:

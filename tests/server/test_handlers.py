@@ -187,6 +187,18 @@ async def test_failures_say_what_they_mean_to_and_no_more(kind: str, caplog: pyt
             assert (first["id"], second["result"]) == (2**70, "pong")
 
 
+async def test_a_handler_that_cancels_itself_is_answered() -> None:
+    server = Server()
+
+    @server
+    async def cancels_itself() -> None:
+        if task := asyncio.current_task():
+            task.cancel()
+
+    async with raw_peers(server) as connect:
+        assert await (await connect()).code("cancels_itself") == -32800
+
+
 async def test_a_failure_that_the_log_omits_is_called_that() -> None:
     async with memory_client(UsualServer()) as client:
         texts = []

@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, ConnectFailed, Hub, NotAuthenticated, Server
+from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, Hub, Limits, NotAuthenticated, Server
 from rpcstream.testing import FakeTimeLoop
 
 from ..kit import TRANSPORTS, RawPeer, UsualServer, authority, request, server_tls, until
 from ..kit.http import RawHttpConnection, get
+from ..observe.reading import value
 
 
 async def is_served(address: str, **options: Any) -> bool:
@@ -261,7 +262,7 @@ async def test_a_handler_may_stop_the_server() -> None:
     await server.close()
 
 
-async def test_cancelling_serve_drains() -> None:
+async def test_cancelling_serve_drains_and_closing_that_is_cancelled_does_not() -> None:
     server = UsualServer(drain_timeout=1000)
     address, serving = await begin(server)
     async with AsyncClient(address) as client:
@@ -273,6 +274,16 @@ async def test_cancelling_serve_drains() -> None:
         assert await call == "done"
         with pytest.raises(asyncio.CancelledError):
             await serving
+    other = UsualServer(drain_timeout=1000)
+    async with AsyncClient(await other.start(port=0)) as client:
+        call = client.submit.wait()
+        await until(lambda: other.begun)
+        closing = asyncio.create_task(other.close())
+        await until(lambda: not other.addresses)
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert not other.is_serving
+        call.cancel()
 
 
 def test_connections_that_come_while_the_server_stops_are_closed() -> None:
@@ -335,6 +346,21 @@ async def test_a_server_among_others_leaves_the_collector_and_signals_alone() ->
 
 
 # -- what waits when a server stops ----------------------------------------------------------------------------------
+
+
+async def test_what_is_in_line_when_the_time_is_up_is_made_again_at_the_next_server() -> None:
+    first, second = [UsualServer(limits=Limits(max_calls=1), metrics=True, drain_timeout=each) for each in (0.05, 5)]
+    second.release()
+    async with first.listening(port=0) as address:
+        client = AsyncClient(address, reconnect=True)
+        calls = [client.submit.wait(number) for number in range(4)]
+        await until(lambda: value(first.metrics_text(), "rpcstream_requests_waiting") == 3)
+    async with second.listening(port=place(address)[1]):
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        await client.close()
+    assert isinstance(outcomes[0], ConnectionLost)
+    assert (outcomes[0].executed, outcomes[1:]) == (None, [1, 2, 3])
+    assert (first.begun, second.begun) == ([0], [1, 2, 3])
 
 
 async def test_a_websocket_that_is_made_while_the_server_stops_is_told_so() -> None:

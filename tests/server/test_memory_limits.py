@@ -8,7 +8,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
@@ -309,18 +309,6 @@ CONNECTIONS = 1000
 CALLS = 100 if IS_THOROUGH else 10
 
 
-@pytest.fixture
-def open_files() -> Iterator[None]:
-    """As many files may be open as connections have ends, and some more."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 2 * CONNECTIONS + 100:
-        pytest.skip(f"only {hard} files may be open here")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * CONNECTIONS + 100), hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 async def call(address: str, number: int, together: asyncio.Barrier) -> None:
     """Every caller uses the same ids, so an answer that went to another would not be noticed by its id."""
     chance = random.Random(number)
@@ -342,7 +330,12 @@ async def call(address: str, number: int, together: asyncio.Barrier) -> None:
 @pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.timeout(150)
-async def test_a_thousand_connections(open_files: None) -> None:
+async def test_a_thousand_connections() -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < (files := 2 * CONNECTIONS + 100):
+        pytest.skip(f"only {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files), hard))
     blocks = []
     async with UsualServer().listening(port=0) as address:
         for _ in range(3):

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import CallNext, Hub, InvalidParams, Limits, MethodCall, RpcError, Server
+from rpcstream import CallNext, Hub, InvalidParams, Limits, MethodCall, RpcError
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread, wait_until_idle
 
 from ..kit import TRANSPORTS, UsualServer, logged, notification, raw_peers, request, until
@@ -237,28 +237,6 @@ async def test_calls_and_connections_under_an_asgi_server() -> None:
     assert found == [("websocket", "echo_after"), ("http", "wait")]
     server.stop()
     await until(lambda: not server.is_running)
-
-
-async def test_members_of_a_batch_have_lines_of_their_own_and_the_access_log_is_off_by_default() -> None:
-    with logged("rpcstream.access") as log:
-        for options in ({"access_log": "text"}, {}):
-            async with raw_peers(make_server(**options)) as connect:
-                await (await connect()).ask([request("add", 1, 2, id=n) for n in (1, 2)])
-    assert [line.partition(" add ")[2].partition(" ms=")[0] for line in log.lines] == ["id=1 code=0", "id=2 code=0"]
-
-
-@pytest.mark.parametrize("wrong", [{"metrics": "yes"}, {"access_log": "xml"}, {"log_slow_calls": 0}])
-def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be "):
-        Server(**wrong)
-
-
-async def test_a_running_server_is_not_changed_and_one_without_metrics_has_none() -> None:
-    async with memory_client(server := make_server(metrics=False)):
-        with pytest.raises(RuntimeError, match="running already"):
-            server.observe(metrics=True)
-        with pytest.raises(RuntimeError, match="has no metrics"):
-            server.metrics_text()
 
 
 async def test_streams_and_events_are_counted() -> None:
