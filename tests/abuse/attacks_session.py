@@ -12,7 +12,8 @@ import orjson
 
 from rpcstream import Context, Server
 
-from .harness import KIB, MIB, RawConnection, ServerUnderAttack, attack, limits, request
+from ..kit import UsualServer
+from .harness import KIB, MIB, ServerUnderAttack, attack, limits, request
 
 #: Bytes of the messages of one server in the attacks on its memory.
 HELD = 128 * MIB
@@ -44,11 +45,6 @@ def patient() -> Server:
     return server
 
 
-async def taken(raw: RawConnection, replies: int) -> list[object]:
-    """So many lines, in the order in which they come."""
-    return await raw.replies(replies)
-
-
 @attack(6, "1,024 sleeping calls, and cancels for unknown ids", patient)
 async def cancels(target: ServerUnderAttack) -> None:
     raw = await target.connect()
@@ -60,7 +56,7 @@ async def cancels(target: ServerUnderAttack) -> None:
         sent += len(words)
         await asyncio.sleep(0.1)  # 1 MiB/s
     await raw.send(b"".join(request("$/cancelRequest", {"id": call_id}, None) for call_id in range(1024)))
-    codes = [reply["error"]["code"] for reply in await taken(raw, 1024)]
+    codes = [reply["error"]["code"] for reply in await raw.replies(1024)]
     assert set(codes) == {-32800}
 
 
@@ -80,7 +76,7 @@ async def replies_in_an_array(target: ServerUnderAttack) -> None:
 async def an_error_for_all(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(request("ask", [1000], "mine"))
-    await taken(raw, 1000)
+    await raw.replies(1000)
     data = [[12345678901234567890, {"$type": "none"}], *([1000] * 400_000)]
     error = {"code": 5, "message": "no", "data": data}
     await raw.send(orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error}) + b"\n")
@@ -134,26 +130,20 @@ async def held_calls(target: ServerUnderAttack) -> None:
         for call_id in range(6):
             raw.write(b'{"jsonrpc":"2.0","id":%d,"method":"sleep","params":[600,%b]}\n' % (call_id, what))
     for raw in raws:
-        codes = [reply["error"]["code"] for reply in await taken(raw, 6)]
+        codes = [reply["error"]["code"] for reply in await raw.replies(6)]
         assert codes == [-32001] * 6
 
 
-def bounded() -> Server:
+def bounded() -> UsualServer:
     """A server for long messages with little memory for them."""
-    server = Server(limits=limits(max_held_size=HELD // 4, max_held_total=HELD))
-
-    @server
-    async def sleep(seconds: float, what: object = None) -> None:
-        await asyncio.sleep(seconds)
-
-    return server
+    return UsualServer(limits=limits(max_held_size=HELD // 4, max_held_total=HELD))
 
 
 @attack(10, "calls of many connections that fill its memory", bounded, memory=HELD + 96 * MIB, in_suite=False)
 async def many_held_calls(target: ServerUnderAttack) -> None:
     raws = await target.connect_many(64 if target.whole else 24)
     what = b"[1000" + b",1000" * 900_000 + b"]"
-    line = b'{"jsonrpc":"2.0","id":1,"method":"sleep","params":[600,%b]}\n' % what
+    line = b'{"jsonrpc":"2.0","id":1,"method":"echo_after","params":[%b,600]}\n' % what
     for raw in raws:
         await raw.send(line)
         await raw.send(request("rpc.ping", None, "behind"))
@@ -169,7 +159,7 @@ async def many_held_calls(target: ServerUnderAttack) -> None:
 
 @attack(10, "messages that never end, on many connections", bounded, memory=HELD + 32 * MIB)
 async def messages_in_part(target: ServerUnderAttack) -> None:
-    part = b'{"jsonrpc":"2.0","id":1,"method":"sleep","params":[0,"' + b"x" * (16 * MIB)
+    part = b'{"jsonrpc":"2.0","id":1,"method":"echo","params":["' + b"x" * (16 * MIB)
     raws = await target.connect_many(32 if target.whole else 16)
     for raw in raws:
         await raw.send(part)
@@ -195,11 +185,7 @@ async def a_deep_error(target: ServerUnderAttack) -> None:
 def generous() -> Server:
     """A server with large results, whose peers together may leave 64 MiB unread."""
     server = Server(limits=limits(max_unread_total=64 * MIB))
-
-    @server
-    def give(size: int) -> str:
-        return "x" * size
-
+    server.add(lambda size: "x" * size, name="give")
     return server
 
 

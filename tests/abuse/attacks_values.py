@@ -22,6 +22,17 @@ TOO_MANY = "(max_checked_values)"
 NEW_MEMORY = 0.5
 
 
+#: Methods by the type of their argument; each tells its length.
+KINDS: dict[str, Any] = {
+    "choices": list[np.ndarray | Image.Image | str | None],
+    "floats": list[np.float32],
+    "numbers": list[float | np.ndarray],
+    "texts": list[bytes],
+    "complexes": list[complex],
+    "anything": Any,
+}
+
+
 def picky() -> Server:
     server = Server(mcp=True)
 
@@ -30,33 +41,16 @@ def picky() -> Server:
         return len(values)
 
     @server
-    def choices(values: list[np.ndarray | Image.Image | str | None]) -> int:
-        return len(values)
-
-    @server
-    def floats(values: list[np.float32]) -> int:
-        return len(values)
-
-    @server
     def rest(*values: NDArray[Any] | None) -> int:
         return len(values)
 
-    @server
-    def numbers(values: list[float | np.ndarray]) -> int:
-        return len(values)
+    for name, kind in KINDS.items():
 
-    @server
-    def texts(values: list[bytes]) -> int:
-        return len(values)
+        def length(values: Any) -> int:
+            return len(values)
 
-    @server
-    def complexes(values: list[complex]) -> int:
-        return len(values)
-
-    @server
-    def anything(values: Any) -> int:
-        return len(values)
-
+        length.__annotations__["values"] = kind
+        server.add(length, name=name)
     return server
 
 

@@ -1,15 +1,10 @@
 """Runs attacks on a server in a process of its own, and measures their cost: another caller's latency, memory, log.
 
 An attack is an async function that gets a `ServerUnderAttack` and does its worst with raw connections; `@attack` enters
-it in the table with its budget. `run` starts a fresh server for it, lets another caller (a further process, `ping.py`)
-ask `rpc.ping` without a pause from before the attack until after it, and reports:
-
-* wait: how long that caller waited at most, in seconds of processor time of the server's event loop (what the machine
-  does besides does not count), and in seconds of the clock, which is reported and not judged;
-* memory: how far the resident memory of the server rose at most over what it had when all was quiet;
-* log: the bytes that the server wrote to its log.
-
-Handlers that are to keep the loop busy use `spin`, since sleeping takes no processor time.
+it in the table with what it may cost. `run` starts a fresh server for it, lets another caller (a further process,
+`ping.py`) ask `rpc.ping` without a pause from before the attack until after it, and reports. Waits are judged in
+processor time of the server's event loop, since what the machine does besides does not count; so handlers that are to
+keep the loop busy use `spin`: sleeping takes no processor time.
 
     @attack(5, "a batch of slow calls", slow, memory=32 * MIB, slowest=0.005)
     async def batch(target: ServerUnderAttack) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from rpcstream import Limits
 
-from ..kit import UsualServer
+from ..kit import RawPeer, UsualServer
 from ..kit.example_count import IS_THOROUGH
 from ..kit.loops import new_loop
 from ..kit.memory import join
@@ -160,30 +160,17 @@ steps = st.one_of(
 )
 
 
-class Peer(asyncio.Protocol):
-    """An end that takes what comes; `replies` wakes up with every line."""
-
-    def __init__(self) -> None:
-        self.transport: Any = None
-        self.news = asyncio.Event()
-        self.is_over = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+class Deaf(RawPeer):
+    """Keeps nothing of what comes: that would be measured as well."""
 
     def data_received(self, data: bytes) -> None:
-        self.news.set()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.is_over = True
+        pass
 
 
-async def wait_of(caller: Peer) -> float:
+async def wait_of(caller: RawPeer) -> float:
     """Processor seconds from a question of the other caller to its answer."""
-    caller.news.clear()
     before = time.thread_time()
-    caller.transport.write(b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n')
-    await asyncio.wait_for(caller.news.wait(), 60)
+    assert await caller.result("rpc.ping") == "pong"
     return time.thread_time() - before
 
 
@@ -191,12 +178,12 @@ async def converse(max_calls: int, first: str, said: list[bytes | str]) -> float
     """The longest wait of another caller while one peer says all this."""
     longest, pieces = 0.0, False
     async with fuzzed(max_calls).in_memory() as make_stream:
-        caller, peer = Peer(), Peer()
+        caller, peer = RawPeer(), Deaf()
         join(make_stream(), caller)
         join(make_stream(), peer)
         for step in [opening(max_calls, first), *said]:
             if peer.is_over:
-                join(make_stream(), peer := Peer())
+                join(make_stream(), peer := Deaf())
             if step == "stop reading":
                 peer.transport.pause_reading()
             elif step == "read again":
