@@ -75,12 +75,12 @@ values = st.one_of(
 def one_message(draw: st.DrawFn) -> dict[str, Any]:
     """A message of any kind, right or wrong."""
     call_id, value, token = draw(ids), draw(values), draw(st.sampled_from(["s1", "s2", "s3"]))
-    call = {"method": draw(st.sampled_from(METHODS)), "params": [value, 0][: draw(st.integers(1, 2))]}
+    call: dict[str, Any] = {"method": draw(st.sampled_from(METHODS)), "params": [value, 0][: draw(st.integers(1, 2))]}
     if draw(st.integers(0, 3)) == 0:
         call["stream"] = draw(st.integers(0, 5))
     if draw(st.integers(0, 5)) == 0:
         call["timeout"] = draw(st.sampled_from([0.001, 10, -1, "x"]))
-    kinds = [
+    kinds: list[dict[str, Any]] = [
         {**call, "id": call_id},
         {**call, "id": call_id},
         call,

@@ -113,22 +113,6 @@ async def test_with_a_token_alone_certificates_say_nothing(authority: Authority)
         assert await one_by_one(raw, request("who"), login("secret"), request("who")) == [REFUSED, True, "token"]
 
 
-async def test_what_is_sent_while_a_certificate_is_looked_up_waits(authority: Authority) -> None:
-    desk = Desk()
-    server = Door(authenticate=desk, tls=authority.tls)
-    async with (
-        server.listening(port=0) as address,
-        with_certificate(address, authority.client("robot-1.example")) as raw,
-    ):
-        raw.send(*[request("who", id=n) for n in range(100)])
-        await desk.asked_for.wait()
-        raw.send(*[request("who", id=n) for n in range(100, 200)])
-        desk.go.set()
-        replies = await raw.receive_many(200)
-    assert [(each["id"], each["result"]) for each in replies] == [(n, "robot-1.example") for n in range(200)]
-    assert len(desk.asked) == 1
-
-
 def own_process(credentials: Credentials) -> str | None:
     return "the owner" if credentials.uid == os.getuid() else None
 

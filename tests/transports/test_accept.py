@@ -97,7 +97,7 @@ def test_half_a_handshake_takes_a_place_and_gives_way(runner: asyncio.Runner) ->
     runner.run(main())
 
 
-@pytest.mark.parametrize("limits", [{"handshake_timeout": 0.2}, {"message_timeout": 0.2}, {"auth_timeout": 0.2}])
+@pytest.mark.parametrize("limits", [{"handshake_timeout": 0.1}, {"message_timeout": 0.1}, {"auth_timeout": 0.1}])
 def test_half_a_handshake_ends_in_its_time(runner: asyncio.Runner, limits: dict[str, Any]) -> None:
     server = Server(tls=server_tls(), token="secret", limits=Limits(**limits))
 

@@ -167,21 +167,6 @@ async def test_a_message_over_the_limit_is_answered_in_its_place(serve: Serve, s
     assert close.code == 1007
 
 
-async def test_many_fragments_are_answered_once_and_pings_between_them_each(serve: Serve) -> None:
-    raw = await (await serve(max_message_size=LIMIT)).websocket()
-    whole = sized(25_000)
-    raw.send(fragment(TEXT, whole[:6000]), frame(PING, b"1"))
-    assert await raw.pong() == b"1"
-    raw.send(fragment(CONTINUATION, whole[6000:12_000]))
-    # As soon as it is known; it says what has been announced by then.
-    assert await raw.reply() == too_long(12_000)
-    for number in range(50):
-        raw.send(fragment(CONTINUATION, b"x" * 500), frame(PING, b"%d" % number))
-        assert await raw.pong() == b"%d" % number
-    raw.send(fragment(CONTINUATION, b"", final=True))
-    assert await raw.result("rpc.ping") == "pong"
-
-
 @pytest.mark.parametrize(
     ("data", "code", "text"),
     [
