@@ -45,32 +45,8 @@ def encrypted() -> Server:
     return server
 
 
-async def stalled_readers(target: ServerUnderAttack) -> None:
-    readers, size = (30, 30 * MIB) if target.whole else (12, 20 * MIB)
-    for _ in range(readers):
-        raw = await target.connect(tls=True)
-        assert (await raw.result("rpc.subscribe", ["big"]))["topic"] == "big"
-        raw.pause_reading()
-    publisher = await target.connect(tls=True)
-    reply = await publisher.call("tell", [size])
-    assert reply["result"] == readers, reply
-    await asyncio.sleep(1.0)
-
-
 #: The event itself, with what was made of it on the way, and for each reader what its transport has in hand.
 EVENT_MEMORY = 3 * 30 * MIB + 30 * 2 * MIB
-
-
-@attack(
-    12,
-    "one event of 30 MiB over TLS to 30 subscribers that do not read",
-    encrypted,
-    memory=EVENT_MEMORY,
-    uses_tls=True,
-    slowest=0.1,
-)
-async def tls_event(target: ServerUnderAttack) -> None:
-    await stalled_readers(target)
 
 
 @attack(
@@ -82,9 +58,26 @@ async def tls_event(target: ServerUnderAttack) -> None:
     slowest=0.1,
     loop="asyncio",
     in_suite=False,
+    name="tls_event_asyncio",
 )
-async def tls_event_asyncio(target: ServerUnderAttack) -> None:
-    await stalled_readers(target)
+@attack(
+    12,
+    "one event of 30 MiB over TLS to 30 subscribers that do not read",
+    encrypted,
+    memory=EVENT_MEMORY,
+    uses_tls=True,
+    slowest=0.1,
+)
+async def tls_event(target: ServerUnderAttack) -> None:
+    readers, size = (30, 30 * MIB) if target.whole else (12, 20 * MIB)
+    for _ in range(readers):
+        raw = await target.connect(tls=True)
+        assert (await raw.result("rpc.subscribe", ["big"]))["topic"] == "big"
+        raw.pause_reading()
+    publisher = await target.connect(tls=True)
+    reply = await publisher.call("tell", [size])
+    assert reply["result"] == readers, reply
+    await asyncio.sleep(1.0)
 
 
 def guarded() -> Server:
@@ -162,7 +155,18 @@ def starved() -> Server:
     return Server()
 
 
-async def exhaust(target: ServerUnderAttack) -> None:
+@attack(
+    14,
+    "more connections than descriptors, plain asyncio",
+    starved,
+    memory=16 * MIB,
+    log=4 * KIB,
+    loop="asyncio",
+    in_suite=False,
+    name="descriptors_asyncio",
+)
+@attack(14, "more connections than descriptors, uvloop", starved, memory=16 * MIB, log=4 * KIB, in_suite=False)
+async def descriptors(target: ServerUnderAttack) -> None:
     """More connections than the server has descriptors for; afterwards it takes new ones again."""
     before = target.processor()
     begin = time.monotonic()
@@ -179,24 +183,6 @@ async def exhaust(target: ServerUnderAttack) -> None:
         assert reply["result"] == "pong"
     # The other caller asks all the time, which may take half a core.
     assert spent < 0.7 * passed, f"{spent:.1f} s of processor time in {passed:.1f} s"
-
-
-@attack(14, "more connections than descriptors, uvloop", starved, memory=16 * MIB, log=4 * KIB, in_suite=False)
-async def descriptors(target: ServerUnderAttack) -> None:
-    await exhaust(target)
-
-
-@attack(
-    14,
-    "more connections than descriptors, plain asyncio",
-    starved,
-    memory=16 * MIB,
-    log=4 * KIB,
-    loop="asyncio",
-    in_suite=False,
-)
-async def descriptors_asyncio(target: ServerUnderAttack) -> None:
-    await exhaust(target)
 
 
 def at_a_path() -> Server:

@@ -69,6 +69,7 @@ class Attack:
     """One row of the table.
 
     Attributes:
+        name: that of `act`, where none is given.
         number: that of the fault it shows, several attacks may share it.
         server: a function of a module in this folder that gives the server, or the hub, to be attacked.
         memory: bytes that the server may take over its quiet state.
@@ -95,10 +96,7 @@ class Attack:
     token: str | None = None
     uses_tls: bool = False
     in_suite: bool = True
-
-    @property
-    def name(self) -> str:
-        return self.act.__name__
+    name: str = ""
 
 
 @dataclass(kw_only=True)
@@ -163,7 +161,7 @@ def attack(number: int, title: str, server: Callable[[], Any], **budget: Any) ->
     """Decorator: enter an attack in the table, with fields of `Attack`."""
 
     def enter(act: Act) -> Act:
-        ATTACKS.append(Attack(number, title, server, act, **budget))
+        ATTACKS.append(Attack(number, title, server, act, **{"name": act.__name__, **budget}))
         return act
 
     return enter
