@@ -17,7 +17,7 @@ from rpcstream.testing import serve_in_thread
 from ..kit import PATIENCE, UsualServer, until
 from ..kit.nats_server import NatsServer
 from .conftest import Clock
-from .service import Service, call_of
+from .service import Service
 
 pytestmark = pytest.mark.nats
 
@@ -109,16 +109,6 @@ async def test_an_instance_whose_loop_is_kept_by_a_handler_is_waited_for(clock: 
             assert not any(call.done() for call in calls)
             go_on.set()
             assert await asyncio.gather(*calls) == ["done", "done"]
-
-
-async def test_a_caller_is_told_of_an_instance_before_its_first_call_keeps_the_loop(service: Service) -> None:
-    with kept_instance(service) as (_, go_on):
-        async with service.raw("mine.rpcstream.*") as raw:
-            raw.publish(f"{service.root}keep", call_of("keep", call_id=5), "mine.rpcstream.5")
-            told = await raw.next()  # while the handler waits for this test
-            assert (told.subject, told.json) == ("mine.rpcstream.ack", [5])
-            go_on.set()
-            assert (await raw.next()).json["result"] == "done"  # it is not told again
 
 
 async def test_a_token_leaves_less_room_for_a_message(service: Service) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, Context
+from rpcstream import AsyncClient, ConnectFailed, Context
 
 from ..kit import UsualServer, until
+from .conftest import Clock
 from .service import Service, call_of
 
 pytestmark = pytest.mark.nats
@@ -117,9 +118,13 @@ async def test_calls_on_their_way_are_carried_out_once(service: Service) -> None
     assert sorted(tag for server in servers for tag in server.noted) == list(range(1020))
 
 
-async def test_what_has_begun_is_known_until_it_is_answered(service: Service) -> None:
-    """An instance that stops answers who asks where calls are."""
-    async with service.raw("mine.rpcstream.*") as raw, started(service, UsualServer()) as server:
+async def test_what_has_begun_is_known_until_it_is_answered(clock: Clock, service: Service) -> None:
+    """An instance that stops answers who asks where calls are, and is none for new ones."""
+    async with (
+        service.raw("mine.rpcstream.*") as raw,
+        started(service, UsualServer()) as server,
+        service.client() as client,
+    ):
 
         async def told(token: str) -> Any:
             while not (message := await raw.next()).subject.endswith(f".{token}") or not message.data:
@@ -132,23 +137,33 @@ async def test_what_has_begun_is_known_until_it_is_answered(service: Service) ->
         await until(lambda: not service.subscribed("wait"))
         raw.publish(service.root + "$inquiry", b"[6,7]", "mine.rpcstream.q1")
         assert await told("have") == ["q1", [7]]
+        call = asyncio.create_task(client.add(1, 2))
+        await clock.until(call.done)
+        with pytest.raises(ConnectFailed, match="no instance"):
+            await call
         server.release()
         assert (await told("m"))["result"] == "done"
 
 
-async def test_the_identity_of_a_caller_is_still_looked_up(service: Service) -> None:
+async def test_the_identity_of_a_caller_is_still_looked_up(clock: Clock, service: Service) -> None:
     looked, shown = asyncio.Event(), list[str]()
 
     async def authenticate(credentials: Any) -> str:
         shown.append(credentials.token)
+        if credentials.token == "slow":
+            await asyncio.Event().wait()
         await looked.wait()
         return "alice"
 
-    one = instance("one", authenticate=authenticate)
-    async with service.client(token="a") as client, started(service, one):
+    one, other = instance("one", authenticate=authenticate), instance("other", authenticate=lambda shown: "bob")
+    async with service.client(token="a") as client, service.client(token="slow") as slow, started(service, one):
         calls = [asyncio.ensure_future(client.where()) for _ in range(3)]
-        await until(lambda: shown)
-        async with service.serving(instance("other", authenticate=lambda shown: "bob")):
+        too_slow = asyncio.ensure_future(slow.where())
+        await until(lambda: len(shown) == 2)
+        async with service.serving(other):
             one.stop()
             looked.set()
             assert await asyncio.gather(*calls) == ["one"] * 3
+            await clock.turn()
+            clock.jump(5)
+            assert await too_slow == "other"  # it was told that its call was not begun, and has made it again

@@ -123,15 +123,12 @@ async def test_payloads_that_are_no_calls(service: Service) -> None:
             await at.check()
 
 
-async def test_ids_whose_refusals_are_too_long_for_nats(service: Service) -> None:
+async def test_ids_that_are_too_long_for_one_message(service: Service) -> None:
+    """To be refused, and to be acknowledged."""
     async with scene(service) as at:
         batch = json.dumps([{"id": f"{number:01000}", "method": "x"} for number in range(1000)]).encode()
         answer = await at.answer_of(batch)
         assert (answer["id"], answer["error"]["code"]) == (None, -32600)
-
-
-async def test_ids_that_cannot_be_acknowledged_in_one_message(service: Service) -> None:
-    async with scene(service) as at:
         ids = [letter * 1_000_000 for letter in "abc"]
         for call_id in ids:
             at.raw.publish(f"{at.root}wait", call_of("wait", call_id=call_id), "mine.rpcstream.1")

@@ -133,6 +133,9 @@ async def test_an_instance_that_takes_longer(clock: Clock, instance: RawInstance
         assert (asked.subject, asked.json) == (f"{service.root}$inquiry", [call["id"]])
         if how == "asked for":
             instance.send("have", [asked.reply.rpartition(".")[2], [call["id"]]])
+        clock.jump(5)
+        await clock.turn()
+        assert not waiting.done()
     instance.send("m", reply(call["id"], "right"))
     assert await waiting == "right"
 

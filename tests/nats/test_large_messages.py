@@ -356,3 +356,22 @@ async def test_an_instance_that_answers_no_connection(clock: Clock, service: Ser
         await clock.until(call.done)
         with pytest.raises(MessageTooLarge, match="no answer within 5 s"):
             await call
+
+
+async def test_calls_go_to_another_instance_when_one_stops(service: Service) -> None:
+    answered, is_over, first = 0, asyncio.Event(), make_server()
+
+    async def keep_calling() -> None:
+        nonlocal answered
+        while not is_over.is_set():
+            assert await client.size_of(array()) == SIZE
+            answered += 1
+
+    async with service.serving(make_server()), service.client(retries=0) as client:
+        async with service.serving(first):
+            calling = [asyncio.create_task(keep_calling()) for _ in range(3)]
+            await until(lambda: answered > 20 and first.stats()["requests"])
+        before = answered
+        await until(lambda: answered > before + 20)
+        is_over.set()
+        await asyncio.gather(*calling)

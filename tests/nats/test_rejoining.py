@@ -129,21 +129,3 @@ async def test_an_instance_that_joins_says_nothing_of_methods(clock: Clock, serv
         await clock.until(call.done)
         with pytest.raises(ConnectFailed, match="no instance"):
             await call
-
-
-async def test_a_server_that_leaves_does_not_answer_for_its_service(clock: Clock, service: Service) -> None:
-    server = UsualServer()
-    server.join_nats(service.url, service=service.name, only=True)
-    await server.start()
-    async with service.client() as client:
-        waiting = asyncio.create_task(client.wait("done"))
-        await until(lambda: server.begun)
-        closing = asyncio.create_task(server.close())
-        await until(lambda: not service.subscribed("add"))
-        call = asyncio.create_task(client.add(1, 2))
-        await clock.until(call.done)
-        server.release()
-        with pytest.raises(ConnectFailed, match="no instance"):
-            await call
-        assert await waiting == "done"
-        await closing
