@@ -103,6 +103,11 @@ def usual_server(**options: Any) -> UsualServer:
     return server
 
 
+def array_at(number: int, size: int, **changes: Any) -> dict[str, Any]:
+    """An array of so many bytes, which stand in the payload of this number of a binary frame."""
+    return {"$type": "ndarray", "dtype": "|u1", "shape": [size], "data": {"$bin": number}, **changes}
+
+
 LIMITS = set(Limits.__dataclass_fields__)
 
 

@@ -16,8 +16,7 @@ from rpcstream.wire.binary_frame import HEADER_MAX
 from ..kit import UsualServer, reply, request
 from ..kit import frame as binary_frame
 from ..kit.http import Answer, RawHttpConnection, call, chunked, post
-from .conftest import Serve, usual_server
-from .raw_frames import array_at
+from .conftest import Serve, array_at, usual_server
 
 FRAME = "application/x-rpcstream"
 SIZE = 5000

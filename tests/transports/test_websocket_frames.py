@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from rpcstream import AsyncClient
 from rpcstream.wire.frames import FrameReader
-from rpcstream.wire.messages import BinaryFrame, Oversize
+from rpcstream.wire.messages import Oversize
 
 from ..kit import frame as binary_frame
 from ..kit import reply, request
 from ..kit.example_count import example_count
 from ..kit.websocket import BINARY, CONTINUATION, PING, TEXT, frame
-from .conftest import Serve, Served
-from .raw_frames import TakeAll, array_at
+from ..wire.frame_model import TakesAll, seen_of
+from .conftest import Serve, Served, array_at
 
 SIZE = 5000
 
@@ -30,8 +30,9 @@ SIZE = 5000
 fragment = partial(frame, final=False)
 
 
-def contents(messages: list[Any]) -> list[Any]:
-    return [(m.json, list(map(bytes, m.content))) if isinstance(m, BinaryFrame) else m for m in messages]
+def whole_frame(*payloads: bytes) -> bytes:
+    """A binary frame with these payloads."""
+    return binary_frame({"v": [{"$bin": number} for number in range(len(payloads))]}, *payloads)
 
 
 @given(st.data())
@@ -46,8 +47,8 @@ def test_frames_come_through_however_they_are_cut(data: st.DataObject) -> None:
             stream += frame(data.draw(st.sampled_from([TEXT, BINARY])), b'"%b"' % each.encode(), masked=masked)
             wanted.append(b'"%b"' % each.encode())
             continue
-        whole = binary_frame(b'{"n":1}', *each)
-        wanted.append((b'{"n":1}\n', each))
+        whole = whole_frame(*each)
+        wanted.append((orjson.dumps({"v": [{"$bin": number} for number in range(len(each))]}) + b"\n", *each))
         cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
         pieces = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
         for at, piece in enumerate(pieces):
@@ -57,7 +58,7 @@ def test_frames_come_through_however_they_are_cut(data: st.DataObject) -> None:
                 pings.append(b"ping %d" % len(pings))
                 stream += frame(PING, pings[-1], masked=masked)
     step = data.draw(st.sampled_from([1, 2, 3, 7, 50, len(stream) or 1]))
-    intake = TakeAll()
+    intake = TakesAll()
     reader = FrameReader(masked=masked, max_size=10_000, intake=intake)
     came, seen = [], []
     for at in range(0, len(stream), step):
@@ -74,15 +75,15 @@ def test_frames_come_through_however_they_are_cut(data: st.DataObject) -> None:
         assert reader.go_on()
         came += reader.feed(b"")
         seen += reader.pings
-    assert contents(came) == wanted
+    assert list(map(seen_of, came)) == wanted
     assert seen == pings
     assert reader.fault is None
     assert reader.bad_frame is None
     assert not reader.partial
-    assert intake.finished == sum(isinstance(each, tuple) for each in wanted)
+    assert intake.memory == 0
 
 
-WHOLE = binary_frame(b'{"n":1}', b"a" * 100, b"b" * 9)
+WHOLE = whole_frame(b"a" * 100, b"b" * 9)
 
 
 @pytest.mark.parametrize("step", [3, 10_000])
@@ -104,7 +105,7 @@ def test_a_message_that_is_no_frame(parts: list[bytes], step: int) -> None:
         fragment(CONTINUATION if at else BINARY, part, final=at == len(parts) - 1) for at, part in enumerate(parts)
     )
     stream += frame(TEXT, b"1")
-    reader = FrameReader(masked=True, max_size=10_000, intake=TakeAll())
+    reader = FrameReader(masked=True, max_size=10_000, intake=TakesAll())
     came = [each for at in range(0, len(stream), step) for each in reader.feed(stream[at : at + step])]
     assert came == []
     assert reader.bad_frame is not None
@@ -114,7 +115,7 @@ def test_a_message_that_is_no_frame(parts: list[bytes], step: int) -> None:
 
 def test_what_else_may_begin_with_that_byte() -> None:
     """A text message is never a frame; and without an intake nothing is."""
-    reader = FrameReader(masked=True, max_size=10_000, intake=TakeAll())
+    reader = FrameReader(masked=True, max_size=10_000, intake=TakesAll())
     assert reader.feed(frame(TEXT, WHOLE)) == [WHOLE]
     assert FrameReader(masked=True, max_size=10_000).feed(frame(BINARY, WHOLE)) == [WHOLE]
     stream = fragment(BINARY, b"") + fragment(CONTINUATION, b"[") + fragment(CONTINUATION, b"1]", final=True)
@@ -124,7 +125,7 @@ def test_what_else_may_begin_with_that_byte() -> None:
 @pytest.mark.parametrize("size", [2000, 100_000])
 def test_a_frame_over_the_limit(size: int) -> None:
     """It is skipped exactly; of one that is far too large nothing is skipped."""
-    reader = FrameReader(masked=True, max_size=1000, intake=TakeAll())
+    reader = FrameReader(masked=True, max_size=1000, intake=TakesAll())
     stream = frame(BINARY, binary_frame(b'{"id":7}', bytes(size))) + frame(TEXT, b"1")
     came = [each for at in range(0, len(stream), 100) for each in reader.feed(stream[at : at + 100])]
     assert isinstance(came[0], Oversize)
