@@ -54,17 +54,6 @@ async def test_calls_that_were_not_read_go_to_another_provider(running_hub: Runn
         assert await caller.result() == number
 
 
-@pytest.mark.parametrize("name", ["work", "first.work"])
-async def test_without_another_provider_the_error_says_that_it_was_not_executed(
-    running_hub: RunningHub, name: str
-) -> None:
-    first, caller = await three(running_hub)
-    caller.call(name, 1)
-    await first.receive()
-    first.send(go_away(None))
-    assert await executed(caller) == (Code.GONE, False)
-
-
 async def test_a_word_that_names_no_call_takes_none_away(running_hub: RunningHub) -> None:
     caller, second = await running_hub.peer(), await running_hub.peer("second", SHARED)
     for number, last in enumerate(((), (10**9,), (-1,), ("x",), (1.5,), (True,), ([],), ({"a": 1},))):

@@ -158,11 +158,12 @@ async def test_items_for_a_caller_that_does_not_read(running_hub: RunningHub) ->
     assert items == sent == heard["result"]
 
 
-async def test_a_provider_that_does_not_read(open_hub: OpenHub) -> None:
-    hub = await open_hub({"max_queue": 50, "max_calls": 200})
+@pytest.mark.parametrize(("limits", "text"), [({"max_queue": 50}, ""), ({"max_message_size": 4 * MB}, "x" * 100_000)])
+async def test_a_provider_that_does_not_read(open_hub: OpenHub, limits: dict[str, int], text: str) -> None:
+    hub = await open_hub({"max_calls": 200, **limits})
     provider, caller = await hub.pair()
     await hub.stalled("p", provider, caller)
-    caller.send(*(request("work", id=n) for n in range(100)))
+    caller.send(*(request("work", text, id=n) for n in range(100)))
     refused = []
     while (answer := await caller.ask(request("rpc.ping", id="end"))).get("id") != "end":
         refused.append(answer["error"]["code"])

@@ -45,6 +45,7 @@ async def test_a_name_and_its_key(running_hub: RunningHub) -> None:
         assert await second.code("rpc.register", params=params) == Code.PARAMS
     assert await second.code("rpc.register", "q", ["work"], {}, key) == Code.PARAMS
     assert await second.code("rpc.register", "p", ["rpc.x"], {}, key) == Code.PARAMS
+    assert await first.code("rpc.register", "q") == Code.PARAMS
     await first.silence()
     await asked_of(first, caller)
     assert (await second.offers("p", "work", key=key))["key"] == key
@@ -57,7 +58,7 @@ async def test_a_name_and_its_key(running_hub: RunningHub) -> None:
 async def test_names_of_methods_that_others_have(running_hub: RunningHub) -> None:
     shared = {"name": "many", "shared": True}
     first, second = await running_hub.peer("p", "work", shared, "q.own"), await running_hub.peer()
-    for methods in (["work"], ["p.work"], ["many"], [{"name": "work", "shared": True}]):
+    for methods in (["work"], ["p.work"], ["many"], [{"name": "work", "shared": True}], [{**shared, "name": "p.many"}]):
         assert await second.code("rpc.register", "s", ["fine", *methods]) == Code.PARAMS
     await second.offers("s", shared, "own")
     assert await first.code("rpc.register", params={"methods": ["many"]}) == Code.PARAMS
