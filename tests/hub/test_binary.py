@@ -305,3 +305,16 @@ async def test_a_call_that_is_cancelled_while_it_is_sent_to_its_provider(open_hu
     provider.call("rpc.ping", id="end")
     while "result" not in (message := await provider.receive()):
         assert message["method"] == "$/cancelRequest"
+
+
+async def test_an_array_that_is_changed_while_its_notification_waits_is_sent_as_it_was(open_hub: OpenHub) -> None:
+    hub = await open_hub({"write_buffer": 65_536})
+    provider, caller = await hub.pair(binary="provider caller")
+    await hub.stalled("p", provider, caller)
+    array = np.frombuffer(pattern(MIB), np.uint8).copy()
+    hub.hub.notify_client("p", "m", array)
+    array[:] = 0
+    provider.transport.resume_reading()
+    while b'"m"' not in (message := await provider.receive_bytes())[:60]:
+        pass
+    assert message.payloads == [pattern(MIB)]

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import AsyncClient, Context, InvalidParams, Limits, MethodNotFound
+from rpcstream import AsyncClient, Context, InvalidParams, MethodNotFound
 from rpcstream.hub import Hub
 
-from ..kit import authority, server_tls, until
-from .conftest import RunningHub
+from ..kit import authority, server_tls
 
 Array = NDArray[np.float32]
 
@@ -108,21 +107,6 @@ async def test_on_any_mix_of_transports(
                 # Of reports that follow each other too fast the last one comes.
                 assert all(same(report, ARRAY + report[0]) for report in reports)
                 assert reports[-1][0] == -3
-
-
-async def test_events_that_wait_at_a_client_count_with_their_payloads(running_hub: RunningHub) -> None:
-    async with (
-        AsyncClient(running_hub.address) as publisher,
-        AsyncClient(running_hub.address, limits=Limits(max_message_size=4 * ARRAY.nbytes)) as client,
-        client.subscribe("arrays") as events,
-    ):
-        for _ in range(2):  # text, and rpc.hello
-            await publisher.publish("arrays", ARRAY)
-            await anext(aiter(events))
-        for number in range(8):
-            await publisher.publish("arrays", ARRAY + number)
-        await until(lambda: events.dropped >= 5)
-        assert same(await anext(aiter(events)), ARRAY + 5)
 
 
 async def test_nobody_reads_tokens_and_keys_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
