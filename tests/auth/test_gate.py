@@ -69,6 +69,16 @@ async def test_nothing_is_called_before_the_token(sent: list[Any], replies: list
     assert server.noted == [2]
 
 
+async def test_ids_come_back_exactly() -> None:
+    async with talking(Door(token=TOKEN)) as raw:
+        for method in (b"echo", b"rpc.authenticate"):
+            for call_id in (b"18446744073709551616", b'"x"', b"null", b"1.5"):
+                raw.send(b'{"jsonrpc":"2.0","id":%s,"method":"%s"}' % (call_id, method))
+                assert b'"id":%s,' % call_id in (await raw.receive_bytes() or b"")
+        refused = await raw.ask(batch(request("who", id="a"), request("who", id=1.5)))
+        assert [each["id"] for each in refused] == ["a", 1.5]
+
+
 @pytest.mark.parametrize(
     ("sent", "replies"),
     [

@@ -214,6 +214,28 @@ async def test_pages_for_everybody_do_not_prolong_it(caplog: pytest.LogCaptureFi
         assert await ends(waiting)
 
 
+async def test_a_function_that_takes_long_does_not_prolong_it() -> None:
+    """Not even one that does not let itself be cancelled, and finds in the end that the peer is known."""
+    going = asyncio.Event()
+    asked = 0
+
+    async def stubborn(credentials: Credentials) -> Any:
+        nonlocal asked
+        asked += 1
+        while not going.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await going.wait()
+        return "me"
+
+    server = Door(authenticate=stubborn, limits=Limits(auth_timeout=0.1))
+    async with server.listening(port=0) as address, http_connection(address) as connection:
+        answer = await connection.ask(post(WHO, *bearer("any")))
+        assert (answer.status, answer.headers["connection"]) == (401, "close")
+        assert await ends(connection)
+        assert asked == 1
+        going.set()
+
+
 @pytest.mark.parametrize("said", [b"", b"PO", b"\x16\x03\x01"])
 async def test_what_was_said_before_is_in_it(said: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """The time of a connection counts from its beginning, whatever it speaks, also before the handshake of TLS."""

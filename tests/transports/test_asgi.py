@@ -157,6 +157,12 @@ async def test_a_call_that_is_refused(begin: Begin, headers: dict[str, str], sta
         assert answer.content == b"there is nothing here; calls go to /rpc/\n"
 
 
+async def test_without_a_length_in_http_2(service: Service) -> None:
+    driver = Driver(service.app, {**http_scope(transfer_encoding=""), "http_version": "2"})
+    driver.body(orjson.dumps(call("add", 1, 2)))
+    assert (await driver.ended()).json == reply(1, 3)
+
+
 async def test_who_is_known(begin: Begin) -> None:
     async def authenticate(credentials: Credentials) -> str | None:
         await asyncio.sleep(0)
