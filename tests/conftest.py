@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the event loop, and raw connections."""
+"""Fixtures of all tests, and the event loop that they run on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, settings
 
 from .kit.example_count import example_count
 from .kit.loops import new_loop
-from .kit.raw_connection import RawConnection
 
 #: In the place of the user's folders for configurations and caches.
 USER_FOLDER = tempfile.TemporaryDirectory(prefix="rpcstream-tests-")
@@ -100,17 +99,3 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The functions of tests/methods/worker_functions.py, in a module that worker processes can import."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "methods"))
     return importlib.import_module("worker_functions")
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Callable[[str], Awaitable[RawConnection]]]:
-    """`raw = await connect(address)`; closed with the test."""
-    opened: list[RawConnection] = []
-
-    async def open_one(address: str) -> RawConnection:
-        opened.append(await RawConnection.open(address))
-        return opened[-1]
-
-    yield open_one
-    for connection in opened:
-        await connection.close()

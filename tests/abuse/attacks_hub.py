@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-from pathlib import Path
 
 import orjson
 
 from rpcstream import Server
 from rpcstream.hub import Hub, Rule
 
-from .harness import KIB, MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
+from .harness import KIB, MIB, RawConnection, ServerUnderAttack, attack, limits, request
 
 #: Rules of a hub where everybody is who they say.
 CAMERA = Rule("camera", name="camera", register="camera.>")
@@ -75,8 +73,8 @@ def must(fact: object, what: str) -> None:
 @attack(
     3,
     "a client that its rules allow one thing offers what others are called for",
-    server=hub_with_rules,
-    budget=Budget(memory=16 * MIB),
+    hub_with_rules,
+    memory=16 * MIB,
     token="caller",
 )
 async def rules_of_registering(target: ServerUnderAttack) -> None:
@@ -99,8 +97,9 @@ async def rules_of_registering(target: ServerUnderAttack) -> None:
 @attack(
     5,
     "300 rpc.methods and 100 rpc.discover at a hub with 20,000 methods, twenty at a time; it changes all the time",
-    server=hub,
-    budget=Budget(memory=192 * MIB, log=512 * KIB),
+    hub,
+    memory=192 * MIB,
+    log=512 * KIB,
 )
 async def long_lists(target: ServerUnderAttack) -> None:
     for number in range(20 if target.whole else 6):
@@ -120,12 +119,7 @@ async def long_lists(target: ServerUnderAttack) -> None:
         raw.close()
 
 
-@attack(
-    7,
-    "300 connections offer 1,000 methods with short names each",
-    server=hub,
-    budget=Budget(memory=192 * MIB, log=256 * KIB),
-)
+@attack(7, "300 connections offer 1,000 methods with short names each", hub, memory=192 * MIB, log=256 * KIB)
 async def offers(target: ServerUnderAttack) -> None:
     refused = 0
     for number in range(300):
@@ -137,12 +131,7 @@ async def offers(target: ServerUnderAttack) -> None:
     must(refused, "300,000 methods are more than the default limits have room for")
 
 
-@attack(
-    7,
-    "1,000 small events of each of 100 topics for a connection that does not read",
-    server=ticking,
-    budget=Budget(memory=128 * MIB),
-)
+@attack(7, "1,000 small events of each of 100 topics for a connection that does not read", ticking, memory=128 * MIB)
 async def small_events(target: ServerUnderAttack) -> None:
     raw, caller = await target.connect(), await target.connect()
     for number in range(100):
@@ -155,8 +144,9 @@ async def small_events(target: ServerUnderAttack) -> None:
 @attack(
     11,
     "30 connections with 1,024 patterns that match the same topic, and 200 events",
-    server=hub,
-    budget=Budget(memory=192 * MIB, wait=0.1),
+    hub,
+    memory=192 * MIB,
+    wait=0.1,
     in_suite=False,
 )
 async def patterns(target: ServerUnderAttack) -> None:
@@ -177,12 +167,7 @@ async def patterns(target: ServerUnderAttack) -> None:
         await publisher.result("rpc.publish", [".".join(["a"] * 32), 1])
 
 
-@attack(
-    12,
-    "40 MiB of different events for each of 10 connections that do not read",
-    server=small_hub,
-    budget=Budget(memory=224 * MIB),
-)
+@attack(12, "40 MiB of different events for each of 10 connections that do not read", small_hub, memory=224 * MIB)
 async def large_events(target: ServerUnderAttack) -> None:
     publisher = await target.connect()
     for number in range(10):
@@ -199,12 +184,7 @@ async def large_events(target: ServerUnderAttack) -> None:
     must((await small.reply())["params"]["value"] == 1, "which come")
 
 
-@attack(
-    12,
-    "a client publishes 30 MiB, where events have 16 at most",
-    server=hub,
-    budget=Budget(memory=192 * MIB),
-)
+@attack(12, "a client publishes 30 MiB, where events have 16 at most", hub, memory=192 * MIB)
 async def too_large_an_event(target: ServerUnderAttack) -> None:
     raws = await target.connect_many(30)
     for raw in raws:
@@ -222,8 +202,8 @@ DEADLINES = 1.0
 @attack(
     15,
     "30,000 calls wait at a provider, and 3,000 of them end one after the other, each at its own time",
-    server=hub,
-    budget=Budget(memory=192 * MIB),
+    hub,
+    memory=192 * MIB,
     in_suite=False,
 )
 async def deadlines(target: ServerUnderAttack) -> None:
@@ -255,9 +235,7 @@ async def deadlines(target: ServerUnderAttack) -> None:
 
 async def _spent(target: ServerUnderAttack, watch: RawConnection) -> tuple[float, int]:
     """Processor seconds of the server until now, and requests that it had."""
-    fields = Path(f"/proc/{target.pid}/stat").read_text().rpartition(")")[2].split()
-    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return seconds, (await watch.call("rpc.stats"))["result"]["requests"]
+    return target.processor(), (await watch.call("rpc.stats"))["result"]["requests"]
 
 
 async def _drain(raw: RawConnection) -> None:
@@ -265,12 +243,7 @@ async def _drain(raw: RawConnection) -> None:
         pass
 
 
-@attack(
-    19,
-    "a tagged array in every place of a registration",
-    server=hub,
-    budget=Budget(memory=48 * MIB, log=16 * KIB),
-)
+@attack(19, "a tagged array in every place of a registration", hub, memory=48 * MIB, log=16 * KIB)
 async def tagged_registrations(target: ServerUnderAttack) -> None:
     array = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}
     good = {"name": "p", "methods": [{"name": "m"}], "components": {"X": {}}}
@@ -293,8 +266,8 @@ async def tagged_registrations(target: ServerUnderAttack) -> None:
 @attack(
     31,
     "a provider says that it has read none of 20,000 calls, again and again; others offer the same",
-    server=hub,
-    budget=Budget(memory=192 * MIB),
+    hub,
+    memory=192 * MIB,
     in_suite=False,
 )
 async def calls_that_are_not_read(target: ServerUnderAttack) -> None:
@@ -325,8 +298,8 @@ async def shared(target: ServerUnderAttack, name: str) -> RawConnection:
 @attack(
     32,
     "10,000 calls of names that were never offered are held, and end together",
-    server=holding_hub,
-    budget=Budget(memory=96 * MIB),
+    holding_hub,
+    memory=96 * MIB,
     in_suite=False,
 )
 async def calls_held_in_vain(target: ServerUnderAttack) -> None:
@@ -345,8 +318,9 @@ async def calls_held_in_vain(target: ServerUnderAttack) -> None:
 @attack(
     33,
     "unknown names by the thousand at a hub with 40,000 methods that change all the time",
-    server=hub,
-    budget=Budget(memory=192 * MIB, log=512 * KIB),
+    hub,
+    memory=192 * MIB,
+    log=512 * KIB,
     in_suite=False,
 )
 async def unknown_names(target: ServerUnderAttack) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from rpcstream import Server
 
-from .harness import MIB, Budget, ServerUnderAttack, attack, request
+from .harness import MIB, ServerUnderAttack, attack, request
 
 #: What one message of images may take while it is decoded, and what all of a server may (`max_image_memory`).
 MEMORY = 1024 * MIB + 128 * MIB
@@ -62,33 +62,21 @@ def chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-@attack(
-    1,
-    "12 lossless WebPs of 64 megapixels in 40 KB, for a hint",
-    server=looking,
-    budget=Budget(memory=MEMORY),
-    in_suite=False,
-)
+@attack(1, "12 lossless WebPs of 64 megapixels in 40 KB, for a hint", looking, memory=MEMORY, in_suite=False)
 async def many_webps(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     reply = await raw.call("size", [[webp()] * (12 if target.whole else 4)])
     assert reply["error"]["code"] == -32602
 
 
-@attack(1, "the same for a method that takes anything", server=looking, budget=Budget(memory=MEMORY))
+@attack(1, "the same for a method that takes anything", looking, memory=MEMORY)
 async def many_webps_untyped(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     reply = await raw.call("echo", [{"a": [webp()] * (12 if target.whole else 4)}])
     assert reply["error"]["code"] == -32602
 
 
-@attack(
-    1,
-    "a batch of 12 calls with a WebP of 64 megapixels each",
-    server=looking,
-    budget=Budget(memory=MEMORY),
-    in_suite=False,
-)
+@attack(1, "a batch of 12 calls with a WebP of 64 megapixels each", looking, memory=MEMORY, in_suite=False)
 async def batch_of_webps(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     calls = [request("echo", [webp()], n)[:-1] for n in range(12 if target.whole else 4)]
@@ -97,7 +85,7 @@ async def batch_of_webps(target: ServerUnderAttack) -> None:
     assert codes.count(-32602) == len(calls) - 1
 
 
-@attack(1, "a progressive JPEG of 64 megapixels and 500 scans", server=looking, budget=Budget(memory=512 * MIB))
+@attack(1, "a progressive JPEG of 64 megapixels and 500 scans", looking, memory=512 * MIB)
 async def scans(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     data = file_of(Image.new("L", (8000, 8000)), "jpeg", progressive=True)
@@ -107,7 +95,7 @@ async def scans(target: ServerUnderAttack) -> None:
     assert reply["error"]["code"] == -32602
 
 
-@attack(1, "20 PNGs of one pixel with 63 MiB of zTXt each", server=looking, budget=Budget(memory=128 * MIB))
+@attack(1, "20 PNGs of one pixel with 63 MiB of zTXt each", looking, memory=128 * MIB)
 async def compressed_text(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
@@ -122,8 +110,8 @@ async def compressed_text(target: ServerUnderAttack) -> None:
 @attack(
     1,
     "large images for an offloaded, an async and a sync handler, from 8 connections at once",
-    server=looking,
-    budget=Budget(memory=MEMORY),
+    looking,
+    memory=MEMORY,
     in_suite=False,
 )
 async def many_connections(target: ServerUnderAttack) -> None:

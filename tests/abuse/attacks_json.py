@@ -8,10 +8,11 @@ from typing import Any
 import orjson
 
 from rpcstream import Server
-from rpcstream.hub import Hub
 
-from .attacks_hub import must, registered
-from .harness import MIB, Budget, RawConnection, ServerUnderAttack, attack
+from ..kit.http import get, post
+from ..kit.websocket import TEXT, UPGRADE, frame_head
+from .attacks_hub import hub, must, registered
+from .harness import MIB, RawConnection, ServerUnderAttack, attack
 
 #: Bytes of the JSON that is refused, and of the JSON that is taken; both with room for the rest of the message.
 REFUSED, TAKEN = 60 * MIB, 8 * MIB - 1024
@@ -25,10 +26,6 @@ def taking() -> Server:
         return len(value)
 
     return server
-
-
-def hub() -> Hub:
-    return Hub(keepalive_timeout=None)
 
 
 def texts(size: int) -> dict[str, bytes]:
@@ -49,16 +46,9 @@ def call(value: bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":1,"method":"size","params":[%b]}' % value
 
 
-def websocket_frame(message: bytes) -> bytes:
-    return b"\x81\xff" + len(message).to_bytes(8, "big") + bytes(4) + message
-
-
 async def upgraded(target: ServerUnderAttack) -> RawConnection:
     raw = await target.connect()
-    raw.write(
-        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )
+    raw.write(get("/", *UPGRADE))
     head = await raw.reader.readuntil(b"\r\n\r\n")
     must(b" 101 " in head, str(head))
     return raw
@@ -75,7 +65,7 @@ def chosen(target: ServerUnderAttack, size: int) -> list[tuple[str, bytes]]:
     return list(texts(size).items())[: None if target.whole else 3]
 
 
-@attack(150, "lines with 60 MiB of JSON that takes long to parse", server=taking, budget=Budget(memory=320 * MIB))
+@attack(150, "lines with 60 MiB of JSON that takes long to parse", taking, memory=320 * MIB)
 async def long_lines(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     for what, text in chosen(target, REFUSED):
@@ -85,7 +75,7 @@ async def long_lines(target: ServerUnderAttack) -> None:
         await check_refused(raw, what)
 
 
-@attack(150, "lines with as much of it as is taken", server=taking, budget=Budget(memory=160 * MIB))
+@attack(150, "lines with as much of it as is taken", taking, memory=160 * MIB)
 async def taken_lines(target: ServerUnderAttack) -> None:
     for what, text in chosen(target, TAKEN):
         raw = await target.connect()
@@ -94,9 +84,8 @@ async def taken_lines(target: ServerUnderAttack) -> None:
         must("result" in reply or what == "payload", f"{what}: {reply}")
 
 
-@attack(  # in the same turn the payload is received and decoded
-    150, "the same besides 30 MiB of payload", server=taking, budget=Budget(memory=320 * MIB, wait=0.5)
-)
+# in the same turn the payload is received and decoded
+@attack(150, "the same besides 30 MiB of payload", taking, memory=320 * MIB, wait=0.5)
 async def taken_with_payload(target: ServerUnderAttack) -> None:
     payload = b'{"$type":"bytes","data":"%b"}' % (b"QUJD" * (30 * MIB // 4))
     for what, text in chosen(target, TAKEN):
@@ -106,7 +95,7 @@ async def taken_with_payload(target: ServerUnderAttack) -> None:
         must(reply.get("result") == 2 or what == "payload", f"{what}: {reply}")
 
 
-@attack(150, "a string of 30 MiB of ASCII, which is taken", server=taking, budget=Budget(memory=320 * MIB))
+@attack(150, "a string of 30 MiB of ASCII, which is taken", taking, memory=320 * MIB)
 async def long_text(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     for _ in range(4):
@@ -114,7 +103,7 @@ async def long_text(target: ServerUnderAttack) -> None:
         must((await raw.reply()).get("result") == 30 * MIB, "it is cheap to parse")
 
 
-@attack(150, "30 MiB of payloads of 4 KiB", server=taking, budget=Budget(memory=480 * MIB))
+@attack(150, "30 MiB of payloads of 4 KiB", taking, memory=480 * MIB)
 async def many_payloads(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     payload = b'{"$type":"bytes","data":"%b"}' % (b"QUJD" * 1024)
@@ -123,7 +112,7 @@ async def many_payloads(target: ServerUnderAttack) -> None:
         must((await raw.reply()).get("result") == count, "payloads are no JSON")
 
 
-@attack(150, "binary frames with 60 MiB of JSON", server=taking, budget=Budget(memory=320 * MIB))
+@attack(150, "binary frames with 60 MiB of JSON", taking, memory=320 * MIB)
 async def long_frames(target: ServerUnderAttack) -> None:
     for what, text in chosen(target, REFUSED):
         raw = await target.connect()
@@ -132,12 +121,7 @@ async def long_frames(target: ServerUnderAttack) -> None:
         await check_refused(raw, what)
 
 
-@attack(
-    150,
-    "60 MiB of it without a line end, in pieces that end with a bracket",
-    server=taking,
-    budget=Budget(memory=320 * MIB),
-)
+@attack(150, "60 MiB of it without a line end, in pieces that end with a bracket", taking, memory=320 * MIB)
 async def undelimited(target: ServerUnderAttack) -> None:
     for piece in (b'\\"' * 500_000 + b"]", b"A" * 1_000_000 + b"}", b"\\\\" * 500_000 + b"]"):
         raw = await target.connect()
@@ -153,25 +137,23 @@ async def undelimited(target: ServerUnderAttack) -> None:
     await check_refused(raw, "at once")
 
 
-@attack(150, "bodies of 60 MiB of JSON over HTTP", server=taking, budget=Budget(memory=320 * MIB))
+@attack(150, "bodies of 60 MiB of JSON over HTTP", taking, memory=320 * MIB)
 async def long_bodies(target: ServerUnderAttack) -> None:
     for what, text in chosen(target, REFUSED):
         raw = await target.connect()
-        body = call(text)
-        head = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        await raw.send(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await raw.send(post(call(text)))
         await check_refused(raw, what)
 
 
-@attack(150, "messages of 60 MiB of JSON over WebSocket", server=taking, budget=Budget(memory=320 * MIB))
+@attack(150, "messages of 60 MiB of JSON over WebSocket", taking, memory=320 * MIB)
 async def long_websocket_messages(target: ServerUnderAttack) -> None:
     for what, text in chosen(target, REFUSED):
         raw = await upgraded(target)
-        await raw.send(websocket_frame(call(text)))
+        await raw.send(frame_head(TEXT, len(call(text))) + call(text))
         await check_refused(raw, what)
 
 
-@attack(150, "60 MiB of JSON for a provider of a hub, and in its reply", server=hub, budget=Budget(memory=480 * MIB))
+@attack(150, "60 MiB of JSON for a provider of a hub, and in its reply", hub, memory=480 * MIB)
 async def long_at_hub(target: ServerUnderAttack) -> None:
     provider = await registered(target, "provider", ["size"])
     for what, text in chosen(target, REFUSED):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib.util
+import itertools
 import os
 import signal
-import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 from rpcstream import Server
 
-from .harness import KIB, MIB, PATIENCE, ROOT, Budget, RawConnection, ServerUnderAttack, attack, request
+from .harness import KIB, MIB, PATIENCE, RawConnection, ServerStarter, ServerUnderAttack, attack, request
 
 LOST = {"reason": "worker lost"}
 
@@ -65,24 +69,12 @@ def swallowing() -> Server:
     return server
 
 
-@attack(
-    4,
-    "one of two worker processes is killed while 56 calls wait",
-    server=workers,
-    budget=Budget(memory=32 * MIB),
-    in_suite=False,
-)
+@attack(4, "one of two worker processes is killed while 56 calls wait", workers, memory=32 * MIB, in_suite=False)
 async def killed_worker(target: ServerUnderAttack) -> None:
     await _kill(target, 1)
 
 
-@attack(
-    4,
-    "all worker processes are killed at once, 56 calls wait",
-    server=workers,
-    budget=Budget(memory=32 * MIB),
-    in_suite=False,
-)
+@attack(4, "all worker processes are killed at once, 56 calls wait", workers, memory=32 * MIB, in_suite=False)
 async def killed_workers(target: ServerUnderAttack) -> None:
     await _kill(target, 2)
 
@@ -103,13 +95,7 @@ async def _kill(target: ServerUnderAttack, victims: int) -> None:
     assert all(error["data"] == LOST for error in failed), failed
 
 
-@attack(
-    4,
-    "a function that kills its worker each time, again and again",
-    server=workers,
-    budget=Budget(memory=32 * MIB),
-    in_suite=False,
-)
+@attack(4, "a function that kills its worker each time, again and again", workers, memory=32 * MIB, in_suite=False)
 async def killers(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     deaths, end = 0, time.monotonic() + (15 if target.whole else 5)
@@ -122,12 +108,7 @@ async def killers(target: ServerUnderAttack) -> None:
     assert deaths <= (22 if target.whole else 16), f"{deaths} worker processes were started and died"
 
 
-@attack(
-    16,
-    "calls for threads that are cancelled at once, while no thread is free",
-    server=threads,
-    budget=Budget(memory=16 * MIB),
-)
+@attack(16, "calls for threads that are cancelled at once, while no thread is free", threads, memory=16 * MIB)
 async def cancelled_for_threads(target: ServerUnderAttack) -> None:
     hanging, raw = await target.connect(), await target.connect()
     hanging.write(request("hang", [""]) * 2)
@@ -143,63 +124,39 @@ async def cancelled_for_threads(target: ServerUnderAttack) -> None:
 @attack(
     22,
     "SIGTERM while handlers swallow their cancellation, keep a thread, keep the loop",
-    server=swallowing,
-    budget=Budget(memory=16 * MIB),
+    swallowing,
+    memory=16 * MIB,
     in_suite=False,
 )
 async def first_signal(target: ServerUnderAttack) -> None:
     """On servers of its own, since the target must go on."""
-    for loop in ("asyncio", "uvloop") if target.whole and _has_uvloop() else ("asyncio",):
-        methods = ("swallow", "keep_thread", "keep_loop")
-        stopped = await asyncio.gather(*(_stopped(loop, method) for method in methods))
-        for method, (status, log) in zip(methods, stopped, strict=True):
-            assert status == (128 + signal.SIGTERM if method == "keep_loop" else 0), (loop, method, status)
-            assert f"{method}'" in log, f"the log does not name {method}: {log[-2000:]}"
-            assert len(log) < 16 * KIB
+    loops = ["asyncio", *["uvloop"] * (target.whole and importlib.util.find_spec("uvloop") is not None)]
+    for loop, method in itertools.product(loops, ("swallow", "keep_thread", "keep_loop")):
+        status, log = await _stopped(loop, method)
+        assert status == (128 + signal.SIGTERM if method == "keep_loop" else 0), (loop, method, status)
+        assert f"{method}'" in log, f"the log does not name {method}: {log[-2000:]}"
+        assert len(log) < 16 * KIB
 
 
 async def _stopped(loop: str, method: str) -> tuple[int, str]:
     """The status and the log of a server that gets one SIGTERM while this method is at work."""
-    made_by = f"{__name__}:{swallowing.__name__}"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", f"{__package__}.serve", made_by, "--loop", loop),
-        cwd=ROOT,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert process.stdout is not None
-        host, _, port = (await process.stdout.readline()).decode().strip().rpartition(":")
-        raw = RawConnection(*await asyncio.open_connection(host, int(port)))
-        await raw.call("rpc.ping")
-        raw.write(request(method))
-        await _begun(raw, method)
-        process.terminate()
-        try:
-            _, log = await asyncio.wait_for(process.communicate(), PATIENCE / 3)
-        except TimeoutError:
-            raise AssertionError(f"{method} keeps the process alive after SIGTERM ({loop})") from None
-        assert process.returncode is not None
-        raw.close()
-        return process.returncode, log.decode(errors="replace")
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-
-
-async def _begun(raw: RawConnection, method: str) -> None:
-    """The method runs: what is asked after it is answered, or is not, where it keeps the loop."""
-    raw.write(request("rpc.ping"))
-    answered = asyncio.ensure_future(raw.reply())
-    await asyncio.wait({answered}, timeout=1.0 if method == "keep_loop" else PATIENCE)
-    assert answered.done() == (method != "keep_loop")
-    answered.cancel()
-
-
-def _has_uvloop() -> bool:
-    try:
-        import uvloop  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    starter = ServerStarter()
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(starter):
+        with starter.run(swallowing, loop, Path(folder)) as server:
+            host, _, port = server.address.rpartition(":")
+            raw = RawConnection(*await asyncio.open_connection(host, int(port)))
+            await raw.call("rpc.ping")
+            raw.write(request(method) + request("rpc.ping"))
+            # The method runs: what is asked after it is answered, or is not, where it keeps the loop.
+            answered = asyncio.ensure_future(raw.reply())
+            await asyncio.wait({answered}, timeout=1.0 if method == "keep_loop" else PATIENCE)
+            assert answered.done() == (method != "keep_loop")
+            answered.cancel()
+            os.kill(server.pid, signal.SIGTERM)
+            async with asyncio.timeout(PATIENCE / 3):
+                while not server.has_ended():
+                    await asyncio.sleep(0.05)
+            raw.close()
+            await asyncio.sleep(0.3)  # until its parent can be told
+        assert server.status is not None
+        return server.status, server.log.read_text(errors="replace")

@@ -12,7 +12,8 @@ import orjson
 
 from rpcstream import Context, Server
 
-from .harness import KIB, MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
+from ..kit import UsualServer
+from .harness import KIB, MIB, ServerUnderAttack, attack, limits, request
 
 #: Bytes of the messages of one server in the attacks on its memory.
 HELD = 128 * MIB
@@ -44,12 +45,7 @@ def patient() -> Server:
     return server
 
 
-async def taken(raw: RawConnection, replies: int) -> list[object]:
-    """So many lines, in the order in which they come."""
-    return await raw.replies(replies)
-
-
-@attack(6, "1,024 sleeping calls, and cancels for unknown ids", server=patient, budget=Budget(memory=64 * MIB))
+@attack(6, "1,024 sleeping calls, and cancels for unknown ids", patient)
 async def cancels(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(b"".join(request("sleep", [600], call_id) for call_id in range(1024)))
@@ -60,11 +56,11 @@ async def cancels(target: ServerUnderAttack) -> None:
         sent += len(words)
         await asyncio.sleep(0.1)  # 1 MiB/s
     await raw.send(b"".join(request("$/cancelRequest", {"id": call_id}, None) for call_id in range(1024)))
-    codes = [reply["error"]["code"] for reply in await taken(raw, 1024)]
+    codes = [reply["error"]["code"] for reply in await raw.replies(1024)]
     assert set(codes) == {-32800}
 
 
-@attack(8, "100 replies in one array of 2 MiB", server=patient, budget=Budget(memory=64 * MIB))
+@attack(8, "100 replies in one array of 2 MiB", patient)
 async def replies_in_an_array(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     for _ in range(3 if target.whole else 1):
@@ -76,24 +72,18 @@ async def replies_in_an_array(target: ServerUnderAttack) -> None:
         assert (await raw.reply())["result"] == ["list"] * 100
 
 
-@attack(8, "an error that belongs to no call, for 1,000 that wait", server=patient, budget=Budget(memory=96 * MIB))
+@attack(8, "an error that belongs to no call, for 1,000 that wait", patient, memory=96 * MIB)
 async def an_error_for_all(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(request("ask", [1000], "mine"))
-    await taken(raw, 1000)
+    await raw.replies(1000)
     data = [[12345678901234567890, {"$type": "none"}], *([1000] * 400_000)]
     error = {"code": 5, "message": "no", "data": data}
     await raw.send(orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error}) + b"\n")
     assert (await raw.reply())["result"] == ["RpcError"] * 1000
 
 
-@attack(
-    9,
-    "a stream held open, small requests, slow reading",
-    server=patient,
-    budget=Budget(memory=160 * MIB),
-    in_suite=False,
-)
+@attack(9, "a stream held open, small requests, slow reading", patient, memory=160 * MIB, in_suite=False)
 async def a_backlog(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(request("total", [{"$type": "stream", "id": "s"}], "total"))
@@ -108,7 +98,7 @@ async def a_backlog(target: ServerUnderAttack) -> None:
     sending.cancel()
 
 
-@attack(10, "32 MiB of brackets for a method that is not there", server=patient, budget=Budget(memory=192 * MIB))
+@attack(10, "32 MiB of brackets for a method that is not there", patient, memory=192 * MIB)
 async def brackets(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     params = b"[" + b"[[[[[[[]]]]]]]," * (32 * MIB // 15) + b"0]"
@@ -123,13 +113,7 @@ async def brackets(target: ServerUnderAttack) -> None:
 DENSEST = 0.4
 
 
-@attack(
-    0,
-    "the densest message that is taken",
-    server=patient,
-    budget=Budget(memory=128 * MIB, wait=DENSEST),
-    in_suite=False,
-)
+@attack(0, "the densest message that is taken", patient, memory=128 * MIB, wait=DENSEST, in_suite=False)
 async def as_many_values_as_may_be(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     params = b'[{"$type":12345678901234567890},' + b"[[[[[[[]]]]]]]," * 30_000 + b"0]"
@@ -138,7 +122,7 @@ async def as_many_values_as_may_be(target: ServerUnderAttack) -> None:
         assert (await raw.reply())["id"] == 7
 
 
-@attack(10, "calls of 16 MiB, held by an async method", server=patient, budget=Budget(memory=512 * MIB))
+@attack(10, "calls of 16 MiB, held by an async method", patient, memory=512 * MIB)
 async def held_calls(target: ServerUnderAttack) -> None:
     raws = await target.connect_many(2)
     what = b'[{"a":1}' + b',{"a":1}' * (2 * MIB) + b"]"
@@ -146,32 +130,20 @@ async def held_calls(target: ServerUnderAttack) -> None:
         for call_id in range(6):
             raw.write(b'{"jsonrpc":"2.0","id":%d,"method":"sleep","params":[600,%b]}\n' % (call_id, what))
     for raw in raws:
-        codes = [reply["error"]["code"] for reply in await taken(raw, 6)]
+        codes = [reply["error"]["code"] for reply in await raw.replies(6)]
         assert codes == [-32001] * 6
 
 
-def bounded() -> Server:
+def bounded() -> UsualServer:
     """A server for long messages with little memory for them."""
-    server = Server(limits=limits(max_held_size=HELD // 4, max_held_total=HELD))
-
-    @server
-    async def sleep(seconds: float, what: object = None) -> None:
-        await asyncio.sleep(seconds)
-
-    return server
+    return UsualServer(limits=limits(max_held_size=HELD // 4, max_held_total=HELD))
 
 
-@attack(
-    10,
-    "calls of many connections that fill its memory",
-    server=bounded,
-    budget=Budget(memory=HELD + 96 * MIB),
-    in_suite=False,
-)
+@attack(10, "calls of many connections that fill its memory", bounded, memory=HELD + 96 * MIB, in_suite=False)
 async def many_held_calls(target: ServerUnderAttack) -> None:
     raws = await target.connect_many(64 if target.whole else 24)
     what = b"[1000" + b",1000" * 900_000 + b"]"
-    line = b'{"jsonrpc":"2.0","id":1,"method":"sleep","params":[600,%b]}\n' % what
+    line = b'{"jsonrpc":"2.0","id":1,"method":"echo_after","params":[%b,600]}\n' % what
     for raw in raws:
         await raw.send(line)
         await raw.send(request("rpc.ping", None, "behind"))
@@ -185,9 +157,9 @@ async def many_held_calls(target: ServerUnderAttack) -> None:
     assert (await last.reply())["error"]["code"] == -32002
 
 
-@attack(10, "messages that never end, on many connections", server=bounded, budget=Budget(memory=HELD + 32 * MIB))
+@attack(10, "messages that never end, on many connections", bounded, memory=HELD + 32 * MIB)
 async def messages_in_part(target: ServerUnderAttack) -> None:
-    part = b'{"jsonrpc":"2.0","id":1,"method":"sleep","params":[0,"' + b"x" * (16 * MIB)
+    part = b'{"jsonrpc":"2.0","id":1,"method":"echo","params":["' + b"x" * (16 * MIB)
     raws = await target.connect_many(32 if target.whole else 16)
     for raw in raws:
         await raw.send(part)
@@ -199,7 +171,7 @@ async def messages_in_part(target: ServerUnderAttack) -> None:
     assert refused >= len(raws) // 2
 
 
-@attack(18, "a reply without an id, nested 1,000 deep", server=patient, budget=Budget(memory=32 * MIB))
+@attack(18, "a reply without an id, nested 1,000 deep", patient, memory=32 * MIB)
 async def a_deep_error(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     await raw.send(request("ask", [1], "mine"))
@@ -213,20 +185,11 @@ async def a_deep_error(target: ServerUnderAttack) -> None:
 def generous() -> Server:
     """A server with large results, whose peers together may leave 64 MiB unread."""
     server = Server(limits=limits(max_unread_total=64 * MIB))
-
-    @server
-    def give(size: int) -> str:
-        return "x" * size
-
+    server.add(lambda size: "x" * size, name="give")
     return server
 
 
-@attack(
-    10,
-    "large answers that are asked for on 40 connections and not read",
-    server=generous,
-    budget=Budget(memory=224 * MIB),
-)
+@attack(10, "large answers that are asked for on 40 connections and not read", generous, memory=224 * MIB)
 async def unread_answers(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     for _ in range(80 if target.whole else 40):

@@ -15,7 +15,7 @@ from rpcstream.shared_memory import FIRST, RING_SIZE, SharedMemory
 
 from .attacks_frames import plain
 from .attacks_hub import must
-from .harness import MIB, Budget, ServerUnderAttack, attack, request
+from .harness import MIB, ServerUnderAttack, attack, request
 
 #: Bytes of a payload that stands in a ring.
 SIZE = RING_SIZE - FIRST - MIB
@@ -81,9 +81,7 @@ async def send_holes(path: str, gate: asyncio.Event | None = None) -> bytes:
         memory.close()
 
 
-@attack(
-    152, "20 connections with rings of holes, one call with 63 MiB each", server=sharing, budget=Budget(memory=64 * MIB)
-)
+@attack(152, "20 connections with rings of holes, one call with 63 MiB each", sharing)
 async def rings_of_holes(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     path = await raw.result("socket")
@@ -92,10 +90,7 @@ async def rings_of_holes(target: ServerUnderAttack) -> None:
 
 
 @attack(
-    152,
-    "20 connections that make holes in their rings after the header was read",
-    server=sharing_little,
-    budget=Budget(memory=7 * RING_SIZE),
+    152, "20 connections that make holes in their rings after the header was read", sharing_little, memory=7 * RING_SIZE
 )
 async def rings_with_holes_later(target: ServerUnderAttack) -> None:
     raw = await target.connect()

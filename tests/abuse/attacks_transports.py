@@ -13,7 +13,8 @@ import trustme
 
 from rpcstream import TLS, Server
 
-from .harness import KIB, MIB, Budget, RawConnection, ServerUnderAttack, attack, limits, request
+from ..kit.http import post
+from .harness import KIB, MIB, RawConnection, ServerUnderAttack, attack, limits, request
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -32,9 +33,6 @@ def _certificate() -> TLS:
     return TLS(certificate=folder / "server.pem")
 
 
-# -- events over TLS ------------------------------------------------------------------------------------------------
-
-
 def encrypted() -> Server:
     server = Server(tls=_certificate(), limits=limits(max_event_size=64 * MIB))
     # Made once: what is measured is what the readers cost.
@@ -47,7 +45,30 @@ def encrypted() -> Server:
     return server
 
 
-async def stalled_readers(target: ServerUnderAttack) -> None:
+#: The event itself, with what was made of it on the way, and for each reader what its transport has in hand.
+EVENT_MEMORY = 3 * 30 * MIB + 30 * 2 * MIB
+
+
+@attack(
+    12,
+    "the same, plain asyncio",
+    encrypted,
+    memory=EVENT_MEMORY,
+    uses_tls=True,
+    slowest=0.1,
+    loop="asyncio",
+    in_suite=False,
+    name="tls_event_asyncio",
+)
+@attack(
+    12,
+    "one event of 30 MiB over TLS to 30 subscribers that do not read",
+    encrypted,
+    memory=EVENT_MEMORY,
+    uses_tls=True,
+    slowest=0.1,
+)
+async def tls_event(target: ServerUnderAttack) -> None:
     readers, size = (30, 30 * MIB) if target.whole else (12, 20 * MIB)
     for _ in range(readers):
         raw = await target.connect(tls=True)
@@ -57,39 +78,6 @@ async def stalled_readers(target: ServerUnderAttack) -> None:
     reply = await publisher.call("tell", [size])
     assert reply["result"] == readers, reply
     await asyncio.sleep(1.0)
-
-
-#: The event itself, with what was made of it on the way, and for each reader what its transport has in hand.
-EVENT_MEMORY = 3 * 30 * MIB + 30 * 2 * MIB
-
-
-@attack(
-    12,
-    "one event of 30 MiB over TLS to 30 subscribers that do not read",
-    server=encrypted,
-    uses_tls=True,
-    budget=Budget(memory=EVENT_MEMORY),
-    slowest=0.1,
-)
-async def tls_event(target: ServerUnderAttack) -> None:
-    await stalled_readers(target)
-
-
-@attack(
-    12,
-    "the same, plain asyncio",
-    server=encrypted,
-    uses_tls=True,
-    budget=Budget(memory=EVENT_MEMORY),
-    slowest=0.1,
-    loop="asyncio",
-    in_suite=False,
-)
-async def tls_event_asyncio(target: ServerUnderAttack) -> None:
-    await stalled_readers(target)
-
-
-# -- strangers ------------------------------------------------------------------------------------------------------
 
 
 def guarded() -> Server:
@@ -104,18 +92,10 @@ async def end_of(raw: RawConnection) -> None:
 
 
 def wrong_post(number: int) -> bytes:
-    body = request("rpc.ping").strip()
-    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}Authorization: Bearer guess-{number}\r\n\r\n".encode() + body
+    return post(request("rpc.ping"), f"Authorization: Bearer guess-{number}")
 
 
-@attack(
-    13,
-    "an HTTP connection that guesses tokens without an end",
-    server=guarded,
-    budget=Budget(memory=16 * MIB),
-    token=TOKEN,
-)
+@attack(13, "an HTTP connection that guesses tokens without an end", guarded, memory=16 * MIB, token=TOKEN)
 async def guesses(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     raw.write(b"".join(map(wrong_post, range(20_000 if target.whole else 2_000))))
@@ -126,13 +106,7 @@ async def guesses(target: ServerUnderAttack) -> None:
     assert 0 < taken <= 3, f"{taken} wrong tokens were looked at on one connection"
 
 
-@attack(
-    13,
-    "connections that are answered 401 now and then, and stay",
-    server=guarded,
-    budget=Budget(memory=16 * MIB),
-    token=TOKEN,
-)
+@attack(13, "connections that are answered 401 now and then, and stay", guarded, memory=16 * MIB, token=TOKEN)
 async def lingering(target: ServerUnderAttack) -> None:
     count = 200 if target.whole else 50
     ends = await target.connect_many(count)
@@ -152,14 +126,7 @@ def guarded_tls() -> Server:
     )
 
 
-@attack(
-    13,
-    "half-made TLS handshakes in place of connections",
-    server=guarded_tls,
-    uses_tls=True,
-    budget=Budget(memory=64 * MIB),
-    token=TOKEN,
-)
+@attack(13, "half-made TLS handshakes in place of connections", guarded_tls, uses_tls=True, token=TOKEN)
 async def half_handshakes(target: ServerUnderAttack) -> None:
     """They count as connections, end in their time, and a caller with the token gets in meanwhile."""
     # The other caller is known before they come, or it would be one of them.
@@ -183,22 +150,30 @@ async def half_handshakes(target: ServerUnderAttack) -> None:
     assert (await known.result("rpc.ping")) == "pong"
 
 
-# -- descriptors ----------------------------------------------------------------------------------------------------
-
-
 def starved() -> Server:
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
     return Server()
 
 
-async def exhaust(target: ServerUnderAttack) -> None:
+@attack(
+    14,
+    "more connections than descriptors, plain asyncio",
+    starved,
+    memory=16 * MIB,
+    log=4 * KIB,
+    loop="asyncio",
+    in_suite=False,
+    name="descriptors_asyncio",
+)
+@attack(14, "more connections than descriptors, uvloop", starved, memory=16 * MIB, log=4 * KIB, in_suite=False)
+async def descriptors(target: ServerUnderAttack) -> None:
     """More connections than the server has descriptors for; afterwards it takes new ones again."""
-    before = _processor(target.pid)
+    before = target.processor()
     begin = time.monotonic()
     ends = await target.connect_many(2 * DESCRIPTORS)
     await asyncio.sleep(5.0 if target.whole else 2.0)
     passed = time.monotonic() - begin
-    spent = _processor(target.pid) - before
+    spent = target.processor() - before
     late = ends.pop()
     for raw in ends:
         raw.close()
@@ -210,52 +185,12 @@ async def exhaust(target: ServerUnderAttack) -> None:
     assert spent < 0.7 * passed, f"{spent:.1f} s of processor time in {passed:.1f} s"
 
 
-def _processor(pid: int) -> float:
-    """Seconds of processor time that a process has had."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-@attack(
-    14,
-    "more connections than descriptors, uvloop",
-    server=starved,
-    budget=Budget(memory=16 * MIB, log=4 * KIB),
-    in_suite=False,
-)
-async def descriptors(target: ServerUnderAttack) -> None:
-    await exhaust(target)
-
-
-@attack(
-    14,
-    "more connections than descriptors, plain asyncio",
-    server=starved,
-    budget=Budget(memory=16 * MIB, log=4 * KIB),
-    loop="asyncio",
-    in_suite=False,
-)
-async def descriptors_asyncio(target: ServerUnderAttack) -> None:
-    await exhaust(target)
-
-
-# -- where calls are taken ------------------------------------------------------------------------------------------
-
-
 def at_a_path() -> Server:
     return Server(path=["/", "/rpc"])
 
 
-@attack(
-    28, "calls by HTTP at the paths that are given, and at others", server=at_a_path, budget=Budget(memory=16 * MIB)
-)
+@attack(28, "calls by HTTP at the paths that are given, and at others", at_a_path, memory=16 * MIB)
 async def paths(target: ServerUnderAttack) -> None:
-    body = request("rpc.ping").strip()
     for path, status in (("/", 200), ("/rpc", 200), ("/rpc?a=1", 200), ("/rpc/", 404), ("/other", 404)):
-        raw = await target.connect()
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
-        )
-        await raw.send(head.encode() + b"\r\n\r\n" + body)
-        said = await asyncio.wait_for(raw.reader.readline(), 10)
-        assert said.split()[1] == str(status).encode(), (path, said)
+        answer = await (await target.connect()).ask_http(post(request("rpc.ping"), target=path))
+        assert answer.status == status, (path, answer)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from PIL import Image
 
 from rpcstream import Server
 
-from .harness import MIB, PATIENCE, Budget, ServerUnderAttack, attack, request
+from ..kit.http import post
+from .harness import MIB, ServerUnderAttack, attack, request
 
 ARRAY = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AAAAAA=="}
 NAN = {"$type": "float", "value": "nan"}
@@ -23,6 +22,17 @@ TOO_MANY = "(max_checked_values)"
 NEW_MEMORY = 0.5
 
 
+#: Methods by the type of their argument; each tells its length.
+KINDS: dict[str, Any] = {
+    "choices": list[np.ndarray | Image.Image | str | None],
+    "floats": list[np.float32],
+    "numbers": list[float | np.ndarray],
+    "texts": list[bytes],
+    "complexes": list[complex],
+    "anything": Any,
+}
+
+
 def picky() -> Server:
     server = Server(mcp=True)
 
@@ -31,33 +41,16 @@ def picky() -> Server:
         return len(values)
 
     @server
-    def choices(values: list[np.ndarray | Image.Image | str | None]) -> int:
-        return len(values)
-
-    @server
-    def floats(values: list[np.float32]) -> int:
-        return len(values)
-
-    @server
     def rest(*values: NDArray[Any] | None) -> int:
         return len(values)
 
-    @server
-    def numbers(values: list[float | np.ndarray]) -> int:
-        return len(values)
+    for name, kind in KINDS.items():
 
-    @server
-    def texts(values: list[bytes]) -> int:
-        return len(values)
+        def length(values: Any) -> int:
+            return len(values)
 
-    @server
-    def complexes(values: list[complex]) -> int:
-        return len(values)
-
-    @server
-    def anything(values: Any) -> int:
-        return len(values)
-
+        length.__annotations__["values"] = kind
+        server.add(length, name=name)
     return server
 
 
@@ -74,45 +67,35 @@ async def ask_by_mcp(target: ServerUnderAttack, tool: str, values: list[Any]) ->
     version = "2026-07-28"
     meta = {"io.modelcontextprotocol/protocolVersion": version, "io.modelcontextprotocol/clientCapabilities": {}}
     params = {"name": tool, "arguments": {"values": values}, "_meta": meta}
-    body = orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-    head = (
-        f"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        f"Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: {version}\r\n"
-        f"Mcp-Method: tools/call\r\nMcp-Name: {tool}\r\n\r\n"
+    data = post(
+        request("tools/call", params),
+        *("Accept: application/json, text/event-stream", f"MCP-Protocol-Version: {version}"),
+        *("Mcp-Method: tools/call", f"Mcp-Name: {tool}"),
+        target="/mcp",
     )
-    raw = await target.connect()
-    await raw.send(head.encode() + body)
-    async with asyncio.timeout(PATIENCE):
-        return (await raw.reader.readuntil(b'"isError":')).decode()
+    return (await (await target.connect()).ask_http(data)).body.decode()
 
 
-@attack(
-    160, "190,000 objects for a list of arrays, images and texts, by MCP", server=picky, budget=Budget(memory=192 * MIB)
-)
+@attack(160, "190,000 objects for a list of arrays, images and texts, by MCP", picky, memory=192 * MIB)
 async def objects_by_mcp(target: ServerUnderAttack) -> None:
     for tool in ("choices", "arrays", "rest"):
         assert TOO_MANY in await ask_by_mcp(target, tool, [{}] * 190_000)
 
 
-@attack(
-    160,
-    "900,000 numbers for lists of numpy's and for unions, by MCP",
-    server=picky,
-    budget=Budget(memory=256 * MIB, wait=NEW_MEMORY),
-)
+@attack(160, "900,000 numbers for lists of numpy's and for unions, by MCP", picky, memory=256 * MIB, wait=NEW_MEMORY)
 async def numbers_by_mcp(target: ServerUnderAttack) -> None:
     for tool in ("floats", "numbers", "complexes"):
         assert '"900000"' in await ask_by_mcp(target, tool, [1.5] * 900_000)
 
 
-@attack(161, "900,000 numbers for a list of numpy's", server=picky, budget=Budget(memory=192 * MIB, wait=NEW_MEMORY))
+@attack(161, "900,000 numbers for a list of numpy's", picky, memory=192 * MIB, wait=NEW_MEMORY)
 async def numbers_of_numpy(target: ServerUnderAttack) -> None:
     assert await ask(target, "floats", [1.5] * 900_000) == 900_000
     assert await ask(target, "floats", [1.5] * 900_000 + [NAN]) == 900_001
     assert TOO_MANY in await ask(target, "floats", [NAN] * 20_000 + ["x"])
 
 
-@attack(162, "small arrays, and one by one all of them twice", server=picky, budget=Budget(memory=128 * MIB))
+@attack(162, "small arrays, and one by one all of them twice", picky, memory=128 * MIB)
 async def small_arrays(target: ServerUnderAttack) -> None:
     assert TOO_MANY in await ask(target, "arrays", [ARRAY] * 50_000)
     # The last value has to be put in its place, so that all are checked again.
@@ -120,7 +103,7 @@ async def small_arrays(target: ServerUnderAttack) -> None:
     assert TOO_MANY in await ask(target, "anything", [ARRAY] * 50_000)
 
 
-@attack(163, "900,000 further arguments", server=picky, budget=Budget(memory=192 * MIB, wait=NEW_MEMORY))
+@attack(163, "900,000 further arguments", picky, memory=192 * MIB, wait=NEW_MEMORY)
 async def further_arguments(target: ServerUnderAttack) -> None:
     assert await ask(target, "rest", *[None] * 900_000) == 900_000
 
@@ -128,8 +111,9 @@ async def further_arguments(target: ServerUnderAttack) -> None:
 @attack(
     164,
     "900,000 values for a union with arrays, for bytes, for complex numbers",
-    server=picky,
-    budget=Budget(memory=192 * MIB, wait=NEW_MEMORY),
+    picky,
+    memory=192 * MIB,
+    wait=NEW_MEMORY,
 )
 async def unions(target: ServerUnderAttack) -> None:
     assert await ask(target, "numbers", [1.5] * 900_000) == 900_000
@@ -139,13 +123,28 @@ async def unions(target: ServerUnderAttack) -> None:
     assert await ask(target, "complexes", [1] * 900_000) == 900_000
 
 
-@attack(
-    165,
-    "90,000 tagged floats, and lists among which one tag is wrong",
-    server=picky,
-    budget=Budget(memory=192 * MIB, wait=NEW_MEMORY),
-)
+@attack(165, "90,000 tagged floats, and lists among which one tag is wrong", picky, memory=192 * MIB, wait=NEW_MEMORY)
 async def tagged_floats(target: ServerUnderAttack) -> None:
     assert await ask(target, "anything", [NAN] * 90_000) == 90_000
     assert await ask(target, "numbers", [NAN] * 90_000) == 90_000
     assert "Invalid params" in await ask(target, "arrays", [], [[]] * 150_000 + [NAN])
+
+
+def agents() -> Server:
+    """A server whose tools have large results, of which agents know the schema."""
+    server = Server(mcp=True)
+    words = ['"word" ' * 4] * 1_500_000
+
+    @server
+    def text() -> list[str]:
+        return words
+
+    return server
+
+
+@attack(171, "results of 60 MiB of a tool with a schema", agents, memory=512 * MIB, slowest=0.1)
+async def large_results(target: ServerUnderAttack) -> None:
+    asked = post(request("tools/call", {"name": "text"}), "Accept: application/json", target="/mcp")
+    for _ in range(4 if target.whole else 2):
+        answer = await (await target.connect()).ask_http(asked)
+        assert answer.json["result"]["isError"], "as the content of MCP it is over max_message_size"

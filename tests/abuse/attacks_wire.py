@@ -11,11 +11,11 @@ import subprocess
 import sys
 from typing import Any
 
-import orjson
-
 from rpcstream import Server
 
-from .harness import MIB, ROOT, Budget, RawConnection, ServerUnderAttack, attack, request
+from ..kit.http import post
+from .attacks_hub import hub
+from .harness import MIB, ROOT, RawConnection, ServerUnderAttack, attack, request
 
 #: A colour and a title for the terminal, and the other direction of writing.
 ESCAPES = "x\x1b[31m\x1b]0;title\x07\x9b2J\x7f\u202ey"
@@ -59,18 +59,11 @@ async def answer(raw: RawConnection) -> Any:
     return await asyncio.wait_for(raw.reply(), SOON)
 
 
-async def post(raw: RawConnection, body: bytes, head: str = "", tail: bytes = b"") -> tuple[int, bytes]:
-    """The status and the body of what is answered to a POST."""
-    length = head or f"Content-Length: {len(body)}\r\n"
-    lines = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{length}\r\n"
-    await raw.send(lines.encode() + body + tail)
-    said = (await asyncio.wait_for(raw.reader.readuntil(b"\r\n\r\n"), SOON)).decode()
-    found = re.search(r"content-length: (\d+)", said, re.IGNORECASE)
-    size = int(found[1]) if found else 0
-    return int(said.split()[1]), await asyncio.wait_for(raw.reader.readexactly(size), SOON)
+def in_chunks(chunks: bytes) -> bytes:
+    return post(None, "Transfer-Encoding: chunked") + chunks
 
 
-@attack(20, "escape sequences in names and results reach the terminal", server=garish, budget=Budget(memory=32 * MIB))
+@attack(20, "escape sequences in names and results reach the terminal", garish, memory=32 * MIB)
 async def escape_sequences(target: ServerUnderAttack) -> None:
     for argv in (["--describe", "shown"], ["--list"], ["shown"], ["shown", "--format", "raw"]):
         text = await asyncio.to_thread(_on_a_terminal, "--uri", target.address, *argv)
@@ -97,26 +90,25 @@ def _on_a_terminal(*argv: str) -> str:
     return seen.decode()
 
 
-@attack(21, "a request hidden among the trailers of a body", server=plain, budget=Budget(memory=32 * MIB))
+@attack(21, "a request hidden among the trailers of a body", plain, memory=32 * MIB)
 async def hidden_in_trailers(target: ServerUnderAttack) -> None:
     body = request("note", [1]).strip()
     for trailers in (b"GET / HTTP/1.1", b"Content-Length: 3", b"no field", b"X: \x1b[2J", b" folded: 1"):
         raw = await target.connect()
-        tail = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(body), body, trailers)
-        status, _ = await post(raw, b"", "Transfer-Encoding: chunked\r\n", tail)
-        assert status == 400, f"{trailers!r} was taken for a trailer"
+        answer = await raw.ask_http(in_chunks(b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(body), body, trailers)))
+        assert answer.status == 400, f"{trailers!r} was taken for a trailer"
 
 
-@attack(21, "bodies in chunks of one byte", server=plain, budget=Budget(memory=64 * MIB, wait=0.15), in_suite=False)
+@attack(21, "bodies in chunks of one byte", plain, wait=0.15, in_suite=False)
 async def tiny_chunks(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     count = 1_000_000 if target.whole else 400_000
     body = b"1;a\r\n \r\n" * count + b"2\r\n[]\r\n0\r\n\r\n"
-    status, said = await post(raw, b"", "Transfer-Encoding: chunked\r\n", body)
-    assert (status, orjson.loads(said)["error"]["code"]) == (200, -32600)
+    answer = await raw.ask_http(in_chunks(body))
+    assert (answer.status, answer.json["error"]["code"]) == (200, -32600)
 
 
-@attack(24, "values of different kinds without a delimiter", server=plain, budget=Budget(memory=32 * MIB))
+@attack(24, "values of different kinds without a delimiter", plain, memory=32 * MIB)
 async def mixed_values(target: ServerUnderAttack) -> None:
     one = request("note", [1], 1).strip()
     two = b"[" + request("note", [2], 2).strip() + b"]"
@@ -129,13 +121,7 @@ async def mixed_values(target: ServerUnderAttack) -> None:
             assert all(reply is not None for reply in replies)
 
 
-@attack(
-    24,
-    "half a MiB of empty arrays without a delimiter",
-    server=plain,
-    budget=Budget(memory=256 * MIB),
-    in_suite=False,
-)
+@attack(24, "half a MiB of empty arrays without a delimiter", plain, memory=256 * MIB, in_suite=False)
 async def empty_values(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     count = 240_000 if target.whole else 100_000  # four for each, and `max_values` is a million
@@ -144,7 +130,7 @@ async def empty_values(target: ServerUnderAttack) -> None:
         assert (await raw.reply())["error"]["code"] == -32600
 
 
-@attack(24, "a MiB of brackets inside strings", server=plain, budget=Budget(memory=64 * MIB))
+@attack(24, "a MiB of brackets inside strings", plain)
 async def brackets_in_strings(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     for _ in range(20 if target.whole else 5):
@@ -152,7 +138,7 @@ async def brackets_in_strings(target: ServerUnderAttack) -> None:
         assert (await raw.reply())["error"]["code"] == -32700
 
 
-@attack(29, "errors without an id, which fail all calls", server=plain, budget=Budget(memory=32 * MIB))
+@attack(29, "errors without an id, which fail all calls", plain, memory=32 * MIB)
 async def errors_without_id(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     for bad in (rb'"\ud800"', b"1e400", b"NaN", b"9" * 10_000):
@@ -166,7 +152,7 @@ async def errors_without_id(target: ServerUnderAttack) -> None:
     assert (await raw.result("count")) == 0
 
 
-@attack(29, "broken messages of a MiB, one behind the other", server=plain, budget=Budget(memory=192 * MIB))
+@attack(29, "broken messages of a MiB, one behind the other", plain, memory=192 * MIB)
 async def broken_long_messages(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     times = 20 if target.whole else 4
@@ -180,13 +166,13 @@ async def broken_long_messages(target: ServerUnderAttack) -> None:
             assert (reply["id"], reply["error"]["code"]) in ((7, -32700), (None, -32001))
 
 
-@attack(30, "a second value behind the first in one body", server=plain, budget=Budget(memory=32 * MIB))
+@attack(30, "a second value behind the first in one body", plain, memory=32 * MIB)
 async def second_value(target: ServerUnderAttack) -> None:
     one = request("note", [1], 1).strip()
     for behind in (one, b"\n" + one, b" x", b"]", b"[" + one + b"]"):
         raw = await target.connect()
-        status, said = await post(raw, one + behind)
-        assert (status, orjson.loads(said)["error"]["code"]) == (200, -32700)
+        answer = await raw.ask_http(post(one + behind))
+        assert (answer.status, answer.json["error"]["code"]) == (200, -32700)
     raw = await target.connect()
     assert (await raw.result("count")) == 0, "something of a body that is not JSON was carried out"
 
@@ -206,7 +192,7 @@ def described() -> Server:
     return server
 
 
-@attack(26, "what a schema says is tried at the server", server=described, budget=Budget(memory=16 * MIB))
+@attack(26, "what a schema says is tried at the server", described, memory=16 * MIB)
 async def schemas(target: ServerUnderAttack) -> None:
     raw = await target.connect()
     methods = {each["name"]: each for each in (await raw.call("rpc.discover"))["result"]["methods"]}
@@ -218,3 +204,24 @@ async def schemas(target: ServerUnderAttack) -> None:
     taken = (await raw.call("distinct", [[1, 1]])).get("result")
     assert taken == 1
     assert not values["schema"].get("uniqueItems"), "it takes what its schema forbids"
+
+
+@attack(170, "a copied command with a parameter that is named as an option", hub, memory=16 * MIB)
+async def named_as_an_option(target: ServerUnderAttack) -> None:
+    reached = asyncio.Event()
+    elsewhere = await asyncio.start_server(lambda reader, writer: reached.set(), "127.0.0.1", 0)
+    async with elsewhere:
+        option = f"--uri=http://127.0.0.1:{elsewhere.sockets[0].getsockname()[1]}/?"
+        provider = await target.connect()
+        shown = {"name": "shown", "params": [{"name": option, "schema": {"type": "string"}}]}
+        assert "result" in await provider.call("rpc.register", {"name": "evil", "methods": [shown]})
+        words = ["--uri", target.address, "--token", "secret", "--", "shown", f"{option}:str=x"]
+        status, text = await asyncio.to_thread(_called, *words)
+        assert (status, "never begins with '-'" in text) == (2, True), text
+        assert not reached.is_set(), "the token was sent elsewhere"
+
+
+def _called(*words: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "rpcstream", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr

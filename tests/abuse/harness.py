@@ -1,17 +1,12 @@
 """Runs attacks on a server in a process of its own, and measures their cost: another caller's latency, memory, log.
 
 An attack is an async function that gets a `ServerUnderAttack` and does its worst with raw connections; `@attack` enters
-it in the table with its budget. `run` starts a fresh server for it, lets another caller (a further process, `ping.py`)
-ask `rpc.ping` without a pause from before the attack until after it, and reports:
+it in the table with what it may cost. `run` starts a fresh server for it, lets another caller (a further process,
+`ping.py`) ask `rpc.ping` without a pause from before the attack until after it, and reports. Waits are judged in
+processor time of the server's event loop, since what the machine does besides does not count; so handlers that are to
+keep the loop busy use `spin`: sleeping takes no processor time.
 
-* wait: how long that caller waited at most, in seconds of processor time of the server's event loop (what the machine
-  does besides does not count), and in seconds of the clock, which is reported and not judged;
-* memory: how far the resident memory of the server rose at most over what it had when all was quiet;
-* log: the bytes that the server wrote to its log.
-
-Handlers that are to keep the loop busy use `spin`, since sleeping takes no processor time.
-
-    @attack(5, "a batch of slow calls", server=slow, budget=Budget(memory=32 * MIB), slowest=0.005)
+    @attack(5, "a batch of slow calls", slow, memory=32 * MIB, slowest=0.005)
     async def batch(target: ServerUnderAttack) -> None:
         raw = await target.connect()
         await raw.call(...)
@@ -26,6 +21,7 @@ import atexit
 import functools
 import importlib
 import json
+import os
 import ssl
 import statistics
 import subprocess
@@ -34,13 +30,15 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
 import orjson
 
 from rpcstream import Limits
+
+from ..kit.http import Answer, RawHttpConnection
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -59,40 +57,46 @@ WAIT_IN_SUITE = 3
 #: Seconds after which a server that does not answer counts as frozen.
 PATIENCE = 60.0
 
+#: Does the worst.
+Act = Callable[["ServerUnderAttack"], Awaitable[None]]
+
 #: How often an attack is made that costs nothing too much but the wait.
 ATTEMPTS = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What an attack may cost.
+@dataclass(frozen=True)
+class Attack:
+    """One row of the table.
 
     Attributes:
-        memory: bytes over the quiet server.
-        log: bytes that may be logged.
+        name: that of `act`, where none is given.
+        number: that of the fault it shows, several attacks may share it.
+        server: a function of a module in this folder that gives the server, or the hub, to be attacked.
+        memory: bytes that the server may take over its quiet state.
+        log: bytes that it may log.
         wait: processor seconds of the event loop that another caller may wait for, without `slowest`.
+        slowest: seconds of processor time that the slowest sync handler of the server takes.
+        loop: "auto" (uvloop where it is installed) or "asyncio".
+        token: the other caller authenticates with it.
+        uses_tls: the server has a certificate.
+        in_suite: its short form is run with the other tests; variants, and what tests of the packages show as well, are
+            left to `python -m tests.abuse`.
     """
-
-    memory: int
-    log: int = 64 * KIB
-    wait: float = WAIT
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attack:
-    """One row of the table; `number` is that of the fault it shows, several attacks may share it."""
 
     number: int
     title: str
-    name: str
     server: Callable[[], Any]
-    budget: Budget
-    slowest: float
-    loop: str
-    token: str | None
-    uses_tls: bool
-    in_suite: bool
-    act: Callable[[ServerUnderAttack], Awaitable[None]]
+    act: Act
+    _: KW_ONLY
+    memory: int = 64 * MIB
+    log: int = 64 * KIB
+    wait: float = WAIT
+    slowest: float = 0.0
+    loop: str = "auto"
+    token: str | None = None
+    uses_tls: bool = False
+    in_suite: bool = True
+    name: str = ""
 
 
 @dataclass(kw_only=True)
@@ -125,7 +129,7 @@ class Report:
     @property
     def allowed(self) -> float:
         """Processor seconds of the event loop that another caller may wait for."""
-        wait = self.attack.budget.wait
+        wait = self.attack.wait
         return (wait if self.whole else wait * WAIT_IN_SUITE) + self.attack.slowest
 
     @property
@@ -136,16 +140,16 @@ class Report:
     @property
     def problems(self) -> list[str]:
         """What is over the budget, in words."""
-        budget, found = self.attack.budget, []
+        of, found = self.attack, []
         if self.failure:
             found.append(self.failure)
         if self.is_slow:
             allowed = self.allowed
             found.append(f"another caller waited for {self.held:.2f} s of the event loop, {allowed:.2f} s are allowed")
-        if self.memory > budget.memory:
-            found.append(f"memory rose by {self.memory / MIB:.0f} MiB, {budget.memory / MIB:.0f} MiB are allowed")
-        if self.log > budget.log:
-            found.append(f"{self.log} bytes were logged, {budget.log} are allowed")
+        if self.memory > of.memory:
+            found.append(f"memory rose by {self.memory / MIB:.0f} MiB, {of.memory / MIB:.0f} MiB are allowed")
+        if self.log > of.log:
+            found.append(f"{self.log} bytes were logged, {of.log} are allowed")
         return found
 
 
@@ -153,46 +157,11 @@ class Report:
 ATTACKS: list[Attack] = []
 
 
-def attack(
-    number: int,
-    title: str,
-    *,
-    server: Callable[[], Any],
-    budget: Budget,
-    slowest: float = 0.0,
-    loop: str = "auto",
-    token: str | None = None,
-    uses_tls: bool = False,
-    in_suite: bool = True,
-) -> Callable[[Callable[[ServerUnderAttack], Awaitable[None]]], Callable[[ServerUnderAttack], Awaitable[None]]]:
-    """Decorator: enter an attack in the table.
+def attack(number: int, title: str, server: Callable[[], Any], **budget: Any) -> Callable[[Act], Act]:
+    """Decorator: enter an attack in the table, with fields of `Attack`."""
 
-    Args:
-        server: a function of a module in this folder that gives the server, or the hub, to be attacked.
-        slowest: seconds of processor time that the slowest sync handler of it takes.
-        loop: "auto" (uvloop where it is installed) or "asyncio".
-        token: the other caller authenticates with it.
-        uses_tls: the server has a certificate.
-        in_suite: its short form is run with the other tests; variants, and what tests of the packages show as well, are
-            left to `python -m tests.abuse`.
-    """
-
-    def enter(act: Callable[[ServerUnderAttack], Awaitable[None]]) -> Callable[[ServerUnderAttack], Awaitable[None]]:
-        ATTACKS.append(
-            Attack(
-                number=number,
-                title=title,
-                name=act.__name__,
-                server=server,
-                budget=budget,
-                slowest=slowest,
-                loop=loop,
-                token=token,
-                uses_tls=uses_tls,
-                in_suite=in_suite,
-                act=act,
-            )
-        )
+    def enter(act: Act) -> Act:
+        ATTACKS.append(Attack(number, title, server, act, **{"name": act.__name__, **budget}))
         return act
 
     return enter
@@ -247,6 +216,10 @@ class RawConnection:
             raise RuntimeError(f"{method} was answered with {str(reply)[:300]}")
         return reply["result"]
 
+    async def ask_http(self, data: bytes) -> Answer:
+        """Send a request of HTTP; returns its response."""
+        return await RawHttpConnection(self.reader, self.writer).ask(data)
+
     def pause_reading(self) -> None:
         """Leave what the server sends unread."""
         cast(asyncio.Transport, self.writer.transport).pause_reading()
@@ -285,9 +258,10 @@ class ServerUnderAttack:
         """This many connections, closed after the attack."""
         return [await self.connect() for _ in range(count)]
 
-    def memory(self) -> int:
-        """Resident memory of the server now (bytes)."""
-        return _status_of(self.pid, "VmRSS")
+    def processor(self) -> float:
+        """Seconds of processor time that the server has had."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def request(method: str, params: Any = None, call_id: Any = 1, **members: Any) -> bytes:
@@ -334,11 +308,11 @@ class ServerStarter:
         )
 
     @contextmanager
-    def run(self, of: Attack, folder: Path) -> Iterator[_Server]:
-        """Run the server of an attack while the block runs; its log goes into the folder."""
+    def run(self, made_by: Callable[[], Any], loop: str, folder: Path) -> Iterator[_Server]:
+        """Run the server that this function gives while the block runs; its log goes into the folder."""
         log = folder / "server.log"
-        made_by = f"{of.server.__module__}:{of.server.__qualname__}"
-        pid, address = self._ask(json.dumps({"made_by": made_by, "loop": of.loop, "log": str(log)}))
+        name = f"{made_by.__module__}:{made_by.__qualname__}"
+        pid, address = self._ask(json.dumps({"made_by": name, "loop": loop, "log": str(log)}))
         server = _Server(pid, log, address)
         try:
             if not address:
@@ -371,6 +345,10 @@ class _Server:
     address: str
     status: int | None = None
 
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself; its parent has not been told yet."""
+        return "(zombie)" in Path(f"/proc/{self.pid}/status").read_text()
+
 
 @functools.cache
 def _starter() -> ServerStarter:
@@ -393,7 +371,7 @@ def run(of: Attack, *, whole: bool) -> Report:
 
 def _run_once(of: Attack, *, whole: bool) -> Report:
     with tempfile.TemporaryDirectory() as folder:
-        with _starter().run(of, Path(folder)) as server:
+        with _starter().run(of.server, of.loop, Path(folder)) as server:
             report = asyncio.run(_attacked(of, server, whole=whole))
         if server.status is not None:
             report.failure = f"the server ended with status {server.status}; {report.failure}"
@@ -435,7 +413,7 @@ async def _attacked(of: Attack, server: _Server, *, whole: bool) -> Report:
         if pings.get("failure"):
             report.failure = f"{pings['failure']}; {report.failure}".rstrip("; ")
             return report
-        if _has_ended(pid):
+        if server.has_ended():
             return report
         report.quiet = statistics.median(pings["quiet"]) if pings["quiet"] else 0.0
         report.longest, report.held, report.pings = pings["longest"], pings["held"], pings["count"]
@@ -445,11 +423,6 @@ async def _attacked(of: Attack, server: _Server, *, whole: bool) -> Report:
     finally:
         pinger.kill()
         pinger.communicate()
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether a process has ended; its parent has not been told yet."""
-    return "VmHWM" not in Path(f"/proc/{pid}/status").read_text()
 
 
 def _status_of(pid: int, name: str) -> int:

@@ -1,12 +1,10 @@
-"""Runs servers to be attacked, each in a process of its own.
+"""Starts servers to be attacked, each as a copy of this process, which has everything imported already.
 
-`python -m tests.abuse.serve MODULE:FUNCTION` runs one, and prints its address. Without arguments it starts those that
-it is asked for by lines of JSON, as copies of itself that have everything imported already (`harness.ServerStarter`).
+They are asked for by lines of JSON: see `harness.ServerStarter`.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import json
 import logging
@@ -16,17 +14,6 @@ import tempfile
 from collections.abc import Callable
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("made_by", nargs="?", help="the function that gives the server: MODULE:FUNCTION")
-    parser.add_argument("--loop", default="auto")
-    options = parser.parse_args()
-    if options.made_by is None:
-        start_servers()
-    else:
-        serve(options.made_by, options.loop, lambda address: print(address, flush=True))
-
-
 def serve(made_by: str, loop: str, on_listening: Callable[[str], None]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     module, _, name = made_by.partition(":")
@@ -34,7 +21,7 @@ def serve(made_by: str, loop: str, on_listening: Callable[[str], None]) -> None:
     server.run(port=0, loop=loop, on_listening=on_listening)
 
 
-def start_servers() -> None:
+def main() -> None:
     """Start a server for each line of the standard input, and end it with the next line; print process and address.
 
     The address is empty where the server did not start. Its last line says how it ended: see `waitstatus_to_exitcode`.

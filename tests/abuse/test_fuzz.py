@@ -13,7 +13,6 @@ import gc
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import orjson
@@ -21,8 +20,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from rpcstream import Context, Limits, Server
+from rpcstream import Limits
 
+from ..kit import RawPeer, UsualServer
 from ..kit.example_count import IS_THOROUGH
 from ..kit.loops import new_loop
 from ..kit.memory import join
@@ -36,44 +36,19 @@ EXAMPLES = int(os.environ.get("RPCSTREAM_FUZZ", "24" if IS_THOROUGH else "6"))
 STEP_MAX = 1024 * 1024
 
 
-def fuzzed(max_calls: int) -> Server:
+def fuzzed(max_calls: int) -> UsualServer:
     """A server with one handler of each kind."""
-    server = Server(limits=Limits(max_calls=max_calls), slow_call=3600, drain_timeout=0.01)
-
-    @server
-    async def wait(value: Any = None) -> Any:
-        await asyncio.Event().wait()
-
-    @server
-    async def soon(value: Any = None) -> Any:
-        await asyncio.sleep(0)
-        return value
-
-    @server
-    def echo(value: Any = None) -> Any:
-        return value
+    server = UsualServer(limits=Limits(max_calls=max_calls), slow_call=3600, drain_timeout=0.01)
 
     @server(ordered=True)
     async def in_order(value: Any = None) -> Any:
         await asyncio.sleep(0)
         return value
 
-    @server
-    def count(value: int = 10) -> Iterator[int]:
-        yield from range(value)
-
-    @server
-    async def consume(value: AsyncIterator[Any]) -> int:
-        return len([item async for item in value])
-
-    @server
-    async def ask(ctx: Context, value: Any = None) -> Any:
-        return await ctx.peer.question(value)
-
     return server
 
 
-METHODS = ["wait", "soon", "echo", "in_order", "count", "consume", "ask", "rpc.discover", "rpc.ping", "no_such"]
+METHODS = ["wait", "echo_after", "echo", "in_order", "count", "total", "ask", "rpc.discover", "rpc.ping", "no_such"]
 
 ids = st.one_of(
     st.integers(0, 40),
@@ -99,33 +74,24 @@ values = st.one_of(
 @st.composite
 def one_message(draw: st.DrawFn) -> dict[str, Any]:
     """A message of any kind, right or wrong."""
-    kind = draw(
-        st.sampled_from(["request", "request", "notification", "cancel", "reply", "error", "item", "end", "credit"])
-    )
-    call_id, value = draw(ids), draw(values)
-    token = draw(st.sampled_from(["s1", "s2", "s3"]))
-    message: dict[str, Any] = {"jsonrpc": "2.0"}
-    if kind in ("request", "notification"):
-        message |= {"method": draw(st.sampled_from(METHODS)), "params": [value]}
-        if kind == "request":
-            message["id"] = call_id
-        if draw(st.integers(0, 3)) == 0:
-            message["stream"] = draw(st.integers(0, 5))
-        if draw(st.integers(0, 5)) == 0:
-            message["timeout"] = draw(st.sampled_from([0.001, 10, -1, "x"]))
-    elif kind == "cancel":
-        message |= {"method": "$/cancelRequest", "params": {"id": call_id}}
-    elif kind == "reply":
-        message |= {"id": call_id, "result": value}
-    elif kind == "error":
-        message |= {"id": call_id, "error": {"code": 1, "message": "no", "data": value}}
-    elif kind == "item":
-        message |= {"method": "$/item", "params": {"stream": token, "value": value}}
-    elif kind == "end":
-        message |= {"method": "$/end", "params": {"stream": token}}
-    else:
-        message |= {"method": "$/credit", "params": {"id": call_id, "n": draw(st.integers(-1, 100))}}
-    return message
+    call_id, value, token = draw(ids), draw(values), draw(st.sampled_from(["s1", "s2", "s3"]))
+    call: dict[str, Any] = {"method": draw(st.sampled_from(METHODS)), "params": [value, 0][: draw(st.integers(1, 2))]}
+    if draw(st.integers(0, 3)) == 0:
+        call["stream"] = draw(st.integers(0, 5))
+    if draw(st.integers(0, 5)) == 0:
+        call["timeout"] = draw(st.sampled_from([0.001, 10, -1, "x"]))
+    kinds: list[dict[str, Any]] = [
+        {**call, "id": call_id},
+        {**call, "id": call_id},
+        call,
+        {"method": "$/cancelRequest", "params": {"id": call_id}},
+        {"id": call_id, "result": value},
+        {"id": call_id, "error": {"code": 1, "message": "no", "data": value}},
+        {"method": "$/item", "params": {"stream": token, "value": value}},
+        {"method": "$/end", "params": {"stream": token}},
+        {"method": "$/credit", "params": {"id": call_id, "n": draw(st.integers(-1, 100))}},
+    ]
+    return {"jsonrpc": "2.0", **kinds[draw(st.integers(0, len(kinds) - 1))]}
 
 
 def line(message: Any) -> bytes:
@@ -156,8 +122,8 @@ def together(message: Any, n: int) -> bytes:
 def opening(max_calls: int, kind: str) -> bytes:
     """What fills the room for calls, or nearly, before the fuzzing begins."""
     calls = [line({"jsonrpc": "2.0", "id": place, "method": "wait"}) for place in range(max_calls)]
-    asked = line({"jsonrpc": "2.0", "id": "asked", "method": "ask"})
-    stream = line({"jsonrpc": "2.0", "id": "up", "method": "consume", "params": [{"$type": "stream", "id": "s1"}]})
+    asked = line({"jsonrpc": "2.0", "id": "asked", "method": "ask", "params": ["question"]})
+    stream = line({"jsonrpc": "2.0", "id": "up", "method": "total", "params": [{"$type": "stream", "id": "s1"}]})
     return {
         "nothing": b"",
         "full": b"".join(calls),
@@ -194,30 +160,17 @@ steps = st.one_of(
 )
 
 
-class Peer(asyncio.Protocol):
-    """An end that takes what comes; `replies` wakes up with every line."""
-
-    def __init__(self) -> None:
-        self.transport: Any = None
-        self.news = asyncio.Event()
-        self.is_over = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+class Deaf(RawPeer):
+    """Keeps nothing of what comes: that would be measured as well."""
 
     def data_received(self, data: bytes) -> None:
-        self.news.set()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.is_over = True
+        pass
 
 
-async def wait_of(caller: Peer) -> float:
+async def wait_of(caller: RawPeer) -> float:
     """Processor seconds from a question of the other caller to its answer."""
-    caller.news.clear()
     before = time.thread_time()
-    caller.transport.write(b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n')
-    await asyncio.wait_for(caller.news.wait(), 60)
+    assert await caller.result("rpc.ping") == "pong"
     return time.thread_time() - before
 
 
@@ -225,12 +178,12 @@ async def converse(max_calls: int, first: str, said: list[bytes | str]) -> float
     """The longest wait of another caller while one peer says all this."""
     longest, pieces = 0.0, False
     async with fuzzed(max_calls).in_memory() as make_stream:
-        caller, peer = Peer(), Peer()
+        caller, peer = RawPeer(), Deaf()
         join(make_stream(), caller)
         join(make_stream(), peer)
         for step in [opening(max_calls, first), *said]:
             if peer.is_over:
-                join(make_stream(), peer := Peer())
+                join(make_stream(), peer := Deaf())
             if step == "stop reading":
                 peer.transport.pause_reading()
             elif step == "read again":
@@ -262,11 +215,7 @@ def test_another_caller_never_waits_for_long(max_calls: int, first: str, said: l
     # What a fuzzer says fills pages of log, and the tests' own handler keeps them all.
     logging.disable(logging.ERROR)
     try:
-        run_conversation(max_calls, first, said)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            assert runner.run(converse(max_calls, first, said)) <= WAIT
     finally:
         logging.disable(logging.NOTSET)
-
-
-def run_conversation(max_calls: int, first: str, said: list[bytes | str]) -> None:
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        assert runner.run(converse(max_calls, first, said)) <= WAIT

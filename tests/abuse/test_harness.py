@@ -9,7 +9,7 @@ import pytest
 
 from rpcstream import Server
 
-from .harness import ATTACKS, ATTEMPTS, KIB, MIB, Budget, ServerUnderAttack, attack, run, spin
+from .harness import ATTACKS, ATTEMPTS, KIB, MIB, ServerUnderAttack, attack, run, spin
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
@@ -35,7 +35,7 @@ async def act(target: ServerUnderAttack) -> None:
 
 
 def test_what_is_over_a_budget_is_reported() -> None:
-    attack(0, "careless", server=careless, budget=Budget(memory=32 * MIB))(act)
+    attack(0, "careless", careless, memory=32 * MIB)(act)
     report = run(ATTACKS.pop(), whole=True)
     assert [problem.split()[0] for problem in report.problems[:2]] == ["another", "memory"]
     assert "bytes were logged" in report.problems[2]
@@ -43,7 +43,7 @@ def test_what_is_over_a_budget_is_reported() -> None:
 
 
 def test_what_is_within_is_not() -> None:
-    attack(0, "careful", server=careless, budget=Budget(memory=96 * MIB, log=512 * KIB), slowest=1.5)(act)
+    attack(0, "careful", careless, memory=96 * MIB, log=512 * KIB, slowest=1.5)(act)
     assert not run(ATTACKS.pop(), whole=True).problems
 
 
@@ -57,7 +57,7 @@ def test_a_wait_counts_when_it_is_too_long_again_and_again(slow_runs: int, is_re
         for _ in range(3):
             assert "result" in await raw.call("take", [seconds, 0, 0])
 
-    attack(0, "slow now and then", server=careless, budget=Budget(memory=96 * MIB))(act)
+    attack(0, "slow now and then", careless, memory=96 * MIB)(act)
     assert bool(run(ATTACKS.pop(), whole=True).problems) == is_reported
 
 
@@ -66,5 +66,5 @@ async def fail(target: ServerUnderAttack) -> None:
 
 
 def test_what_an_attack_finds_itself_is_reported() -> None:
-    attack(0, "fails", server=careless, budget=Budget(memory=96 * MIB))(fail)
+    attack(0, "fails", careless, memory=96 * MIB)(fail)
     assert run(ATTACKS.pop(), whole=True).problems == ["AssertionError: something else is wrong"]

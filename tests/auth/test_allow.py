@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Context, InvalidParams, MethodNotFound, NotPermitted, RegistrationError, Server
+from rpcstream import AsyncClient, InvalidParams, MethodNotFound, NotPermitted, RegistrationError, Server
 from rpcstream.testing import memory_client
 
 from ..kit import batch, notification, request
@@ -50,10 +50,6 @@ def serving(**options: Any) -> Server:
         called.append(name)
         return name
 
-    @server(allow=lambda user: user.name.startswith("c"))
-    def only_c(ctx: Context) -> str:
-        return str(ctx.identity.name)
-
     @server(allow="admin")
     def count(n: int) -> Iterator[int]:
         called.append("count")
@@ -64,19 +60,11 @@ def serving(**options: Any) -> Server:
         called.append("double")
         return [each * 2 for each in x]
 
-    @server(allow="admin", offload="thread")
-    def in_thread() -> str:
-        called.append("in_thread")
-        return "done"
-
     @server
     def open_to_all(value: int = 1) -> int:
         return value
 
     return server
-
-
-# -- calls ----------------------------------------------------------------------------------------------------------
 
 
 async def known(client: AsyncClient, name: str) -> None:
@@ -89,20 +77,16 @@ async def test_who_may_does() -> None:
         assert await client.call("erase", "x") == "x is gone"
         assert await client.call("read", "y") == "y"
         assert await client.call("double", 4) == 8
-        assert await client.call("in_thread") == "done"
         assert await client.call("count", 3) == [0, 1, 2]
         assert [each async for each in client.stream("count", 3)] == [0, 1, 2]
-        with pytest.raises(NotPermitted):
-            await client.call("only_c")
         with pytest.raises(InvalidParams):
             await client.call("erase", 5)
         await known(client, "carol")  # another identity may do other things
-        assert await client.call("only_c") == "carol"
         with pytest.raises(NotPermitted):
             await client.call("read", "x")
 
 
-@pytest.mark.parametrize("method", ["erase", "count", "double", "in_thread", "only_c"])
+@pytest.mark.parametrize("method", ["erase", "count", "double"])
 async def test_who_may_not_does_not(method: str) -> None:
     server = serving()
     async with memory_client(server) as client:
@@ -149,22 +133,12 @@ async def test_in_a_batch_each_member_by_itself() -> None:
     assert server.state.called == ["y"]
 
 
-async def test_malformed_requests_of_guarded_methods() -> None:
-    async with talking(serving()) as raw:
-        assert await outcomes(raw, login("alice")) == [True]
-        for line in (b'{"id":1,"method":"erase","params":["x"]}', b'{"jsonrpc":"2.0","id":[],"method":"erase"}'):
-            assert outcome(await raw.ask(line)) == -32600
-        raw.send(b'{"jsonrpc":"2.0","id":18446744073709551616,"method":"erase","params":["x"]}')
-        assert await raw.receive_bytes() == b'{"jsonrpc":"2.0","id":18446744073709551616,"result":"x is gone"}'
-        assert await outcomes(raw, request("erase", "x", id=None)) == ["x is gone"]
-
-
 async def test_discover_says_which_are_not_for_all() -> None:
     async with memory_client(serving()) as client:
         await known(client, "carol")
         methods = {each["name"]: each for each in (await client.call("rpc.discover"))["methods"]}
     guarded = {name for name, each in methods.items() if each.get("x-allow") is True}
-    assert guarded == {"erase", "read", "only_c", "count", "double", "in_thread"}
+    assert guarded == {"erase", "read", "count", "double"}
     assert "x-allow" not in methods["open_to_all"]
     assert "rpc.authenticate" in methods
     assert "admin" not in str(methods)
@@ -199,20 +173,11 @@ async def test_a_token_has_a_name_too() -> None:
             await client.call("two")
 
 
-# -- registration ---------------------------------------------------------------------------------------------------
-
-
 async def test_who_knows_nobody_has_no_rules() -> None:
     server = Server()
     with pytest.raises(RegistrationError, match="erase: allow needs callers that are authenticated"):
         server(name="erase", allow="admin")(lambda: None)
-    with pytest.raises(RegistrationError, match="allow needs"):
-
-        @server.batched(allow="admin")
-        def double(x: list[int]) -> list[int]:
-            return x
-
-    assert not {"erase", "double"} & server.methods.keys()
+    assert "erase" not in server.methods
     client = AsyncClient("127.0.0.1:1")
     with pytest.raises(RegistrationError, match="allow needs"):
         client(name="m", allow="admin")(lambda: None)
@@ -231,9 +196,6 @@ def test_what_is_no_rule(rule: Any) -> None:
     assert "m" not in server.methods
 
 
-# -- the rule -------------------------------------------------------------------------------------------------------
-
-
 async def may_call(identity: Any, rule: Any = "admin") -> bool:
     """Whether a caller with this identity may call a method with this rule."""
     server = Server(authenticate=lambda credentials: identity)
@@ -245,20 +207,6 @@ async def may_call(identity: Any, rule: Any = "admin") -> bool:
         except NotPermitted:
             return False
     return True
-
-
-class Roles(Mapping[str, Any]):
-    def __init__(self, **items: Any) -> None:
-        self._items = items
-
-    def __getitem__(self, name: str) -> Any:
-        return self._items[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
 
 
 class Odd:
@@ -278,7 +226,7 @@ class Odd:
         (User("x", ("admin", Role.ADMIN, 5, None)), True),
         ({"roles": ["admin"]}, True),
         ({"roles": {"admin": True}}, True),
-        (Roles(roles={"admin"}), True),
+        (MappingProxyType({"roles": {"admin"}}), True),
         ({"name": "admin"}, False),
         ({"roles": None}, False),
         (SimpleNamespace(roles=lambda: ["admin"]), False),

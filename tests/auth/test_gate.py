@@ -10,12 +10,11 @@ import orjson
 import pytest
 
 from rpcstream import AsyncClient, Context, Credentials, Limits, Server
-from rpcstream.testing import connections_of
+from rpcstream.testing import FakeTimeLoop, connections_of
 
 from ..kit import batch, notification, raw_peers, request, until
 from .callers import INVALID, PING, REFUSED, TOKEN, Desk, Door, accept, login, one_by_one, outcome, outcomes, talking
 
-SILENT_LOGIN = notification("rpc.authenticate", token=TOKEN)
 ANSWER = {"jsonrpc": "2.0", "id": 1, "result": 5}
 
 
@@ -23,41 +22,29 @@ def asking(params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": "rpc.authenticate", "params": params}
 
 
-# -- before ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("sent", "replies"),
     [
         ([request("note", 1), request("who"), request("rpc.discover"), request("rpc.stats")], [REFUSED] * 4),
-        ([request("rpc.subscribe"), request("no such")], [REFUSED] * 2),
-        ([PING], ["pong"]),
         ([notification("note", value=1), PING], ["pong"]),
         # Each member of a batch is refused by itself, and a batch is settled as it came: a token in it is none.
         ([batch(request("note", 1), notification("note", value=1), login(), 17)], [[REFUSED, INVALID, REFUSED]]),
         ([batch(login(), request("note", 1))], [[INVALID, REFUSED]]),
         ([b"[]"], [INVALID]),
         ([b"[" + b"1," * 1000 + b"1]"], [[-32004]]),
-        ([batch(notification("note", value=1)), PING], ["pong"]),
         # What is no token.
         ([asking(None)], [-32602]),
-        ([asking({})], [-32602]),
         ([asking([TOKEN, 1])], [-32602]),
-        ([asking({"token": TOKEN, "more": 1})], [-32602]),
         ([asking({"token": None})], [-32602]),
-        ([asking([[TOKEN]])], [-32602]),
         ([asking(TOKEN)], [INVALID]),
         ([login(""), login(TOKEN + "x")], [REFUSED] * 2),
         ([login(TOKEN[:-1]), login(TOKEN.upper())], [REFUSED] * 2),
         ([login("ö" * 40), login("\0" + TOKEN)], [REFUSED] * 2),
         # What is malformed.
         ([b"{"], [-32700]),
-        ([b'"text"'], [INVALID]),
         ([b'{"jsonrpc":"1.0","id":1,"method":"rpc.authenticate","params":["a-long-secret"]}'], [INVALID]),
-        ([b'{"id":1,"method":"rpc.authenticate","params":["a-long-secret"]}'], [INVALID]),
         ([b'{"jsonrpc":"2.0","id":true,"method":"rpc.authenticate","params":["a-long-secret"]}'], [INVALID]),
         ([b'{"jsonrpc":"2.0","id":1,"method":["rpc.authenticate"],"params":["a-long-secret"]}'], [REFUSED]),
-        ([b'{"jsonrpc":"2.0","id":1,"params":["a-long-secret"]}'], [REFUSED]),
         ([b'{"jsonrpc":"2.0","id":[],"method":"note"}'], [REFUSED]),
         ([b"[" * 500 + b"]" * 500], [INVALID]),
         ([b'[{"id":1.5},' + b"[" * 900 + b"]" * 900 + b"]"], [INVALID]),
@@ -92,19 +79,6 @@ async def test_ids_come_back_exactly() -> None:
         assert [each["id"] for each in refused] == ["a", 1.5]
 
 
-# -- the token ------------------------------------------------------------------------------------------------------
-
-
-async def test_token_and_calls_with_one_write() -> None:
-    async with talking(Door(token=TOKEN)) as raw:
-        raw.send(login(), *[request("echo", n, id=n) for n in range(1, 50)])
-        replies = await raw.receive_many(50)
-        assert [(each["id"], each["result"]) for each in replies] == [(0, True), *((n, n) for n in range(1, 50))]
-    async with talking(Door(token=TOKEN)) as raw:
-        found = await outcomes(raw, SILENT_LOGIN, batch(request("echo", 1), request("who")), replies=1)
-        assert found == [[1, "token"]]
-
-
 @pytest.mark.parametrize(
     ("sent", "replies"),
     [
@@ -132,9 +106,6 @@ async def test_a_connection_is_closed_after_three_wrong_tokens(
             assert server.stats()["closed_for_limits"] == 1
         assert await outcomes(await connect(), login()) == [True]
     assert server.noted == []
-
-
-# -- afterwards -----------------------------------------------------------------------------------------------------
 
 
 async def test_without_authentication_there_is_no_gate() -> None:
@@ -178,9 +149,6 @@ async def test_a_call_keeps_the_identity_that_it_came_with() -> None:
         assert await raw.result() == "alice"
 
 
-# -- an authenticate that waits -------------------------------------------------------------------------------------
-
-
 async def test_what_is_pipelined_waits_for_the_decision_in_order() -> None:
     desk = Desk()
     server = Door(authenticate=desk)
@@ -198,33 +166,18 @@ async def test_what_is_pipelined_waits_for_the_decision_in_order() -> None:
     assert "alice-secret" not in repr(desk.asked)
 
 
-@pytest.mark.parametrize(
-    ("sent", "replies"),
-    [
-        ([login("wrong"), request("note", 1), login("bob-secret"), request("who")], [REFUSED, REFUSED, True, "bob"]),
-        ([login("alice-secret"), request("echo", 1), request("who")], [True, 1, "alice"]),
-        # A call that waits can be cancelled, and so can the decision before it has begun.
-        (
-            [
-                login("alice-secret"),
-                request("note", 1, id="a"),
-                request("echo", 2),
-                notification("$/cancelRequest", id="a"),
-            ],
-            [True, 2, -32800],
-        ),
-    ],
-)
-async def test_the_last_word_is_answered(sent: list[Any], replies: list[Any]) -> None:
+async def test_the_last_word_is_answered() -> None:
     desk = Desk()
     server = Door(authenticate=desk)
     async with talking(server) as raw:
-        raw.send(*sent)
+        # A call that waits can be cancelled.
+        raw.send(login("wrong"), request("note", 1), login("bob-secret"), request("note", 1, id="a"), request("who"))
+        raw.send(notification("$/cancelRequest", id="a"))
         raw.end()
         await desk.asked_for.wait()
         desk.go.set()
-        found = [outcome(each) for each in await raw.rest()]
-        assert sorted(found, key=str) == sorted(replies, key=str)
+        found = sorted(str(outcome(each)) for each in await raw.rest())
+        assert found == sorted(map(str, [REFUSED, REFUSED, True, -32800, "bob"]))
     assert server.noted == []
 
 
@@ -249,27 +202,38 @@ async def test_who_floods_while_the_server_decides_is_not_read() -> None:
     desk = Desk()
     sizes: list[int] = []
     async with talking(Door(authenticate=desk, limits=Limits(max_calls=50))) as raw:
-        raw.send(login("alice-secret"), *[request("echo", "x" * 1000, id=n) for n in range(1, 20_001)])
+        raw.send(login("alice-secret"), *[request("echo", "x" * 5000, id=n) for n in range(1, 3_001)])
         await desk.asked_for.wait()
 
         def stands_still() -> bool:
             sizes.append(raw.transport.get_write_buffer_size())
-            return len(sizes) > 300 and len(set(sizes[-300:])) == 1
+            return len(sizes) > 100 and len(set(sizes[-100:])) == 1
 
         await until(stands_still)
         assert sizes[-1] > 1_000_000
         desk.go.set()
-        assert [each["id"] for each in await raw.receive_many(20_001)] == list(range(20_001))
+        assert [each["id"] for each in await raw.receive_many(3_001)] == list(range(3_001))
 
 
-async def test_a_lost_connection_ends_the_decision() -> None:
+def test_a_lost_connection_ends_the_decision() -> None:
+    """Though nothing is read meanwhile: the server looks after it now and then."""
     desk = Desk()
     server = Door(authenticate=desk)
-    async with talking(server) as raw:
-        raw.send(login("alice-secret"), request("note", 1))
-        await desk.asked_for.wait()
-        raw.close()
-        await until(lambda: desk.was_cancelled and not connections_of(server))
+
+    async def main(loop: FakeTimeLoop) -> None:
+        loop.autojump = False
+        async with talking(server) as raw:
+            raw.send(login("alice-secret"), request("note", 1))
+            await desk.asked_for.wait()
+            raw.close()
+            for _ in range(8):
+                await asyncio.sleep(0)
+                loop.jump(1)
+            await until(lambda: desk.was_cancelled and not connections_of(server))
+            loop.autojump = True
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(main(runner.get_loop()))  # type: ignore[arg-type]
     assert server.noted == []
 
 
@@ -277,9 +241,6 @@ async def test_a_server_that_stops_does_not_wait_for_strangers() -> None:
     server = Server(token=TOKEN, limits=Limits(auth_timeout=None))
     async with server.listening(port=0) as address, AsyncClient(address) as client:
         assert await client.request("rpc.ping") == "pong"
-
-
-# -- limits ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_stranger_sends_small_messages_only() -> None:
@@ -298,13 +259,6 @@ async def test_a_stranger_sends_small_messages_only() -> None:
         assert await raw.result() is True
         raw.send(whole[900:])
         assert len(await raw.result()) == 100_000
-
-
-async def test_too_long_behind_the_token_names_the_limit_it_was_over() -> None:
-    async with talking(Door(token=TOKEN, limits=Limits(auth_message_size=1000))) as raw:
-        raw.send(login(), request("echo", "x" * 2000))
-        assert await raw.result() is True
-        assert (await raw.reply())["error"]["data"]["limit"] == 1000
 
 
 async def test_a_stranger_has_little_time(caplog: pytest.LogCaptureFixture) -> None:
@@ -356,7 +310,7 @@ async def test_an_authenticate_that_never_ends_is_given_up(caplog: pytest.LogCap
             await asyncio.Event().wait()
         return accept(credentials)
 
-    async with talking(Door(authenticate=find, limits=Limits(auth_timeout=0.2))) as raw:
+    async with talking(Door(authenticate=find, limits=Limits(auth_timeout=0.1))) as raw:
         sent = [login("alice-secret"), login("slow"), request("who", id="after")]
         found = await outcomes(raw, *sent)
         assert found[0] is True
@@ -375,12 +329,3 @@ async def test_nothing_is_logged_of_a_token(caplog: pytest.LogCaptureFixture) ->
     assert "boom" in caplog.text
     assert "to be seen" in caplog.text
     assert "hidden-secret" not in caplog.text
-
-
-async def test_a_client_can_be_known() -> None:
-    """The pieces fit a real client: authenticate, then call as usual, also back."""
-    async with Door(token=TOKEN).listening(port=0) as address, AsyncClient(address) as client:
-        client(lambda text: f"{text} yes", name="confirm")
-        assert await client.call("rpc.authenticate", TOKEN) is True
-        assert await client.call("ask", "confirm", "sure?") == "sure? yes"
-        assert [each async for each in client.stream("count", 5)] == [0, 1, 2, 3, 4]

@@ -1,25 +1,23 @@
-"""Servers for the tests of the load generator, and a short run against them."""
+"""Servers for the tests of the load generator, and a short run against them; made-up entries of tables."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from suite import load
+from suite.load import Load, run_load
+from suite.results import Entry
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(BENCHMARKS)
-    from suite import load, templates
-    from suite.load import Load, LoadFailed, WrongReply, run_load
-
-__all__ = ["Load", "LoadFailed", "WrongReply", "load", "templates"]
+from .conftest import BENCHMARKS
 
 NEEDS_COMPILER = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the load generator needs Linux's epoll"),
@@ -80,7 +78,7 @@ def response(body: bytes, status: str = "200 OK", fields: str = "") -> bytes:
 
 
 class Http:
-    """Answers requests over HTTP with what a function makes of their bodies, and counts connections."""
+    """Answers requests over HTTP with what a function makes of their bodies, and counts connections and requests."""
 
     def __init__(self, answer: Callable[[bytes], bytes], *, closes: bool = False) -> None:
         self.answer = answer
@@ -116,3 +114,43 @@ async def serving_websocket(answer: Callable[[str], str], *, ping: bool = False)
 
     async with package.serve(handle, "127.0.0.1", 0, max_size=None) as server:
         yield server.sockets[0].getsockname()[1]
+
+
+@contextmanager
+def serving_grpc(answer: Callable[[bytes], bytes]) -> Iterator[int]:
+    """`/test/Answer`, with messages as bytes."""
+    grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
+    unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    server = grpc.server(ThreadPoolExecutor(4), options=unlimited)
+    handler = grpc.unary_unary_rpc_method_handler(lambda request, context: answer(request))
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test", {"Answer": handler})])
+    port: int = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield port
+    finally:
+        server.stop(None).wait()
+
+
+# -- made-up entries of tables, and scripts ----------------------------------------------------------------------------
+
+LATENCY = {"p50": 80.0, "p90": 100.0, "p99": 120.0, "p999": 150.0, "max": 200.0}
+
+
+def load_of(rate: float) -> Load:
+    said = {"calls": 10, "seconds": 1.0, "rate": rate, "latency_us": LATENCY, "wrong": 0, "cpu": 0.5}
+    return Load.read(json.dumps(said))
+
+
+def entry(name: str, *figures: float, **more: Any) -> Entry:
+    return Entry(name=name, figures=figures, loads=tuple(map(load_of, figures)), **more)
+
+
+def script(path: str) -> Any:
+    """A script of the benchmarks as a module."""
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{Path(path).stem}", BENCHMARKS / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

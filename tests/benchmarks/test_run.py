@@ -8,38 +8,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
+from suite import measure, report
+from suite.contenders import Case, Contender, OwnClient
+from suite.process import Servers, Serving
+from suite.results import Entry, Table, broken
+from suite.topics import memory
 
-from .suite_modules import (
-    Case,
-    Contender,
-    Entry,
-    OwnClient,
-    Running,
-    Servers,
-    Serving,
-    Table,
-    broken,
-    entry,
-    measure,
-    memory,
-    report,
-    script,
-)
+from ..kit import until_in_thread
+from .load_generator import entry, script
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture
-def run() -> Any:
-    """The command."""
-    return script("run.py")
-
-
-# -- processes, missing and wrong peers -------------------------------------------------------------------------
 
 FAKE = """
 import json, sys, time
@@ -85,25 +67,24 @@ def test_case_is_measured_and_peers_that_cannot_be_are_named(fake: Any) -> None:
         fake("late", load=("late",)),
     )
     told: list[str] = []
-    table = measure.run_case(
-        Case(title="sum", contenders=contenders, bases=("good",)), replace(SETTINGS, tell=told.append)
-    )
+    case = Case(title="sum", contenders=contenders, bases=("good",))
+    table = measure.run_case(case, replace(SETTINGS, tell=told.append))
     good, missing, failed, wrong, late = table.entries
     assert good.figures == (1000, 1000)
     assert [one.rate for one in good.loads] == [100, 100]
     assert good.versions == {"fake": "1.2"}
     assert good.problem is None
-    assert missing.problem == "skipped: module x is missing"
     assert failed.problem is not None
     assert failed.problem.startswith("failed: ")
     assert failed.problem.endswith("RuntimeError: no such thing")
-    assert wrong.problem == "answers wrongly: expected 1, got 2"
-    assert late.problem == "failed: connection lost"
+    assert [each.problem for each in (missing, wrong, late)] == [
+        "skipped: module x is missing",
+        "answers wrongly: expected 1, got 2",
+        "failed: connection lost",
+    ]
     assert [one.figures for one in table.entries[1:]] == [()] * 4
     assert [line for line in told if "round" in line] == [
-        "sum: round 1, good",
-        "sum: round 1, late",
-        "sum: round 2, good",
+        f"sum: round {each}" for each in ("1, good", "1, late", "2, good")
     ]
     assert broken({"t": [table]}) == []
 
@@ -113,16 +94,8 @@ def test_servers_of_a_case_are_started_anew_in_each_round_and_the_order_turns(fa
     contenders = (fake("a"), fake("b", "with an option of its own"))
     case = Case(title="sum", contenders=contenders, bases=("b",), restarts=True)
     table = measure.run_case(case, replace(SETTINGS, tell=told.append))
-    assert told == [
-        "starting a",
-        "starting b",
-        "sum: round 1, a",
-        "sum: round 1, b",
-        "starting b",
-        "starting a",
-        "sum: round 2, b",
-        "sum: round 2, a",
-    ]
+    first = ["starting a", "starting b", "sum: round 1, a", "sum: round 1, b"]
+    assert told == [*first, "starting b", "starting a", "sum: round 2, b", "sum: round 2, a"]
     assert [(each.name, each.figures) for each in table.entries] == [("a", (100, 100)), ("b", (100, 100))]
 
 
@@ -131,88 +104,61 @@ def test_memory_is_what_large_echoes_take_above_the_idle_server(monkeypatch: pyt
     monkeypatch.setattr(memory, "SETTLE", 0.0)
     (table,) = memory.memory(replace(SETTINGS, rounds=1, only=frozenset({"none"})))
     for each in table.entries:
-        assert each.problem is None
         (taken,) = each.figures
         assert memory.SIZE <= taken <= 10 * memory.SIZE
         assert (each.peak_memory or 0) > taken
 
 
-def test_what_is_ours_must_work() -> None:
-    table = Table(
-        title="sum",
-        entries=(
-            Entry(name="rpcstream", problem="failed: so", ours=True),
-            Entry(name="grpc", problem="failed: so"),
-            Entry(name="java", problem="skipped: no JDK", ours=True),
-        ),
-    )
-    assert broken({"small": [table]}) == ["small, sum: rpcstream: failed: so"]
-
-
-def becomes(server: Running, *, stopped: bool) -> bool:
-    """Signals take a moment to arrive."""
-    status = Path(f"/proc/{server.pid}/stat")
-    give_up = monotonic() + 10
-    while monotonic() < give_up:
-        if (status.read_text().rpartition(")")[2].split()[0] == "T") is stopped:
-            return True
-        sleep(0.001)
-    return False
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_servers_sleep_while_others_are_measured_and_end(fake: Any) -> None:
     server = fake("x").server
+
+    def state() -> str:
+        return Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
     with Servers() as servers:
         servers.start(server)
         first = servers[server]
         servers.start(server)
         assert servers[server] is first
-        assert becomes(first, stopped=True)
+        until_in_thread(lambda: state() == "T")  # signals take a moment to arrive
         with servers.awake(server):
-            assert becomes(first, stopped=False)
-        assert becomes(first, stopped=True)
+            until_in_thread(lambda: state() != "T")
+        until_in_thread(lambda: state() == "T")
         assert (first.peak_memory() or 0) > 1 << 20
     assert not Path(f"/proc/{first.pid}").exists()
 
 
-# -- the command ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("problem", "status"), [(None, 0), ("failed: so", 1)])
 def test_command_reports_and_fails_for_ours_only(
-    run: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     problem: str | None,
     status: int,
 ) -> None:
+    run = script("run.py")
     ours = Entry(name="rpcstream", problem=problem, ours=True) if problem else entry("rpcstream", 1, ours=True)
-    theirs = Entry(name="grpc sync", problem="failed: their own matter")
     # What is missed by far: the target for the round trip.
-    echo = entry("uvloop echo", 100)
-    table = Table(title="sum(a: int, b: int), 1 connection", entries=(ours, echo, theirs))
+    others = (entry("uvloop echo", 100), Entry(name="grpc sync", problem="failed: their own matter"))
     seen: list[measure.Settings] = []
 
     def topic(settings: measure.Settings) -> list[Table]:
         seen.append(settings)
-        return [table]
+        return [Table(title="sum(a: int, b: int), 1 connection", entries=(ours, *others))]
 
     monkeypatch.setattr(run, "TOPICS", {"small-1": topic, "page": topic})
     monkeypatch.setattr(run, "build", lambda: None)
     monkeypatch.setattr("signal.signal", lambda *arguments: None)
-    file = tmp_path / "figures.json"
-    page = tmp_path / "page.md"
+    file, page = tmp_path / "figures.json", tmp_path / "page.md"
     page.write_text(report.page({"small-1": "of before", "other": "of before", "page": "of before"}, None))
     command = ["small-1", "--seconds", "0.5", "--rounds", "3", "--json", str(file), "--page", str(page)]
     assert run.main(command) == status
-    sections = report.sections_of(page.read_text())
-    assert "\n\n```text\nsum(a: int, b: int), 1 connection\n" in sections["small-1"]
-    assert "; medians of 3 rounds of 0.5 s" in sections["small-1"]
-    assert list(sections) == ["small-1", "page"], "sections of topics that there are no more go"
-    assert sections["page"] == "of before"
     assert (seen[0].seconds, seen[0].rounds) == (0.5, 3)
+    sections = report.sections_of(page.read_text())
+    assert list(sections) == ["small-1", "page"], "sections of topics that there are no more go"
+    assert "\n\n```text\nsum(a: int, b: int), 1 connection\n" in sections["small-1"]
+    assert sections["page"] == "of before"
     printed = capsys.readouterr()
     assert "grpc sync    failed: their own matter" in printed.out
     assert ("NOT MET" in printed.out) == (problem is None)

@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from .suite_modules import BENCHMARKS
-
-pytestmark = pytest.mark.slow
+from .conftest import BENCHMARKS
 
 if sys.platform != "linux":
     pytest.skip("memory and descriptors are read from /proc", allow_module_level=True)
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(BENCHMARKS)
-    from soaking import churn, tasks, threads, verdict
+from soaking import churn, tasks, threads, verdict
+
+pytestmark = pytest.mark.slow
 
 
 def sample(**changed: Any) -> dict[str, Any]:
@@ -29,23 +27,18 @@ def judged(*samples: dict[str, Any]) -> list[str]:
     return verdict.reasons({"server": samples}, ["calls"])
 
 
-def test_what_stays_as_it_is_is_well() -> None:
-    assert judged(*[sample()] * 9) == []
-
-
-@pytest.mark.parametrize(
-    ("what", "step"), [("rss", 700), ("objects", 150), ("descriptors", 1)], ids=["memory", "objects", "descriptors"]
-)
-def test_what_grows_is_found(what: str, step: int) -> None:
+@pytest.mark.parametrize(("what", "step"), [("rss", 700), ("objects", 150), ("descriptors", 1)])
+def test_what_grows_is_found_and_what_stays_is_well(what: str, step: int) -> None:
     (reason,) = judged(*[sample(**{what: sample()[what] + number * step}) for number in range(9)])
     assert f"{what} grows" in reason
+    assert judged(*[sample()] * 9) == []
 
 
 def series(*sizes: float) -> list[dict[str, Any]]:
     return [sample(rss=size) for size in sizes]
 
 
-@pytest.mark.parametrize("place", range(1, 30))
+@pytest.mark.parametrize("place", [1, 2, 7, 15, 28, 29])
 def test_one_step_is_not_growth_whenever_it_comes(place: int) -> None:
     assert judged(*series(*[54_000] * place, *[55_300] * (30 - place))) == []
     noise = [0, 40, -30, 10, 60, -50] * 5

@@ -11,33 +11,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from suite import calls, measure, report, targets
+from suite.contenders import Case
+from suite.results import Entry, Spread, Table, broken, ratio, spread
+from suite.templates import fill
+from suite.topics import TOPICS, before, large
 
 from rpcstream import Client, Server
 from rpcstream.testing import serve_in_thread
 
-from .suite_modules import (
-    TOPICS,
-    Case,
-    Entry,
-    Spread,
-    Table,
-    before,
-    calls,
-    entry,
-    fill,
-    hub,
-    large,
-    measure,
-    ratio,
-    report,
-    script,
-    spread,
-    targets,
-)
+from .load_generator import entry, script
 
 pytestmark = pytest.mark.slow
 
-# -- what follows from figures ----------------------------------------------------------------------------------
+
+def test_what_is_ours_must_work() -> None:
+    ours, theirs = Entry(name="rpcstream", problem="failed: so", ours=True), Entry(name="grpc", problem="failed: so")
+    skipped = Entry(name="java", problem="skipped: no JDK", ours=True)
+    table = Table(title="sum", entries=(ours, theirs, skipped))
+    assert broken({"small": [table]}) == ["small, sum: rpcstream: failed: so"]
 
 
 def test_spread_has_the_median_and_the_ends() -> None:
@@ -112,9 +104,6 @@ def test_small_calls_are_compared_with_the_package_of_another_checkout_only(tmp_
         assert (first.shape, getattr(first, "request", "")) == (second.shape, getattr(second, "request", ""))
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------
-
-
 def test_table_shows_figures_shares_and_reasons() -> None:
     table = Table(
         title="sum",
@@ -139,45 +128,27 @@ def test_table_shows_figures_shares_and_reasons() -> None:
     ]
 
 
-# -- the templates of calls ---------------------------------------------------------------------------------------
-
-
 def test_requests_say_the_number() -> None:
-    assert json.loads(fill(calls.line(calls.SUM), 2000000)) == {
-        "jsonrpc": "2.0",
-        "id": 2000000,
-        "method": "sum",
-        "params": [2000000, 1],
-    }
+    request = {"jsonrpc": "2.0", "id": 2000000, "method": "sum", "params": [2000000, 1]}
+    assert json.loads(fill(calls.line(calls.SUM), 2000000)) == request
     assert json.loads(fill(calls.named(calls.LOGIN), 2000000))["user"] == "user2000000"
-    params, method = xmlrpc.client.loads(fill(calls.xml_request(calls.SUM), 2000000))
-    assert (params, method) == ((2000000, 1), "sum")
+    assert xmlrpc.client.loads(fill(calls.xml_request(calls.SUM), 2000000)) == ((2000000, 1), "sum")
     assert xmlrpc.client.loads(fill(calls.xml_reply(calls.SUM), 2000000))[0] == (2000001,)
-    assert calls.get("/x").startswith(b"GET /x HTTP/1.1\r\nHost: ")
-    assert calls.get("/x").endswith(b"\r\n\r\n")
     head, body = calls.post("/x", b"abc").split(b"\r\n\r\n")
-    assert b"Content-Length: 3" in head
-    assert body == b"abc"
+    assert (b"Content-Length: 3" in head, body) == (True, b"abc")
 
 
-def test_batch_has_ids_and_results_of_its_own() -> None:
+def test_wrong_results_do_not_fit() -> None:
     members = json.loads(fill(calls.batch(100), 2000000))
     assert len({member["id"] for member in members}) == 100
     replies = [{"jsonrpc": "2.0", "id": one["id"], "result": one["params"][0] + 1} for one in members]
     fits = calls.fits_batch(100)
-    assert fits(replies, 2000000)
     assert fits(replies[::-1], 2000000)
-    assert not fits(replies[1:], 2000000)
-    assert not fits([*replies[1:], replies[1]], 2000000)
-    assert not fits([{**replies[0], "result": 0}, *replies[1:]], 2000000)
-
-
-def test_wrong_results_do_not_fit() -> None:
+    for wrong in (replies[1:], [*replies[1:], replies[1]], [{**replies[0], "result": 0}, *replies[1:]]):
+        assert not fits(wrong, 2000000)
     assert calls.fits_reply(calls.SUM)({"jsonrpc": "2.0", "id": 5, "result": 6}, 5)
     assert not calls.fits_reply(calls.SUM)({"jsonrpc": "2.0", "id": 6, "result": 6}, 5)
-    assert calls.fits_result(calls.SUM)(6, 5)
-    assert not calls.fits_result(calls.SUM)(6.0, 5)
-    assert not calls.fits_result(calls.SUM)(7, 5)
+    assert [calls.fits_result(calls.SUM)(result, 5) for result in (6, 6.0, 7)] == [True, False, False]
 
 
 def test_bare_exchanges_carry_the_bytes_of_our_client() -> None:
@@ -203,13 +174,3 @@ def test_bare_exchanges_carry_the_bytes_of_our_client() -> None:
     assert len(requests[1]) == len(large.our_request("echo", array))
     replies = [data.rstrip(b"\n") + b"\n" for way, data in sent if way == "receive"]
     assert lines.fits(0, replies[0])
-
-
-def test_a_published_event_counts_for_each_subscriber() -> None:
-    for case, (count, in_flight) in zip(hub.publish(), hub.SUBSCRIBERS.items(), strict=True):
-        (contender,) = case.contenders
-        assert (contender.calls, contender.load.shape.connections, contender.load.shape.in_flight) == (
-            count,
-            count,
-            in_flight,
-        )

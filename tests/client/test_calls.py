@@ -30,8 +30,6 @@ from rpcstream.testing import serve_in_thread
 from ..kit import UsualServer, request
 from .conftest import MakeClient, Scripted, Traced, refusal
 
-# -- calls ---------------------------------------------------------------------------------------------------------
-
 
 def test_calls_by_position_and_by_name(make_client: MakeClient, served: str, server: UsualServer) -> None:
     client = make_client(served)
@@ -41,12 +39,9 @@ def test_calls_by_position_and_by_name(make_client: MakeClient, served: str, ser
     np.testing.assert_array_equal(got[0], array)
     assert got[0].flags.writeable
     assert got[1:] == [b"\0\xff", 1 + 2j]
-    client.notify("note", "by position")
     client.notify("note", value="by name")
-    client.notify("nothing of this name", 1)
     assert client.call("add", 1, 2) == 3
-    assert server.noted[-2:] == ["by position", "by name"]
-    assert client.replies_dropped == 0
+    assert (server.noted[-1], client.replies_dropped) == ("by name", 0)
 
 
 async def test_attributes_are_methods_and_requests_take_params_whatever_their_names(face: Any) -> None:
@@ -148,8 +143,8 @@ def test_a_dict_is_a_request_object(make_client: MakeClient, served: str, server
     with pytest.raises(TypeError, match=r"a request object \(a dict\).*list"):
         client([1])
     # The client's own ids keep clear of the user's.
-    assert client(request("add", 1, 2, id=14))["id"] == 14
-    assert [client.call("add", number, 0) for number in range(19)] == list(range(19))
+    assert client(request("add", 1, 2, id=9))["id"] == 9
+    assert [client.call("add", number, 0) for number in range(9)] == list(range(9))
     assert server.noted[-1] == "raw"
     with Client(served, reconnect=True) as shared:
         assert shared.add(1, 2) == 3
@@ -157,9 +152,6 @@ def test_a_dict_is_a_request_object(make_client: MakeClient, served: str, server
         with pytest.raises(ValueError, match="is waiting for its answer"):
             shared(request("add", 1, 2, id=2))
         waiting.cancel()
-
-
-# -- batches -------------------------------------------------------------------------------------------------------
 
 
 def test_all_that_a_batch_can_hold(served: str, server: UsualServer) -> None:
@@ -189,7 +181,7 @@ def test_all_that_a_batch_can_hold(served: str, server: UsualServer) -> None:
         assert traced.sent[0].startswith(b"[")
 
 
-async def test_batches_that_are_not_sent_or_hold_notifications_alone(served: str, server: UsualServer) -> None:
+def test_batches_that_are_not_sent_or_hold_notifications_alone(served: str, server: UsualServer) -> None:
     traced = Traced()
     with Client(served, trace=traced) as client:
         with client.batch():
@@ -201,17 +193,9 @@ async def test_batches_that_are_not_sent_or_hold_notifications_alone(served: str
         with client.batch() as batch:
             batch.notify.note("alone")
         assert client.echo(0) == 0
-    async with AsyncClient(served) as other:
-        with pytest.raises(ZeroDivisionError):  # noqa: PT012
-            async with other.batch() as async_batch:
-                async_batch.notify.note("never")
-                raise ZeroDivisionError
-        async with other.batch() as async_batch:
-            async_batch.notify.note("async")
-        assert await other.echo(0) == 0
     with pytest.raises(RuntimeError, match="has not been sent"):
         never.result()
-    assert server.noted[-2:] == ["alone", "async"]
+    assert server.noted[-1] == "alone"
 
 
 def deep(levels: int) -> Any:
@@ -221,7 +205,7 @@ def deep(levels: int) -> Any:
 @pytest.mark.parametrize("scheme", ["", "http://", "ws://"])
 def test_a_batch_that_the_server_refuses_fails_in_each_call(make_client: MakeClient, scheme: str) -> None:
     limits = Limits(max_batch=3, max_message_size=2000, max_depth=20)
-    with serve_in_thread(UsualServer(limits=limits, drain_timeout=0.2)) as address:
+    with serve_in_thread(UsualServer(limits=limits, drain_timeout=0.05)) as address:
         client = make_client(f"{scheme}{address}")
         for values, error in (
             ([1, 2, 3, 4], BatchTooLarge),
@@ -232,9 +216,6 @@ def test_a_batch_that_the_server_refuses_fails_in_each_call(make_client: MakeCli
                 with pytest.raises(error):
                     call.result()
             assert client.call("echo", "and it goes on") == "and it goes on"
-
-
-# -- the rest of a conversation ------------------------------------------------------------------------------------
 
 
 def test_the_trace_sees_every_message(make_client: MakeClient, served: str) -> None:
@@ -253,19 +234,15 @@ def test_the_trace_sees_every_message(make_client: MakeClient, served: str) -> N
 
 def test_on_send_follows_a_long_message(served: str) -> None:
     seen: list[tuple[int, int]] = []
-    data = bytes(3_000_000)
     with Client(served, on_send=lambda sent, total: seen.append((sent, total))) as client:
         client.echo("short")
         assert seen == []
-        totals = []
         for _ in range(2):  # as base64, then as a binary frame
-            client.echo(data)
+            client.echo(bytes(3_000_000))
             total = seen[0][1]
             assert [sent for sent, _ in seen] == sorted({sent for sent, _ in seen})
             assert seen[-1] == (total, total)
-            totals.append(total)
             seen.clear()
-    assert len(data) < totals[1] < totals[0]
 
 
 def test_another_delimiter(make_client: MakeClient) -> None:
@@ -316,8 +293,6 @@ def test_replies_that_cannot_be_read(
     assert client.call("second") == "lenient"
 
 
-# -- options -------------------------------------------------------------------------------------------------------
-
 FACES: Any = pytest.mark.parametrize("client", [Client, AsyncClient])
 
 
@@ -330,8 +305,6 @@ def test_options_and_methods_have_a_text_and_may_be_given(client: Any) -> None:
     known = {"Limits": Limits}
     made = client(address="127.0.0.1:1", **{name: eval(default, known) for name, default in options})
     assert made.address == "127.0.0.1:1"
-    public = [name for name in dir(client) if not name.startswith("_")]
-    assert [name for name in public if not inspect.getdoc(getattr(client, name))] == []
     with pytest.raises(TypeError):
         client("127.0.0.1:1", 5.0)
     with pytest.raises(TypeError, match=r"got int\. For a remote method of this name use call\('on_connect', …\)"):
@@ -357,16 +330,12 @@ def test_options_and_methods_have_a_text_and_may_be_given(client: Any) -> None:
         ({"registration_timeout": -1}, ValueError, "registration_timeout must be positive or None"),
         ({"delimiter": b""}, ValueError, "at least one byte"),
         ({"name": "a.b"}, ValueError, "the name of a client"),
-        ({"name": "x" * 129}, ValueError, "the name of a client"),
-        ({"name": "rpc"}, ValueError, "the name of a client"),
         ({"name": "a\n"}, ValueError, "the name of a client"),
         ({"name": 7}, TypeError, "the name of a client"),
         ({"address": "http://127.0.0.1", "token": "two words"}, ValueError, "token"),
-        ({"address": "http://127.0.0.1", "token": "line\nbreak"}, ValueError, "token"),
         ({"address": "http://127.0.0.1", "token": ""}, ValueError, "token"),
         ({"address": "http://127.0.0.1", "http_connections": 0}, ValueError, "http_connections"),
         ({"address": "http://127.0.0.1", "ca": "ca.pem"}, ValueError, "ca= is for TLS"),
-        ({"address": "http://127.0.0.1", "certificate": "me.pem"}, ValueError, "certificate= is for TLS"),
     ],
 )
 def test_options_that_make_no_sense(client: Any, options: dict[str, Any], kind: type[Exception], said: str) -> None:

@@ -49,9 +49,6 @@ def says(*data: Any) -> Any:
     return script
 
 
-# -- nobody there --------------------------------------------------------------------------------------------------
-
-
 def test_nobody_there(make_client: MakeClient, free_address: str, tmp_path: Any) -> None:
     client = make_client(free_address)
     for attempt in (client.call, client.notify):
@@ -65,7 +62,7 @@ def test_nobody_there(make_client: MakeClient, free_address: str, tmp_path: Any)
         client.batch(("sum", 1, 2))
     errors = client.together(("a",), ("b",))
     assert [(type(error), error.method) for error in errors] == [(ConnectFailed, "a"), (ConnectFailed, "b")]
-    for options, more in (({"retries": 2}, {}), ({"retries": 1000}, {"timeout": 0.2})):
+    for options, more in (({"retries": 2}, {}), ({"retries": 1000}, {"timeout": 0.1})):
         with pytest.raises((ConnectFailed, CallTimeout)):
             make_client(free_address, **options).call("sum", 1, 2, **more)
     with pytest.raises(ConnectFailed, match=r"No such file.*'sum' at unix:///"):
@@ -152,9 +149,6 @@ def test_what_the_server_asks_is_refused_and_what_it_refuses_without_an_id_fails
     assert client.together(("c",)) == ["fine"]
 
 
-# -- late, twice, to nobody ----------------------------------------------------------------------------------------
-
-
 def test_a_late_answer_does_no_harm(make_client: MakeClient, scripted: Scripted) -> None:
     answer_now = threading.Event()
     cancelled: list[Any] = []
@@ -190,7 +184,7 @@ def test_a_batch_cancels_what_has_no_answer_yet(scripted: Scripted) -> None:
         line.answer(last, "over")
 
     with Client(scripted(script)) as client:
-        batch = client.batch(timeout=1)  # long enough for one answer on a machine with much to do
+        batch = client.batch(timeout=0.5)  # long enough for one answer on a machine with much to do
         first, second, third = batch.first(), batch.second(), batch.third()
         with pytest.raises(CallTimeout):
             batch.__exit__(None, None, None)
@@ -224,16 +218,6 @@ TO_NOBODY = {
         ],
         8,
     ),
-    "notifications and progress of nobody": (
-        [
-            notification("tell"),
-            *[{"jsonrpc": "2.0", "method": "$/progress", "params": params} for params in ({"token": 9}, [1], None)],
-            reply("ID", "true"),
-            None,
-        ],
-        0,
-    ),
-    "a frame before anything was asked": ([FRAME, None], 0),
     "blanks of a server that looks whether it is heard": ([b" ", b"  " + FRAME, None], 0),
     "frames of no call": (
         [
@@ -263,9 +247,6 @@ def test_what_belongs_to_nobody_is_dropped_and_counted(make_client: MakeClient, 
     if data[-1] is None:
         assert [client.call("again"), client.call("again")] == ["next", "next"]
     assert dropped is None or client.replies_dropped == dropped
-
-
-# -- nonsense ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -353,9 +334,6 @@ def test_an_endless_line_does_not_grow_the_client(make_client: MakeClient, scrip
         assert client.call("short") == "still here"
 
 
-# -- lost ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_server_that_closed_meanwhile_is_not_noticed(make_client: MakeClient, scripted: Scripted) -> None:
     closed = threading.Semaphore(0)
     connections: list[Any] = []
@@ -374,7 +352,7 @@ def test_a_server_that_closed_meanwhile_is_not_noticed(make_client: MakeClient, 
         lambda: client(request("a", id="i"))["result"],
         lambda: client.batch(("a",), ("b",))[0].result(),
     )
-    for number in range(1, 7):  # whatever comes first after the loss finds a new connection
+    for number in range(1, 4):  # whatever comes first after the loss finds a new connection
         assert kinds[number % 3]() == number
         assert closed.acquire(timeout=20)
         threading.Event().wait(0.01)
@@ -399,29 +377,15 @@ def test_a_batch_answered_in_part(make_client: MakeClient, scripted: Scripted) -
         c.result()
     assert client.replies_dropped == 2
     assert [call.result() for call in client.batch(("a",), ("b",), ("c",))] == ["a", "b", "c"]
-    with pytest.raises(ConnectionLost):
+    with pytest.raises(ConnectionLost, match="batch of a, b"):
         client.batch(("a",), ("b",))
-    with (
-        Client(scripted(lambda line: line.answer(line.read()[1], "b"))) as lost,
-        pytest.raises(ConnectionLost, match="batch of a, b"),
-        lost.batch() as batch,
-    ):
-        calls = [batch.a(), batch.b(), batch.a()]
-    assert calls[1].result() == "b"
-    errors: list[Any] = [calls[0].error, calls[2].error]
-    assert [(type(error), error.method) for error in errors] == [(ConnectionLost, "a")] * 2
 
-
-# -- long messages in both directions at once ----------------------------------------------------------------------
 
 LONG = "x" * 3_000_000
 
 
-def test_long_messages_both_ways(make_client: MakeClient, served: str, scripted: Scripted) -> None:
-    """Also a long reply while a long call is on its way."""
-    client = make_client(served)
-    assert client.together(*[("echo", LONG)] * 8) == [LONG] * 8
-    assert client.call("echo", LONG) == LONG
+def test_long_messages_both_ways(make_client: MakeClient, scripted: Scripted) -> None:
+    """A long reply while a long call is on its way."""
     has_begun = threading.Event()
 
     def script(line: Any) -> None:
@@ -451,13 +415,13 @@ def test_a_server_that_does_not_read(make_client: MakeClient, scripted: Scripted
 
     client = make_client(scripted(Connections(script)))
     with pytest.raises(CallTimeout, match=r"(did not take the call|no answer|no connection) in time \(method 'long'"):
-        client.call("long", LONG * 5, timeout=0.3)
+        client.call("long", LONG * 5, timeout=0.2)
     go.set()
     assert client.call("next") == "fine"
-    for _ in range(2000):
+    for _ in range(300):
         client.notify("note", "x" * 1000)
     assert client.call("last") == "fine"
-    assert sum(message["method"] == "note" for message in heard) == 2000
+    assert sum(message["method"] == "note" for message in heard) == 300
 
 
 def test_a_client_that_closes_sends_what_it_was_given(make_client: MakeClient, scripted: Scripted) -> None:
@@ -496,9 +460,7 @@ def old_server(on_hello: Callable[[Any], Any], methods: list[str]) -> Any:
 
 ANSWERS: dict[str, Callable[[Any], Any]] = {
     "-32601": refusal,
-    "another error": lambda id: refusal(id, -32000),
     "no answer": lambda id: None,
-    "null": lambda id: reply(id, None),
     "switched off": lambda id: reply(id, {"binary": 0}),
     "a later version": lambda id: reply(id, {"binary": 2}),
     "something else": lambda id: reply(id, ["binary", 1]),
@@ -534,16 +496,6 @@ AT_ONCE = Backoff(first=0.001, longest=0.01)
 
 def event(topic: Any, value: Any) -> dict[str, Any]:
     return notification("$/event", topic=topic, value=value)
-
-
-def entered(*messages: Any) -> Any:
-    """A script that answers `rpc.subscribe`, and says these."""
-
-    def script(line: Any) -> None:
-        line.say({"jsonrpc": "2.0", "id": line.read()["id"], "result": {}}, *messages)
-        line.read()
-
-    return script
 
 
 async def test_giving_up_the_entry_takes_it_back_and_it_can_be_tried_again(scripted: Scripted) -> None:
@@ -596,10 +548,3 @@ async def test_what_is_no_more_allowed_ends_and_the_connection_stays(scripted: S
         assert await client.anything() == "a call"
         assert await anext(good) == 1
         assert (good.reconnects, bad.reconnects) == (1, 0)
-
-
-async def test_a_connection_that_is_lost_during_the_entry_is_made_again(scripted: Scripted) -> None:
-    connections = Connections(*[lambda line: line.read()] * 2, entered(event("a", 1)))
-    async with AsyncClient(scripted(connections), reconnect=AT_ONCE) as client, client.subscribe("a") as events:
-        assert await anext(events) == 1
-        assert (connections.count, events.reconnects) == (3, 0)

@@ -26,7 +26,6 @@ from rpcstream import (
     RpcError,
     ServerBusy,
 )
-from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, frame, request, until
 from ..kit.scripted_http import UNTIL_CLOSED, CountedConnections, Request, ScriptedHttpConnection, answered, item, reply
@@ -72,9 +71,6 @@ def always(answer: Callable[[Request, int], bytes]) -> CountedConnections:
     return CountedConnections(script)
 
 
-# -- requests -------------------------------------------------------------------------------------------------------
-
-
 def test_what_a_request_looks_like(
     scripted: Scripted, make_client: MakeClient, monkeypatch: Any, free_address: str
 ) -> None:
@@ -98,7 +94,7 @@ def test_what_a_request_looks_like(
 def test_calls_one_after_the_other_use_one_connection(scripted: Scripted, make_client: MakeClient) -> None:
     counted = CountedConnections(lambda http, number: http.serve())
     client = make_client(f"http://{scripted(counted)}")
-    assert [client.call("echo", n) for n in range(200)] == [[n] for n in range(200)]
+    assert [client.call("echo", n) for n in range(50)] == [[n] for n in range(50)]
     assert client.call("echo", "x" * 3_000_000) == ["x" * 3_000_000]
     for call_id in ("a", 7, 2**60):
         assert client({"params": {"x": 1}, "method": "echo", "jsonrpc": "2.0", "id": call_id})["id"] == call_id
@@ -117,8 +113,6 @@ async def test_calls_at_once_have_so_many_connections_and_the_others_wait_in_ord
     assert (come if most == 1 else sorted(come)) == list(range(30))
 
 
-# -- answers --------------------------------------------------------------------------------------------------------
-
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: CHUNKED\r\nX: y\r\n\r\n"
 
 
@@ -133,13 +127,12 @@ def chunked(body: bytes, size: int) -> bytes:
         (lambda body: chunked(body, 7), 1),
         (lambda body: chunked(body, 1), 1),
         (lambda body: b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\nLink: x\r\n\r\n" + answered(body), 1),
-        (lambda body: b"HTTP/1.1 201 Created\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body), 1),
         (lambda body: b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: %d\r\n\r\n" % len(body) + body, 1),
         (lambda body: b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body, 3),
         (lambda body: b"HTTP/1.0 200 OK\r\n\r\n" + body, 3),
         (lambda body: answered(body, more="Connection: close\r\n"), 3),
     ],
-    ids=["chunked", "small chunks", "1xx", "201", "1.0 kept", "1.0", "to the end", "close"],
+    ids=["chunked", "small chunks", "1xx", "1.0 kept", "1.0", "to the end", "close"],
 )
 def test_forms_of_an_answer(
     scripted: Scripted, make_client: MakeClient, form: Callable[[bytes], bytes], connections: int
@@ -218,11 +211,9 @@ async def test_a_stream_that_is_left_and_a_call_that_is_given_up_end_their_conne
         ("503 Service Unavailable", ServerBusy),
         ("500 Broken", InternalError),
         ("404 Not Found", ConnectFailed),
-        ("405 Method Not Allowed", ConnectFailed),
         ("302 Found", ConnectFailed),
         ("415 Unsupported Media Type", None),
         ("502 Bad Gateway", ConnectionLost),
-        ("504 Gateway Timeout", ConnectionLost),
     ],
 )
 def test_a_status_that_is_no_success(scripted: Scripted, make_client: MakeClient, status: str, kind: Any) -> None:
@@ -242,20 +233,15 @@ def test_a_status_that_is_no_success(scripted: Scripted, make_client: MakeClient
     assert counted.total == 1
 
 
-# -- what goes wrong ------------------------------------------------------------------------------------------------
-
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "garbage": (b"SSH-2.0-OpenSSH_9\r\n", "is not HTTP"),
     "html": (answered(b"<html>hello</html>", kind="text/html"), "not JSON"),
-    "nothing": (answered(b""), "no reply to the call"),
     "204": (b"HTTP/1.1 204 No Content\r\n\r\n", "no reply to the call"),
     "another's reply": (answered(reply(999, 1)), "no reply to the call"),
     "not quite the id": (answered(reply(True, 1)), "no reply to the call"),
-    "a number": (answered(b"5"), "no reply to the call"),
     "too short": (HEAD + b"Content-Length: 500\r\n\r\n{", "in the middle of its answer"),
-    "half a head": (HEAD + b"Content-Le", "in the middle of its answer"),
     "an open chunk": (CHUNKED + b"50\r\n{", "in the middle of its answer"),
     "no chunk": (CHUNKED + b"zz\r\n{", "is not HTTP"),
     "two lengths": (HEAD + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", "is not HTTP"),
@@ -278,13 +264,6 @@ def test_a_broken_answer_fails_its_call_and_no_other(scripted: Scripted, make_cl
     with pytest.raises(ConnectionLost, match=said):
         client.call("get")
     assert client.call("echo", 1) == [1]
-
-
-@pytest.mark.slow  # the connection whose answer does not end is closed after two seconds
-def test_an_answer_that_was_given_and_does_not_end_leaves_its_place(scripted: Scripted) -> None:
-    endless = CountedConnections(saying(lambda call_id: UNTIL_CLOSED + reply(call_id, "fine") + b"\n", stays=True))
-    with Client(f"http://{scripted(endless)}", http_connections=2) as client:
-        assert [client.call("get", on_progress=lambda value: None) for _ in range(3)] == ["fine"] * 3
 
 
 LIMIT = "the client's limit is 1000 bytes"
@@ -333,7 +312,7 @@ def test_a_connection_that_was_closed_between_two_calls_is_not_noticed(
 async def test_a_client_that_reconnects_waits_for_its_server(free_address: str) -> None:
     async with AsyncClient(f"http://{free_address}", reconnect=Backoff(first=0.01, longest=0.05)) as client:
         with pytest.raises(CallTimeout, match=r"no connection in time; could not connect: .*refused"):
-            await client.call("echo", 1, timeout=0.2)
+            await client.call("echo", 1, timeout=0.1)
         for _ in range(2):
             waiting = client.submit("echo", 1)
             await asyncio.sleep(0.03)
@@ -374,9 +353,6 @@ async def test_too_much_that_waits_makes_callers_wait_and_what_is_given_up_is_ne
         assert await asyncio.gather(*calls) == come == [n for n in range(100) if n not in (3, 50)]
 
 
-# -- notifications --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "answer", [answered(b""), b"HTTP/1.1 204 No Content\r\n\r\n", answered(b"", "202 Accepted"), b""]
 )
@@ -403,9 +379,6 @@ def test_notifications(scripted: Scripted, make_client: MakeClient, answer: byte
     assert ("did not answer a notification" in caplog.text) is (answer == b"")
 
 
-# -- streams --------------------------------------------------------------------------------------------------------
-
-
 async def test_a_stream_is_read_as_fast_as_its_reader_reads(scripted: Scripted) -> None:
     """The server can send no more than what fits between it and the reader."""
     sent: list[int] = []
@@ -414,7 +387,7 @@ async def test_a_stream_is_read_as_fast_as_its_reader_reads(scripted: Scripted) 
         asked = read(http)
         assert asked.headers["accept"] == "application/x-ndjson"
         http.say(UNTIL_CLOSED)
-        for n in range(2000):
+        for n in range(600):
             http.say(item(asked.id, [n, "x" * 20_000]))
             sent.append(n)
         http.say(reply(asked.id, "end") + b"\n")
@@ -426,8 +399,8 @@ async def test_a_stream_is_read_as_fast_as_its_reader_reads(scripted: Scripted) 
         while len(sent) != before:
             before = len(sent)
             await asyncio.sleep(0.05)
-        assert before < 2000
-        assert [n async for n, _ in stream] == list(range(1, 2000))
+        assert before < 600
+        assert [n async for n, _ in stream] == list(range(1, 600))
         assert stream.result == "end"
 
 
@@ -500,31 +473,6 @@ def test_what_needs_a_connection_that_lasts(kind: Any) -> None:
 FRAME = "application/x-rpcstream"
 READS_FRAMES = f"Accept-Post: application/json, {FRAME}\r\n"
 LIMITS = Limits(max_message_size=20_000)
-VALUES = np.arange(5000, dtype=np.uint8)
-
-
-def kinds(traced: Traced, direction: str) -> str:
-    """ "@" for each frame, "{" for each text."""
-    return "".join(chr(message[0]) for way, message in traced.messages if way == direction)
-
-
-@pytest.mark.parametrize(("client_reads", "server_reads"), [(True, True), (True, False), (False, True)])
-def test_frames_where_both_ends_want_them(make_client: MakeClient, client_reads: bool, server_reads: bool) -> None:
-    """The first array goes as text: any answer of the server tells that it reads frames."""
-    traced = Traced()
-    with serve_in_thread(UsualServer(binary=server_reads)) as address:
-        client = make_client(f"http://{address}", binary=client_reads, trace=traced, timeout=20, limits=LIMITS)
-        for _ in range(3):
-            assert np.array_equal(client.call("array", VALUES), VALUES * 2)
-        expected = ("{@@", "@@@") if client_reads and server_reads else ("{{{", "{{{")
-        assert (kinds(traced, "send"), kinds(traced, "receive")) == expected
-        for size in (14_000, 19_000)[: 2 if "@" in expected[0] else 1]:  # the limit is that of the message
-            with pytest.raises(MessageTooLarge):
-                client.call("array", np.zeros(20_000, np.uint8))
-            assert len(client.call("array", np.zeros(size, np.uint8))) == size
-
-
-# -- servers of others ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_notification", [False, True])
@@ -561,8 +509,6 @@ async def test_a_server_that_knows_no_frames_any_more(scripted: Scripted, is_not
     assert ("id" in again) is not is_notification
     assert set(again["params"][0]["data"]) == {"A", "="}
 
-
-# -- answers that are frames ----------------------------------------------------------------------------------------
 
 GOOD = b"\1" * 5000
 

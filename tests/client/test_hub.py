@@ -36,7 +36,7 @@ from rpcstream import (
 from rpcstream.testing import connections_of, drop_connections, serve_in_thread
 
 from ..kit import until, until_in_thread
-from .conftest import Scripted, Traced, answering, in_child
+from .conftest import Scripted, Traced, answering
 
 AT_ONCE = Backoff(first=0.001, longest=0.01)
 LASTING: Any = {"reconnect": AT_ONCE, "retries": 20, "retry": "all"}
@@ -80,9 +80,6 @@ async def is_taken(address: str, name: str) -> bool:
         except ConnectFailed:
             return True
         return False
-
-
-# -- names and offers --------------------------------------------------------------------------------------------------
 
 
 async def test_offering_withdrawing_and_telling_others(address: str, face: Face, caller: AsyncClient) -> None:
@@ -135,9 +132,6 @@ async def test_what_is_marked_later_is_offered_by_another_offer(address: str, fa
         assert client.registered_name == name
         offers(other)
         assert await other.offer(shared=True) == ["add"], "once shared, it stays so"
-        offers(other, "one")
-        with pytest.raises(InvalidParams, match="one"):
-            await other.offer()
 
 
 async def test_what_is_said_first_comes_before_the_name_and_subscriptions_behind_it(hub: Hub, address: str) -> None:
@@ -185,9 +179,6 @@ async def test_with_reconnect_a_name_that_is_taken_is_told_at_once(
             assert [("'gpu-1' is taken" in text, "attempt is made in" in text) for text in warnings] == [(True, True)]
             await first.close()
             await until(lambda: client.state == "connected")
-
-
-# -- servers that are no hub, or answer wrongly ------------------------------------------------------------------------
 
 
 async def test_a_server_that_is_no_hub(face: Face) -> None:
@@ -239,32 +230,12 @@ async def test_offers_whose_connection_is_lost(scripted: Scripted, face: Face) -
     async with face(address, registration_timeout=None) as client:
         with pytest.raises(ConnectionLost, match=r"rpc\.register"):
             await client.offer()
-        for attempt in (
-            lambda: client.publish("a", iter([1])),
-            lambda: client.publish("a", object()),
-            lambda: client.notify_client("a", "b", (x for x in [1])),
-        ):
+        for attempt in (lambda: client.publish("a", iter([1])), lambda: client.notify_client("a", "b", object())):
             with pytest.raises(EncodeError):
                 await attempt()
-        with pytest.raises(TypeError, match="a topic is a str"):
-            await client.publish(1, 1)
-        with pytest.raises(TypeError, match="positional and named"):
-            await client.notify_client("a", "b", 1, c=2)
     async with face(address, reconnect=AT_ONCE) as client:
         assert await client.offer() == []
     assert len(heard) == 4
-
-
-async def test_offers_at_the_same_time_fail_together(scripted: Scripted) -> None:
-    """One waits for the answer, others for a turn."""
-    silent = scripted(lambda line: line.read() and line.read())
-    async with AsyncClient(silent, registration_timeout=None) as client:
-        await client.notify.tell()
-        outcomes = await asyncio.gather(*(client.offer() for _ in range(3)), return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 3
-
-
-# -- again -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["gpu-1", None])
@@ -277,7 +248,7 @@ async def test_again_when_the_connection_was_lost(
         await client.offer()
         await client.withdraw("one")
         before = client.registered_name
-        for _ in range(3):
+        for _ in range(2):
             drop_connections(hub)
             assert await caller.call(f"{before}.add", 1) == await caller.two(1) == 3
         with pytest.raises(MethodNotFound):
@@ -345,27 +316,6 @@ async def test_a_name_is_taken_over_from_a_connection_that_the_hub_still_has(hub
         first.pause_reading()
         await until(lambda: len(connections_of(hub)) == 1 and not first.is_open)
         assert await client.call("gpu-1.add", 1, wait_for=20) == 3
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_child_does_not_take_the_name() -> None:
-    with serve_in_thread(Hub()) as address, Client(address, name="gpu-1") as client:
-        offers(client)
-        client.offer(shared=True)
-
-        def work() -> None:
-            assert client.call("rpc.ping") == "pong"
-            assert client.registered_name is None
-            assert client.offer(shared=True) == ["add"]
-            assert client.registered_name not in (None, "gpu-1")
-            client.close()
-
-        assert in_child(work) == 0
-        assert client.call("gpu-1.add", 1) == 3
-
-
-# -- waiting -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reconnect", [False, True])
@@ -540,5 +490,3 @@ async def test_it_ends_when_the_client_is_closed_or_its_connection_is_lost() -> 
         await losing
     with pytest.raises(ValueError, match="drain_timeout"):
         await AsyncClient("127.0.0.1:1").run(drain_timeout=-1)
-    with pytest.raises(ConnectionLost, match="no connection"):
-        await AsyncClient("127.0.0.1:1").run()

@@ -44,7 +44,7 @@ async def test_a_silent_server_is_given_up(silent: str, face: Callable[..., Any]
         await until(lambda: states.count("connected") == 3)
 
 
-@pytest.mark.parametrize(("scheme", "error"), [("", None), ("ws://", None), ("", -32601), ("", -32005)])
+@pytest.mark.parametrize(("scheme", "error"), [("", None), ("ws://", None), ("", -32005)])
 async def test_an_idle_connection_is_kept(scripted: Scripted, scheme: str, error: int | None) -> None:
     """An error is an answer, too."""
     server, traced = UsualServer(), Traced()

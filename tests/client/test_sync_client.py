@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rpcstream import (
@@ -91,7 +90,7 @@ def interrupted_when(condition: Callable[[], object]) -> Iterator[None]:
 
     def interrupt() -> None:
         until_in_thread(condition)
-        threading.Event().wait(0.1)  # by now the main thread waits for the answer, and no longer sends
+        threading.Event().wait(0.05)  # by now the main thread waits for the answer, and no longer sends
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -99,9 +98,6 @@ def interrupted_when(condition: Callable[[], object]) -> Iterator[None]:
     with pytest.raises(KeyboardInterrupt):
         yield
     thread.join()
-
-
-# -- calls ----------------------------------------------------------------------------------------------------------
 
 
 def test_all_kinds_of_calls(client: Client, server: UsualServer) -> None:
@@ -124,8 +120,8 @@ def test_a_call_that_is_given_up_is_cancelled(client: Client, server: UsualServe
     assert client.add(1, 2) == client.submit.add(1, 2).result() == 3
     name = f"{id(client)}"
     with pytest.raises(TimeoutError):
-        client.wait(f"{name} late", timeout=0.4)
-    assert isinstance(client.submit.wait(f"{name} late future", timeout=0.4).exception(WAIT), TimeoutError)
+        client.wait(f"{name} late", timeout=0.2)
+    assert isinstance(client.submit.wait(f"{name} late future", timeout=0.2).exception(WAIT), TimeoutError)
     with interrupted_when(lambda: f"{name} interrupted" in server.begun):
         client.wait(f"{name} interrupted")
     future = client.submit.wait(f"{name} cancelled")
@@ -152,8 +148,8 @@ def test_a_refusal_waits_behind_a_message_that_is_being_written(scripted: Script
         line.read()
 
     with Client(scripted(script), trace=lambda direction, message: is_sending.set()) as client:
-        assert client.call("long", "x" * 20_000_000) == "got it"
-    assert heard == [20_000_000, -32601]
+        assert client.call("long", "x" * 8_000_000) == "got it"
+    assert heard == [8_000_000, -32601]
 
 
 @BOTH
@@ -161,15 +157,11 @@ def test_progress(served: str, server: UsualServer, options: Any, caplog: pytest
     """A function that is told may notify and, on a connection of its own, call; in the event loop it would wait for
     itself."""
     results: list[Any] = []
+    told: list[Any] = []
     with Client(served, **options) as calling:
-        for call in (
-            lambda **options: calling.progress(3, **options),
-            lambda **options: calling.submit.progress(3, **options).result(WAIT),
-            lambda **options: next(iter(calling.stream.progress(3, **options))),
-        ):
-            told: list[Any] = []
-            assert call(on_progress=told.append, timeout=WAIT) == 3
-            assert told[-1] == 2  # of values that follow each other fast only the last is sent for certain
+        assert calling.submit.progress(3, on_progress=told.append).result(WAIT) == 3
+        assert next(iter(calling.stream.progress(3, on_progress=told.append))) == 3
+        assert told.count(2) == 2  # of values that follow each other fast only the last is sent for certain
     with Client(served, **options) as other:
 
         def tell(value: Any) -> None:
@@ -184,17 +176,14 @@ def test_progress(served: str, server: UsualServer, options: Any, caplog: pytest
     assert ("RuntimeError" if options else "a mistake in on_progress") in caplog.text
 
 
-# -- the move -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pool", [1, 3])
 def test_threads_do_not_notice_the_move(pool: int) -> None:
     server, half = UsualServer(), threading.Barrier(5)
     with serve_in_thread(server) as where, Client(where, pool=pool) as client, ThreadPoolExecutor(4) as executor:
 
         def work(thread: int) -> None:
-            for number in range(60):
-                if number == 20:
+            for number in range(20):
+                if number == 5:
                     half.wait(WAIT)
                 assert client.add(number, thread) == number + thread
                 assert client.submit.add(number, thread).result(WAIT) == number + thread
@@ -210,10 +199,7 @@ def test_threads_do_not_notice_the_move(pool: int) -> None:
         until_in_thread(lambda: not first.is_open)  # what is idle is closed
         assert client.add(1, 1) == 2
         assert client.replies_dropped == 0
-    assert sorted(server.noted) == sorted(list(range(60)) * 4)
-
-
-# -- offering methods -----------------------------------------------------------------------------------------------
+    assert sorted(server.noted) == sorted(list(range(20)) * 4)
 
 
 def test_the_server_calls_what_is_offered(plain: Client) -> None:
@@ -257,9 +243,6 @@ def test_the_server_calls_what_is_offered(plain: Client) -> None:
     assert plain.ask("later", 3) == 9
 
 
-# -- streams --------------------------------------------------------------------------------------------------------
-
-
 def test_items_as_they_come_and_errors_behind_them(plain: Client, server: UsualServer) -> None:
     stream = plain.stream.numbers(50)
     assert stream.result is None
@@ -271,11 +254,10 @@ def test_items_as_they_come_and_errors_behind_them(plain: Client, server: UsualS
     with pytest.raises(RpcError, match="seven"):
         got.extend(plain.stream.numbers(7))
     assert got == list(range(7))
-    for bad in (lambda: plain.stream.count("x"), lambda: plain.stream.count(3, returns=str)):
-        with pytest.raises((RpcError, TypeError)):
-            list(bad())
+    with pytest.raises(TypeError):
+        list(plain.stream.count(3, returns=str))
     with pytest.raises(TimeoutError):
-        list(plain.stream.ticks("late", timeout=0.4))
+        list(plain.stream.ticks("late", timeout=0.2))
     has_ended(server, "late", "stopped")
 
 
@@ -284,8 +266,6 @@ def test_leaving_a_stream_stops_its_generator(plain: Client, server: UsualServer
         break
     with plain.stream.ticks("block") as ticks:
         assert next(ticks) == 1
-    with plain.stream.ticks("unread"):  # not one item was taken
-        until_in_thread(lambda: True)
     ticks = plain.stream.ticks("closed")
     assert next(ticks) == 1
     ticks.close()
@@ -343,39 +323,6 @@ def test_an_iterator_may_block(plain: Client) -> None:
     assert closed.wait(WAIT)
 
 
-ARRAY = np.arange(2000, dtype=np.float64)
-
-
-def test_the_loop_thread_of_a_sync_client_sends_frames() -> None:
-    traced, got = Traced(), []
-    server = UsualServer()
-
-    @server
-    async def double(parts: AsyncIterator[np.ndarray]) -> AsyncIterator[np.ndarray]:
-        async for part in parts:
-            yield 2 * part
-
-    @server
-    async def ask_with(value: np.ndarray, ctx: Context) -> Any:
-        ctx.progress(value)
-        return await ctx.peer.call("answer", value)
-
-    with serve_in_thread(server) as address, Client(address, trace=traced) as client:
-        client(lambda value: value + 1, name="answer")
-        for _ in range(2):
-            assert (client.call("ask_with", ARRAY, on_progress=got.append) == ARRAY + 1).all()
-        items = list(client.stream.double(iter([ARRAY, ARRAY + 1])))
-    assert (items[1] == 2 * (ARRAY + 1)).all()
-    assert [(each == ARRAY).all() for each in got] == [True, True]
-    assert traced.asked("rpc.hello") == 1
-    # Sent: the answer to the first call back, the second call and its answer, two items.
-    assert traced.frames("send") >= 5
-    assert traced.frames("receive") >= 6
-
-
-# -- events, states, greetings --------------------------------------------------------------------------------------
-
-
 def test_events_and_another_conversation_after_one_that_broke_off(
     plain: Client, server: UsualServer, caplog: Any
 ) -> None:
@@ -390,9 +337,8 @@ def test_events_and_another_conversation_after_one_that_broke_off(
     assert list(room) == []
     with pytest.raises(ValueError, match="policy"):
         plain.subscribe("news", policy="none")  # type: ignore[arg-type]
-    for topic in ("", "room*"):
-        with pytest.raises(RpcError):
-            next(plain.subscribe(topic))
+    with pytest.raises(RpcError):
+        next(plain.subscribe("room*"))
 
     def leave(value: Any) -> None:
         raise SystemExit
@@ -419,9 +365,6 @@ def test_greetings_come_first(served: str) -> None:
         client.on_connect(lambda server: server.nothing())
         with pytest.raises(ConnectFailed, match="refused the token, or a call of on_connect"):
             client.add(1, 2)
-
-
-# -- the end --------------------------------------------------------------------------------------------------------
 
 
 def test_close_ends_what_waits_and_the_thread(served: str, server: UsualServer) -> None:
@@ -499,9 +442,6 @@ def test_a_program_may_end_without_closing(served: str, server: UsualServer) -> 
     assert "before the end" in server.noted
 
 
-# -- forks ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @BOTH
@@ -510,16 +450,16 @@ def test_a_child_has_connections_of_its_own(served: str, options: Any) -> None:
     with Client(served, pool=2, **options) as client:
         client(os.getpid, name="pid")
         assert client.add(1, 2) == client.submit.add(1, 2).result(WAIT) == 3
-        waiting = client.submit.echo_after("parent", 0.3)
+        waiting = client.submit.echo_after("parent", 0.1)
         stream = client.stream.count(10**9) if options else None
         assert stream is None or next(stream) == 0
 
         def work() -> None:
             if stream is not None:
                 stream.close()
-            futures = [client.submit.add(number, 1) for number in range(20)]
-            futures[0].add_done_callback(lambda future: None)
-            assert [future.result(10) for future in futures] == [client.add(n, 1) for n in range(20)]
+            future = client.submit.add(1, 1)
+            future.add_done_callback(lambda future: None)
+            assert future.result(10) == client.add(1, 1) == 2
             assert client.ask("pid") == os.getpid() != parent
             assert list(client.stream.count(3)) == [0, 1, 2]
             client.close()

@@ -60,23 +60,13 @@ class Hub:
         return {"jsonrpc": "2.0", "id": call["id"], "error": self._error}
 
 
-# -- a provider that comes ------------------------------------------------------------------------------------------
-
-
 def test_a_provider_is_waited_for(scripted: Scripted, make_client: MakeClient) -> None:
     hub = Hub(times=3)
     client = make_client(scripted(hub), wait_for=60)
-    assert client.call("work") == "work"
-    assert hub.asked == ["work"] * 4
-    hub = Hub(times=4)
-    assert make_client(scripted(hub), wait_for=60).together(("work",), ("other",), ("work",)) == [
-        "work",
-        "other",
-        "work",
-    ]
-    assert hub.asked.count("other") == 1
+    assert client.together(("work",), ("other",)) == ["work", "other"]
+    assert sorted(hub.asked) == ["other", *["work"] * 4]
     # One that did not get the call was not asked.
-    hub = Hub(error={"code": -32007, "message": "gone", "data": {"executed": False, "no_provider": True}}, times=4)
+    hub = Hub(error={"code": -32007, "message": "gone", "data": {"executed": False, "no_provider": True}}, times=1)
     assert make_client(scripted(hub), wait_for=60).call("work") == "work"
     hub = Hub(times=None)
     ending = make_client(scripted(hub), wait_for=0.1)
@@ -92,8 +82,6 @@ def test_one_call_may_wait_or_may_not(scripted: Scripted, make_client: MakeClien
     with pytest.raises(MethodNotFound):
         client.call("work")
     assert client.call("work", wait_for=60) == "work"
-    with pytest.raises(TypeError):
-        client.call("work", wait_for="long")
     hub = Hub()
     client = make_client(scripted(hub), wait_for=60)
     for wait_for in (None, 0):
@@ -128,13 +116,10 @@ def test_a_batch_is_repeated_as_far_as_it_had_no_provider(scripted: Scripted, ma
     one, work, two = make_client(scripted(hub), wait_for=60).batch(("one",), ("work",), ("two",))
     assert [one.result(), work.result(), two.result()] == ["one", "work", "two"]
     assert hub.asked == [["one", "work", "two"], ["work"], ["work"]]
-    for wait_for in (None, 0.05):
-        hub = Hub(times=None)
-        one, work = make_client(scripted(hub)).batch(("one",), ("work",), wait_for=wait_for)
-        assert one.result() == "one"
-        with pytest.raises(MethodNotFound):
-            work.result()
-        assert (len(hub.asked) > 1) is (wait_for is not None)
+    one, work = make_client(scripted(Hub(times=None))).batch(("one",), ("work",), wait_for=0.05)
+    assert one.result() == "one"
+    with pytest.raises(MethodNotFound):
+        work.result()
 
 
 def test_a_stream(scripted: Scripted) -> None:
@@ -172,9 +157,6 @@ async def test_a_call_that_is_given_up_or_has_sent_an_iterator_waits_no_longer(s
         await closing
 
 
-# -- a server that comes --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def later(tmp_path: Path) -> Iterator[Callable[[], str]]:
     """Starts a server at a Unix socket, in a thread; gives its address."""
@@ -190,8 +172,10 @@ def later(tmp_path: Path) -> Iterator[Callable[[], str]]:
         each.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize(("kind", "reconnect"), [("unix", False), ("unix", True), ("http+unix", False)])
-@pytest.mark.parametrize("what", ["call", "notify", "batch", "together"])
+@pytest.mark.parametrize(
+    ("kind", "reconnect", "what"),
+    [("unix", False, "batch"), ("unix", True, "together"), ("unix", True, "notify"), ("http+unix", False, "call")],
+)
 def test_a_server_is_waited_for(
     later: Callable[[], str], tmp_path: Path, make_client: MakeClient, kind: str, reconnect: bool, what: str
 ) -> None:
@@ -236,9 +220,6 @@ async def test_a_subscription_and_an_offer_wait(later: Callable[[], str], tmp_pa
         starting.join()
         with pytest.raises(MethodNotFound, match="is no hub"):
             await client.offer()
-
-
-# -- what may have been carried out ---------------------------------------------------------------------------------
 
 
 class Losing:

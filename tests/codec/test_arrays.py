@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import re
@@ -58,13 +59,16 @@ def laid_out(array: np.ndarray[Any, Any], layout: str) -> np.ndarray[Any, Any]:
     return np.broadcast_to(array, (2, *array.shape)) if layout == "broadcast" else array
 
 
-@settings(deadline=None, max_examples=example_count(300))
-@given(arrays, st.sampled_from(LAYOUTS))
-def test_every_dtype_and_layout_comes_back_bit_by_bit(array: np.ndarray[Any, Any], layout: str) -> None:
+@settings(deadline=None, max_examples=example_count(200))
+@given(arrays, st.sampled_from(LAYOUTS), st.booleans())
+def test_every_dtype_and_layout_comes_back_bit_by_bit(array: np.ndarray[Any, Any], layout: str, is_large: bool) -> None:
+    if is_large:  # so that it stands beside the JSON where it may
+        array = np.repeat(array[None], 10_000 // max(1, array.nbytes), axis=0)
     array = laid_out(array, layout)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         wire = sent({"in": [array]})["in"][0]
+        assert same(received(array), array)
     assert wire["dtype"] == array.dtype.str
     for found in (CODEC.decode(wire), taken(np.ndarray, wire)):
         assert same(found, array)
@@ -80,6 +84,7 @@ def test_the_example_of_the_wire_page() -> None:
     wire = sent(np.arange(6, dtype="<f4").reshape(2, 3))
     assert wire == {"$type": "ndarray", "dtype": "<f4", "shape": [2, 3], "data": "AAAAAAAAgD8AAABAAABAQAAAgEAAAKBA"}
     assert list(wire) == ["$type", "dtype", "shape", "data"]
+    assert taken(np.ndarray, {**wire, "shape": [0, 2**58], "data": ""}).shape == (0, 2**58)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", *EIGHTS])
@@ -94,20 +99,16 @@ def test_types_of_ml_dtypes_go_by_name(name: str) -> None:
         taken(NDArray[kind], sent(np.zeros(1, "f4")))
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
+def test_arrays_that_have_no_form() -> None:
+    small = [getattr(ml_dtypes, name) for name in ("int4", "uint2", "float4_e2m1fn", "float6_e2m3fn")]
+    for array in (
         *(np.array([None]), np.array(["a"]), np.array([b"a"]), np.zeros(2, [("a", "i4")]), np.zeros(2, "V3")),
-        *(np.zeros(2, np.longdouble), np.zeros(2, np.clongdouble), np.zeros(2, ml_dtypes.int4)),
-        *(np.zeros(2, ml_dtypes.uint2), np.zeros(2, ml_dtypes.float4_e2m1fn), np.zeros(2, ml_dtypes.float6_e2m3fn)),
+        *(np.zeros(2, kind) for kind in (np.longdouble, np.clongdouble, *small)),
         np.ma.masked_array([1, 2], [True, False]),
-    ],
-    ids=lambda array: str(array.dtype),
-)
-def test_arrays_that_have_no_form(array: Any) -> None:
-    for value in (array, {"a": [array]}, array.reshape(-1, 1)):
-        with pytest.raises(EncodeError, match=r"has no form on the wire"):
-            CODEC.dumps(value)
+    ):
+        for value in (array, {"a": [array]}, array.reshape(-1, 1)):
+            with pytest.raises(EncodeError, match=r"has no form on the wire"):
+                CODEC.dumps(value)
 
 
 class WithArray:
@@ -170,9 +171,6 @@ def test_hostile_arrays_are_refused(change: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match=r".") as caught:
             decode({**GOOD, **change})
         assert len(str(caught.value)) < 1000
-    if "shape" in change and change["shape"] == [0, 2**61]:
-        empty: Any = CODEC.decode({**GOOD, "shape": [0, 2**58], "data": ""})
-        assert empty.shape == (0, 2**58)
 
 
 def rows_of_the_wire_page() -> list[list[str]]:
@@ -234,17 +232,6 @@ def file(header: str, data: bytes = b"\x00" * 8, version: bytes = b"\x01\x00", l
 HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
 
 
-def test_npy_headers_of_other_writers() -> None:
-    for header in (
-        *(HEADER, HEADER.replace("'", '"'), "{'shape':(2,),'descr':'<f4','fortran_order':False}"),
-        "{ 'shape' : ( 2 , 1 ) , 'fortran_order' : True , 'descr' : '<f4' }   \n",
-        *(HEADER.replace("(2,)", "(2L, 1L)"), "{'descr': '<f8', 'fortran_order': False, 'shape': (), }\n"),
-    ):
-        for version in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
-            found = of_file(file(header, version=version))
-            assert (found.nbytes, found.flags.aligned) == (8, True)
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -271,10 +258,8 @@ def test_broken_and_hostile_npy_files(data: bytes) -> None:
 @example(b"", HEADER)
 def test_any_npy_header_gives_an_array_or_a_value_error(data: bytes, header: str) -> None:
     for content in (file(header.encode("latin-1", "replace").decode("latin-1"), data), b"\x93NUMPY\x01\x00" + data):
-        try:
+        with contextlib.suppress(ValueError):
             assert isinstance(of_file(content), np.ndarray)
-        except ValueError:
-            pass
 
 
 @pytest.mark.parametrize(
@@ -282,12 +267,10 @@ def test_any_npy_header_gives_an_array_or_a_value_error(data: bytes, header: str
     [
         *((hint, "", "f4 |b1 M8[s]", "") for hint in (np.ndarray, NDArray, NDArray[np.generic], np.ndarray[Any, Any])),
         (NDArray[np.float32], "float32", "<f4 >f4", "f8 f2 i4"),
-        (np.ndarray[Any, np.dtype[np.float32]], "float32", "f4", "f8"),
         (NDArray[np.bool_], "bool", "|b1", "u1"),
         (NDArray[np.floating], "floating", "f2 f4 >f8", "c8 i4"),
         (NDArray[np.integer], "integer", "i1 u8", "f4 |b1 m8[s]"),
         (NDArray[np.number], "number", "i1 f4 c8", "|b1 M8[s] m8[s]"),
-        (NDArray[np.datetime64], "datetime64", "M8[s] >M8[ns]", "m8[s] i8"),
         (NDArray[np.float32 | np.float64], "float32 or float64", "f4 f8", "f2"),
         (np.ndarray[Any, np.dtype[np.int8] | np.dtype[np.int16]], "int8 or int16", "i1 i2", "i4"),
         (NDArray[T], "floating", "f4", "i4"),
@@ -309,18 +292,14 @@ def test_element_types_in_hints(hint: Any, words: str, fits: str, misfits: str) 
                 attempt(hint, value)
 
 
-@pytest.mark.parametrize(
-    "hint",
-    [
+def test_hints_that_can_never_be_met() -> None:
+    for hint in (
         *(NDArray[np.str_], NDArray[np.void], NDArray[np.longdouble], NDArray[np.float32 | np.object_], NDArray[str]),
         *(NDArray[ml_dtypes.int4], Annotated[NDArray[np.float32], Shape], Annotated[np.ndarray | None, Shape(1)]),
         Annotated[NDArray[np.float32], Shape(1), Shape(2)],
-    ],
-    ids=str,
-)
-def test_hints_that_can_never_be_met(hint: Any) -> None:
-    with pytest.raises(TypeError):
-        taken(hint, None)
+    ):
+        with pytest.raises(TypeError):
+            taken(hint, None)
 
 
 @pytest.mark.parametrize(
@@ -354,38 +333,27 @@ def test_shapes_are_values() -> None:
             Shape(*dims)
 
 
-@pytest.mark.parametrize(
-    ("hint", "value", "expected"),
-    [
+def test_numbers_that_a_handler_returned_become_the_array() -> None:
+    for hint, value, expected in (
         (NDArray[np.float32], [1, 2.5], np.array([1, 2.5], "f4")),
         (NDArray[np.float32], ((1, 2), (3, 4)), np.array([[1, 2], [3, 4]], "f4")),
         (NDArray[np.uint64], [2**64 - 1], np.array([2**64 - 1], "u8")),
         (NDArray[np.complex64], [1, 2j], np.array([1, 2j], "c8")),
         (NDArray[np.bool_], [True], np.array([True])),
-        (NDArray[np.floating], [1], np.array([1.0])),
+        *((NDArray[np.floating], [1], np.array([1.0])), (NDArray[np.integer], [1], np.array([1]))),
         (NDArray[ml_dtypes.bfloat16], [1, 2.5], np.array([1, 2.5]).astype(ml_dtypes.bfloat16)),
         (NDArray[np.float32], np.float32(1), np.array(1, "f4")),
-    ],
-    ids=str,
-)
-def test_numbers_that_a_handler_returned_become_the_array(hint: Any, value: Any, expected: Any) -> None:
-    assert same(returned(hint, value), expected)
+    ):
+        assert same(returned(hint, value), expected)
 
 
-@pytest.mark.parametrize(
-    ("hint", "values"),
-    [
-        (NDArray[np.uint8], [[256], [-1]]),
-        (NDArray[np.uint64], [[-1]]),
-        (NDArray[np.int64], [[2**63], [1.5], [True]]),
-        (NDArray[np.float32], [[1e300], [1j], [True], [10**400], ["a"], [[1], [2, 3]], [None], "AAAA", 1.0, None]),
-        (NDArray[np.float32], [{"a": 1}, np.zeros(1)]),
-        (np.ndarray, [np.array([None]), np.array(["a"])]),
-        (Annotated[NDArray[np.float32], Shape(2)], [[1.0]]),
-    ],
-    ids=str,
-)
-def test_returned_values_that_are_not_the_array(hint: Any, values: list[Any]) -> None:
-    for value in values:
-        with pytest.raises(ValueError, match="expected an array"):
-            returned(hint, value)
+def test_returned_values_that_are_not_the_array() -> None:
+    floats = [[1e300], [1j], [True], [10**400], ["a"], [[1], [2, 3]], [None], "AAAA", 1.0, None, {"a": 1}, np.zeros(1)]
+    for hint, values in (
+        *((NDArray[np.uint8], [[256], [-1]]), (NDArray[np.uint64], [[-1]])),
+        *((NDArray[np.int64], [[2**63], [1.5], [True]]), (NDArray[np.float32], floats)),
+        *((np.ndarray, [np.array([None]), np.array(["a"])]), (Annotated[NDArray[np.float32], Shape(2)], [[1.0]])),
+    ):
+        for value in values:
+            with pytest.raises(ValueError, match="expected an array"):
+                returned(hint, value)

@@ -38,18 +38,6 @@ class Level(enum.IntEnum):
     HIGH = 3
 
 
-class Text(str):
-    __slots__ = ()
-
-
-class Number(int):
-    pass
-
-
-class Real(float):
-    pass
-
-
 class Pair(NamedTuple):
     a: int
     b: str
@@ -113,40 +101,29 @@ def test_written_as_msgspec_writes_it(value: Any) -> None:
 
 
 def test_aware_datetimes_are_read_by_msgspec() -> None:
-    for value in (
-        datetime.datetime(2020, 2, 3, tzinfo=UTC),
-        datetime.datetime(1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=-5, minutes=-30))),
-        datetime.datetime(2020, 7, 1, 12, 0, 0, 123456, tzinfo=zoneinfo.ZoneInfo("Europe/Berlin")),
-    ):
+    for zone in (UTC, datetime.timezone(datetime.timedelta(hours=-5, minutes=-30)), zoneinfo.ZoneInfo("Europe/Berlin")):
+        value = datetime.datetime(2020, 7, 1, 12, 0, 0, 123456, tzinfo=zone)
         for line in (codec.dumps(value), codec.dumps([value, 2**64])[1:-22]):
             assert msgspec.json.decode(line, type=datetime.datetime) == value
 
 
-def test_what_msgspec_refuses_but_is_plain_enough() -> None:
-    wanted = {
-        "str": "a",
-        "int": 2,
-        "float": 1.5,
-        "enum": {"red": 1, "1": 2},
-        "deque": [1],
-        "range": [0, 1],
-        "keys": ["k"],
-        "proxy": {"k": 1},
-        "counter": {"a": 2},
-    }
-    value = {
-        "str": Text("a"),
-        "enum": {Colour.RED: 1, Colour.ONE: 2},
-        "int": Number(2),
-        "float": Real(1.5),
-        "deque": collections.deque([1]),
-        "range": range(2),
-        "keys": {"k": 1}.keys(),
-        "proxy": types.MappingProxyType({"k": 1}),
-        "counter": collections.Counter("aa"),
-    }
+def subclass_of(base: type, value: Any) -> Any:
+    return type("Mine", (base,), {})(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        *((subclass_of(type(plain), plain), plain) for plain in ("a", 2, 1.5)),
+        *(({Colour.RED: 1, Colour.ONE: 2}, {"red": 1, "1": 2}), ({subclass_of(str, "k"): 1}, {"k": 1})),
+        *((collections.deque([1]), [1]), (range(2), [0, 1]), ({"k": 1}.keys(), ["k"])),
+        *((types.MappingProxyType({"k": 1}), {"k": 1}), (collections.Counter("aa"), {"a": 2})),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_msgspec_refuses_but_is_plain_enough(value: Any, wanted: Any) -> None:
     assert orjson.loads(codec.dumps(value)) == wanted
-    assert orjson.loads(codec.dumps({**value, Text("key"): 1, Number(4): 2})) == {**wanted, "key": 1, "4": 2}
+    assert orjson.loads(codec.dumps([value, {1: 2}])) == [wanted, {"1": 2}]
 
 
 def test_rich_values_inside_records_and_collections() -> None:
@@ -169,8 +146,11 @@ class Nothing:
 
 
 class Broken:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise RuntimeError("on another device")
+        raise self.error
 
 
 class BrokenZone(datetime.tzinfo):
@@ -193,26 +173,22 @@ def circular() -> Any:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (Nothing(), r"Nothing has no form"),
-        ({"a": [1, Nothing()]}, r"Nothing has no form on the wire - at `\$\.a\[1\]`"),
+        (Nothing(), "Nothing has no form on the wire"),
         ({"a": {1: Plain(1, Nothing())}}, r"at `\$\.a\.1\.b`"),
         (Nothing, "a type has no form"),
-        ("\ud800", "surrogate"),
         ({"a": ["x", "\udfff"]}, r"surrogate .* at `\$\.a\[1\]`"),
         (circular(), "contains itself"),
         (nested(5_000), "too deep"),
         (10**5000, "digits"),
         ({None: 1}, "key of type NoneType"),
         ({b"a": 1}, "key of type bytes"),
-        ({Nothing(): 1}, "key of type .*Nothing"),
         ({1: 1, "1": 2}, "same as text"),
         # In this order: orjson itself crashes on such a zone, and refuses the integer before it gets there.
         ([2**64, datetime.datetime(2020, 1, 1, tzinfo=BrokenZone())], "no such zone"),
-        (Broken(), "Broken could not be made an array: on another device"),
+        (Broken(RuntimeError("on another device")), "Broken could not be made an array: on another device"),
         (iter([1]), "list_iterator"),
         (msgspec.UNSET, "Unset"),
         (orjson.Fragment(b"[1,\n2]"), "line end"),
-        ([orjson.Fragment(b"[1,\n2]"), bytes(INLINE + 1)], "line end"),
         ([orjson.Fragment(b'"\x00"'), bytes(INLINE + 1)], "NUL"),
         ([orjson.Fragment(b"1\n"), 2**64], "line end"),
     ],
@@ -224,12 +200,8 @@ def test_refused_with_what_and_where(value: Any, text: str) -> None:
 
 
 def test_interrupts_are_not_taken_for_failures() -> None:
-    class Interrupting:
-        def __array__(self, *_: Any, **__: Any) -> Any:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        codec.dumps([Interrupting()])
+        codec.dumps([Broken(KeyboardInterrupt())])
 
 
 def test_fragments_are_spliced_as_they_are() -> None:
@@ -258,20 +230,14 @@ def test_small_and_big_payloads_mixed_stay_in_their_order() -> None:
 
 
 def test_an_encoder_may_dump_itself() -> None:
-    class Box:
-        def __init__(self, content: Any) -> None:
-            self.content = content
+    def encode(box: Any) -> dict[str, str]:
+        return {"text": nesting.dumps(box.content).decode()}
 
-    nesting = Codec()
-    nesting.register(
-        Box,
-        "box",
-        encode=lambda box: {"text": nesting.dumps(box.content).decode()},
-        decode=lambda parts: Box(nesting.decode(orjson.loads(parts["text"]))),
-    )
+    nesting, kind = Codec(), types.SimpleNamespace
+    nesting.register(kind, "box", encode=encode, decode=lambda parts: nesting.decode(orjson.loads(parts["text"])))
     big = bytes(INLINE * 2)
-    found: Any = nesting.decode(orjson.loads(nesting.dumps([big, Box([big, Box(big)]), big])))
-    assert found[0] == found[2] == found[1].content[0] == found[1].content[1].content == big
+    value = [big, kind(content=[big, kind(content=big)]), big]
+    assert nesting.decode(orjson.loads(nesting.dumps(value))) == [big, [big, big], big]
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

@@ -163,14 +163,6 @@ def test_refused_hints(row: Row) -> None:
     taking.__annotations__ = {"value": hint}
     with pytest.raises(RegistrationError, match=f"^m: parameter 'value': .*{re.escape(row.refused)}"):
         Server().add(taking, name="m")
-    if "AsyncIterator" in row.hint:
-        return  # what a handler that returns one may say
-
-    def giving():  # type: ignore[no-untyped-def]
-        return None
-
-    giving.__annotations__ = {"return": hint}
-    with pytest.raises(RegistrationError, match=f"^m: the return value: .*{re.escape(row.refused)}"):
-        Server().add(giving, name="m")
-    with pytest.raises(TypeError, match=re.escape(row.refused)):
-        hint_checker(hint, codec)
+    if "AsyncIterator" not in row.hint:  # what a handler that returns one may say
+        with pytest.raises(TypeError, match=re.escape(row.refused)):
+            hint_checker(hint, codec)

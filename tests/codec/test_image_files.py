@@ -7,7 +7,6 @@ import gc
 import gzip
 import io
 import os
-import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -183,7 +182,6 @@ def test_of_an_animation_goes_the_frame_at_hand(name: str) -> None:
 
 
 PHOTO = file_of(noise("RGB", (100, 50)), "jpeg", comment=b"c" * 5000)
-PNG = file_of(noise("RGB"), "png")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +190,6 @@ PNG = file_of(noise("RGB"), "png")
         *((PHOTO, {"max_image_file": len(PHOTO) - less}, not less) for less in (0, 1)),
         *((PHOTO, {"images": ImageOptions(format=name)}, name == "jpeg") for name in ("raw", "jpeg", "png")),
         (PHOTO, {"images": ImageOptions(format="jpeg", quality=50)}, False),
-        (PNG, {"images": ImageOptions(format="png", compression=9)}, False),
         (file_of(noise("RGB"), "webp"), {"images": ImageOptions(format="webp", lossless=True)}, True),
         (file_of(noise("RGB"), "bmp"), {}, False),
     ],
@@ -238,27 +235,22 @@ def test_paths_and_open_files_go_as_they_are(path: Path) -> None:
 
 def test_what_is_no_image_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    (tmp_path / "empty").touch()
     os.mkfifo(tmp_path / "fifo")
-    here, there = socket.socketpair()
     closed = io.BytesIO()
     closed.close()
     with (
-        here,
-        there,
-        here.makefile("rb") as stream,
         open("/dev/zero", "rb") as zeros,
         (tmp_path / "a.txt").open("rb") as file,
         (tmp_path / "a.txt").open() as text,
         tempfile.NamedTemporaryFile("w+") as written,
     ):
         for value, reason in (
-            *((tmp_path / name, rf"{name}' is not an image file .*png, jpeg") for name in ("a.txt", "empty")),
+            (tmp_path / "a.txt", "a.txt' is not an image file .*png, jpeg"),
             *((file, r"the open file is not .*read\(\)"), (text, "no form on"), (written, "open it with 'rb'")),
             (tmp_path / "fifo", "is not a regular file"),  # and does not wait for a writer
             *((Path("/dev/zero"), "is not a regular file"), (zeros, "more than")),
             *((tmp_path, r"(is a|Is a) directory"), (ImageFile(tmp_path / "none.png"), "No such file")),
-            *((stream, "no beginning"), (closed, "closed")),
+            (closed, "closed"),
         ):
             with pytest.raises(EncodeError, match=reason):
                 sent(value)

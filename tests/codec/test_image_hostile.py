@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
+import types
 import zlib
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,14 +118,10 @@ def test_small_images_count_as_what_opening_them_costs() -> None:
 
 
 def test_parts_of_a_registered_type_count() -> None:
-    class Pair:
-        def __init__(self, left: Any, right: Any) -> None:
-            self.left, self.right = left, right
-
     codec = Codec(max_image_pixels=10_000, max_message_pixels=15_000)
-    codec.register(Pair, "pair", encode=vars, decode=lambda parts: Pair(**parts))
+    codec.register(types.SimpleNamespace, "pair", encode=vars, decode=lambda parts: types.SimpleNamespace(**parts))
     pair = {"$type": "pair", "left": FORMS["png"], "right": None}
-    assert taken(Pair, pair, codec).left.size == (100, 100)
+    assert codec.decode(pair).left.size == (100, 100)  # type: ignore[attr-defined]
     assert "together" in refusal({**pair, "right": FORMS["png"]}, codec)
 
 
@@ -178,16 +175,12 @@ def test_scans_of_a_progressive_jpeg_cost_passes() -> None:
         assert "would take too long" in said
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [
+def test_files_of_many_tiny_parts_are_refused() -> None:
+    for name, data in (
         *(("png", png(*[chunk(kind, b"")] * 20_000)) for kind in (b"teSt", b"IDAT")),
         ("gif", b"GIF89a\1\0\1\0\0\0\0" + b"!\xfe\1a\0" * 50_000 + b",\0\0\0\0\1\0\1\0\0\2\2D\1\0;"),
-        ("webp", file_of(GOOD, "webp") + b"XXXX\0\0\0\0" * 20_000),
-    ],
-)
-def test_files_of_many_tiny_parts_are_refused(name: str, data: bytes) -> None:
-    assert "too many parts for its length" in refusal(tagged(data, name), CODEC)
+    ):
+        assert "too many parts for its length" in refusal(tagged(data, name), CODEC)
 
 
 RAW_GOOD = {"$type": "image", "format": "raw", "mode": "RGB", "size": [2, 1], "data": "AAECAwQF"}
@@ -240,10 +233,8 @@ def test_avif_is_read_where_the_codec_names_it() -> None:
     codec = Codec(images=ImageOptions(format="avif"), max_image_pixels=2399, max_message_pixels=1)
     assert all("60 x 40 pixels, the limit is 2399" in said for said in refusals(tagged(AVIF, "avif"), codec))
     start = AVIF.index(b"\x12\x00\x0a", AVIF.index(b"mdat"))
-    for header in (
-        "12000a07183fffffffffc0",
-        "12000a0618333e7fb570",
-    ):  # its picture has 65536 x 65536 pixels, or 8000 x 7000
+    # Its picture has 65536 x 65536 pixels, or 8000 x 7000.
+    for header in ("12000a07183fffffffffc0", "12000a0618333e7fb570"):
         picture = bytes.fromhex(header)
         data = AVIF[:start] + picture + AVIF[start + len(picture) :]
         assert all("avif file is broken" in said for said in refusals(tagged(data, "avif"), READS))
@@ -256,35 +247,26 @@ Small = Annotated[Image.Image, MaxSide(4)]
 
 def check_only_value_errors(value: Any) -> None:
     for attempt in (READS.decode, lambda value: taken(Small, value, READS), CODEC.image_weight):
-        try:
+        with contextlib.suppress(ValueError):
             assert isinstance(attempt(value), Image.Image | int | str)
-        except ValueError:
-            pass
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_cut_and_damaged_files(name: str) -> None:
-    data = file_of(GOOD, name)
-    for length in {0, 1, 4, 8, 12, 16, 30, 33, 60, len(data) // 2, len(data) - 60}:
-        refusals(tagged(data[:length], name), READS)
-    damage = np.random.default_rng(3)
-    for _ in range(40):
-        broken = bytearray(data)
-        for _ in range(damage.integers(1, 6)):
-            broken[damage.integers(0, min(len(broken), 200))] = damage.integers(0, 256)
-        check_only_value_errors(tagged(bytes(broken), name))
-
-
-TINY = {name: file_of(Image.new("RGB", (8, 8)), name) for name in FORMATS}
+FILES = {name: file_of(GOOD, name) for name in FORMATS}
 MAGIC = [SIGNATURE, b"\xff\xd8\xff", b"GIF89a", b"RIFF\x40\x00\x00\x00WEBPVP8X", b"RIFF\x40\0\0\0WEBPVP8 ", b""]
 
 
-@settings(deadline=None, max_examples=example_count(200))
-@given(st.sampled_from(FORMATS), st.sampled_from(MAGIC), st.binary(max_size=200), st.data())
-def test_files_of_any_structure_are_walked_through_to_an_end(name: str, magic: bytes, rest: bytes, draw: Any) -> None:
-    whole = TINY[name]
-    at = draw.draw(st.integers(0, len(whole)))
-    check_only_value_errors(tagged(whole[:at] + rest + whole[at:], name))
-    check_only_value_errors(tagged(whole[:at] + rest, name))
+@pytest.mark.parametrize("name", FORMATS)
+def test_files_that_are_cut_are_refused(name: str) -> None:
+    data = FILES[name]
+    for length in {0, 1, 4, 8, 12, 16, 30, 33, 60, len(data) // 2, len(data) - 60}:
+        refusals(tagged(data[:length], name), READS)
+
+
+@settings(deadline=None, max_examples=example_count(250))
+@given(st.sampled_from(FORMATS), st.sampled_from(MAGIC), st.binary(max_size=200), st.integers(0, 400))
+def test_files_of_any_structure_are_walked_through_to_an_end(name: str, magic: bytes, rest: bytes, at: int) -> None:
+    whole = FILES[name]
+    for broken in (whole[:at] + rest + whole[at:], whole[:at] + rest + whole[at + len(rest) :], whole[:at] + rest):
+        check_only_value_errors(tagged(broken, name))
     check_only_value_errors(tagged(magic + rest, name))
     check_only_value_errors(encoded(magic + rest))

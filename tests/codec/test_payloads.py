@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import gc
 import json
 import weakref
@@ -47,46 +46,25 @@ def test_a_payload_is_cut_out() -> None:
         *({"params": [LONG]}, {"params": {"data": LONG}}, {"params": {"$type": "own", "data": LONG}}),
         *({"params": {"$type": ["bytes"], "data": LONG}}, {"params": {"$type": "bytes", "date": LONG}}),
         {"params": ["ä" * 40_000, "\\" * 40_000, '"' * 20, "a\\", LONG]},
-    ],
-    ids=["alone", "untagged", "own tag", "no tag", "other member", "escapes"],
-)
-def test_other_long_strings_are_strings(message: Any) -> None:
-    for line in (json.dumps(message).encode(), orjson.dumps(message)):
-        assert payloads.parse(line)[0] == message
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
         *({LONG: 1}, {"a": {LONG: LONG}}, ["\x000", LONG], ["\x000", "\x001", LONG, LONG]),
         ["\x007", "\x00", "\x00" + "1" * 5000, "\x00x", "\x00²", LONG],
         *({"x": ["\x000"], "data": LONG, "$type": "bytes"}, [str(number) for number in range(5000)] + [LONG]),
     ],
-    ids=["key", "keys", "placeholder", "placeholders", "nearly", "payload", "many"],
+    ids=range(13),
 )
 def test_what_could_be_mistaken_is_read_as_it_is(message: Any) -> None:
-    assert plain(json.dumps(message).encode()) == message
+    for line in (json.dumps(message).encode(), orjson.dumps(message)):
+        assert plain(line) == message
 
 
-def test_deep_and_long_is_read_as_it_is() -> None:
-    value = payloads.parse(b"[" * 1000 + b'"' + LONG.encode() + b'"' + b"]" * 1000)[0]
-    for _ in range(1000):
-        (value,) = value
-    assert value == LONG
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(b'{"a":"%b' % LONG.encode(), b'{"a":"%b\x01"}' % LONG.encode(), b'{"a":"%b\xff"}' % LONG.encode()),
-        *(b'{"a":"%b\\x"}' % LONG.encode(), b'{"a":"%b" "b"}' % LONG.encode(), b'"' * 100_000, b"\\" * 100_000),
-        *(b'{"a":"' + b"\\" * 200_001 + b'"}', b'{"a":"' + b'\\"' * 200_000),
-    ],
-    ids=range(9),
-)
-def test_what_is_not_json_is_refused(line: bytes) -> None:
-    with pytest.raises(orjson.JSONDecodeError):
-        payloads.parse(line)
+def test_what_is_not_json_is_refused() -> None:
+    long = LONG.encode()
+    for line in (
+        *(b'{"a":"%b%b' % (long, end) for end in (b"", b'\x01"}', b'\xff"}', b'\\x"}', b'" "b"}')),
+        *(b'"' * 100_000, b"\\" * 100_000, b'{"a":"' + b"\\" * 200_001 + b'"}', b'{"a":"' + b'\\"' * 200_000),
+    ):
+        with pytest.raises(orjson.JSONDecodeError):
+            payloads.parse(line)
 
 
 texts = st.one_of(
@@ -132,13 +110,10 @@ def test_nothing_else_is_different(value: Any, escaped: bool, beside: list[bytes
             assert payloads.with_strings(message) == same
 
 
-def test_parts_of_an_array_have_their_own_strings() -> None:
+def test_the_calls_of_a_batch_have_their_own_payloads() -> None:
     parts: list[Any] = [{"id": 1, "x": "a" * 10_000}, ["b" * 10_000, 2], tagged(), {"n": 5, "text": "c" * 10_000}]
-    message, line = payloads.parse(json.dumps(parts).encode())
-    assert isinstance(line, payloads.CutLine)
-    members = payloads.members(line)
-    assert [orjson.loads(bytes(payloads.whole(bytes(part), part))) for part in members] == parts
-    assert len(message) == 4
+    members = payloads.members(payloads.parse(json.dumps(parts).encode())[1])
+    assert list(map(plain, [bytes(payloads.whole(bytes(part), part)) for part in members])) == parts
 
 
 def there_and_back(value: Any) -> Any:
@@ -173,51 +148,21 @@ def test_as_text_it_is_what_is_sent_without_frames() -> None:
     assert bytes(CODEC.serialize(value, binary=True)) == bytes(CODEC.serialize(value))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_other_values_beside_an_array_stay_what_they_are() -> None:
+    for value in (
         *({"$bin": 0}, {"a": {"$bin": "x"}}, [{"$bin": 0, "x": 1}], '{"$bin":0}', "$bin", "a \x00 b", {'x"$bin': 1}),
         *(orjson.Fragment(b'{"\\u0024bin":0}'), [2**70, -(2**70)], 1e300),
-    ],
-)
-def test_other_values_beside_an_array_stay_what_they_are(value: Any) -> None:
-    other, array = there_and_back([value, np.arange(5000)])
-    assert other == ({"$bin": 0} if isinstance(value, orjson.Fragment) else value)
-    assert np.array_equal(array, np.arange(5000))
-
-
-@dataclasses.dataclass
-class Pair:
-    left: Any
-    right: Any
+    ):
+        other, array = there_and_back([value, np.arange(5000)])
+        assert other == ({"$bin": 0} if isinstance(value, orjson.Fragment) else value)
+        assert np.array_equal(array, np.arange(5000))
 
 
 def test_an_array_that_stands_in_a_message_twice() -> None:
     array = np.arange(5000)
-    pair = there_and_back(Pair(array, {"deep": (array,)}))
-    pair["left"][0] = 7
-    assert pair["right"]["deep"][0][0] == 0
-
-
-DTYPES = ["?", "<i1", "<u2", ">i4", "<u8", "<f2", ">f4", "<f8", "<c8", ">c16", "<M8[ns]", ">M8[D]", "<m8[s]"]
-
-
-@given(dtype=st.sampled_from(DTYPES), layout=st.sampled_from(["C", "F", "strided", "backwards", "0-d", "large"]))
-@settings(max_examples=example_count(60), deadline=None)
-def test_arrays_arrive_as_they_are(dtype: str, layout: str) -> None:
-    array = (np.arange(2 * 8 * 1200) % 2).astype(np.dtype(dtype).newbyteorder("=")).astype(dtype).reshape(16, -1)
-    array = {
-        "C": array,
-        "F": np.asfortranarray(array),
-        "strided": array[::3, 1::2],
-        "backwards": array[::-1, ::-1],
-        "0-d": np.array(array[0, 1], dtype),
-        "large": np.tile(array, 10),
-    }[layout]
-    result = there_and_back(array)
-    assert (result.dtype.str, result.shape) == (array.dtype.str, array.shape)
-    assert result.tobytes() == array.tobytes()
-    result[...] = result  # it can be written to
+    found = there_and_back({"left": array, "right": {"deep": (array,)}})
+    found["left"][0] = 7
+    assert found["right"]["deep"][0][0] == 0
 
 
 def test_received_arrays_own_memory_that_nothing_else_uses() -> None:
@@ -231,28 +176,24 @@ def test_received_arrays_own_memory_that_nothing_else_uses() -> None:
 
 def test_the_memory_of_a_frame_is_free_as_soon_as_its_message_is() -> None:
     text = b'{"jsonrpc":"2.0","id":1,"result":[{"$type":"bytes","data":{"$bin":0}}]}\n'
-    gc.collect()
     gc.disable()
     try:
         frame = payloads.read_frame(text, (100_000,), None, "client")
-        (view,) = frame.content[1].take_memory()
+        frame.content[1].take_memory()
         memory = weakref.ref(frame.content[1].attachments[0].memory)
-        assert len(view) == 100_000
-        del frame, view
+        del frame
         assert memory() is None  # without the garbage collector
     finally:
         gc.enable()
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_each_payload_stands_in_exactly_one_place() -> None:
+    for value in (
         *(b'{"$bin":18446744073709551616}', b'{"a":{"$bin":0},"a":{"$bin":0}}', b'{"a":{"$bin":0},"a":1}', b"1"),
         *(b'{"$bin ":0}', b'{"$bin":{"$bin":0}}', b"[" * 1000 + b'{"$bin":0}' + b"]" * 1000),
-    ],
-)
-def test_each_payload_stands_in_exactly_one_place(value: bytes) -> None:
-    assert isinstance(payloads.read_frame(b'{"x":%b}\n' % value, (5000,), None, "server").refusal, InvalidRequest)
+    ):
+        refusal = payloads.read_frame(b'{"x":%b}\n' % value, (5000,), None, "server").refusal
+        assert isinstance(refusal, InvalidRequest), value
 
 
 def test_integers_beside_a_payload_are_exact() -> None:

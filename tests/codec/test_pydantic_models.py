@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 import enum
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import attrs
 import numpy as np
 import orjson
 import pydantic
@@ -80,12 +80,6 @@ class Parcel:
     weights: np.ndarray[Any, Any]
 
 
-@attrs.define
-class Label:
-    text: str
-    copies: int = attrs.field(default=1, validator=attrs.validators.gt(0))
-
-
 def serving(function: Any) -> Server:
     server = Server()
     server.add(function, name="m")
@@ -145,20 +139,6 @@ def test_what_pydantic_cannot_write_is_an_encode_error() -> None:
         Codec().dumps(Anything(value=np.ones(3)))
 
 
-async def test_attrs_classes_are_checked_with_their_validators() -> None:
-    def m(label: Label) -> Label:
-        assert type(label) is Label
-        return label
-
-    async with memory_client(serving(m)) as client:
-        assert await client.m({"text": "a", "copies": 2}) == {"text": "a", "copies": 2}
-        assert await client.call("m", {"text": "a"}, returns=Label) == Label("a")
-        with pytest.raises(InvalidParams, match="'copies' must be > 0"):
-            await client.m({"text": "a", "copies": 0})
-        with pytest.raises(InvalidParams, match=r"label\.text: expected a string"):
-            await client.m({"text": 1})
-
-
 @pytest.mark.parametrize(
     ("hint", "value", "path", "reason"),
     [
@@ -209,18 +189,18 @@ async def test_rich_values_inside_of_a_model_are_refused() -> None:
             assert (await refused(serving(function), {"name": value})).data["parameter"] == "item"
 
 
+class Broken(pydantic.BaseModel):
+    x: int
+
+    @pydantic.field_validator("x")
+    @classmethod
+    def broken(cls, value: int) -> int:
+        raise KeyError("secret")
+
+
 async def test_a_fault_of_a_validator_is_the_servers(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(pydantic.BaseModel):
-        x: int
-
-        @pydantic.field_validator("x")
-        @classmethod
-        def broken(cls, value: int) -> int:
-            raise KeyError("secret")
-
     def m(value: Broken) -> None: ...
 
-    m.__annotations__ = {"value": Broken}
     async with memory_client(serving(m)) as client:
         with pytest.raises(InternalError) as caught:
             await client.m({"x": 1})
@@ -228,30 +208,23 @@ async def test_a_fault_of_a_validator_is_the_servers(caplog: pytest.LogCaptureFi
     assert "method 'm' failed" in caplog.text
 
 
+class Holder(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    array: np.ndarray[Any, Any]
+
+
+class Unfinished(pydantic.BaseModel):
+    other: "Missing"  # type: ignore[name-defined]  # noqa: F821, UP037
+
+
 def test_what_has_no_schema_is_refused_at_registration() -> None:
-    class Holder(pydantic.BaseModel):
-        model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
-        array: np.ndarray[Any, Any]
+    def holder(value: Holder) -> None: ...
 
-    class Unfinished(pydantic.BaseModel):
-        other: "Missing"  # type: ignore[name-defined]  # noqa: F821, UP037
+    def unfinished(value: Unfinished) -> None: ...
 
-    for cls, reason in ((Holder, "cannot be sent as JSON: .*Arrays and images stand beside"), (Unfinished, "Missing")):
-
-        def m(value):  # type: ignore[no-untyped-def]
-            return None
-
-        m.__annotations__ = {"value": cls}
+    for handler, reason in ((holder, "JSON: .*Arrays and images stand beside"), (unfinished, "Missing")):
         with pytest.raises(RegistrationError, match=f"m: parameter 'value': .*{reason}"):
-            Server().add(m)
-
-
-def references(schema: Any) -> set[str]:
-    if isinstance(schema, dict):
-        own = {schema["$ref"]} if "$ref" in schema else set()
-        mapped = set(schema["discriminator"]["mapping"].values()) if "discriminator" in schema else set()
-        return own | mapped | {found for member in schema.values() for found in references(member)}
-    return {found for member in schema for found in references(member)} if isinstance(schema, list) else set()
+            serving(handler)
 
 
 async def test_models_are_described_among_the_components() -> None:
@@ -267,12 +240,10 @@ async def test_models_are_described_among_the_components() -> None:
 
     async with memory_client(server) as client:
         document: dict[str, Any] = await client.call("rpc.discover")
-    (params,) = (each["params"] for each in document["methods"] if each["name"] == "first")
-    assert params[0]["schema"] == {"$ref": "#/components/schemas/Order"}
     components = document["components"]["schemas"]
     assert {"Order", "Item", "Size", "Pet", "Cat", "Dog", "Pair", "Parcel"} <= components.keys()
     assert components["Order"]["properties"]["items"]["items"] == {"$ref": "#/components/schemas/Item"}
-    assert components["Item"]["properties"]["name"]["minLength"] == 1
     assert components["Parcel"]["properties"]["order"] == {"$ref": "#/components/schemas/Order"}
-    assert references(document) <= {f"#/components/schemas/{name}" for name in components}
-    assert b"$defs" not in orjson.dumps(document)
+    text = orjson.dumps(document).decode()
+    assert set(re.findall(r"#/components/schemas/(\w+)", text)) <= components.keys()
+    assert "$defs" not in text

@@ -1,9 +1,11 @@
-"""Scalars: bytes, complex, numpy's scalars, times of pandas."""
+"""Bytes, base64 and data: URLs; complex numbers, scalars of numpy, times of pandas."""
 
 from __future__ import annotations
 
+import base64
 import datetime
 import math
+import re
 from typing import Any
 
 import ml_dtypes
@@ -13,27 +15,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from PIL import Image
 
+from rpcstream import Codec, Limits
 from rpcstream.errors import EncodeError
 
 from ..kit.example_count import example_count
-from .values import codec, returned, sent, taken
+from .values import codec, encoded, file_of, returned, sent, taken
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_bytes_in_all_their_forms() -> None:
+    for value in (
         *(b"ab", bytearray(b"ab"), memoryview(b"ab"), memoryview(b"aXbX")[::2]),
         *(memoryview(np.array([[0x6261]], "<u2")), np.bytes_(b"ab"), memoryview(np.frombuffer(b"ab", "u1"))),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_bytes_in_all_their_forms(value: Any) -> None:
-    assert sent(value) == {"$type": "bytes", "data": "YWI="}
-    assert returned(bytes, value) is value
-
-
-def test_empty_and_odd_memoryviews() -> None:
+    ):
+        assert sent(value) == {"$type": "bytes", "data": "YWI="}
+        assert returned(bytes, value) is value
     assert sent(memoryview(b"")) == sent(memoryview(np.zeros((0, 3)))) == {"$type": "bytes", "data": ""}
     assert codec.decode(sent(memoryview(np.arange(6, dtype="u1").reshape(2, 3).T))) == bytes([0, 3, 1, 4, 2, 5])
     released = memoryview(b"x")
@@ -46,10 +43,8 @@ def test_complex_as_on_the_wire_page() -> None:
     assert sent(1 + 2j) == {"$type": "complex", "real": 1.0, "imag": 2.0}
     assert sent(complex(math.nan, -math.inf)) == {"$type": "complex", "real": "nan", "imag": "-inf"}
     assert codec.decode({"$type": "complex", "real": 1, "imag": -2}) == 1 - 2j
-    first: Any = codec.decode(sent(complex(math.nan, 0)))
-    second: Any = codec.decode(sent(complex(0, -0.0)))
-    assert math.isnan(first.real)
-    assert math.copysign(1, second.imag) == -1
+    for value in (complex(math.nan, 0), complex(0, -0.0)):
+        assert repr(codec.decode(sent(value))) == repr(value)
 
 
 @settings(deadline=None)
@@ -64,9 +59,9 @@ def test_hints_for_complex() -> None:
     tag = {"$type": "complex", "real": 1.0, "imag": 2.0}
     bad_parts = ({"real": value} for value in (None, True, "1", "Infinity", [], {}, 10**400))
     for wrong in (*({**tag, **part} for part in bad_parts), {**tag, "more": 1}, {"$type": "complex", "real": 1}):
-        for attempt in (codec.decode, lambda value: taken(complex, value)):
+        for decode in (codec.decode, lambda value: taken(complex, value)):
             with pytest.raises(ValueError, match=r"."):
-                attempt(wrong)
+                decode(wrong)
     for wrong in (None, True, "1", [1, 2], {}, 10**400, {"$type": "bytes", "data": ""}):
         for attempt in (taken, returned):
             with pytest.raises(ValueError, match=r"."):
@@ -123,52 +118,36 @@ def test_numpy_scalars_come_back_where_the_hint_asks(data: st.DataObject) -> Non
         assert isinstance(found, kind)
         assert found == returned(kind, value) == value
         assert type(found) is dtype.type or kind is not dtype.type
+    assert taken(list[dtype.type], [sent(value)] * 2) == [value] * 2  # type: ignore[name-defined]
 
 
-@pytest.mark.parametrize(
-    ("hint", "value", "kind"),
-    [
-        (np.float32, 1, np.float32),
-        (np.floating[Any], 1.5, np.float64),
-        (np.integer, 2**63, np.uint64),
-        (np.integer, 5, np.int64),
-        (np.number, 1j, np.complex128),
-        (np.generic, True, np.bool_),
-        (np.complex64, 1, np.complex64),
-        (np.bool_, True, np.bool_),
-        (ml_dtypes.bfloat16, 1.5, ml_dtypes.bfloat16),
-        (np.float32, {"$type": "ndarray", "dtype": ">f4", "shape": [], "data": "P4AAAA=="}, np.float32),
-    ],
-    ids=str,
-)
-def test_numbers_for_numpy_hints(hint: Any, value: Any, kind: Any) -> None:
-    found = taken(hint, value)
-    assert type(found) is kind
-    if not isinstance(value, dict):
-        assert found == value
+def test_numbers_for_numpy_hints() -> None:
+    for hint, value, kind in (
+        *((kind, 1, kind) for kind in (np.float32, np.complex64, ml_dtypes.bfloat16)),
+        *((np.floating[Any], 1.5, np.float64), (np.integer, 2**63, np.uint64), (np.integer, 5, np.int64)),
+        *((np.number, 1j, np.complex128), (np.generic, True, np.bool_), (np.bool_, True, np.bool_)),
+    ):
+        found = taken(hint, value)
+        assert (type(found), found) == (kind, value)
+    big_endian = {"$type": "ndarray", "dtype": ">f4", "shape": [], "data": "P4AAAA=="}
+    assert (type(taken(np.float32, big_endian)), taken(np.float32, big_endian)) == (np.float32, 1)
 
 
-@pytest.mark.parametrize(
-    ("hint", "values"),
-    [
-        (np.int8, [128, -129, 1.0, True, 10**5000]),
-        (np.integer, [2**64]),
-        (np.float16, [70_000]),
-        (np.float32, [1e300, True, "1", None, 1j, np.float64(1), {}, [1.0], {"$type": "other"}]),
-        (np.float32, [{"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}]),
-        (np.float32, [{"$type": "ndarray", "dtype": "<f8", "shape": [], "data": "AAAAAAAA8D8="}]),
-        (np.float32, [{"$type": "complex", "real": 1, "imag": 0}]),
-        (np.bool_, [1]),
-        (np.number, [True]),
-        (np.complex64, [1e300]),
-        (np.datetime64, [5, "2020-01-01"]),
-    ],
-)
-def test_numbers_that_do_not_fit_numpy_hints(hint: Any, values: list[Any]) -> None:
-    for value in values:
-        for attempt in (taken, returned):
-            with pytest.raises(ValueError, match="expected "):
-                attempt(hint, value)
+def test_numbers_that_do_not_fit_numpy_hints() -> None:
+    one = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AACAPw=="}
+    double = {"$type": "ndarray", "dtype": "<f8", "shape": [], "data": "AAAAAAAA8D8="}
+    no_floats = [True, "1", None, 1j, np.float64(1), {}, [1.0], {"$type": "complex", "real": 1, "imag": 0}]
+    for hint, values in (
+        *((np.int8, [128, -129, 1.0, True, 10**5000]), (np.integer, [2**64]), (np.float16, [70_000])),
+        *((np.float32, [1e300, one, double, *no_floats]), (np.bool_, [1]), (np.number, [True])),
+        *((np.complex64, [1e300]), (np.datetime64, [5, "2020-01-01"])),
+    ):
+        for value in values:
+            for attempt in (taken, returned):
+                with pytest.raises(ValueError, match="expected "):
+                    attempt(hint, value)
+                with pytest.raises(ValueError, match="expected "):
+                    attempt(list[hint], [1, value])  # type: ignore[valid-type]
 
 
 def test_times_of_pandas() -> None:
@@ -196,3 +175,83 @@ def test_a_tagged_float_has_one_of_three_words() -> None:
     for value in ("NaN", "Infinity", 1.5, None, ["nan"], {}):
         with pytest.raises(ValueError, match=r'the value must be "nan", "inf" or "-inf"'):
             codec.decode({"$type": "float", "value": value})
+
+
+FILE = "it looks like the path of a file; send the bytes of the file as base64"
+BYTES = bytes(range(256)) * 3
+PNG = encoded(file_of(Image.new("RGB", (3, 2), "red"), "png"))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        *((path, FILE) for path in ("cat.jpg", "/home/me/my cats/cat", "./cat", "C:\\me\\cat", "katze-ä.png")),
+        *((f"{kind}://example.org/cat.png", "it is a URL, and nothing is fetched here") for kind in ("https", "file")),
+        (base64.urlsafe_b64encode(BYTES).decode(), "it is URL-safe base64; send the standard alphabet"),
+        *(
+            (text, "it has line breaks or blanks")
+            for text in (base64.encodebytes(BYTES).decode(), " " + encoded(BYTES))
+        ),
+        *((text, "the padding ('=') at its end is missing or wrong") for text in ("YQ", "A" * 9)),
+        ("AAAA\x1b[31m" + "A" * 9000, r"there is '\x1b' at position 4"),
+        ("a" * 1_000_000 + ".png", "there is something else behind position 65536"),
+        *(("-" + "a" * 1_000_000, "it is URL-safe base64"), ("aaaa\n" * 100_000, "it has line breaks or blanks")),
+    ],
+    ids=lambda text: text[:24],
+)
+def test_what_is_not_base64_is_told_what_to_send(text: str, reason: str) -> None:
+    for hint in (Image.Image, bytes, np.ndarray):
+        with pytest.raises(ValueError, match=r"the payload is not base64: ") as caught:
+            taken(hint, text)
+        assert reason in str(caught.value)
+        assert len(str(caught.value)) < 200
+        assert str(caught.value).isprintable()
+
+
+def test_base64_is_strict() -> None:
+    for text in ("YW I=", "YWI=\n", "\nYWI=", "YWJ=", "YR==", "Y===", "====", "YQ==YQ==", "Y\0Q=", "="):
+        for value in (
+            {"$type": "bytes", "data": text},
+            {"$type": "ndarray", "dtype": "|u1", "shape": [2], "data": text},
+            {"$type": "image", "format": "png", "data": text},
+            {"$type": "image", "format": "raw", "mode": "L", "size": [2, 1], "data": text},
+        ):
+            with pytest.raises(ValueError, match=r"- at `\$`"):
+                codec.decode(value)
+
+
+@pytest.mark.parametrize("form", ["png", "jpeg", "webp", "gif"])
+def test_a_data_url_is_an_image_under_the_limits(form: str) -> None:
+    plain = encoded(file_of(Image.new("RGB", (100, 100)), form))
+    for head in (f"data:image/{form};base64,", f"DATA:Image/{form.upper()};Base64,"):
+        assert taken(Image.Image, head + plain).size == (100, 100)
+        assert codec.image_weight([head + plain]) == codec.image_weight([plain]) > 10_000
+        with pytest.raises(ValueError, match="the limit is 9999"):
+            taken(Image.Image, head + plain, Codec.of(Limits(max_image_pixels=9_999)))
+
+
+def test_data_urls_that_are_no_image() -> None:
+    for url, reason in (
+        ("data:image/jpeg;base64," + PNG, "the file is not jpeg"),
+        ("data:image/bmp;base64," + PNG, "of type 'image/bmp', and must be of one of image/png"),
+        ("data:;base64," + PNG, "of type '', and must be of one of"),
+        *((f"data:{head}{PNG}", "must have the form") for head in ("png;base64,", "image/png,", "image/png;base64;")),
+        *((url, "must have the form") for url in ("data:", "data:image/" + "x" * 10_000 + ";base64,AAAA")),
+        *(
+            ("data:image/png;base64, " + PNG, "line breaks or blanks"),
+            ("data:image/png;base64,", "the file is not png"),
+        ),
+    ):
+        with pytest.raises(ValueError, match=re.escape(reason)) as caught:
+            taken(Image.Image, url)
+        assert len(str(caught.value)) < 250
+
+
+def test_a_data_url_is_bytes_of_any_type() -> None:
+    for kind in ("application/octet-stream", "text/plain", "image/svg+xml", ""):
+        assert taken(bytes, f"data:{kind};base64,{encoded(BYTES)}") == BYTES
+    for wrong in ("data:text/plain,hello", "data:;base64,e A==", "data:text/plain;charset=utf-8;base64,eA=="):
+        with pytest.raises(ValueError, match=r"data: URL must have|not base64"):
+            taken(bytes, wrong)
+    assert taken(bytearray, "data:;base64,eA==") == bytearray(b"x")
+    assert taken(bytes | str, "data:;base64,eA==") == "data:;base64,eA=="  # where text is asked for as well, it is text

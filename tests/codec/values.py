@@ -56,9 +56,9 @@ def taken(hint: Any, value: Any, codec: Codec = CODEC) -> Any:
     return hint_checker(hint, codec)(value)
 
 
-def returned(hint: Any, value: Any) -> Any:
+def returned(hint: Any, value: Any, codec: Codec = CODEC) -> Any:
     """What goes out for a value that a handler with this hint returned; or a ValueError."""
-    lowered = lower(hint, CODEC, result=True)
+    lowered = lower(hint, codec, result=True)
     try:
         return converter(lowered)(value)
     except msgspec.ValidationError as error:

@@ -12,24 +12,13 @@ from hypothesis import strategies as st
 
 from rpcstream.config import ConfigError, hub_options, read_file
 
-COMMENTED = """
-// one
-{ /* two
-     lines */ "a": 1, // three
-  "b" /**/ : /* // */ [1, /***/ 2], "c": 3 //
-} /* end */"""
-LIKE_COMMENTS = r'{"a": "http://x/*y*/", "b//": "\"//\\", /* "c": 1, */ "d": "\\" /* "e */}'
-
 
 @pytest.mark.parametrize(
     ("name", "text", "found"),
     [
-        ("a.json", COMMENTED, {"a": 1, "b": [1, 2], "c": 3}),
-        ("a.json", LIKE_COMMENTS, {"a": "http://x/*y*/", "b//": '"//\\', "d": "\\"}),
+        ("a.json", '{ /* "x": */ "a": 1, // three\n"b": [/***/ 2] //\n} /* end */', {"a": 1, "b": [2]}),
         ("a.JSONC", '{"port": 1}', {"port": 1}),
-        ("a.toml", "port = 1 # one", {"port": 1}),
         # Without an ending the beginning says the form.
-        ("hub.conf", '{"port": 1}', {"port": 1}),
         ("hub.conf", '  // x\n{"port": 1}', {"port": 1}),
         ("hub.conf", '\n/* x */{"port": 1}', {"port": 1}),
         ("hub.conf", '\ufeff{"port": 1}', {"port": 1}),
@@ -44,23 +33,14 @@ def test_what_a_file_says(write: Any, name: str, text: str, found: dict[str, Any
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("f.json", '{\n"a": 1,\n}', "line 2, column 7: a comma stands behind the last value"),
         ("f.json", '{"a": [1,\n2,\n/* x */ ]}', "line 2, column 2: a comma stands behind the last value"),
         ("f.json", '{\n"a": 1, // one\n /* more', "line 3, column 2: a comment begins here and does not end"),
-        ("f.json", '{"a": 1 / 2}', "line 1, column 9: this is not JSON: expecting ',' delimiter"),
-        ("f.json", '{"a": 1} {}', "line 1, column 10: this is not JSON: extra data"),
-        ("f.json", "// nothing", "line 1, column 11: this is not JSON: expecting value"),
-        ("f.json", '{"a": "\n"}', "line 1, column 8: this is not JSON: invalid control character"),
         ("f.json", '{"a": "//', "line 1, column 7: this is not JSON: unterminated string"),
-        ("f.json", "port = 1", "line 1, column 1: this is not JSON"),
-        ("f.json", '{"a": NaN}', "NaN is no number"),
         ("f.json", '{"a": -Infinity}', "-Infinity is no number"),
         ("f.json", '{"a": 1, "b": {"c": 1, "c": 2}}', "'c' stands twice in one object"),
-        ("f.json", "[1]", "the file holds list, not an object"),
         ("f.json", "[" * 100_000, "too many arrays and objects inside each other"),
         ("f.json", '{"a": ' + "9" * 10_000 + "}", "a number in it is too long"),
         ("f.toml", '{"port": 1}', "this is not TOML: "),
-        ("hub.conf", b"port = 1\nhost =\n", "this is not TOML: "),
         ("hub.conf", b"port = 1\n\nhost = '\xff'", "line 3: this is not UTF-8"),
         ("hub.conf", b"#" * 2_000_000, "a configuration file has at most 1048576 bytes"),
         ("hub.conf", b"a = " + b"[" * 100_000, "too many arrays"),

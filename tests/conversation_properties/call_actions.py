@@ -95,7 +95,6 @@ class CallActions:
         """Read a stream to its end, or leave it after `stop` items."""
         client, expected = self.callers[name].client, self._expect(name, kind, limited=limited)
         number = expected.number
-        expected.connection.is_inexact = True  # items may be under way when the stream is given up
 
         async def consume() -> Any:
             items = []
@@ -111,14 +110,13 @@ class CallActions:
         expected.task = self.loop.create_task(consume())
         return expected
 
-    def upload(self, name: str, kind: str, n: int, source: str, *, limited: bool = False) -> ExpectedCall:
+    def upload(self, name: str, n: int, source: str, *, limited: bool = False) -> ExpectedCall:
         """Send `n` items; from an iterator, from an async one, from one that waits or one that fails."""
-        client, expected = self.callers[name].client, self._expect(name, kind, limited=limited)
+        client, expected = self.callers[name].client, self._expect(name, "total", limited=limited)
         number = expected.number
         if source == "broken":
             expected.failure = KeyError
-            expected.connection.is_inexact = True
-        expected.answer = [kind, name, number, n]
+        expected.answer = ["total", name, number, n]
 
         def items() -> Iterator[Any]:
             for place in range(n):
@@ -133,19 +131,9 @@ class CallActions:
                 raise KeyError("broken")
 
         argument = items() if source == "sync" else items_later()
-        if kind == "mirror":
-            expected.task = self.loop.create_task(self._mirrored(client, expected, argument, n))
-        else:
-            call = client.call(kind, name, number, argument, timeout=expected.limit)
-            expected.task = self.loop.create_task(call)
+        call = client.call("total", name, number, argument, timeout=expected.limit)
+        expected.task = self.loop.create_task(call)
         return expected
-
-    async def _mirrored(self, client: AsyncClient, expected: ExpectedCall, items: Any, n: int) -> Any:
-        name, number = expected.connection.name, expected.number
-        stream = client.stream.mirror(name, number, items, timeout=expected.limit)
-        got = [item async for item in stream]
-        assert got == [[name, number, place] for place in range(n)]
-        return expected.answer
 
     def _expect(self, name: str, kind: str, *, limited: bool) -> ExpectedCall:
         number = self.model.number()
@@ -166,13 +154,7 @@ class CallActions:
         if not expected.task.done():
             for one in expected.together or [expected]:
                 one.was_cancelled = True
-            expected.connection.is_inexact = True
             expected.task.cancel()
-            if "z" in self.peers:  # which may answer it all the same
-                self.peers["z"].connection.is_inexact = True
-
-    def open_gate(self, expected: ExpectedCall) -> None:
-        self.model.gate(expected.number).open()
 
     def ask(self, name: str, kind: str, *, limited: bool = False) -> ExpectedCall | None:
         """The server calls the client or the scripted peer of this name."""

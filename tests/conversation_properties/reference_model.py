@@ -7,6 +7,7 @@ another call, or came twice, is noticed.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -46,8 +47,6 @@ class ConnectionModel:
         was_touched: something was done to it that may cost answers, such as closing it.
         is_shaky: that was just now, and one of its ends may not have noticed.
         is_crowded: there were more calls at once than it takes.
-        to_nobody: messages of scripted peers that no call waits for.
-        is_inexact: the number of these is not known.
     """
 
     name: str
@@ -55,8 +54,6 @@ class ConnectionModel:
     was_touched: bool = False
     is_shaky: bool = False
     is_crowded: bool = False
-    to_nobody: int = 0
-    is_inexact: bool = False
 
     def touch(self) -> None:
         self.was_touched = self.is_shaky = True
@@ -134,12 +131,7 @@ class ExpectedCall:
 
 
 class ReferenceModel:
-    """All calls of one run.
-
-    Attributes:
-        ran: how often the handler of each call began.
-        wrong: violations that handlers noticed.
-    """
+    """All calls of one run, how often the handler of each began, and what handlers noticed to be wrong."""
 
     def __init__(self, crowd: int) -> None:
         self.expected_calls: list[ExpectedCall] = []
@@ -147,12 +139,8 @@ class ReferenceModel:
         self.wrong: list[str] = []
         self._crowd = crowd
         self._gates: dict[int, Gate] = {}
-        self._last = 0
+        self.number = itertools.count(1).__next__
         self._all_open = False
-
-    def number(self) -> int:
-        self._last += 1
-        return self._last
 
     def gate(self, number: int) -> Gate:
         if number not in self._gates:
@@ -179,10 +167,6 @@ class ReferenceModel:
             connection.is_crowded or sum(not each.is_over for each in connection.expected_calls) > self._crowd
         )
         return expected
-
-    def begins(self, number: int) -> None:
-        """Note that the handler of a call begins."""
-        self.ran[number] += 1
 
     def check(self) -> None:
         """Assert what must hold at any time."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from rpcstream import RpcError
 
-from .networks import RawPeer
 from .reference_model import ConnectionModel, ExpectedCall, ReferenceModel
 from .service import FAILURE, answer_of
 
@@ -20,30 +21,21 @@ MANNERS += ("flood", "item")
 #: Ids as JSON: some are equal in Python, and yet no two are the same id.
 IDS = ("1", '"1"', "1.0", "2", "null", '"s"', "36893488147419103232")
 
-#: Notifications that no peer should send, and for each how many messages count as dropped.
-INVALID_NOTIFICATIONS = (
-    ('{"jsonrpc":"2.0","method":"$/item","params":{"id":123456,"value":1}}', 1),
-    ('{"jsonrpc":"2.0","method":"$/item","params":{"stream":"nobody\'s","value":1}}', 1),
-    ('{"jsonrpc":"2.0","method":"$/item","params":{"id":true}}', 1),
-    ('{"jsonrpc":"2.0","method":"$/credit","params":{"id":123456,"n":5}}', 0),
-    ('{"jsonrpc":"2.0","method":"$/credit","params":{"id":1,"n":-5}}', 0),
-    ('{"jsonrpc":"2.0","method":"$/end","params":{"stream":"nobody\'s"}}', 0),
-    ('{"jsonrpc":"2.0","method":"$/progress","params":{"token":true,"value":"forged"}}', 0),
-    ('{"jsonrpc":"2.0","method":"$/progress","params":{"token":"1","value":"forged"}}', 0),
-    ('{"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":123456}}', 0),
-    ('{"jsonrpc":"2.0","method":"$/cancelRequest","params":[1]}', 0),
-    ('{"jsonrpc":"2.0","method":"$/nothing","params":{"id":1}}', 0),
-)
-
 Key = tuple[str, Any]
 
 
-class ScriptedPeer(RawPeer):
-    """A raw peer that is told what to send.
+class ScriptedPeer(asyncio.Protocol):
+    """A raw peer that sends what it is told to send, and keeps what it receives.
 
     Args:
         others: gives all scripted peers.
         calls_on: the model of the connection whose calls come here, where that is another one.
+
+    Attributes:
+        asked: the requests that the other end has made and that were not answered, and those that were.
+        replies: how many came for each id (its type and the id itself), and what they said.
+        credit: items that the other end permitted for each stream.
+        was_left: the other end closed the connection although nothing had been done to it.
     """
 
     def __init__(
@@ -53,7 +45,15 @@ class ScriptedPeer(RawPeer):
         others: Callable[[], list[ScriptedPeer]],
         calls_on: ConnectionModel | None = None,
     ) -> None:
-        super().__init__(connection)
+        self.connection = connection
+        self.asked: list[dict[str, Any]] = []
+        self.answered: list[dict[str, Any]] = []
+        self.replies: dict[Key, list[dict[str, Any]]] = {}
+        self.items: Counter[str] = Counter()
+        self.credit: Counter[str] = Counter()
+        self.is_open = self.has_ended = self.was_left = False
+        self._transport: Any = None
+        self._partial = b""
         self._calls_on = calls_on or connection
         self._model = model
         self._others = others
@@ -61,6 +61,70 @@ class ScriptedPeer(RawPeer):
         self._cancelled: set[Key] = set()
         self._streams: dict[str, int] = {}
         self._uploads: dict[str, ExpectedCall] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self.is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)  # which keeps integers of any size
+            for one in message if isinstance(message, list) else [message]:
+                self.hear(one)
+
+    def eof_received(self) -> bool:
+        self._is_left()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._is_left()
+
+    def _is_left(self) -> None:
+        self.was_left = self.was_left or not self.connection.was_touched
+        self.connection.touch()
+
+    def hear(self, message: dict[str, Any]) -> None:
+        method = message.get("method")
+        if method is None:
+            self.replies.setdefault(_key(message["id"]), []).append(message)
+            for expected in self._requests.get(_key(message["id"]), []):
+                # Several requests may have the same id: a result tells which of them it answers.
+                if not expected.is_answered and ("result" not in message or _fits(expected, message["result"])):
+                    expected.is_answered = True
+                    break
+        elif "id" in message:
+            self.asked.append(message)
+        elif method == "$/item":
+            self.items[str(message["params"].get("id"))] += 1
+        elif method == "$/credit":
+            self.credit[str(message["params"].get("stream"))] += message["params"]["n"]
+
+    def say(self, *texts: str) -> None:
+        """Send these messages, with one write."""
+        if self.is_open and not self.has_ended:
+            self._transport.write("".join(f"{text}\n" for text in texts).encode())
+
+    def end(self, how: str) -> None:
+        """End what is sent: "half" (a half-close), "empty" (an empty line), "close" or "abort"."""
+        if not self.is_open or (self.has_ended and how in ("half", "empty")):
+            return
+        self.connection.touch()
+        self.has_ended = True
+        if how == "half":
+            self._transport.write_eof()
+        elif how == "empty":
+            self._transport.write(b"\n")
+        elif how == "close":
+            self._transport.close()
+        else:
+            self._transport.abort()
+
+    def read(self, wanted: bool) -> None:
+        """Resume or pause reading."""
+        if self.is_open and not self._transport.is_closing():
+            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
 
     def answer(self, place: int, manner: str) -> None:
         """Answer one of the calls that wait, in a manner of `MANNERS`."""
@@ -71,7 +135,7 @@ class ScriptedPeer(RawPeer):
             if manner == "null":
                 self._refuse_all("nothing is right")
             elif manner == "forged":
-                self._to_nobody(_reply(10**6, "forged"))
+                self.say(_reply(10**6, "forged"))
             return
         message = among[place % len(among)]
         call_id, (_, number, *_) = message["id"], message["params"]
@@ -89,17 +153,17 @@ class ScriptedPeer(RawPeer):
                 self._answered(message, _error(call_id, 7, f"error {number}"))
             case "twice":
                 self._answered(message, *right)
-                self._to_nobody(right[-1])
+                self.say(right[-1])
             case "null":
                 self._refuse_all(f"refused with {number}")
             case "flood":
                 self._flood(message, expected)
             case "item" if "stream" not in message:
-                self._to_nobody(_notification("$/item", id=call_id, value="forged"))
+                self.say(_notification("$/item", id=call_id, value="forged"))
             case "again":
-                self._to_nobody(right[-1])
+                self.say(right[-1])
             case _:
-                self._to_nobody(_reply(self._wrong_id(call_id, manner), "forged"))
+                self.say(_reply(self._wrong_id(call_id, manner), "forged"))
 
     def _right(self, message: dict[str, Any]) -> list[str]:
         """The right messages: for a stream an item, then the reply."""
@@ -127,11 +191,9 @@ class ScriptedPeer(RawPeer):
 
     def _refuse_all(self, reason: str) -> None:
         """Send one error without an id, which fails all calls that wait."""
-        self.connection.to_nobody += not self.asked
         for expected in self._calls_on.expected_calls:
             if expected.task is None or not expected.is_over:  # of requests with one id it is not known which is over
                 expected.told.append((-1, reason))
-                self.connection.is_inexact = self.connection.is_inexact or not self.asked
         self.say(_error(None, -1, reason))
         self.answered += self.asked
         self.asked.clear()
@@ -140,7 +202,6 @@ class ScriptedPeer(RawPeer):
         """Send more items than were permitted, where a stream was asked for."""
         if "stream" in message:
             expected.told.append((-32600, "Invalid Request"))
-            self.connection.is_inexact = True
             who, number, *_ = message["params"]
             self._answered(message, *[_notification("$/item", id=message["id"], value=["confirm", who, number])] * 9)
 
@@ -148,16 +209,6 @@ class ScriptedPeer(RawPeer):
         self.asked.remove(message)
         self.answered.append(message)
         self.say(*texts)
-
-    def _to_nobody(self, text: str) -> None:
-        self.connection.to_nobody += 1
-        self.say(text)
-
-    def send_invalid(self, place: int) -> None:
-        text, count = INVALID_NOTIFICATIONS[place % len(INVALID_NOTIFICATIONS)]
-        if self.is_open and not self.has_ended:
-            self.connection.to_nobody += count
-            self.say(text)
 
     def request(self, kind: str, limit: float | None, text: str, since: float) -> ExpectedCall | None:
         """Call the server, with this id as JSON."""
@@ -217,7 +268,6 @@ class ScriptedPeer(RawPeer):
         place = expected.answer[3]
         if place >= self.credit[token]:  # as far as is known here
             expected.told.append((-32600, "Invalid Request"))
-            self.connection.is_inexact = True
         expected.answer[3] = place + 1
         self.say(_notification("$/item", stream=token, value=[self.connection.name, expected.number, place]))
 
@@ -230,20 +280,10 @@ class ScriptedPeer(RawPeer):
 
     def cancel(self, text: str) -> None:
         """Cancel the request with this id."""
-        self.connection.is_inexact = True
         self._cancelled.add(_key(json.loads(text)))
         for expected in self._requests.get(_key(json.loads(text)), []):
             expected.was_cancelled = True
         self.say(f'{{"jsonrpc":"2.0","method":"$/cancelRequest","params":{{"id":{text}}}}}')
-
-    def hear(self, message: dict[str, Any]) -> None:
-        super().hear(message)
-        if "method" not in message:
-            for expected in self._requests.get(_key(message["id"]), []):
-                # Several requests may have the same id: a result tells which of them it answers.
-                if not expected.is_answered and ("result" not in message or _fits(expected, message["result"])):
-                    expected.is_answered = True
-                    break
 
     def finish(self) -> bool:
         """Answer and end all that is open; returns whether a request was."""

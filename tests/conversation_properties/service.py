@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rpcstream import Limits, RpcError, Server
@@ -33,28 +34,22 @@ def answer_of(kind: str, who: str, number: int) -> Any:
 
 def make_server(model: ReferenceModel) -> Server:
     server = Server(limits=SERVER_LIMITS, threads=3, drain_timeout=5.0, slow_call=1000.0)
-    _add_plain(server, model)
-    _add_conversing(server, model)
-    _add_streams(server, model)
-    return server
 
-
-def _add_plain(server: Server, model: ReferenceModel) -> None:
     @server
     def now(who: str, number: int) -> Any:
-        model.begins(number)
+        model.ran[number] += 1
         return ["now", who, number]
 
     @server
     async def later(who: str, number: int, ctx: CallContext) -> Any:
-        model.begins(number)
+        model.ran[number] += 1
         ctx.progress([who, number])
         await model.gate(number).passed()
         return ["later", who, number]
 
     @server(offload="thread")
     def threaded(who: str, number: int) -> Any:
-        model.begins(number)
+        model.ran[number] += 1
         model.gate(number).passed_in_thread()
         return ["threaded", who, number]
 
@@ -62,7 +57,7 @@ def _add_plain(server: Server, model: ReferenceModel) -> None:
 
     @server(ordered=True)
     async def ordered(who: str, number: int, ctx: CallContext) -> Any:
-        model.begins(number)
+        model.ran[number] += 1
         if str(id(ctx.session)) in inside:
             model.wrong.append(f"call {number} did not wait for its turn")
         inside.add(str(id(ctx.session)))
@@ -74,53 +69,47 @@ def _add_plain(server: Server, model: ReferenceModel) -> None:
 
     @server(detached=True)
     async def detached(who: str, number: int) -> Any:
-        model.begins(number)
+        model.ran[number] += 1
         await model.gate(number).passed()
         return ["detached", who, number]
 
     @server
     async def fails(who: str, number: int) -> None:
-        model.begins(number)
+        model.ran[number] += 1
         await asyncio.sleep(0)
         raise RpcError(FAILURE + number, f"{who} asked for it")
 
-
-def _add_conversing(server: Server, model: ReferenceModel) -> None:
-    @server
-    async def back(who: str, number: int, ctx: CallContext) -> Any:
-        model.begins(number)
-        return ["back", who, number, await _asked(ctx, who, number)]
-
-    async def _asked(ctx: CallContext, who: str, number: int) -> Any:
+    @contextmanager
+    def errors_of_the_peer_are_ours() -> Iterator[None]:
         try:
-            return await ctx.peer.confirm(who, number)
+            yield
         except RpcError as error:
             raise RpcError(error.code, error.message) from None
+
+    @server
+    async def back(who: str, number: int, ctx: CallContext) -> Any:
+        model.ran[number] += 1
+        with errors_of_the_peer_are_ours():
+            return ["back", who, number, await ctx.peer.confirm(who, number)]
 
     @server(offload="thread")
     def back_threaded(who: str, number: int, ctx: CallContext) -> Any:
-        model.begins(number)
-        try:
+        model.ran[number] += 1
+        with errors_of_the_peer_are_ours():
             return ["back_threaded", who, number, ctx.peer.confirm(who, number)]
-        except RpcError as error:
-            raise RpcError(error.code, error.message) from None
 
     @server
     async def back_stream(who: str, number: int, ctx: CallContext) -> Any:
-        model.begins(number)
-        try:
+        model.ran[number] += 1
+        with errors_of_the_peer_are_ours():
             items = [item async for item in ctx.peer.stream.confirmations(who, number)]
-        except RpcError as error:
-            raise RpcError(error.code, error.message) from None
         if items != [["confirm", who, number]] * len(items):
             model.wrong.append(f"call {number} was answered with items {items}")
         return ["back_stream", who, number, items[-1] if items else None]
 
-
-def _add_streams(server: Server, model: ReferenceModel) -> None:
     @server
     async def count(who: str, number: int, n: int) -> AsyncIterator[Any]:
-        model.begins(number)
+        model.ran[number] += 1
         for place in range(n):
             yield [who, number, place]
             if place == 2:
@@ -128,13 +117,13 @@ def _add_streams(server: Server, model: ReferenceModel) -> None:
 
     @server(offload="thread")
     def count_threaded(who: str, number: int, n: int) -> Iterator[Any]:
-        model.begins(number)
+        model.ran[number] += 1
         for place in range(n):
             yield [who, number, place]
 
     @server
     async def total(who: str, number: int, items: AsyncIterator[Any]) -> Any:
-        model.begins(number)
+        model.ran[number] += 1
         place = 0
         async for item in items:
             if item != [who, number, place]:
@@ -142,16 +131,7 @@ def _add_streams(server: Server, model: ReferenceModel) -> None:
             place += 1
         return ["total", who, number, place]
 
-    @server(offload="thread")
-    def total_threaded(who: str, number: int, items: Iterator[Any]) -> Any:
-        model.begins(number)
-        return ["total_threaded", who, number, sum(1 for _ in items)]
-
-    @server
-    async def mirror(who: str, number: int, items: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        model.begins(number)
-        async for item in items:
-            yield item
+    return server
 
 
 def offered(model: ReferenceModel, name: str) -> list[Callable[..., Any]]:

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, consumes, multiple, rule
 
-from ..kit.example_count import example_count
+from ..kit.example_count import IS_THOROUGH
 from ..kit.random_runs import RandomRun, run_settings
-from .networks import MemoryNetwork, TcpNetwork
 from .reference_model import ExpectedCall
 from .scripted_peer import IDS, MANNERS
 from .service import BACK, PLAIN, STREAMS
@@ -26,7 +25,7 @@ from .simulation import Simulation
 
 pytestmark = pytest.mark.usefixtures("fast_collections")
 
-EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", example_count(60)))
+EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", "60" if IS_THOROUGH else "12"))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "30"))
 
 clients = st.sampled_from("ab")
@@ -39,31 +38,20 @@ few = st.integers(0, 6)
 class Conversation(RandomRun):
     """The steps of a run; what they do is in `simulation`."""
 
-    network: Any = MemoryNetwork
-
     expected_calls = Bundle("questions")
     streams = Bundle("streams")
     uploads = Bundle("uploads")
 
     def __init__(self) -> None:
         super().__init__()
-        self.simulation = Simulation(self.network)
+        self.simulation = Simulation()
         self.simulation.open()
 
-    @rule(target=expected_calls, name=clients, kind=st.sampled_from(PLAIN + BACK), limited=limited)
+    @rule(target=expected_calls, name=st.sampled_from("abc"), kind=st.sampled_from(PLAIN + BACK), limited=limited)
     def call(self, name: str, kind: str, limited: bool) -> ExpectedCall:
         return self.simulation.call(name, kind, limited=limited)
 
-    @rule(target=expected_calls, kind=st.sampled_from(PLAIN), limited=limited)
-    def call_a_scripted_peer(self, kind: str, limited: bool) -> ExpectedCall:
-        return self.simulation.call("c", kind, limited=limited)
-
-    @rule(
-        target=expected_calls,
-        name=clients,
-        kinds=st.lists(st.sampled_from(PLAIN), min_size=1, max_size=3),
-        limited=limited,
-    )
+    @rule(target=expected_calls, name=clients, kinds=members, limited=limited)
     def batch(self, name: str, kinds: list[str], limited: bool) -> Any:
         return multiple(*self.simulation.batch(name, kinds, limited=limited))
 
@@ -76,13 +64,12 @@ class Conversation(RandomRun):
     @rule(
         target=expected_calls,
         name=clients,
-        kind=st.sampled_from(["total", "total_threaded", "mirror"]),
         n=few,
         source=st.sampled_from(["sync", "async", "gated", "broken"]),
         limited=limited,
     )
-    def upload(self, name: str, kind: str, n: int, source: str, limited: bool) -> ExpectedCall:
-        return self.simulation.upload(name, kind, n, source, limited=limited)
+    def upload(self, name: str, n: int, source: str, limited: bool) -> ExpectedCall:
+        return self.simulation.upload(name, n, source, limited=limited)
 
     @rule(
         target=expected_calls,
@@ -100,7 +87,7 @@ class Conversation(RandomRun):
 
     @rule(expected=expected_calls)
     def open_gate(self, expected: ExpectedCall) -> None:
-        self.simulation.open_gate(expected)
+        self.simulation.model.gate(expected.number).open()
 
     @rule(name=st.sampled_from("xyz"), place=few, manner=st.sampled_from(MANNERS))
     def answer(self, name: str, place: int, manner: str) -> None:
@@ -144,11 +131,6 @@ class Conversation(RandomRun):
         peer, expected = upload
         peer.end_upload(expected)
 
-    @rule(name=st.sampled_from("xyz"), place=st.integers(0, 20))
-    def send_invalid(self, name: str, place: int) -> None:
-        if name in self.simulation.peers:
-            self.simulation.peers[name].send_invalid(place)
-
     @rule(name=st.sampled_from("abc"), how=st.sampled_from(["abort", "abort far", "drain", "leave"]))
     def disturb(self, name: str, how: str) -> None:
         self.simulation.disturb(name, how)
@@ -163,12 +145,5 @@ class Conversation(RandomRun):
         self.simulation.read(name, wanted)
 
 
-class OverTcp(Conversation):
-    network = TcpNetwork
-
-
-TestInMemory = Conversation.TestCase
-TestInMemory.settings = run_settings(STEPS, EXAMPLES)
-
-TestOverTcp = OverTcp.TestCase
-TestOverTcp.settings = run_settings(STEPS, max(EXAMPLES // 5, 1))
+TestConversation = Conversation.TestCase
+TestConversation.settings = run_settings(STEPS, EXAMPLES)

@@ -6,19 +6,18 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 from rpcstream import Server
 from rpcstream.testing import serve_in_thread
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-#: A camera that shows a test picture, and asks nothing.
 ARGUMENTS = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
 
 
@@ -31,7 +30,6 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None if CHROMIUM else True
 
 
-#: Where the pictures of the documentation are.
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
 
 #: Seconds; only what fails is waited for that long.
@@ -49,14 +47,7 @@ def browser() -> Iterator[Any]:
 
 
 class Explorer:
-    """A page of the explorer, at a server.
-
-    Attributes:
-        page: Playwright's.
-        url: of the server, without a "/" at its end.
-        said: what stood on the console, and what went wrong.
-        hosts: that the page has asked for something.
-    """
+    """A page of the explorer at a server, what stood on its console, and the hosts that it has asked for something."""
 
     def __init__(self, context: Any, address: str) -> None:
         self.url = address if "://" in address else f"http://{address}"
@@ -118,13 +109,12 @@ class Explorer:
         if os.environ.get("RPCSTREAM_PICTURES") == "1":
             self.page.screenshot(path=PICTURES / name)
 
-    def pixels(self, canvas: Any) -> list[list[list[int]]]:
+    def pixels(self, canvas: Any) -> np.ndarray:
         """The pixels of a canvas: rows of columns of red, green, blue and alpha."""
         flat, width = canvas.evaluate(
             "node => [Array.from(node.getContext('2d').getImageData(0, 0, node.width, node.height).data), node.width]"
         )
-        step = 4 * width
-        return [[flat[at + x : at + x + 4] for x in range(0, step, 4)] for at in range(0, len(flat), step)]
+        return np.reshape(flat, (-1, width, 4))
 
 
 @pytest.fixture
@@ -135,16 +125,13 @@ def explore(browser: Any) -> Iterator[Any]:
     def at(
         server: Server, *, is_open: bool = True, may_say: tuple[str, ...] = (), **options: Any
     ) -> Iterator[Explorer]:
-        with serve_in_thread(server) as address:
-            context = browser.new_context(viewport={"width": 1180, "height": 820}, **options)
-            try:
-                explorer = Explorer(context, address)
-                if is_open:
-                    explorer.open()
-                yield explorer
-                assert [each for each in explorer.said if not any(word in each for word in may_say)] == []
-                assert explorer.hosts == {urlsplit(explorer.url).netloc}
-            finally:
-                context.close()
+        size = {"width": 1180, "height": 820}
+        with serve_in_thread(server) as address, closing(browser.new_context(viewport=size, **options)) as context:
+            explorer = Explorer(context, address)
+            if is_open:
+                explorer.open()
+            yield explorer
+            assert [each for each in explorer.said if not any(word in each for word in may_say)] == []
+            assert explorer.hosts == {urlsplit(explorer.url).netloc}
 
     return at

@@ -18,16 +18,12 @@ from rpcstream import Context, Example, RpcError, Server
 
 
 class Colour(enum.Enum):
-    """A colour to paint with."""
-
     RED = "red"
     GREEN = "green"
 
 
 @dataclass
 class Box:
-    """A part of a picture, in pixels."""
-
     x: Annotated[int, Meta(ge=-100)]
     y: int
     label: str | None = None
@@ -36,27 +32,18 @@ class Box:
 
 @dataclass
 class Tree:
-    """A node with its branches."""
-
     name: str
     branches: list[Tree] = field(default_factory=list)
 
 
 def make_server(**options: Any) -> Server:
     """The server; `server.state.cancelled` has the numbers of the items after which streams were cancelled."""
-    server = Server(
-        **{"title": "Pictures & numbers", "version": "3", "description": "Try them.", "docs": True, **options}
-    )
+    server = Server(**{"title": "Pictures & numbers", "description": "Try them.", "docs": True, **options})
     server.state.cancelled = []
 
     @server
     def negative(photo: Image.Image, amount: float = 1.0) -> Image.Image:
-        """Turn the colours of a picture round.
-
-        Args:
-            photo: any picture.
-            amount: 0 leaves it as it is.
-        """
+        """Turn the colours of a picture round."""
         turned = ImageOps.invert(photo.convert("RGB"))
         return Image.blend(photo.convert("RGB"), turned, amount)
 
@@ -85,14 +72,6 @@ def make_server(**options: Any) -> Server:
         return values * factor
 
     @server
-    def dtypes() -> dict[str, Any]:
-        """Arrays of several kinds."""
-        return {
-            name: np.array([0, 1, 2, 3], name)
-            for name in ("bool", "int8", "uint16", "int64", "float16", "float64", "complex64")
-        }
-
-    @server
     def plan(
         title: Annotated[str, Meta(max_length=20)],
         when: datetime.date,
@@ -103,13 +82,7 @@ def make_server(**options: Any) -> Server:
         *,
         urgent: bool = False,
     ) -> dict[str, Any]:
-        """Make a plan of boxes.
-
-        Args:
-            title: at most 20 characters.
-            when: the day.
-            boxes: what is planned.
-        """
+        """Make a plan of boxes."""
         plan = {"title": title, "when": when, "boxes": boxes, "colour": colour}
         return {**plan, "size": size, "notes": notes, "urgent": urgent}
 
@@ -122,11 +95,6 @@ def make_server(**options: Any) -> Server:
     def people(count: int = 3) -> list[dict[str, Any]]:
         """A table."""
         return [{"name": f"person {number}", "age": 20 + number, "tags": ["a", "b"]} for number in range(count)]
-
-    @server
-    def total(*numbers: float, **named: str) -> str:
-        """Sum numbers; name them as you like."""
-        return f"{sum(numbers)} {sorted(named.items())}"
 
     @server
     def huge(number: int) -> int:
@@ -166,30 +134,13 @@ def make_server(**options: Any) -> Server:
 
     @server(errors=[RpcError(17, "No good")], examples=[Example({"text": "oh"}, name="simple")], tags=["Trouble"])
     def fail(text: str) -> None:
-        """Fail with a text.
-
-        Args:
-            text: what the error says.
-
-        Returns:
-            nothing at all
-        """
+        """Fail with a text."""
         raise RpcError(17, text, {"html": text})
 
     @server
     def halt() -> None:
         """Stop the server, after the reply."""
         server.stop()
-
-    @server
-    def echo(value: Any) -> Any:
-        """Give back what it gets."""
-        return value
-
-    @server(name="files.size")
-    def size_of(data: bytes) -> int:
-        """The number of bytes."""
-        return len(data)
 
     @server(name="files.list")
     def names() -> Iterator[str]:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +20,7 @@ from PIL import Image
 from rpcstream import Client, Hub, RpcError, Server
 from rpcstream.testing import serve_in_thread
 
+from ..kit import until_in_thread
 from .service import make_server
 
 AXE = Path(__file__).parent / "axe" / "node_modules" / "axe-core" / "axe.min.js"
@@ -48,7 +48,6 @@ def png(image: Image.Image) -> bytes:
 
 
 def sketch() -> Image.Image:
-    """A picture that is the same each time."""
     y, x = np.mgrid[0:120, 0:160]
     parts = [x * 255 // 159, y * 255 // 119, (np.hypot(x - 80, y - 60) < 40) * 255]
     return Image.fromarray(np.stack(parts, axis=-1).astype(np.uint8))
@@ -58,10 +57,7 @@ def given(name: str, content: bytes, kind: str = "image/png") -> dict[str, Any]:
     return {"name": name, "mimeType": kind, "buffer": content}
 
 
-# -- methods and forms ------------------------------------------------------------------------------------------------
-
-
-def test_methods_are_grouped_and_found(explore) -> None:
+def test_methods_are_grouped_and_found_and_the_keyboard_is_enough(explore) -> None:
     with explore(make_server()) as explorer:
         page = explorer.page
         assert page.locator("#list h2").all_inner_texts() == ["methods", "Trouble", "files", "of the server itself"]
@@ -73,6 +69,11 @@ def test_methods_are_grouped_and_found(explore) -> None:
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Enter")
         page.wait_for_selector("main h2 >> text=people")
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.matches('main input')"):
+                break
+        page.keyboard.type("3")
         page.keyboard.press("Control+Enter")
         page.wait_for_selector("main table")
         rows = page.locator("main tr").all_inner_texts()
@@ -111,9 +112,7 @@ def test_an_error_stands_at_the_field_that_its_path_names(explore) -> None:
         assert explorer.field("title").get_attribute("aria-invalid") == "true"
         assert explorer.page.evaluate("document.activeElement.closest('.field').innerText").startswith("title")
         explorer.field("title").fill("short")
-        assert explorer.field("title").get_attribute("aria-invalid") is None
         assert explorer.error("title") == ""
-
         # One of the server in an item of a list.
         explorer.page.get_by_role("button", name="Add an item").first.click()
         explorer.field("x").fill("-101")
@@ -121,31 +120,26 @@ def test_an_error_stands_at_the_field_that_its_path_names(explore) -> None:
         explorer.call("failed")
         assert "-100" in explorer.error("x")
         assert explorer.error("title") == explorer.error("y") == ""
-        explorer.page.get_by_role("button", name="Remove").click()
-
-        # One that the form finds itself, in an item of a list: nothing is sent.
-        explorer.page.get_by_role("button", name="Add an item").first.click()
+        # One that the form finds itself: nothing is sent.
         explorer.field("x").fill("three")
-        explorer.field("y").fill("4")
         explorer.page.locator("main form button.main").click()
         assert "a whole number is expected" in explorer.page.locator(".field .error:visible").inner_text()
         assert explorer.page.locator("main .card").count() == 2
         assert "boxes.0.x" in explorer.page.locator("main > article > .error").inner_text()
 
 
-def test_examples_fill_the_form_and_errors_are_listed(explore) -> None:
+def test_examples_progress_trees_and_numbers_of_any_size(explore) -> None:
     with explore(make_server()) as explorer:
         explorer.choose("fail")
-        said = explorer.page.locator("main").inner_text()
-        assert "Errors: 17 No good" in said
-        assert "what the error says." in said
+        assert "Errors: 17 No good" in explorer.page.locator("main").inner_text()
         explorer.page.get_by_role("button", name="Example: simple").click()
         assert explorer.field("text").input_value() == "oh"
         assert "code 17" in explorer.call("failed").inner_text()
-
-
-def test_trees_numbers_of_any_size_and_further_parameters(explore) -> None:
-    with explore(make_server()) as explorer:
+        explorer.choose("work")
+        card = explorer.start()
+        explorer.page.wait_for_selector("progress[value]:not([hidden])")
+        explorer.page.wait_for_selector(".card[data-state=done]")
+        assert "ready" in card.inner_text()
         explorer.choose("grow")
         explorer.field("name").fill("root")
         explorer.page.get_by_label("send branches").check()
@@ -155,35 +149,6 @@ def test_trees_numbers_of_any_size_and_further_parameters(explore) -> None:
         explorer.choose("huge")
         explorer.field("number").fill("123456789012345678901234567890")
         assert "123456789012345678901234567891" in explorer.call().inner_text()
-        explorer.choose("total")
-        explorer.page.get_by_label("send numbers").check()
-        for number in (1, 2.5):
-            explorer.page.get_by_role("button", name="Add an item").click()
-            explorer.page.locator("fieldset .field input[type=text]").last.fill(str(number))
-        assert "3.5" in explorer.call().inner_text()
-
-
-# -- pictures and arrays ----------------------------------------------------------------------------------------------
-
-
-def test_a_picture_goes_in_and_comes_out(explore) -> None:
-    photo = sketch()
-    with explore(make_server()) as explorer:
-        explorer.choose("negative")
-        explorer.field("photo").set_input_files([given("photo.png", png(photo))])
-        explorer.page.wait_for_selector(f"text=160 {X} 120 · RGB")
-        card = explorer.call()
-        card.locator("figcaption", has_text=f"160 {X} 120 · RGB").wait_for()
-        drawn = card.locator("img").evaluate(
-            """image => {
-                const canvas = document.createElement("canvas")
-                canvas.width = image.naturalWidth
-                canvas.height = image.naturalHeight
-                canvas.getContext("2d").drawImage(image, 0, 0)
-                return Array.from(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data)
-            }"""
-        )
-        assert np.array_equal(np.reshape(drawn, (120, 160, 4))[..., :3], 255 - np.asarray(photo))
 
 
 def test_a_picture_is_dropped_pasted_or_taken_by_a_camera(explore) -> None:
@@ -205,7 +170,9 @@ def test_a_picture_is_dropped_pasted_or_taken_by_a_camera(explore) -> None:
         explorer.page.get_by_role("button", name="Camera").click()
         explorer.page.get_by_role("button", name="Take the picture").click()
         explorer.page.wait_for_selector(f"text=/camera.png · \\d+ {X} \\d+ · RGBA?/")
-        explorer.call()
+        card = explorer.call()
+        card.locator("figcaption", has_text=f"{X}").wait_for()
+        assert card.locator("img").evaluate("image => image.naturalWidth") > 100
 
 
 def test_a_mask_lies_over_the_picture(explore) -> None:
@@ -215,11 +182,10 @@ def test_a_mask_lies_over_the_picture(explore) -> None:
         explorer.field("photo").set_input_files([given("photo.png", png(photo))])
         explorer.page.wait_for_selector(f"text=160 {X} 120 · RGB")
         card = explorer.call()
-        assert np.array_equal(explorer.pixels(card.locator("canvas")), heat_map(np.asarray(photo.convert("L")) >= 128))
         card.get_by_label("Over the picture “photo”").check()
         assert card.locator(".stack img").count() == 1
         assert card.locator("canvas").evaluate("node => getComputedStyle(node).opacity") == "0.5"
-        mask = np.array(explorer.pixels(card.locator("canvas")))[..., 3]
+        mask = explorer.pixels(card.locator("canvas"))[..., 3]
         assert np.array_equal(mask > 0, np.asarray(photo.convert("L")) >= 128)  # what is not in it is transparent
         boxes = [card.locator(each).bounding_box() for each in ("canvas", ".stack img")]
         assert boxes[0] == pytest.approx(boxes[1], abs=1)
@@ -234,24 +200,11 @@ def test_arrays_are_drawn_pixel_by_pixel_as_numpy_has_them(explore) -> None:
         explorer.choose("waves")
         card = explorer.call()
         assert np.array_equal(explorer.pixels(card.locator("canvas")), heat_map(waves))
-        facts = card.locator("figcaption").inner_text().split(" · ")
-        assert facts[:2] == ["dtype <f4", "shape (48, 64)"]
-        numbers = {name: float(number) for name, number in (each.split(" ") for each in facts[3:])}
-        wanted = {"min": np.nanmin(waves), "max": np.nanmax(waves), "mean": np.nanmean(waves, dtype=float), "NaN": 1}
-        assert numbers == pytest.approx(wanted, rel=1e-5)
-        with explorer.page.expect_download() as saved:
-            card.get_by_role("button", name="Save .npy").click()
-        assert np.array_equal(np.load(saved.value.path()), waves, equal_nan=True)
-
+        assert card.locator("figcaption").inner_text().startswith("dtype <f4 · shape (48, 64) · ")
         explorer.choose("gradient")
-        pixels = np.array(explorer.pixels(explorer.call().locator("canvas")))
+        pixels = explorer.pixels(explorer.call().locator("canvas"))
         assert np.array_equal(pixels[..., :3], gradient)
         assert (pixels[..., 3] == 255).all()
-
-        explorer.choose("dtypes")
-        said = explorer.call().inner_text()
-        for dtype in ("|b1", "|i1", "<u2", "<i8", "<f2", "<f8", "<c8"):
-            assert f"dtype {dtype} · shape (4)" in said
 
 
 def test_an_array_is_typed_or_a_file(explore) -> None:
@@ -261,7 +214,6 @@ def test_an_array_is_typed_or_a_file(explore) -> None:
         card = explorer.call()
         assert "shape (2, 2)" in card.inner_text()
         assert "min 2 · max 9 · mean 5.66667 · NaN 1" in card.inner_text()
-
         file = io.BytesIO()
         sent = np.asfortranarray(np.arange(6.0).reshape(2, 3))
         np.save(file, sent)
@@ -270,13 +222,6 @@ def test_an_array_is_typed_or_a_file(explore) -> None:
         with explorer.page.expect_download() as saved:
             explorer.call().get_by_role("button", name="Save .npy").click()
         assert np.array_equal(np.load(saved.value.path()), 2 * sent)
-
-        explorer.field("values").fill("[[1, 2], [3]]")
-        explorer.page.locator("main form button.main").click()
-        assert explorer.page.locator(".field .error:visible").count() == 1
-
-
-# -- streams, progress, questions, events -----------------------------------------------------------------------------
 
 
 def test_a_stream_is_stopped_midway(explore) -> None:
@@ -290,47 +235,11 @@ def test_a_stream_is_stopped_midway(explore) -> None:
         assert re.search(r"\d+ items · credit \d+", card.inner_text())
         card.get_by_role("button", name="Stop").click()
         explorer.page.wait_for_selector("main .card[data-state=stopped]")
-        for _ in range(200):
-            if server.state.cancelled:
-                break
-            time.sleep(0.02)
+        until_in_thread(lambda: server.state.cancelled)
         (items,) = server.state.cancelled
         assert 40 <= items < 1000
-
         explorer.field("pause").fill("0")
-        whole = explorer.call()
-        assert "1,000 items" in whole.inner_text()
-        assert "0.99999" in whole.locator("canvas").get_attribute("aria-label")
-        assert server.state.cancelled == [items]
-
-
-def test_a_stream_that_is_paused_stops_its_handler_by_credit(explore) -> None:
-    server = make_server()
-    with explore(server) as explorer:
-        explorer.choose("count")
-        explorer.field("to").fill("400")
-        explorer.field("pause").fill("0.005")
-        explorer.page.get_by_label("Credit").fill("8")
-        card = explorer.start()
-        explorer.page.wait_for_selector(".items li")
-        card.get_by_role("button", name="Pause").click()
-        card.get_by_text(re.compile(r"^\d+ items · credit 0$")).wait_for()
-        items = int(card.inner_text().split(" items")[0].split()[-1])
-        assert items < 400
-        card.get_by_role("button", name="Go on").click()
-        explorer.page.wait_for_selector("main .card[data-state=done]")
-        assert "400 items" in card.inner_text()
-
-
-def test_progress_is_a_bar(explore) -> None:
-    with explore(make_server()) as explorer:
-        explorer.choose("work")
-        explorer.field("steps").fill("20")
-        card = explorer.start()
-        explorer.page.wait_for_selector("progress[value]:not([hidden])")
-        assert '"total":20' in card.inner_text()
-        explorer.page.wait_for_selector(".card[data-state=done]")
-        assert "ready" in card.inner_text()
+        assert "0.99999" in explorer.call().locator("canvas").get_attribute("aria-label")
 
 
 def test_a_question_of_the_server_is_asked_of_the_person(explore) -> None:
@@ -359,18 +268,12 @@ def test_events_are_kept_in_a_log(explore) -> None:
         page.get_by_role("button", name="Subscribe").click()
         page.get_by_role("button", name="Stop news.>").wait_for()
         with Client(explorer.url.replace("http", "ws")) as client:
-            deadline = time.monotonic() + 10
-            while not client.announce("news.weather", {"rain": True}) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            client.announce("other", 1)
+            until_in_thread(lambda: client.announce("news.weather", {"rain": True}))
             page.wait_for_selector("td >> text=news.weather")
             page.get_by_role("button", name="Stop news.>").click()
             explorer.until("!document.querySelector('.plain li')")
-            while client.announce("news.weather", 2) and time.monotonic() < deadline:
-                time.sleep(0.02)
         explorer.choose("people")
         page.get_by_role("link", name="Events").click()
-        assert page.locator("main tbody tr").count() == 1
         assert "1 events in the log" in page.locator("main").inner_text()
         with page.expect_download() as saved:
             page.get_by_role("button", name="Save the log").click()
@@ -378,8 +281,8 @@ def test_events_are_kept_in_a_log(explore) -> None:
         assert json.loads(line)["value"] == {"rain": True}
 
 
-def test_messages_links_and_history(explore) -> None:
-    with explore(make_server()) as explorer:
+def test_messages_links_and_history_of_calls_at_another_path(explore) -> None:
+    with explore(make_server(path=["/a&b/rpc"])) as explorer:
         page = explorer.page
         explorer.choose("people")
         explorer.field("count").fill("2")
@@ -432,11 +335,8 @@ def test_names_that_a_provider_chose_are_no_options_of_the_copied_command(explor
         host, _, port = explorer.url.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), 30) as provider, provider.makefile("rw") as lines:
             offer = {"name": "evil", "methods": [{"name": "shown", "params": params}]}
-            print(
-                json.dumps({"jsonrpc": "2.0", "id": 1, "method": "rpc.register", "params": offer}),
-                file=lines,
-                flush=True,
-            )
+            register = {"jsonrpc": "2.0", "id": 1, "method": "rpc.register", "params": offer}
+            print(json.dumps(register), file=lines, flush=True)
             assert "result" in json.loads(lines.readline())
             explorer.choose("shown")
             for name in names:
@@ -452,9 +352,6 @@ def test_names_that_a_provider_chose_are_no_options_of_the_copied_command(explor
                 assert command.stdout.read() == '"seen"\n'
             with pytest.raises(TimeoutError):
                 elsewhere.accept()
-
-
-# -- tokens, other paths, hubs ----------------------------------------------------------------------------------------
 
 
 def test_a_server_with_a_token_shows_nothing_without_it(explore) -> None:
@@ -475,7 +372,7 @@ def test_a_server_with_a_token_shows_nothing_without_it(explore) -> None:
         explorer.call()
         page.get_by_role("link", name="Wire").click()
         assert "horse" not in page.locator("main").inner_text()
-        page.reload()
+        page.reload()  # which keeps the token
         page.wait_for_selector("#list a")
 
 
@@ -493,12 +390,6 @@ def test_the_page_connects_again_to_a_server_that_was_restarted(explore) -> None
             assert explorer.page.title() == "another"
 
 
-def test_calls_at_another_path(explore) -> None:
-    with explore(make_server(path=["/a&b/rpc"])) as explorer:
-        explorer.choose("people")
-        explorer.call()
-
-
 def test_a_hub_shows_its_clients_live(explore) -> None:
     hub = Hub(docs=True)
     with explore(hub) as explorer:
@@ -514,7 +405,6 @@ def test_a_hub_shows_its_clients_live(explore) -> None:
             provider.offer()
             page.wait_for_selector("td >> text=gpu-1")
             page.wait_for_selector("td >> text=vectorize")
-            assert "connections" in page.locator("main").inner_text()
             explorer.choose("vectorize")
             assert "Offered by gpu-1" in page.locator("main").inner_text()
             explorer.field("text").fill("one three")
@@ -534,8 +424,6 @@ def test_a_hub_shows_its_clients_live(explore) -> None:
             page.get_by_role("link", name="Hub").click()
             page.get_by_text("1 calls in flight").wait_for()
             page.locator("tr", has_text="gpu-1").get_by_text("busy").wait_for()
-            if AXE.is_file():
-                assert violations(page) == []
             explorer.keep("explorer-hub.png")
             let_go.set()
         explorer.until("!document.querySelector('#list').innerText.includes('vectorize')")
@@ -580,9 +468,7 @@ def test_names_docstrings_results_errors_and_events_are_text(explore) -> None:
         page.get_by_role("link", name="Events").click()
         page.get_by_role("button", name="Subscribe").click()
         with Client(explorer.url.replace("http", "ws")) as client:
-            deadline = time.monotonic() + 10
-            while not client.announce("news.<b onclick=alert(1)", HTML) and time.monotonic() < deadline:
-                time.sleep(0.02)
+            until_in_thread(lambda: client.announce("news.<b onclick=alert(1)", HTML))
         page.wait_for_selector("td >> text=news")
         for view in ("Wire", "History"):
             page.get_by_role("link", name=view).click()
@@ -600,7 +486,7 @@ def test_markup_cannot_be_made_by_scripts_of_the_page_either(explore) -> None:
         assert thrown == "TypeError"
 
 
-def test_ten_thousand_methods_and_a_docstring_of_a_megabyte(explore) -> None:
+def test_thousands_of_methods_and_a_docstring_of_a_megabyte(explore) -> None:
     server = Server(docs=True, title="many")
 
     def long(value: int = 0) -> int:
@@ -608,24 +494,20 @@ def test_ten_thousand_methods_and_a_docstring_of_a_megabyte(explore) -> None:
 
     long.__doc__ = "word " * 200_000
     server.add(long, name="long")
-    for number in range(10_000):
+    for number in range(3000):
         server.add(lambda: None, name=f"group{number % 50}.method{number}")
     with explore(server) as explorer:
         page = explorer.page
-        assert "10," in page.locator("#found").inner_text()
+        assert "3," in page.locator("#found").inner_text()
         assert page.locator("#list a").count() == 200
-        page.get_by_label("Search methods").fill("method9999")
-        assert page.locator("#list a").all_inner_texts() == ["group49.method9999"]
-        page.get_by_label("Search methods").fill("")
-        page.get_by_role("button", name="More (9,").click()
+        page.get_by_role("button", name="More (2,").click()
         assert page.locator("#list a").count() == 400
+        page.get_by_label("Search methods").fill("method2999")
+        assert page.locator("#list a").all_inner_texts() == ["group49.method2999"]
         page.goto(f"{explorer.url}/docs#/method/long")
         page.wait_for_selector("main form")
         assert page.evaluate("document.querySelector('main').innerText.length") < 10_000
         explorer.call()
-
-
-# -- what all views keep ----------------------------------------------------------------------------------------------
 
 
 def violations(page: Any) -> list[tuple[str, str]]:
@@ -659,9 +541,6 @@ def test_axe_finds_no_violation(explore, scheme) -> None:
         explorer.call().get_by_label("Over the picture").check()
         check("bright")
         explorer.choose("plan")
-        page.get_by_role("button", name="Add an item").first.click()
-        page.get_by_label("send size").check()
-        page.get_by_label("send notes").check()
         page.locator("main form button.main").click()
         page.wait_for_selector(".error:visible")
         check("plan")
@@ -678,38 +557,6 @@ def test_axe_finds_no_violation(explore, scheme) -> None:
         check("token")
 
 
-def test_the_keyboard_is_enough(explore) -> None:
-    with explore(make_server()) as explorer:
-        page = explorer.page
-        page.keyboard.press("/")
-        page.keyboard.type("huge")
-        page.keyboard.press("ArrowDown")
-        page.keyboard.press("Enter")
-        page.wait_for_selector("main h2 >> text=huge")
-        for _ in range(12):
-            page.keyboard.press("Tab")
-            if page.evaluate("document.activeElement.matches('main input')"):
-                break
-        page.keyboard.type("41")
-        page.keyboard.press("Control+Enter")
-        page.wait_for_selector(".card[data-state=done]")
-        assert "42" in page.locator(".card").inner_text()
-
-
-def test_light_and_dark(explore) -> None:
-    with explore(make_server(), color_scheme="light") as explorer:
-        page = explorer.page
-        back = "getComputedStyle(document.body).backgroundColor"
-        assert page.evaluate(back) == "rgb(255, 255, 255)"
-        page.get_by_role("button", name="Dark").click()
-        assert page.evaluate(back) == "rgb(20, 24, 29)"
-        page.reload()
-        page.wait_for_selector("#list a")
-        assert page.evaluate(back) == "rgb(20, 24, 29)"
-        page.get_by_role("button", name="Light").click()
-        assert page.evaluate(back) == "rgb(255, 255, 255)"
-
-
 JUNK = [None, 5, "x" * 5000, [], [5], {}, {"a": 5}, True, {"$ref": "#/components/schemas/Loop"}, [None]]
 KEYS = [
     *("type", "properties", "required", "items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"),
@@ -723,9 +570,7 @@ def junk_methods() -> list[dict[str, Any]]:
     """Descriptions in which each member is something else than it should be, and references that have no end."""
     schemas = [{key: junk} for key in KEYS for junk in JUNK]
     schemas += [{"type": kind, key: junk} for kind in ("object", "array", "string") for key in KEYS for junk in JUNK]
-    schemas += [
-        {"$ref": f"#/components/schemas/{name}"} for name in ("Loop", "All", "Wide", "Any", "__proto__", "None")
-    ]
+    schemas += [{"$ref": f"#/components/schemas/{name}"} for name in ("Loop", "All", "Wide", "__proto__", "None")]
     methods: list[dict[str, Any]] = []
     for at in range(0, len(schemas), 40):
         some = enumerate(schemas[at : at + 40])
@@ -739,40 +584,12 @@ def junk_methods() -> list[dict[str, Any]]:
 COMPONENTS = {
     "Loop": {"$ref": "#/components/schemas/Loop"},
     "All": {"allOf": [{"$ref": "#/components/schemas/All"}, {"$ref": "#/components/schemas/Loop"}] * 20},
-    "Any": {"anyOf": [{"$ref": "#/components/schemas/Any"}, {"type": "integer"}] * 20},
     "Wide": {
         "type": "object",
         "properties": {f"m{number}": {"$ref": "#/components/schemas/Wide"} for number in range(20)},
         "required": [f"m{number}" for number in range(20)],
     },
 }
-
-
-def test_descriptions_that_make_no_sense(explore) -> None:
-    with explore(make_server()) as explorer:
-        document = {
-            "methods": [5, None, {"name": 7}, *junk_methods()],
-            "components": {"schemas": COMPONENTS},
-            "info": 5,
-        }
-        made = explorer.page.evaluate(
-            """async (document) => {
-                const { methodForm } = await import("/docs/forms.js")
-                const failed = []
-                for (const method of document.methods.filter((each) => each?.name)) {
-                    try {
-                        const form = methodForm(method, document.components.schemas)
-                        form.set({ p0: [null, { a: [{}] }], p1: "x", p2: 5 })
-                        try { form.values() } catch (error) { if (error.constructor.name !== "Invalid") throw error }
-                        form.fail(["p3", 0, "a"], "text")
-                    } catch (error) { failed.push([method.name, String(error.stack)]) }
-                    await new Promise((resolve) => setTimeout(resolve))
-                }
-                return failed
-            }""",
-            document,
-        )
-        assert made == []
 
 
 def test_a_client_of_a_hub_cannot_break_the_page(explore) -> None:
@@ -787,6 +604,6 @@ def test_a_client_of_a_hub_cannot_break_the_page(explore) -> None:
             names = [each["name"] for each in client.call("rpc.methods")]
             assert len(names) > 20
             explorer.until(f"document.querySelector('#list').innerText.includes({names[-1]!r})")
-            for name in names[:: len(names) // 20]:
+            for name in names[::4]:
                 explorer.choose(name)
                 page.wait_for_selector("main form button.main")

@@ -11,7 +11,7 @@ import pytest
 
 from rpcstream import Limits
 from rpcstream.hub import Hub
-from rpcstream.testing import FakeTimeLoop, connections_of
+from rpcstream.testing import FakeTimeLoop
 
 from ..kit import TRANSPORTS, RawPeer, notification, open_peer, request, until
 from ..kit.http import Answer, RawHttpConnection, post
@@ -19,9 +19,12 @@ from ..kit.http import Answer, RawHttpConnection, post
 #: A request with these params and members as JSON, for what no JSON library would write.
 CALL = '{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}'
 
-#: Of calls that a hub refuses, or that come to nothing, by the code of their error.
-TOO_LARGE, BUSY, LATE, DENIED, GONE, UNKNOWN = -32001, -32002, -32003, -32006, -32007, -32601
-PARSE, INVALID, PARAMS, INTERNAL, CANCELLED = -32700, -32600, -32602, -32603, -32800
+
+class Code:
+    """Of the errors of calls that a hub refuses, or that come to nothing."""
+
+    TOO_LARGE, BUSY, LATE, DENIED, GONE, UNKNOWN = -32001, -32002, -32003, -32006, -32007, -32601
+    PARSE, INVALID, PARAMS, INTERNAL, CANCELLED = -32700, -32600, -32602, -32603, -32800
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,11 +101,6 @@ class RunningHub:
         found = await asking.result("rpc.clients")
         asking.close()
         return {each["name"]: each for each in found if each["name"] is not None}
-
-    async def drop(self, name: str) -> None:
-        """Lose the connection of a client, as when the network fails."""
-        address = (await self.clients())[name]["address"]
-        next(each for each in connections_of(self.hub) if each.address == address).drop()
 
     async def stalled(self, name: str, peer: HubPeer, caller: HubPeer, method: str = "work") -> None:
         """Have a client stop reading, and send it notifications until the hub has noticed that."""

@@ -10,34 +10,36 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import socket
 import sys
-import threading
-import time
-from collections import Counter
 from contextlib import AsyncExitStack
 from typing import Any
 
-from rpcstream import AsyncClient, Client
+from rpcstream import AsyncClient
 
-#: Seconds for which the calls of one kind wait for the hub and its providers.
+from ..rolling.harness import Calls, Outcome, calling
+
+#: Seconds for which calls wait for the hub and its providers.
 WAIT_FOR = 45.0
 
 
 class HubProcess:
     """A hub in a process of its own, always at the same port."""
 
-    def __init__(self) -> None:
+    def __init__(self, **environ: str) -> None:
+        self._environ = {**os.environ, **environ}
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
+            self._port = str(free.getsockname()[1])
+        self.address = f"127.0.0.1:{self._port}"
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rpcstream.cli.serve", "--hub", "-p", str(self.port)),
+            *(sys.executable, "-m", "rpcstream.cli.serve", "--hub", "-p", self._port),
             stdout=asyncio.subprocess.PIPE,
+            env=self._environ,
         )
         assert self._process.stdout is not None
         assert b"listening" in await self._process.stdout.readline()
@@ -49,105 +51,57 @@ class HubProcess:
             await self._process.communicate()
 
 
-class Load:
-    """Calls that are made again and again: how many had a result, and the errors of the others."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.errors: Counter[str] = Counter()
-        self.is_over = False
-
-    def count(self, expected: int, call: Any) -> None:
-        try:
-            got = call()
-        except Exception as error:
-            self.errors[f"{type(error).__name__}: {error}"] += 1
-        else:
-            self.calls += 1
-            if got != expected:
-                self.errors[f"{got} in place of {expected}"] += 1
-
-    async def loop(self, client: AsyncClient) -> None:
-        number = 0
-        while not self.is_over:
-            number += 1
-            done = await asyncio.wait([asyncio.ensure_future(client.double(number))])
-            self.count(2 * number, done[0].pop().result)
-
-    def loop_in_thread(self, client: Client) -> None:
-        number = 0
-        while not self.is_over:
-            number += 1
-            self.count(2 * number, lambda number=number: client.double(number))
-
-
-async def provide(stack: AsyncExitStack, address: str, name: str) -> None:
-    """Offer `double` at the hub for as long as the stack is open."""
+async def provide(stack: AsyncExitStack, address: str, name: str, outcome: Outcome) -> None:
+    """Offer `work` at the hub for as long as the stack is open."""
     client = await stack.enter_async_context(AsyncClient(address, name=name, reconnect=True, wait_for=WAIT_FOR))
 
     @client(shared=True, idempotent=True)
-    async def double(number: int) -> int:
+    async def work(number: int) -> int:
+        outcome.executed[number] += 1
         await asyncio.sleep(0.002)
-        return 2 * number
+        return number
 
     await client.offer()
 
 
-async def run(restarts: int, *, kills: bool = False, interval: float = 1.0, loops: int = 8) -> Load:
+async def run(restarts: int, *, kills: bool, reconnect: bool, calls: int = 500) -> Outcome:
     """Restart a hub so often under load.
 
     Args:
         restarts: how often.
-        kills: with SIGKILL, and the calls are of methods that may be repeated.
-        interval: seconds between two restarts.
-        loops: calls at once of each client.
+        kills: with SIGKILL, and the calls may be repeated.
+        reconnect: the callers connect again by themselves, not with their next call.
+        calls: that are made between two restarts, at least.
     """
-    hub, load = HubProcess(), Load()
-    options: dict[str, Any] = {"wait_for": WAIT_FOR}
+    hub, outcome = HubProcess(), Outcome()
+    options: dict[str, Any] = {"wait_for": WAIT_FOR, "reconnect": reconnect}
     if kills:
         options |= {"retries": 3, "retry": "idempotent"}
     async with AsyncExitStack() as stack:
         await hub.start()
         stack.push_async_callback(hub.end)
         for name in ("one", "two"):
-            await provide(stack, hub.address, name)
-        callers = [
-            await stack.enter_async_context(AsyncClient(hub.address, **options)),
-            await stack.enter_async_context(AsyncClient(hub.address, reconnect=True, **options)),
-        ]
-        tasks = [asyncio.ensure_future(load.loop(client)) for client in callers for _ in range(loops)]
-        sync = [Client(hub.address, **options), Client(hub.address, reconnect=True, **options)]
-        threads = [threading.Thread(target=load.loop_in_thread, args=(client,)) for client in sync for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for _ in range(restarts):
-            await asyncio.sleep(interval)
-            await hub.end(signal.SIGKILL if kills else signal.SIGTERM)
-            await hub.start()
-        await asyncio.sleep(interval)
-        load.is_over = True
-        await asyncio.gather(*tasks)
-        for thread in threads:
-            await asyncio.to_thread(thread.join)
-        for client in sync:
-            await asyncio.to_thread(client.close)
-    return load
+            await provide(stack, hub.address, name, outcome)
+        async with calling(Calls(hub.address, outcome, clients=2, each=8, **options)) as callers:
+            for outcome.restarts in range(1, restarts + 1):
+                await callers.more(calls)
+                await hub.end(signal.SIGKILL if kills else signal.SIGTERM)
+                await hub.start()
+            await callers.more(calls)
+    return outcome
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--restarts", type=int, default=20)
     parser.add_argument("--kill", action="store_true", help="end the hub with SIGKILL; the calls may be repeated")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two restarts")
     options = parser.parse_args()
-    began = time.monotonic()
-    load = asyncio.run(run(options.restarts, kills=options.kill, interval=options.interval))
-    failed = load.errors.total()
-    print(f"{options.restarts} restarts in {time.monotonic() - began:.0f} s")
-    print(f"{load.calls} calls, {failed} errors")
-    for text, count in load.errors.most_common():
-        print(f"  {count} x {text}")
-    return int(failed > 0)
+    is_right = True
+    for reconnect in (False, True):
+        outcome = asyncio.run(run(options.restarts, kills=options.kill, reconnect=reconnect))
+        print(outcome)
+        is_right &= not outcome.errors and (options.kill or outcome.is_right)
+    return int(not is_right)
 
 
 if __name__ == "__main__":

@@ -52,8 +52,7 @@ class SentRequest:
     Attributes:
         call_id: as JSON, as it was sent; "" for a notification.
         method: as its provider calls it.
-        limited, due: whether it has a deadline, and the loop time, s, by which it must be answered.
-        is_sure: nothing at its caller can delay its answer.
+        limited, due: whether it has a deadline, and its loop time, s; is_sure: nothing at its caller delays the answer.
         credit: items that its caller has permitted, and that have not come.
         upload, room: the stream that is an argument, and the items of it that may be sent.
         provider, there: the peer that it came to, and its id there.
@@ -239,18 +238,15 @@ class HubSimulation:
     def find(self, token: Any) -> SentRequest | None:
         return self.sent[token] if type(token) is int and 0 <= token < len(self.sent) else None
 
-    # -- what callers do ----------------------------------------------------------------------------------------------
-
     def _ask(self, peer: CheckedPeer, method: str, call_id: str, *, limited: bool, **options: Any) -> str:
         """A request as JSON; empty if a call with its id is open."""
         if call_id and any(each.is_open and each.call_id == call_id for each in peer.sent):
             return ""
         waiting = sum(each.is_open for each in peer.sent)
-        first, _, plain = method.partition(".")
+        client, _, plain = method.partition(".")
+        plain = plain if client in self.peers else method
         is_sure = waiting < LIMITS.max_calls - 1 and not peer.was_held and not peer.has_ended
-        sent = SentRequest(
-            len(self.sent), call_id, plain if first in self.peers else method, limited, is_sure, **options
-        )
+        sent = SentRequest(len(self.sent), call_id, plain, limited, is_sure, **options)
         self.sent.append(sent)
         peer.sent.append(sent)
         up = f',"up":{{"$type":"stream","id":"{sent.upload}"}}' if sent.upload is not None else ""
@@ -260,6 +256,8 @@ class HubSimulation:
         return '{"jsonrpc":"2.0",' + ",".join(members) + "}"
 
     def call(self, name: str, method: str, call_id: str, *, limited: bool, **options: Any) -> None:
+        """One with a stream has an id of its own."""
+        call_id = f'"stream-{len(self.sent)}"' if options else call_id
         if text := self._ask(self.peers[name], method, call_id, limited=limited, **options):
             self.peers[name].say(text)
 
@@ -270,13 +268,6 @@ class HubSimulation:
             sent.is_sure = False  # its answer waits for those of the others
         if texts:
             peer.say("[" + ",".join(texts) + "]")
-
-    def stream(self, name: str, method: str, credit: int, *, limited: bool) -> None:
-        self.call(name, method, f'"stream-{len(self.sent)}"', limited=limited, credit=credit)
-
-    def upload(self, name: str, method: str, *, limited: bool) -> None:
-        number = len(self.peers[name].sent)  # so that several peers have streams of one name
-        self.call(name, method, f'"up-{len(self.sent)}"', limited=limited, upload=f"s{number}")
 
     def say_of_stream(self, name: str, place: int, n: int) -> None:
         """Permit items, or send one, or end an upload."""
@@ -291,42 +282,17 @@ class HubSimulation:
                 peer.say(notification("$/credit", id=json.loads(sent.call_id), n=n))
         elif n == 0:
             peer.say(notification("$/end", stream=sent.upload))
-        else:
-            self.send_item(peer, sent, anyway=n == 6)
-
-    def converse(self, name: str, items: int, manner: str) -> None:
-        """Send permitted items of the stream that was begun last, and its end where the manner says so."""
-        self.settle()
-        sent = self.sent[-1]
-        provider = sent.provider
-        if provider is None or sent not in provider.asked or provider is not self.peers[provider.name]:
-            return
-        place = provider.asked.index(sent)
-        for _ in range(items):
-            self.answer(provider.name, place, "items")
-            if sent.upload is not None:
-                self.loop.settle()
-                self.send_item(self.peers[name], sent)
-        if sent.upload is not None and manner == "too many items":
-            self.send_item(self.peers[name], sent, anyway=True)
-        self.loop.settle()
-        self.answer(provider.name, place, manner)
-
-    def send_item(self, peer: CheckedPeer, sent: SentRequest, *, anyway: bool = False) -> None:
-        """An item of a stream that is an argument, if it is permitted, or if none is."""
-        if sent.room > 0 or anyway:
+        elif sent.room > 0 or n == 6:  # one too many
             sent.room = max(sent.room - 1, 0)
             peer.say(notification("$/item", stream=sent.upload, value=sent.token))
 
     def cancel(self, name: str, place: int) -> None:
         peer = self.peers[name]
-        call_id = peer.sent[place % len(peer.sent)].call_id if peer.sent else ""
-        if call_id:
+        found = [each for each in peer.sent if each.is_open or place > 15]
+        if found and (call_id := found[place % len(found)].call_id):
             for sent in peer.sent:
                 sent.was_cancelled = sent.was_cancelled or sent.call_id == call_id
             peer.say(f'{{"jsonrpc":"2.0","method":"$/cancelRequest","params":{{"id":{call_id}}}}}')
-
-    # -- what providers do --------------------------------------------------------------------------------------------
 
     def answer(self, name: str, place: int, manner: str) -> None:
         peer = self.peers[name]
@@ -394,8 +360,6 @@ class HubSimulation:
         self._own_calls += 1
         peer.say({"jsonrpc": "2.0", "id": f"own-{self._own_calls}", "method": method, "params": params})
 
-    # -- what happens to connections ----------------------------------------------------------------------------------
-
     def end(self, name: str, how: str) -> None:
         self.peers[name].end_with(how)
         self.reconnect(name)
@@ -410,8 +374,6 @@ class HubSimulation:
             if sent.due is None and sent.limited:  # the hub has it now, at the latest
                 sent.due = self.loop.time() + LIMIT
         self.check()
-
-    # -- what must hold -----------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Assert that no answer went to another peer, and that no call waits for an answer that cannot come."""

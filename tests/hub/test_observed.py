@@ -10,7 +10,7 @@ import pytest
 
 from ..kit import batch, logged, request
 from ..observe.reading import check_with_promtool, outcomes, value
-from .conftest import CANCELLED, GONE, INTERNAL, PARAMS, UNKNOWN, OpenHub, RunningHub, asked_of
+from .conftest import Code, OpenHub, RunningHub, asked_of
 
 pytestmark = pytest.mark.fake_time
 
@@ -35,10 +35,10 @@ async def test_however_they_end(open_hub: OpenHub, has_spans: bool) -> None:
     assert await caller.code() == 77
     asked = await asked_of(provider, caller)
     provider.send({"jsonrpc": "2.0", "id": asked["id"], "error": "malformed"})
-    assert await caller.code() == INTERNAL
-    assert await caller.code("made.up") == UNKNOWN
+    assert await caller.code() == Code.INTERNAL
+    assert await caller.code("made.up") == Code.UNKNOWN
     text = hub.hub.metrics_text()
-    (no_method,) = [method for method, code in outcomes(text) if code == str(UNKNOWN)]
+    (no_method,) = [method for method, code in outcomes(text) if code == str(Code.UNKNOWN)]
     assert forwarded(hub) == {("work", "0"): 1, ("work", "77"): 1, ("work", "-32603"): 1, (no_method, "-32601"): 1}
     assert no_method != "made.up"
     assert value(text, "rpcstream_hub_calls_forwarded_total") == 3
@@ -54,11 +54,11 @@ async def test_however_they_end(open_hub: OpenHub, has_spans: bool) -> None:
     await asked_of(provider, caller)
     assert value(hub.hub.metrics_text(), "rpcstream_calls_in_flight") == 1
     caller.cancel(1)
-    assert await caller.code() == CANCELLED
+    assert await caller.code() == Code.CANCELLED
     assert (await provider.receive())["method"] == "$/cancelRequest"
     await asked_of(provider, caller, id=2)
     provider.close()
-    assert await caller.code() == GONE
+    assert await caller.code() == Code.GONE
     counts = {code: count for (method, code), count in forwarded(hub).items() if method == "work"}
     assert counts == {"0": 4, "77": 1, "-32603": 1, "78": 1, "-32800": 1, "-32007": 1}
     check_with_promtool(hub.hub.metrics_text())
@@ -80,26 +80,18 @@ async def test_a_call_that_is_held_counts_once(open_hub: OpenHub, has_spans: boo
     await caller.receive_many(2)
     provider.close()
     await asyncio.sleep(0.01)
-    assert await caller.code("work", id=3) == UNKNOWN
+    assert await caller.code("work", id=3) == Code.UNKNOWN
     assert forwarded(hub) == {("work", "0"): 1, ("work", "79"): 1, ("work", "-32601"): 1}
 
 
-async def test_calls_of_the_hubs_own_methods(open_hub: OpenHub) -> None:
-    hub = await open_hub(metrics=True)
-    _, caller = await hub.pair()
-    await caller.result("rpc.discover")
-    assert await caller.code("rpc.register", 5) == PARAMS
-    found = outcomes(hub.hub.metrics_text())
-    assert found["rpc.register", "0"] == found["rpc.discover", "0"] == found["rpc.register", "-32602"] == 1
-
-
-async def test_lines_of_the_access_log(open_hub: OpenHub) -> None:
+async def test_the_hubs_own_methods_and_lines_of_the_access_log(open_hub: OpenHub) -> None:
     with logged("rpcstream.access") as log:
-        hub = await open_hub(access_log="json")
+        hub = await open_hub(access_log="json", metrics=True)
         provider, caller = await hub.pair()
         provider.fail(await asked_of(provider, caller, id="x"), 77)
         await caller.receive()
+        assert await caller.code("rpc.register", 5) == Code.PARAMS
     (line,) = [found for each in log.lines if (found := orjson.loads(each))["method"] == "work"]
-    assert (line["id"], line["code"]) == ("x", 77)
-    assert line["request_bytes"] > 0
-    assert line["reply_bytes"] > 0
+    assert (line["id"], line["code"], line["request_bytes"] > 0, line["reply_bytes"] > 0) == ("x", 77, True, True)
+    found = outcomes(hub.hub.metrics_text())
+    assert found["rpc.register", "0"] == found["rpc.register", "-32602"] == 1

@@ -1,4 +1,4 @@
-"""Providers that answer wrongly, floods, and those who do not read: others are served."""
+"""Providers that answer wrongly, floods, those who do not read or say nothing, a hub that stops: others are served."""
 
 from __future__ import annotations
 
@@ -9,24 +9,7 @@ import pytest
 from rpcstream.testing import connections_of
 
 from ..kit import notification, reply, request, until
-from .conftest import (
-    BUSY,
-    CALL,
-    CANCELLED,
-    GONE,
-    INTERNAL,
-    INVALID,
-    PARAMS,
-    PARSE,
-    TOO_LARGE,
-    OpenHub,
-    RunningHub,
-    asked_of,
-    serves,
-)
-
-# -- wrong replies ----------------------------------------------------------------------------------------------------
-
+from .conftest import CALL, Code, OpenHub, RunningHub, asked_of, serves
 
 WRONG = ['"error":null', '"error":7', '"error":{}', '"error":{"code":1.5,"message":"x"}', '"result":NaN']
 WRONG += ['"error":{"code":1,"message":["x"]}', '"result": ["' + "x" * 10_000 + '", NaN]']
@@ -38,63 +21,18 @@ async def test_the_caller_is_told(open_hub: OpenHub) -> None:
     for members in WRONG:
         asked = await asked_of(provider, caller)
         provider.send('{"jsonrpc":"2.0","id":' + f"{asked['id']},{members}}}")
-        assert await caller.code() in (INTERNAL, INVALID), members[:100]
+        assert await caller.code() in (Code.INTERNAL, Code.INVALID), members[:100]
         await serves(provider, caller)
     provider.answer(await asked_of(provider, caller), "x" * 300_000)
     error = await caller.error()
-    assert (error["code"], error["data"]["limit"]) == (TOO_LARGE, 300_000)
-
-
-async def test_limits_still_fit_with_the_name_and_id_at_the_provider(open_hub: OpenHub) -> None:
-    hub = await open_hub({"max_message_size": 1000})
-    provider, caller = await hub.pair()
-    text = CALL % ("1", "work", '["%s"]')
-    caller.send(text % ("x" * (1000 - len(text) + 2)))
-    assert len((await provider.receive())["params"][0]) > 900
-
-
-async def test_in_a_batch_with_others(running_hub: RunningHub) -> None:
-    """And with what is no reply to anything."""
-    provider, caller = await running_hub.pair()
-    first, second, third = [(await asked_of(provider, caller, id=n))["id"] for n in range(3)]
-    provider.send(
-        f'[{{"jsonrpc":"2.0","id":{third},"result":1.10}},{{"jsonrpc":"2.0","id":99,"result":0}},'
-        f'{{"jsonrpc":"2.0","id":{first}.0,"result":"float"}},{{"jsonrpc":"2.0","id":{first},"result":{2**70}}},'
-        f'{{"jsonrpc":"2.0","id":{first},"result":"again"}},{{"jsonrpc":"2.0","method":"rpc.ping","id":"p"}}]'
-    )
-    assert [await caller.receive_bytes() for _ in range(2)] == [
-        b'{"jsonrpc":"2.0","id":2,"result":1.10}',
-        b'{"jsonrpc":"2.0","id":0,"result":%d}' % 2**70,
-    ]
-    assert (await provider.receive())[0]["id"] == "p"
-    provider.send("what?", '{"jsonrpc":"2.0","result":1}', "[]", "[1]", {"id": second}, reply(second, "well"))
-    assert await caller.result() == "well"
-
-
-async def test_calls_of_another_provider_are_left_alone(running_hub: RunningHub) -> None:
-    """By forged replies, and by an error without an id, which ends the calls of this provider only."""
-    provider, caller = await running_hub.pair()
-    another = await running_hub.peer("q", "else")
-    asked = await asked_of(provider, caller)
-    another.send(*(reply(n, "forged") for n in range(asked["id"] + 5)))
-    another.send(
-        notification("$/progress", token=asked["id"], value=0), notification("$/item", id=asked["id"], value=0)
-    )
-    await another.silence()
-    await caller.silence()
-    caller.call("else", id=2)
-    elsewhere = await another.receive()
-    provider.send('{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"what?"}}')
-    assert await caller.code() == PARSE
-    another.answer(elsewhere, "well")
-    assert await caller.receive() == reply(2, "well")
+    assert (error["code"], error["data"]["limit"]) == (Code.TOO_LARGE, 300_000)
 
 
 async def test_cancelled_by_nobody(running_hub: RunningHub) -> None:
     provider, caller = await running_hub.pair()
-    provider.fail(await asked_of(provider, caller), CANCELLED)
+    provider.fail(await asked_of(provider, caller), Code.CANCELLED)
     error = await caller.error()
-    assert (error["code"], error["data"]["client"], error["data"]["method"]) == (GONE, "p", "work")
+    assert (error["code"], error["data"]["client"], error["data"]["method"]) == (Code.GONE, "p", "work")
 
 
 async def test_cancels_are_for_ones_own_calls(running_hub: RunningHub) -> None:
@@ -109,23 +47,12 @@ async def test_cancels_are_for_ones_own_calls(running_hub: RunningHub) -> None:
     assert await caller.result() == "well"
 
 
-async def test_a_provider_that_calls_itself(running_hub: RunningHub) -> None:
-    provider = await running_hub.peer("p", "work")
-    provider.answer(await asked_of(provider, provider), "myself")
-    assert await provider.receive() == reply(1, "myself")
-    await asked_of(provider, provider)
-    provider.close()
-
-
-# -- streams ----------------------------------------------------------------------------------------------------------
-
-
 async def test_items_beyond_credit_end_the_call(running_hub: RunningHub) -> None:
     provider, caller = await running_hub.pair()
     asked = await asked_of(provider, caller, stream=2)
     provider.send(*(notification("$/item", id=asked["id"], value=n) for n in range(5)))
     assert [each["params"]["value"] for each in await caller.receive_many(2)] == [0, 1]
-    assert await caller.code() == INTERNAL
+    assert await caller.code() == Code.INTERNAL
     assert (await provider.receive())["method"] == "$/cancelRequest"
     await caller.silence()
 
@@ -133,20 +60,17 @@ async def test_items_beyond_credit_end_the_call(running_hub: RunningHub) -> None
 async def test_two_callers_that_both_say_s1(running_hub: RunningHub) -> None:
     """Each has its own stream, whose name at the provider nobody can guess: whoever could would be sent its items."""
     provider, caller = await running_hub.pair()
-    other, stream = await running_hub.peer(), {"$type": "stream", "id": "s1"}
-    names = []
-    for peer in (caller, other):
+    stream, names = {"$type": "stream", "id": "s1"}, []
+    for peer in (caller, await running_hub.peer()):
         names.append((await asked_of(provider, peer, stream))["params"][0]["id"])
         provider.send(notification("$/credit", stream=names[-1], n=3))
         assert (await peer.receive())["params"] == {"stream": "s1", "n": 3}
+        peer.send('{"jsonrpc":"2.0","method":"$/item","params":{"stream":"s1","value":7.10}}')
+        item = f'{{"jsonrpc":"2.0","method":"$/item","params":{{"stream":"{names[-1]}","value":7.10}}}}'
+        assert await provider.receive_bytes() == item.encode()
     assert len({name.rpartition("-")[2] for name in names}) == 2
     assert all(len(name) > 16 for name in names)
-    for n, peer in enumerate((caller, other)):
-        peer.send('{"jsonrpc":"2.0","method":"$/item","params":{"stream":"s1","value":' + f"{n}.10}}}}")
-        assert await provider.receive_bytes() == (
-            b'{"jsonrpc":"2.0","method":"$/item","params":{"stream":"%b","value":%d.10}}' % (names[n].encode(), n)
-        )
-    assert await caller.code("work", stream, id=2) == PARAMS
+    assert await caller.code("work", stream, id=2) == Code.PARAMS
 
 
 @pytest.mark.parametrize("reference", ['{"$type":"stre\\u0061m","id":"s1"}', '{"$typ\\u0065":"stream","id":"s1"}'])
@@ -156,38 +80,34 @@ async def test_a_reference_that_is_written_in_another_way(running_hub: RunningHu
     assert (await provider.receive())["params"][0]["id"] != "s1"
 
 
-@pytest.mark.parametrize(
-    ("value", "is_fine"),
-    [
-        ("[" * 100 + "]" * 100, True),
-        ("[" * 150 + "]" * 150, False),
-        ('{"$type":"bytes","data":"' + "A" * 40_000 + '\t"}', False),
-    ],
-    ids=["nested", "deep", "no string"],
-)
-async def test_items_that_cannot_go_on(running_hub: RunningHub, value: str, is_fine: bool) -> None:
+NO_ITEMS = ["[" * 150 + "]" * 150, '{"$type":"bytes","data":"' + "A" * 40_000 + '\t"}']
+
+
+async def test_items_that_cannot_go_on(running_hub: RunningHub) -> None:
     """Neither to the caller nor to the provider; params that stand there twice are those that come last."""
     provider, caller = await running_hub.pair()
     item = '{"jsonrpc":"2.0","method":"$/item","params":[1],"params":{"%s":%s,"value":%s}}'
-    asked = await asked_of(provider, caller, stream=2)
-    provider.send(item % ("id", asked["id"], value))
-    if is_fine:
-        assert "params" in await caller.receive()
-    else:
-        assert await caller.code() == INTERNAL
+    for value in ("[" * 100 + "]" * 100, *NO_ITEMS):
+        is_fine = value not in NO_ITEMS
+        asked = await asked_of(provider, caller, {"$type": "stream", "id": "s"}, stream=2)
+        name = asked["params"][0]["id"]
+        provider.send(notification("$/credit", stream=name, n=2))
+        assert (await caller.receive())["params"] == {"stream": "s", "n": 2}
+        if is_fine:
+            provider.send(item % ("id", asked["id"], value))
+            assert (await caller.receive())["params"]["id"] == 1
+        caller.send(item % ("stream", '"s"', value))
+        if is_fine:
+            assert (await provider.receive())["params"]["stream"] == name
+            provider.answer(asked)
+            await caller.result()
+            continue
+        assert await caller.code() == Code.PARAMS
         assert (await provider.receive())["method"] == "$/cancelRequest"
-    name = (await asked_of(provider, caller, {"$type": "stream", "id": "s"}, id=2))["params"][0]["id"]
-    provider.send(notification("$/credit", stream=name, n=2))
-    assert (await caller.receive())["params"] == {"stream": "s", "n": 2}
-    caller.send(item % ("stream", '"s"', value))
-    if is_fine:
-        assert (await provider.receive())["params"]["stream"] == name
-    else:
-        assert await caller.code() == PARAMS
-    await caller.silence()
+        provider.send(item % ("id", (await asked_of(provider, caller, stream=2))["id"], value))
+        assert await caller.code() == Code.INTERNAL
+        assert (await provider.receive())["method"] == "$/cancelRequest"
 
-
-# -- those who do not read --------------------------------------------------------------------------------------------
 
 MB = 1_000_000
 
@@ -238,17 +158,18 @@ async def test_items_for_a_caller_that_does_not_read(running_hub: RunningHub) ->
     assert items == sent == heard["result"]
 
 
-async def test_a_provider_that_does_not_read(open_hub: OpenHub) -> None:
-    hub = await open_hub({"max_queue": 50, "max_calls": 200})
+@pytest.mark.parametrize(("limits", "text"), [({"max_queue": 50}, ""), ({"max_message_size": 4 * MB}, "x" * 100_000)])
+async def test_a_provider_that_does_not_read(open_hub: OpenHub, limits: dict[str, int], text: str) -> None:
+    hub = await open_hub({"max_calls": 200, **limits})
     provider, caller = await hub.pair()
     await hub.stalled("p", provider, caller)
-    caller.send(*(request("work", id=n) for n in range(100)))
+    caller.send(*(request("work", text, id=n) for n in range(100)))
     refused = []
     while (answer := await caller.ask(request("rpc.ping", id="end"))).get("id") != "end":
         refused.append(answer["error"]["code"])
     while answer.get("id") == "end" and caller.inbox:
         await caller.receive()
-    assert set(refused) == {BUSY}
+    assert set(refused) == {Code.BUSY}
     assert len(refused) >= 50
     quick, other = await hub.peer("quick", "now"), await hub.peer()
     other.call("now")
@@ -277,38 +198,65 @@ async def test_messages_for_clients_that_do_not_read_have_a_bound_together(open_
     assert await caller.result("rpc.notify", "slow-0", "hear", ["x" * 50_000]) is True
 
 
-# -- floods -----------------------------------------------------------------------------------------------------------
-
-
 async def test_of_registrations(open_hub: OpenHub) -> None:
-    hub = await open_hub({"max_offered": 100, "max_offered_size": 50_000})
+    """Of one client, and of several together."""
+    hub = await open_hub({"max_offered": 100, "max_offered_size": 100_000, "max_offered_total": 220_000})
     provider, caller = await hub.pair()
-    flooder = await hub.peer()
+    flooder, others = await hub.peer(), [await hub.peer() for _ in range(3)]
     many = [{"name": f"m{n}", "description": "d" * 100} for n in range(90)]
-    flooder.send(*(request("rpc.register", "f", many, id=n) for n in range(20)))  # again takes no more room
-    await serves(provider, caller)
     for _ in range(20):
-        await flooder.result()
+        await flooder.offers("f", *many)  # again takes no more room
     for params in (
-        {"methods": [f"n{n}" for n in range(10_000)]},
         {"methods": [f"n{n}" for n in range(11)]},
-        {"methods": [{"name": "x", "description": "d" * 2 * MB}]},
-        {"methods": [], "components": {"X": {"description": "d" * 2 * MB}}},
+        {"methods": [{"name": "x", "description": "d" * 100_000}]},
+        {"methods": [], "components": {"X": {"description": "d" * 100_000}}},
     ):
-        assert await flooder.code("rpc.register", params=params) == BUSY
+        assert await flooder.code("rpc.register", params=params) == Code.BUSY
     assert hub.hub.stats()["methods_offered"] == 91
     assert len(await flooder.result("rpc.unregister", [f"m{n}" for n in range(90)])) == 90
-
-
-async def test_of_clients_that_offer_much_together(open_hub: OpenHub) -> None:
-    hub = await open_hub({"max_offered_size": 5_000, "max_offered_total": 11_000})
-    peers = [await hub.peer() for _ in range(4)]
-    much = {"name": "own", "shared": True, "description": "d" * 4_000}
-    for peer in (*peers[:1] * 3, peers[1]):
+    much = {"name": "own", "shared": True, "description": "d" * 90_000}
+    for peer in (*others[:1] * 3, others[1]):
         await peer.offers(None, much)
-    assert await peers[2].code("rpc.register", params={"methods": [much]}) == BUSY
-    assert await peers[0].result("rpc.unregister", id=2) == ["own"]
-    await peers[2].offers(None, much)
-    peers[1].close()
-    await until(lambda: hub.hub.stats()["clients"] == 1)
-    await peers[3].offers(None, much)
+    assert await others[2].code("rpc.register", params={"methods": [much]}) == Code.BUSY
+    assert await others[0].result("rpc.unregister", id=2) == ["own"]
+    others[1].close()
+    await until(lambda: hub.hub.stats()["methods_offered"] == 1)
+    for peer in (others[0], others[2]):
+        await peer.offers(None, much)
+    await serves(provider, caller)
+
+
+async def test_a_hub_that_stops_finishes_what_has_begun_and_begins_no_more(open_hub: OpenHub) -> None:
+    """What it has read and not passed on is answered as not executed, and may be made again at the next hub."""
+    hub = await open_hub({"max_calls": 1})
+    provider, caller = await hub.pair()
+    caller.send(request("work"), request("work", id=2))
+    asked = await provider.receive()
+    while (await hub.clients())["p"]["in_flight"] != 1:
+        await asyncio.sleep(0)
+    stopping = asyncio.ensure_future(hub.hub.close())
+    await until(lambda: provider.farewells and caller.farewells)
+    assert (provider.farewells[0]["last"], caller.farewells[0]["last"]) == (1, 2)
+    provider.answer(asked, "done")
+    assert await caller.receive() == reply(1, "done")
+    error = await caller.error()
+    assert (error["code"], error["data"]["executed"]) == (Code.CANCELLED, False)
+    await stopping
+
+
+async def test_connections_that_say_nothing_are_closed(open_hub: OpenHub) -> None:
+    """HTTP says what it wants with each call, however long that takes, and however long ago the last one was."""
+    hub = await open_hub(registration_timeout=0.1)
+    provider, framed, silent = await hub.peer("p", "work"), await hub.websocket_peer(), await hub.websocket_peer()
+    await framed.result("rpc.stats")
+    for said in (b"", b" ", b"{", b"GET"):  # not even what it speaks
+        (await hub.peer()).write(said)
+    assert await silent.receive() is None
+    for n in range(2):
+        posting = asyncio.ensure_future(hub.post(CALL % (n, "work", "[]")))
+        asked = await provider.receive()
+        await asyncio.sleep(0.12)
+        provider.answer(asked, "late")
+        assert (await posting).json["result"] == "late"
+    await framed.silence()
+    await until(lambda: hub.hub.stats()["connections"] == 2)

@@ -20,14 +20,11 @@ from .simulation import MANNERS, NAMES, RIGHT, HubSimulation
 
 pytestmark = pytest.mark.usefixtures("fast_collections")
 
-EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", example_count(25)))
+EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", example_count(30)))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "40"))
 
-#: Ids as JSON: several callers have the same, and so has one caller for several calls at once.
+#: Ids as JSON: several callers have the same, and so has one caller for one call after the other.
 IDS = ("1", "1", "2", '"1"', '"x"', "1.0", "1.50", "1E3", "null", "18446744073709551616", "-0.0")
-
-#: How a stream ends, if it does.
-ENDINGS = ("nothing", "right", "too many items", "gave up")
 
 names = st.sampled_from(NAMES)
 methods = st.sampled_from(
@@ -37,7 +34,7 @@ offers = st.lists(st.sampled_from(["one", "two", "many", "rooms.one"]), max_size
 ids = st.sampled_from(IDS)
 limited = st.booleans()
 few = st.integers(0, 6)
-busy = st.sampled_from(["one", "two", "many"])
+busy = st.sampled_from(["one", "two", "many", "c.many"])
 
 
 class Routing(RandomRun):
@@ -64,13 +61,14 @@ class Routing(RandomRun):
     def batch(self, name: str, method: str, call_ids: list[str], limited: bool) -> None:
         self.simulation.batch(name, method, call_ids, limited=limited)
 
-    @rule(name=names, method=methods, credit=few, limited=limited)
+    @rule(name=st.sampled_from("ab"), method=busy, credit=few, limited=limited)
     def stream(self, name: str, method: str, credit: int, limited: bool) -> None:
-        self.simulation.stream(name, method, credit, limited=limited)
+        self.simulation.call(name, method, "", limited=limited, credit=credit)
 
-    @rule(name=names, method=methods, limited=limited)
+    @rule(name=st.sampled_from("ab"), method=busy, limited=limited)
     def upload(self, name: str, method: str, limited: bool) -> None:
-        self.simulation.upload(name, method, limited=limited)
+        number = len(self.simulation.peers[name].sent)  # so that several peers have streams of one name
+        self.simulation.call(name, method, "", limited=limited, upload=f"s{number}")
 
     @rule(name=names, place=few, n=few)
     def say_of_stream(self, name: str, place: int, n: int) -> None:
@@ -88,16 +86,6 @@ class Routing(RandomRun):
     def answer_well(self, name: str, place: int, manner: str) -> None:
         self.simulation.loop.settle()
         self.simulation.answer(name, place, manner)
-
-    @rule(name=st.sampled_from("ab"), method=busy, credit=few, items=few, manner=st.sampled_from(ENDINGS))
-    def stream_some(self, name: str, method: str, credit: int, items: int, manner: str) -> None:
-        self.simulation.stream(name, method, credit, limited=False)
-        self.simulation.converse(name, items, manner)
-
-    @rule(name=st.sampled_from("ab"), method=busy, items=few, manner=st.sampled_from(ENDINGS))
-    def upload_some(self, name: str, method: str, items: int, manner: str) -> None:
-        self.simulation.upload(name, method, limited=False)
-        self.simulation.converse(name, items, manner)
 
     @rule(name=names, methods=offers, shared=st.booleans(), with_key=st.booleans())
     def register(self, name: str, methods: list[str], shared: bool, with_key: bool) -> None:

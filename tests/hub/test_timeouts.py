@@ -10,16 +10,15 @@ import pytest
 from rpcstream.hub import Hub
 from rpcstream.testing import memory_client
 
-from ..kit import TRANSPORTS, batch, notification, request, until
-from .conftest import CALL, GONE, LATE, HubPeer, OpenHub, asked_of
+from ..kit import TRANSPORTS, batch, notification, request
+from .conftest import CALL, Code, HubPeer, OpenHub, asked_of
 
-fake_time = pytest.mark.fake_time
+pytestmark = pytest.mark.fake_time
 
 #: The default times of a hub, which are off in the other tests of this folder that have a clock of their own.
 DEFAULT = {"ping_interval": 20.0, "keepalive_timeout": 60.0}
 
 
-@fake_time
 @pytest.mark.parametrize(("asked", "seconds"), [(None, 3), (1, 1), (100, 3)])
 async def test_of_two_times_for_a_call_the_shorter_one_counts(
     open_hub: OpenHub, asked: float | None, seconds: float
@@ -34,29 +33,13 @@ async def test_of_two_times_for_a_call_the_shorter_one_counts(
         assert there["timeout"] == seconds
         answer = await caller.receive()
         answer = answer[0] if isinstance(answer, list) else answer
-        assert answer["error"]["code"] == LATE
+        assert answer["error"]["code"] == Code.LATE
         assert loop.time() - since == pytest.approx(seconds)
         assert await provider.receive() == notification("$/cancelRequest", id=there["id"])
         provider.answer(there, "late")
     await caller.silence()
 
 
-@fake_time
-async def test_without_any_it_waits(open_hub: OpenHub) -> None:
-    provider, caller = await (await open_hub()).pair()
-    asked = await asked_of(provider, caller)
-    assert "timeout" not in asked
-    await asyncio.sleep(1000)
-    provider.answer(asked, "at last")
-    assert await caller.result() == "at last"
-    for timeout in (0, -1, 1e-9):
-        assert await caller.code("work", timeout=timeout) in (LATE, -32600, -32602)
-
-
-# -- signs of life ----------------------------------------------------------------------------------------------------
-
-
-@fake_time
 @pytest.mark.parametrize("sign", [CALL % (1, "keepAlive", "[]"), '[{"jsonrpc":"2.0","method":"keepAlive"}]'])
 async def test_who_gives_no_more_signs_of_life_is_dropped_and_leaves_nobody_waiting(
     open_hub: OpenHub, sign: str
@@ -70,12 +53,11 @@ async def test_who_gives_no_more_signs_of_life_is_dropped_and_leaves_nobody_wait
         provider.send(sign)
     assert hub.hub.stats()["clients"] == 1
     error = await caller.error()
-    assert (error["code"], error["data"]) == (GONE, {"method": "work", "client": "p"})
+    assert (error["code"], error["data"]) == (Code.GONE, {"method": "work", "client": "p"})
     assert asyncio.get_running_loop().time() < 20 * 45 + 91
     assert sum(each.get("method") == "rpc.ping" for each in await provider.rest()) == 1
 
 
-@fake_time
 @pytest.mark.parametrize(("ping_interval", "keepalive_timeout"), [(20, 60), (20, 20.1), (1, 1.4)])
 async def test_who_answers_stays(ping_interval: float, keepalive_timeout: float) -> None:
     """Whenever it was heard last, between two looks of the hub."""
@@ -89,34 +71,36 @@ async def test_who_answers_stays(ping_interval: float, keepalive_timeout: float)
             assert hub.stats()["clients"] == 1
 
 
-@fake_time
-@pytest.mark.parametrize(("timeout", "seconds"), [(6, 2), (600, 20), (None, 20)])
-async def test_pings_come_often_enough(timeout: float | None, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("options", "seconds", "stays"),
+    [
+        ({"keepalive_timeout": 6}, 2, False),
+        ({"keepalive_timeout": 600}, 20, True),
+        ({"keepalive_timeout": None}, 20, True),
+        ({"ping_interval": None}, None, False),
+        ({"ping_interval": None, "keepalive_timeout": None}, None, True),
+    ],
+)
+async def test_pings_come_often_enough(options: dict[str, Any], seconds: float | None, stays: bool) -> None:
     """By default after a third of the time for signs of life, and after 20 s at most."""
-    async with TRANSPORTS["memory"].serving(Hub(keepalive_timeout=timeout), None) as there:
+    hub = Hub(**options)
+    async with TRANSPORTS["memory"].serving(hub, None) as there:
         peer = await there.join(HubPeer)
         await peer.offers("p")
-        assert (await peer.receive())["method"] == "rpc.ping"
-        assert seconds <= asyncio.get_running_loop().time() < 1.6 * seconds
+        if seconds is not None:
+            assert (await peer.receive())["method"] == "rpc.ping"
+            assert seconds <= asyncio.get_running_loop().time() < 1.6 * seconds
+        await asyncio.sleep(500)
+        assert bool(hub.stats()["clients"]) is stays
         peer.close()
 
 
-@fake_time
-@pytest.mark.parametrize(("ping", "timeout", "stays"), [(None, 60.0, False), (20.0, None, True), (None, None, True)])
-async def test_signs_of_life_switched_off(
-    open_hub: OpenHub, ping: float | None, timeout: float | None, stays: bool
-) -> None:
-    hub = await open_hub(ping_interval=ping, keepalive_timeout=timeout)
-    peer = await hub.peer("p", "work")
-    await asyncio.sleep(600)
-    assert bool(hub.hub.stats()["clients"]) is stays
-    assert any(b"rpc.ping" in each for each in peer.inbox) is (ping is not None)
-
-
-@fake_time
 async def test_a_ping_is_no_call_and_who_only_calls_is_left_alone(open_hub: OpenHub) -> None:
     hub = await open_hub(**DEFAULT)
     provider, caller = await hub.pair()
+    assert "timeout" not in await asked_of(provider, provider, id=0)
+    provider.answer({"id": 1})
+    await provider.result()
     assert (await provider.receive())["method"] == "rpc.ping"
     seen = (await caller.result("rpc.clients"))[0]
     assert (seen["name"], seen["in_flight"], seen["state"]) == ("p", 0, "idle")
@@ -124,48 +108,20 @@ async def test_a_ping_is_no_call_and_who_only_calls_is_left_alone(open_hub: Open
     await caller.silence()
 
 
-# -- connections that say nothing -------------------------------------------------------------------------------------
-
-
-@fake_time
-@pytest.mark.parametrize("said", ["", '{"jsonrpc":"2.0","method":"rpc.ping","id":1}', "nonsense", "[]"])
-async def test_who_wants_nothing_is_closed(open_hub: OpenHub, said: str) -> None:
-    peer = await (await open_hub(registration_timeout=5)).peer()
-    if said:
-        assert await peer.ask(said) is not None
-    assert await peer.receive() is None
-    assert asyncio.get_running_loop().time() == pytest.approx(5, abs=0.5)
-
-
-@fake_time
-@pytest.mark.parametrize("method", ["rpc.register", "rpc.clients", "rpc.subscribe", "unheard-of", "work"])
-async def test_who_has_said_something_stays(open_hub: OpenHub, method: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "stays"),
+    [
+        *((said, False) for said in ("", CALL % (1, "rpc.ping", "[]"), "nonsense", "[]", CALL % (1, "nothing", "[]"))),
+        *((CALL % (1, method, "{}"), True) for method in ("rpc.register", "rpc.clients", "work")),
+        (CALL % (1, "rpc.subscribe", '["t"]'), True),
+    ],
+)
+async def test_who_wants_nothing_is_closed(open_hub: OpenHub, said: str, stays: bool) -> None:
     hub = await open_hub(registration_timeout=5)
-    await hub.peer("p", "work")
-    peer = await hub.peer()
-    peer.call(method, *(["t"] if method == "rpc.subscribe" else []))
-    if method != "work":
-        await peer.receive()
-    await asyncio.sleep(30)
-    if method == "unheard-of":
-        assert await peer.receive() is None
-    else:
-        await peer.silence()
-
-
-async def test_on_connections_of_other_kinds(open_hub: OpenHub) -> None:
-    """HTTP says what it wants with each call, however long that takes, and however long ago the last one was."""
-    hub = await open_hub(registration_timeout=0.1)
-    provider, framed, silent = await hub.peer("p", "work"), await hub.websocket_peer(), await hub.websocket_peer()
-    await framed.result("rpc.stats")
-    for said in (b"", b" ", b"{", b"GET"):  # not even what it speaks
-        (await hub.peer()).write(said)
-    assert await silent.receive() is None
-    for n in range(2):
-        posting: asyncio.Future[Any] = asyncio.ensure_future(hub.post(CALL % (n, "work", "[]")))
-        asked = await provider.receive()
-        await asyncio.sleep(0.12)
-        provider.answer(asked, "late")
-        assert (await posting).json["result"] == "late"
-    await framed.silence()
-    await until(lambda: hub.hub.stats()["connections"] == 2)
+    provider, peer = await hub.pair()
+    peer.send(*[said] * bool(said))
+    await asyncio.sleep(4.5)
+    assert not peer.is_over
+    await asyncio.sleep(1)
+    assert peer.is_over is not stays
+    assert not provider.is_over

@@ -7,7 +7,10 @@ from typing import Any
 
 import orjson
 
+from .messages import request as call
 from .waiting import until
+
+__all__ = ["Driver", "call", "connected", "get", "http_scope", "post", "websocket_scope"]
 
 
 class Driver:
@@ -70,8 +73,6 @@ class Driver:
         assert len(self.sent) >= count, self.sent
         return self.sent
 
-    # -- what was sent ----------------------------------------------------------------------------------------------
-
     @property
     def status(self) -> int:
         status: int = self.sent[0]["status"]
@@ -88,10 +89,6 @@ class Driver:
     @property
     def json(self) -> Any:
         return orjson.loads(self.content)
-
-    @property
-    def is_complete(self) -> bool:
-        return self.sent[-1].get("more_body") is False
 
     @property
     def messages(self) -> list[Any]:
@@ -125,10 +122,6 @@ def websocket_scope(path: str = "/", *, subprotocols: tuple[str, ...] = (), deni
     scope = http_scope("GET", path, **headers)
     extensions = {"websocket.http.response": {}} if denial else {}
     return {**scope, "type": "websocket", "scheme": "ws", "subprotocols": subprotocols, "extensions": extensions}
-
-
-def call(method: str, *params: Any, id: Any = 1, **members: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": id, "method": method, "params": list(params), **members}
 
 
 async def post(application: Any, body: Any, *, path: str = "/", root: str = "", **headers: str) -> Driver:

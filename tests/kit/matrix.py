@@ -83,61 +83,20 @@ class Transport(Protocol):
         """Accept connections with what the function makes."""
 
 
+@asynccontextmanager
+async def _listener(accept: Callable[[], Any], *, tls: bool) -> AsyncIterator[str]:
+    """Accept connections with what the function makes; gives "host:port"."""
+    context = server_tls().context() if tls else None
+    listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0, ssl=context)
+    try:
+        yield f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        listener.close()
+
+
 class Tcp:
-    @asynccontextmanager
-    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
-        async with server.listening(port=0) as address:
-            yield self._endpoint(address)
-
-    @asynccontextmanager
-    async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
-        listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
-        try:
-            yield self._endpoint(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
-        finally:
-            listener.close()
-
-    def _endpoint(self, address: str) -> Endpoint:
-        host, _, port = address.rpartition(":")
-
-        async def connect(make: Callable[[], Any]) -> Any:
-            return (await asyncio.get_running_loop().create_connection(make, host, int(port)))[1]
-
-        return Endpoint(connect, address)
-
-
-class Tls:
-    @asynccontextmanager
-    async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
-        server.guard(tls=server_tls())
-        async with server.listening(port=0) as address:
-            yield self._endpoint(address)
-
-    @asynccontextmanager
-    async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
-        tls = server_tls().context()
-        listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0, ssl=tls)
-        try:
-            yield self._endpoint(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
-        finally:
-            listener.close()
-
-    def _endpoint(self, address: str) -> Endpoint:
-        host, _, port = address.removeprefix("tls://").rpartition(":")
-
-        async def connect(make: Callable[[], Any]) -> Any:
-            tls = client_side()
-            return (await asyncio.get_running_loop().create_connection(make, host, int(port), ssl=tls))[1]
-
-        return Endpoint(connect, f"tls://{host}:{port}", ca=authority())
-
-
-class WebSocket:
-    """Raw peers speak through a library that is not ours here."""
-
-    def __init__(self, tcp: Tcp | Tls) -> None:
-        self._tcp = tcp
-        self._tls = isinstance(tcp, Tls)
+    def __init__(self, *, tls: bool = False) -> None:
+        self._tls = tls
 
     @asynccontextmanager
     async def serving(self, server: Server, folder: Path | None) -> AsyncIterator[Endpoint]:
@@ -148,22 +107,34 @@ class WebSocket:
 
     @asynccontextmanager
     async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
-        tls = server_tls().context() if self._tls else None
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(lambda: WebSocketAdapter(accept()), "127.0.0.1", 0, ssl=tls)
-        try:
-            yield self._endpoint(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
-        finally:
-            listener.close()
+        async with _listener(accept, tls=self._tls) as address:
+            yield self._endpoint(address)
+
+    def _endpoint(self, address: str) -> Endpoint:
+        host, _, port = address.rpartition(":")
+
+        async def connect(make: Callable[[], Any]) -> Any:
+            tls = client_side() if self._tls else None
+            return (await asyncio.get_running_loop().create_connection(make, host, int(port), ssl=tls))[1]
+
+        return Endpoint(connect, f"tls://{address}", ca=authority()) if self._tls else Endpoint(connect, address)
+
+
+class WebSocket(Tcp):
+    """Raw peers speak through a library that is not ours here."""
+
+    @asynccontextmanager
+    async def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AsyncIterator[Endpoint]:
+        async with _listener(lambda: WebSocketAdapter(accept()), tls=self._tls) as address:
+            yield self._endpoint(address)
 
     def _endpoint(self, address: str) -> Endpoint:
         host, _, port = address.rpartition(":")
         url = f"{'wss' if self._tls else 'ws'}://{address}/"
 
         async def connect(make: Callable[[], Any]) -> Any:
-            return await connect_over_websocket(
-                make, url, host=host, port=int(port), ssl=client_side() if self._tls else None
-            )
+            tls = client_side() if self._tls else None
+            return await connect_over_websocket(make, url, host=host, port=int(port), ssl=tls)
 
         return Endpoint(connect, url, **({"ca": authority()} if self._tls else {}))
 
@@ -296,10 +267,10 @@ def shared_nats() -> NatsServer:
 #: Every transport that there is, by the name that tests have for it.
 TRANSPORTS: dict[str, Transport] = {
     "tcp": Tcp(),
-    "tls": Tls(),
+    "tls": Tcp(tls=True),
     "unix": Unix(),
-    "ws": WebSocket(Tcp()),
-    "wss": WebSocket(Tls()),
+    "ws": WebSocket(),
+    "wss": WebSocket(tls=True),
     "http": Http(tls=False),
     "https": Http(tls=True),
     "memory": Memory(),
@@ -307,9 +278,6 @@ TRANSPORTS: dict[str, Transport] = {
     "asgi-ws": Asgi("ws"),
     "nats": Nats(),
 }
-
-
-# -- leftovers ------------------------------------------------------------------------------------------------------
 
 
 def peer_keeping_server(**options: Any) -> tuple[Server, list[Any]]:
@@ -353,9 +321,6 @@ def leftovers(session: Session) -> dict[str, Any]:
         "busy": session.busy,
     }
     return {name: value for name, value in held.items() if value}
-
-
-# -- client and server ----------------------------------------------------------------------------------------------
 
 
 class Network:

@@ -21,7 +21,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -168,11 +167,6 @@ class NatsServer:
     def is_running(self) -> bool:
         return self.process.poll() is None
 
-    def forwards(self, subject: str) -> bool:
-        """Whether another node of the cluster has told this one of a subscription for exactly this subject."""
-        routes = self.monitor("/routez?subs=1")["routes"]
-        return any(subject in route.get("subscriptions_list", ()) for route in routes)
-
     def log(self) -> str:
         """What the server has logged since it was first started."""
         return (self.folder / "log").read_text()
@@ -212,9 +206,7 @@ class NatsServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -318,15 +310,6 @@ class NatsCluster:
         """
         until_in_thread(self._is_joined)
 
-    def wait_for_subscription(self, subject: str, at: NatsServer) -> None:
-        """Wait until the other nodes that run know of a subscription for exactly this subject, made at one of them.
-
-        A message that is published at a node which has not heard of it yet does not arrive. This blocks the event loop:
-        the subscription must have been sent.
-        """
-        others = [node for node in self.nodes if node.is_running and node is not at]
-        until_in_thread(lambda: all(node.forwards(subject) for node in others))
-
     def stop(self) -> None:
         for node in self.nodes:
             node.stop()
@@ -334,9 +317,7 @@ class NatsCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _is_joined(self) -> bool:

@@ -65,8 +65,6 @@ class RawPeer(asyncio.Protocol):
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
-    # -- saying -----------------------------------------------------------------------------------------------------
-
     def write(self, data: bytes) -> None:
         """These very bytes, with no line end behind them."""
         self.transport.write(data)
@@ -97,8 +95,6 @@ class RawPeer(asyncio.Protocol):
 
     def close(self) -> None:
         self.transport.abort()
-
-    # -- hearing ----------------------------------------------------------------------------------------------------
 
     async def receive_bytes(self) -> bytes | None:
         """The next message as it came, without its line end; None at the end. Fake time goes on meanwhile."""

@@ -12,21 +12,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from .logs import LogLines
 from .loops import SteppedLoop
 
 #: Seconds of real time that threads and sockets of a busy machine have to let go of what they did last.
 PATIENCE = 10.0
-
-
-class _LoggedErrors(logging.Handler):
-    """Collects what is logged as an error."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.seen: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.seen.append(self.format(record))
 
 
 class RandomRun(RuleBasedStateMachine):
@@ -43,7 +33,7 @@ class RandomRun(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.errors = _LoggedErrors()
+        self.errors = LogLines(logging.ERROR)
         logging.getLogger().addHandler(self.errors)
 
     @rule(seconds=st.sampled_from([3.0, 6.0, 21.0, 70.0]))
@@ -67,7 +57,7 @@ class RandomRun(RuleBasedStateMachine):
             left = _sessions_left(sessions, loop)
             assert not left, f"sessions are left behind: {left}"
             assert not loop.reports, loop.reports
-            assert not self.errors.seen, self.errors.seen
+            assert not self.errors.lines, self.errors.lines
         finally:
             logging.getLogger().removeHandler(self.errors)
             loop.dispose()

@@ -96,9 +96,6 @@ class RawWebSocket:
     def call(self, method: str, *params: Any, id: Any = 1) -> None:
         self.send(request(method, *params, id=id))
 
-    def say_close(self, code: int = 1000) -> None:
-        self.send(frame(CLOSE, struct.pack("!H", code)))
-
     def abort(self) -> None:
         self.writer.transport.abort()
 

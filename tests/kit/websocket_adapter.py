@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
-
-
-class LineProtocol(Protocol):
-    """A protocol that sends and receives lines."""
-
-    def connection_made(self, transport: Any) -> None: ...
-
-    def data_received(self, data: bytes) -> None: ...
-
-    def eof_received(self) -> bool | None: ...
-
-    def connection_lost(self, error: Exception | None) -> None: ...
 
 
 class WebSocketAdapter(asyncio.Protocol):
@@ -32,7 +20,7 @@ class WebSocketAdapter(asyncio.Protocol):
         url: that of the server, at a client; None at a server.
     """
 
-    def __init__(self, lines: LineProtocol, url: str | None = None) -> None:
+    def __init__(self, lines: asyncio.Protocol, url: str | None = None) -> None:
         self.lines = lines
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._frames: ClientProtocol | ServerProtocol

@@ -23,6 +23,17 @@ def kept_server(name: str, token: str | None = None) -> Server:
     return Server(token=token)
 
 
+def taking(hint: Any, *default: Any) -> Any:
+    """A function of one parameter `value` with this hint, and this default, which it returns."""
+
+    def it(value):  # type: ignore[no-untyped-def]
+        return value
+
+    it.__annotations__ = {"value": hint}
+    it.__defaults__ = default
+    return it
+
+
 def bind(function: Callable[..., Any], params: Any, **options: Any) -> Any:
     """What the function returns for these params, or for a line of bytes.
 

@@ -1,23 +1,30 @@
-"""What the document of `rpc.discover` says of methods: options, examples, docstrings; and how it is given."""
+"""What `rpc.discover` says of methods: options, examples, docstrings; schemas, which allow what is taken."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
+import decimal
+import enum
 import inspect
+import math
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
+import msgspec
 import numpy as np
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import AsyncClient, Context, Example, Limits, NotPermitted, RegistrationError, RpcError, Server
+from rpcstream import AsyncClient, Example, Limits, NotPermitted, RegistrationError, RpcError, Server
 from rpcstream.testing import memory_client
 
+from ..kit.example_count import IS_THOROUGH
+from .calling import bind, taking
 from .calling import described as described_there
 
 
@@ -35,7 +42,7 @@ class Box:
     picture: NDArray[np.uint8] | None = None
 
 
-def look(photo: Image.Image, box: Box, *more: float, scale: float = 1.0, **names: str) -> NDArray[np.float32]: ...  # type: ignore[empty-body]
+def look(photo: Image.Image, box: Box, *more: float) -> NDArray[np.float32]: ...  # type: ignore[empty-body]
 
 
 def count(to: int) -> Iterator[int]:
@@ -44,9 +51,6 @@ def count(to: int) -> Iterator[int]:
 
 async def total(numbers: AsyncIterator[int]) -> int:
     return sum([number async for number in numbers])
-
-
-# -- options ----------------------------------------------------------------------------------------------------------
 
 
 def test_examples_stand_as_they_go_over_the_wire() -> None:
@@ -66,13 +70,13 @@ def test_examples_stand_as_they_go_over_the_wire() -> None:
     ]
     photo = Image.new("L", (2, 1))
     example = Example([photo, Box((1, 2), np.zeros(2, "u1")), 0.5, 2], np.zeros((2, 3), "<f4"))
-    named = Example({"photo": photo, "box": Box((1, 2)), "title": "x"})
-    made, other = described(look, examples=[example, named])["examples"]
+    (made,) = described(look, examples=[example])["examples"]
     assert [each["name"] for each in made["params"]] == ["photo", "box", "more", "more"]
     image, box = [each["value"] for each in made["params"][:2]]
     assert (image["$type"], box["corner"], box["picture"]["dtype"]) == ("image", [1, 2], "|u1")
     assert made["result"]["value"]["shape"] == [2, 3]
-    assert other["params"][-1] == {"name": "title", "value": "x"}
+    (made,) = described(lambda **named: 1, examples=[Example({"title": "x"})])["examples"]
+    assert made["params"] == [{"name": "title", "value": "x"}]
     (made,) = described(count, examples=[Example([2], [0, 1])])["examples"]
     assert made["result"] == {"name": "result", "value": [0, 1]}
     (made,) = described(total, examples=[Example([[1, 2]])])["examples"]
@@ -82,11 +86,6 @@ def test_examples_stand_as_they_go_over_the_wire() -> None:
 class Full(RpcError):
     def __init__(self) -> None:
         super().__init__(41, "no seats", {"most": 5})
-
-
-class OfRow(RpcError):
-    def __init__(self, row: int) -> None:
-        super().__init__(42, f"row {row}")
 
 
 def old() -> None: ...
@@ -99,12 +98,10 @@ old.__deprecated__ = "since 2"  # type: ignore[attr-defined]  # as `warnings.dep
     ("function", "options", "said"),
     [
         (add, {}, {"tags": None, "deprecated": None, "x-deprecated": None}),
-        (add, {"deprecated": True}, {"deprecated": True, "x-deprecated": None}),
         (add, {"deprecated": "use plus"}, {"deprecated": True, "x-deprecated": "use plus"}),
         (old, {}, {"deprecated": True, "x-deprecated": "since 2"}),
         (add, {"name": "math.plus.add"}, {"tags": [{"name": "math"}]}),
         (add, {"name": "math.add", "tags": ["b", "a", "b"]}, {"tags": [{"name": "b"}, {"name": "a"}]}),
-        (add, {"name": "math.add", "tags": ()}, {"tags": None}),
     ],
 )
 def test_what_options_say(function: Any, options: dict[str, Any], said: dict[str, Any]) -> None:
@@ -113,11 +110,10 @@ def test_what_options_say(function: Any, options: dict[str, Any], said: dict[str
 
 
 def test_errors_that_are_declared_stand_before_those_of_the_framework() -> None:
-    errors = described(add, errors=[RpcError(404, "Not found"), Full, OfRow(3), NotPermitted])["errors"]
+    errors = described(add, errors=[RpcError(404, "Not found"), Full, NotPermitted])["errors"]
     assert errors == [
         {"code": 404, "message": "Not found"},
         {"code": 41, "message": "no seats", "data": {"most": 5}},
-        {"code": 42, "message": "row 3"},
         {"code": -32006, "message": "Not permitted"},
         {"code": -32602, "message": "Invalid params"},
         {"code": -32603, "message": "Internal error"},
@@ -136,12 +132,12 @@ def test_errors_that_are_declared_stand_before_those_of_the_framework() -> None:
         (count, {"examples": [Example([2], 5)]}, ".*not iterable"),
         (add, {"examples": [Example([object()])]}, ".*cannot be sent"),
         (lambda x: x, {"examples": [Example([b"\0" * 100_000])]}, ".*has 1.* bytes as JSON, and may have 65536"),
-        (add, {"examples": [{"a": 1}]}, "examples are Example"),
         *((add, {each: Example()}, f"{each} must be a list") for each in ("examples", "tags", "errors")),
         *((add, {"tags": [each]}, "a tag is a string of 1 to 100 characters") for each in ("", "x" * 101)),
         (add, {"tags": ["x"] * 101}, "tags: at most 100, got 101"),
+        (add, {"examples": [{"a": 1}]}, "examples are Example"),
         (add, {"errors": [404]}, "errors are RpcErrors"),
-        (add, {"errors": [OfRow]}, "errors: OfRow needs arguments"),
+        (add, {"errors": [RpcError]}, "errors: RpcError needs arguments"),
         (add, {"errors": [RpcError(1.5, "x")]}, "errors: the code of an error is an integer"),
         (add, {"errors": [RpcError(1, "x", object())]}, "the error 1 cannot be sent"),
         (add, {"deprecated": 1}, "deprecated must be"),
@@ -152,8 +148,6 @@ def test_what_cannot_be_said_is_refused(function: Any, options: dict[str, Any], 
     with pytest.raises(RegistrationError, match=f"^(?:m: )?{reason}"):
         described(function, **options)
 
-
-# -- docstrings -------------------------------------------------------------------------------------------------------
 
 HEAD = "\nDetect objects.\n\nIt takes a while.\n"
 GOOGLE = """
@@ -199,13 +193,7 @@ Not for stars.
 :param \\\\**by_name: others by name
 :returns: the boxes
 """
-EPYTEXT = """
-@param photo: the picture,
-    in colour.
-@param gain: how much
-@param by_name: others by name
-@return: the boxes
-"""
+EPYTEXT = SPHINX.replace("\n:", "\n@").replace("float gain", "gain").replace("\\\\**", "")
 
 
 def method(text: str | None) -> dict[str, Any]:
@@ -227,7 +215,7 @@ def test_each_form_of_docstrings_is_read(text: str) -> None:
     assert (params["gain"], params["by_name"]) == ("how much", "others by name")
     assert found["result"]["description"] == "the boxes"
     assert found["description"].startswith("It takes a while.")
-    assert ("Not for stars." in found["description"]) == ("Not for stars." in text)
+    assert "Not for stars." in found["description"]
     for section in ("picture", "the boxes", "Args", "Parameters", "param", "Returns", "@"):
         assert section not in found["description"]
 
@@ -235,9 +223,7 @@ def test_each_form_of_docstrings_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "Adds.",
         "Adds.\n\nReturns nothing: it is: a colon.",
-        "Adds.\n\nExample:\n    >>> add(1, 2)\n    3",
         "Args:",
         "Parameters\n----------",
         "a\n\n-----\n:foo bar",
@@ -259,50 +245,6 @@ def test_docstrings_that_are_empty_long_or_half_a_character() -> None:
     found = method("A \ud800 B.\n\nArgs:\n    a: \udfff é\n\nYields:\n    the numbers")
     assert (found["summary"], found["result"]["description"]) == ("A \\ud800 B.", "the numbers")
     assert {each["name"]: each.get("description") for each in found["params"]}["a"] == "\\udfff é"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "a " * 500_000,
-        "A.\n\nArgs:\n" + "    x: y\n" * 100_000,
-        ":param x: y\n" * 80_000,
-        "Parameters\n----------\n" + "x : y\n    z\n" * 80_000,
-        "Args:\n" + " " * 1_000_000,
-        ":param " + "a" * 1_000_000,
-    ],
-    ids=lambda text: text[:12].strip(),
-)
-def test_a_text_of_a_megabyte_is_cut(text: str) -> None:
-    assert len(orjson.dumps(method(text))) < 100_000
-
-
-def numbers(scale: float, to: int, ctx: Context | None = None) -> Iterator[float]:
-    """Give the numbers."""
-    yield from (scale * each for each in range(to))
-
-
-class Counter:
-    def __call__(self, to: int) -> int:
-        """Count to a number."""
-        return to
-
-
-@pytest.mark.parametrize(
-    ("function", "summary"),
-    [
-        (functools.partial(functools.partial(numbers, 2.0), to=3), "Give the numbers."),
-        (functools.wraps(numbers)(lambda *args: numbers(*args)), "Give the numbers."),
-        (functools.partial(Counter()), "Count to a number."),
-        (functools.partial(lambda to: to), None),
-    ],
-)
-def test_a_docstring_is_found(function: Any, summary: str | None) -> None:
-    for options in ({}, {"offload": "thread"}):
-        assert described(function, **options).get("summary") == summary
-
-
-# -- the document -----------------------------------------------------------------------------------------------------
 
 
 async def test_all_who_ask_are_told_the_same_and_after_a_change_another() -> None:
@@ -352,3 +294,203 @@ async def test_long_texts_names_and_defaults_do_not_make_it_long() -> None:
     ((name, schema),) = made["components"]["schemas"].items()
     assert len(name) <= 100
     assert schema["description"].startswith("\\ud800")
+
+
+INF, NAN = math.inf, math.nan
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass
+class Point:
+    x: float = INF
+    y: list[float] = dataclasses.field(default_factory=lambda: [NAN])
+    name: str = None  # type: ignore[assignment]
+    tags: set[int] = dataclasses.field(default_factory=set)
+
+
+class Measured(msgspec.Struct):
+    value: float
+    error: float = -INF
+    among: tuple[float, ...] = (1.0, NAN)
+    unit: str | None = None
+    kinds: dict[str, set[str]] = {}
+
+
+class Options(TypedDict, total=False):
+    default: float
+    uniqueItems: frozenset[int]
+
+
+@dataclasses.dataclass
+class Rich:
+    """A class that msgspec cannot check by itself."""
+
+    image: np.ndarray[Any, Any] | None = None
+    scale: float = INF
+    seen: set[str] = dataclasses.field(default_factory=set)
+
+
+def take(hint: Any, value: Any) -> None:
+    bind(taking(hint), orjson.dumps({"params": [value]}, option=orjson.OPT_PASSTHROUGH_SUBCLASS))
+
+
+def schemas_of(function: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The schemas of the parameters, and those that they refer to, as they go over the wire."""
+    method, schemas = described_there(function)
+    return [parameter["schema"] for parameter in method["params"]], schemas
+
+
+plain = [
+    (int, st.integers(-(2**60), 2**60)),
+    (float, st.floats()),
+    (str, st.text(max_size=3)),
+    (bool, st.booleans()),
+    (Colour, st.sampled_from(Colour)),
+    (Literal[1, "x", None], st.sampled_from([1, "x", None])),
+    (decimal.Decimal, st.decimals(allow_nan=True)),
+    (np.float32, st.floats(width=32).map(np.float32)),
+    (Point, st.builds(Point, x=st.floats())),
+    (Measured, st.builds(Measured, st.floats(), st.floats())),
+    (Options, st.fixed_dictionaries({}, optional={"default": st.floats(), "uniqueItems": st.just(frozenset({1}))})),
+    (Rich, st.builds(Rich, scale=st.floats())),
+    (Any, st.floats() | st.lists(st.floats(), max_size=2) | st.none()),
+]
+hashable = [each for each in plain if each[0] in (int, str, bool, Colour)]
+
+
+def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        inner.map(lambda each: (list[each[0]], st.lists(each[1], max_size=3))),
+        inner.map(lambda each: (dict[str, each[0]], st.dictionaries(st.text(max_size=2), each[1], max_size=2))),
+        inner.map(lambda each: (tuple[each[0], int], st.tuples(each[1], st.integers(0, 5)))),
+        inner.map(lambda each: (each[0] | None if each[0] is not Any else Any, each[1] | st.none())),
+        st.sampled_from(hashable).map(lambda each: (set[each[0]], st.sets(each[1], max_size=3))),
+        st.sampled_from(hashable).map(
+            lambda each: (
+                Annotated[frozenset[each[0]], msgspec.Meta(min_length=2)],
+                st.frozensets(each[1], min_size=2, max_size=2),
+            )
+        ),
+    )
+
+
+hints = st.recursive(st.sampled_from(plain), containers, max_leaves=4)
+
+
+def resolved(schema: Any, components: dict[str, Any]) -> Any:
+    return components[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+
+
+def instances(schema: Any, components: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Values that a schema allows, made from the schema alone."""
+
+    def of(inner: Any) -> st.SearchStrategy[Any]:
+        return instances(inner, components)
+
+    if "$ref" in schema:
+        return of(components[schema["$ref"].rpartition("/")[2]])
+    if "enum" in schema:
+        return st.sampled_from(schema["enum"])
+    if "anyOf" in schema:
+        # Tagged objects and their base64 are not made up.
+        plain = [each for each in schema["anyOf"] if "contentEncoding" not in str(resolved(each, components))]
+        return st.one_of(map(of, plain))
+    kind = schema.get("type")
+    if kind == "array":
+        fixed = [of(each) for each in schema.get("prefixItems", ())]
+        if fixed:
+            return st.tuples(*fixed).map(list)
+        least, most = schema.get("minItems", 0), schema.get("maxItems", schema.get("minItems", 0) + 3)
+        unique = orjson.dumps if schema.get("uniqueItems") else None
+        return st.lists(of(schema.get("items", {})), min_size=least, max_size=most, unique_by=unique)
+    if kind == "object":
+        members = {name: of(each) for name, each in schema.get("properties", {}).items()}
+        needed = {name: members.pop(name) for name in schema.get("required", ())}
+        if members or needed:
+            return st.fixed_dictionaries(needed, optional=members)
+        return st.dictionaries(st.text(max_size=2), of(schema.get("additionalProperties", {})), max_size=2)
+    simple: dict[Any, st.SearchStrategy[Any]] = {
+        "integer": st.integers(-(2**60), 2**60),
+        "number": st.floats(allow_nan=False, allow_infinity=False, width=32) | st.integers(-5, 5),
+        "string": st.text(max_size=3) if "format" not in schema else st.sampled_from(["1.5", "-3"]),
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }
+    return simple.get(kind, st.integers(-(2**60), 2**60) | st.none())
+
+
+@given(hints.flatmap(lambda each: st.tuples(st.just(each[0]), each[1])))
+@settings(deadline=None, max_examples=100 if IS_THOROUGH else 8)
+def test_a_default_that_is_shown_is_taken(each: tuple[Any, Any]) -> None:
+    hint, default = each
+    (schema,), _ = schemas_of(taking(hint, default))
+    assert ("default" in schema) != ("x-default" in schema)
+    if "default" in schema:
+        take(hint, schema["default"])
+    if isinstance(default, float):
+        assert ("default" in schema) is math.isfinite(default)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100 if IS_THOROUGH else 8)
+def test_what_a_schema_allows_is_taken(data: st.DataObject) -> None:
+    hint, _ = data.draw(hints)
+    (schema,), components = schemas_of(taking(hint))
+    take(hint, data.draw(instances(schema, components)))
+
+
+class Named:
+    def __repr__(self) -> str:
+        return f"<Named {id(self)}>"
+
+
+@pytest.mark.parametrize(
+    ("hint", "default", "shown"),
+    [
+        (np.float32, np.float32("-inf"), {"x-default": repr(np.float32("-inf"))}),
+        (list[float], [1.0, NAN], {"x-default": "[1.0, nan]"}),
+        (int, None, {"x-default": "None"}),
+        (Point, Point(), {"x-default": repr(Point())}),
+        (Any, {"a": [INF]}, {"x-default": "{'a': [inf]}"}),
+        (frozenset[str], frozenset("dcab"), {"default": ["a", "b", "c", "d"]}),
+        # What stands for "not given" has no form that says anything.
+        *((int, each, {}) for each in (object(), (object(),), bind, lambda: 1, Named())),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_how_a_default_is_shown(hint: Any, default: Any, shown: dict[str, Any]) -> None:
+    (schema,), _ = schemas_of(taking(hint, default))
+    assert {name: value for name, value in schema.items() if name in ("default", "x-default")} == shown
+
+
+def test_a_method_with_a_keyword_only_parameter_is_called_by_name() -> None:
+    def required(a: int, *, b: int) -> None: ...
+    def optional(a: int, *, b: int = 1) -> None: ...
+    def positional(a: int, b: int = 1) -> None: ...
+    def rest(a: int, *more: int, b: int = 1) -> None: ...
+    def rest_and_required(a: int, *more: int, b: int) -> None: ...
+
+    functions = (required, optional, positional, rest, rest_and_required)
+    found = [described_there(each)[0]["paramStructure"] for each in functions]
+    assert found == ["by-name", "by-name", "either", "either", "by-name"]
+
+
+def test_defaults_of_fields_and_sets_in_classes() -> None:
+    def it(point: Point, measured: Measured, rich: Rich, options: Options) -> None: ...
+
+    _, components = schemas_of(it)
+    assert components["Point"]["properties"] == {
+        "x": {"type": "number", "x-default": "inf"},
+        "y": {"type": "array", "items": {"type": "number"}},
+        "name": {"type": "string", "x-default": "None"},
+        "tags": {"type": "array", "items": {"type": "integer"}},
+    }
+    assert components["Measured"]["properties"]["among"]["x-default"] == "(1.0, nan)"
+    assert components["Measured"]["properties"]["unit"]["default"] is None
+    assert components["Rich"]["properties"]["scale"] == {"type": "number", "x-default": "inf"}
+    assert components["Options"]["properties"].keys() == {"default", "uniqueItems"}
+    assert "uniqueItems" not in str([components[name] for name in ("Point", "Measured", "Rich")])

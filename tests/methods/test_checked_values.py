@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import msgspec
@@ -15,7 +17,7 @@ import pytest
 from rpcstream import Context, InvalidParams, Limits, MessageTooLarge, Server
 from rpcstream.testing import memory_client
 
-from .calling import bind
+from .calling import bind, taking
 
 NAN = {"$type": "float", "value": "nan"}
 ARRAY = {"$type": "ndarray", "dtype": "<f4", "shape": [1], "data": "AAAAAA=="}
@@ -33,17 +35,10 @@ class Model(pydantic.BaseModel):
 
 def bound(hint: Any, value: Any, limits: Limits | None = None) -> Any:
     """The argument for a value that came in a line."""
-
-    def function(value):  # type: ignore[no-untyped-def]
-        return value
-
-    function.__annotations__ = {"value": hint}
-    return bind(function, [value], limits=limits or Limits())
+    return bind(taking(hint), [value], limits=limits or Limits())
 
 
 SMALL = Limits(max_checked_values=50)
-
-
 ONE_BY_ONE = [
     (list[np.ndarray], ARRAY),
     (dict[str, np.ndarray], ARRAY),
@@ -96,32 +91,20 @@ def test_values_that_are_checked_again_are_not_counted_twice() -> None:
     assert (len(values), math.isnan(last), more) == (40, True, 2**70)
 
 
-@pytest.mark.parametrize(
-    ("hint", "good", "wrong", "path"),
-    [(np.float32, 5, "x", "$[1]"), (Row | int, 5, "x", "$[1]"), (list[Row], [], [{"x": 1}, {"x": "a"}], "$[1][1].x")],
-)
-def test_further_arguments_are_checked_together(hint: Any, good: Any, wrong: Any, path: str) -> None:
-    def function(*rest: Any) -> Any:
-        return rest
-
-    function.__annotations__["rest"] = hint
-    assert bind(function, [good, good]) == (good, good)
-    with pytest.raises(InvalidParams) as caught:
-        bind(function, [good, wrong])
-    assert (caught.value.data["path"], caught.value.data["parameter"]) == (path, "rest")
-
-
-def test_names_for_the_rest_are_counted() -> None:
-    def function(**rest: int) -> Any:
+def test_names_for_the_rest_are_counted_and_checked_together() -> None:
+    def function(*more: list[Row], **rest: int) -> Any:
         return rest
 
     assert bind(function, {str(at): at for at in range(50)}, limits=SMALL)["49"] == 49
     with pytest.raises(MessageTooLarge, match="max_checked_values"):
         bind(function, {str(at): at for at in range(51)}, limits=SMALL)
+    with pytest.raises(InvalidParams) as caught:
+        bind(function, [[], [{"x": 1}, {"x": "a"}]])
+    assert (caught.value.data["path"], caught.value.data["parameter"]) == ("$[1][1].x", "more")
 
 
-async def test_what_callers_answer_is_counted_too_and_a_client_trusts_its_server() -> None:
-    server = Server(limits=Limits(max_checked_values=50))
+async def test_what_callers_answer_is_counted_too() -> None:
+    server = Server(limits=SMALL)
 
     @server
     async def ask(count: int, ctx: Context) -> int:
@@ -130,16 +113,25 @@ async def test_what_callers_answer_is_counted_too_and_a_client_trusts_its_server
         except MessageTooLarge as error:
             return -1 if "max_checked_values" in str(error) else -2
 
+    async with memory_client(server) as client:
+        client(name="give")(lambda count: [np.zeros(1, np.float32)] * count)
+        assert [await client.ask(50), await client.ask(51)] == [50, -1]
+
+
+async def test_others_have_their_turn_between_items_that_take_long_to_check() -> None:
+    server, turns = Server(), [0]
+
+    def count() -> None:
+        turns[-1] += 1
+        asyncio.get_running_loop().call_soon(count)
+
     @server
-    def arrays() -> list[np.ndarray]:
-        return [np.zeros(1, np.float32)] * 60
+    async def upload(values: AsyncIterator[list[np.ndarray]]) -> int:
+        async for _ in values:
+            if len(turns) == 1:
+                count()
+            turns.append(0)
+        return min(turns[2:-1])
 
     async with memory_client(server) as client:
-
-        @client
-        def give(count: int) -> list[np.ndarray]:
-            return [np.zeros(1, np.float32)] * count
-
-        assert await client.ask(50) == 50
-        assert await client.ask(51) == -1
-        assert len(await client.arrays()) == 60
+        assert await client.upload(iter([[np.zeros(1, np.float32)] * 1500] * 4)) >= 1

@@ -7,29 +7,34 @@ import contextlib
 import contextvars
 import functools
 import gc
+import inspect
 import logging
 import re
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Annotated, Any, Literal
 
+import annotated_types
+import msgspec
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rpcstream import (
     AsyncClient,
-    Client,
     DeadlineExceeded,
     InternalError,
     RegistrationError,
     RpcError,
     Server,
     ServerBusy,
+    Shape,
 )
-from rpcstream.testing import FakeTimeLoop, drop_connections, memory_client, serve_in_thread
+from rpcstream.testing import FakeTimeLoop, drop_connections, memory_client
 
 from ..kit import raw_peers, request, until
+from .calling import document_of
 
 
 def in_fake_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -87,19 +92,13 @@ class Model:
         return [items for _, items in self.runs]
 
 
-# -- when a run starts ------------------------------------------------------------------------------------------------
-
 #: A unit of the times below, in seconds: so long that it does not matter what the test itself takes.
 UNIT = 1000
 
 #: Options; which items come when; which leave; when the first run may end; the runs.
 SCHEDULES: dict[str, tuple[dict[str, Any], Any, Any, float, Any]] = {
     "the wait starts with the first item": ({"max_wait": 2.0}, {0: [1], 1.5: [2]}, {}, 0, {2: [[1, 2]]}),
-    "a full batch does not wait": (
-        *({"max_size": 3, "max_wait": 60.0}, {0: range(7)}, {}, 0),
-        {0: [[0, 1, 2], [3, 4, 5]], 60: [[6]]},
-    ),
-    "the rest waits from its own first item": (
+    "a full batch does not wait, and the rest waits from its own first item": (
         *({"max_size": 2, "max_wait": 10.0}, {0: [1], 4: [2, 3]}, {}, 0),
         {4: [[1, 2]], 14: [[3]]},
     ),
@@ -108,20 +107,11 @@ SCHEDULES: dict[str, tuple[dict[str, Any], Any, Any, float, Any]] = {
         *({"max_size": 3, "max_wait": 1.0}, {0: [1], 1.5: [2, 3], 2: [4, 5, 6, 7]}, {}, 8),
         {1: [[1]], 8: [[2, 3, 4], [5, 6, 7]]},
     ),
-    "what has not waited long enough waits on": (
-        *({"max_wait": 2.0}, {0: [1], 2.5: [2]}, {}, 3),
-        {2: [[1]], 4.5: [[2]]},
-    ),
-    "what has waited long enough runs when a run ends": (
-        *({"max_size": 2, "max_wait": 1.0}, {0: [1, 2], 1: [3]}, {}, 3.5),
-        {0: [[1, 2]], 3.5: [[3]]},
-    ),
+    "what has not waited long enough waits on": ({"max_wait": 2.0}, {0: [1], 2.5: [2]}, {}, 3, {2: [[1]], 4.5: [[2]]}),
     "several runs at once where it is allowed": (
         *({"max_size": 2, "threads": 3}, {0: range(8)}, {}, 1),
         {0: [[0, 1], [2, 3], [4, 5]], 1: [[6, 7]]},
     ),
-    "one of one": ({"max_size": 1, "max_wait": 60.0}, {0: [1, 2, 3]}, {}, 0, {0: [[1], [2], [3]]}),
-    "who leaves before is not in it": ({"max_wait": 1.0}, {0: [1, 2, 3]}, {0.5: [1, 3]}, 0, {1: [[2]]}),
     "with nobody left there is no run": ({"max_wait": 1.0}, {0: [1, 2], 5.5: [3]}, {0.5: [1, 2]}, 0, {6.5: [[3]]}),
     "who leaves makes room": (
         *({"max_size": 3, "max_wait": 9.0}, {0: [1, 2, 3, 4, 5], 1.5: [6, 7]}, {1: [4]}, 2),
@@ -156,7 +146,10 @@ async def test_when_a_run_starts_and_what_is_in_it(name: str) -> None:
         in_runs = [item for items in model.items for item in items]
         assert batched.stats["cancelled"] == len(gone - set(in_runs))
         assert (batched.stats["runs"], batched.stats["items"]) == (len(model.runs), len(in_runs))
-        assert batched.stats["waiting"] == 0
+        stats = batched.stats
+        assert (stats["waiting"], stats["largest"]) == (0, max(map(len, model.items)))
+        assert stats["mean_size"] == pytest.approx(len(in_runs) / len(model.runs), abs=0.1)
+        assert 0 <= stats["mean_wait"] <= stats["max_wait"]
 
 
 @in_fake_time
@@ -202,9 +195,6 @@ async def test_what_comes_with_one_read_or_in_one_batch_runs_together_and_who_is
     assert model.items == [[9, 1, 2], list(range(20)), [1]]
 
 
-# -- where it runs ----------------------------------------------------------------------------------------------------
-
-
 async def test_a_sync_handler_runs_in_a_thread_of_its_own_while_the_next_batch_gathers() -> None:
     gate, threads, runs = threading.Event(), set(), []
 
@@ -221,6 +211,9 @@ async def test_a_sync_handler_runs_in_a_thread_of_its_own_while_the_next_batch_g
         calls += batched.submit(*range(1, 20))
         await until(lambda: batched.stats["waiting"] == 19)
         assert runs == [[0]]
+        # Another in its place does not lose the calls that wait.
+        batched.server.batched(name="it", max_wait=0, replace=True)(picky_later)
+        assert await batched.client.it(3) == 3
         gate.set()
         assert await asyncio.gather(*calls[1:]) == list(range(1, 20))
     assert [len(run) for run in runs] == [1, 19]
@@ -263,9 +256,6 @@ async def test_only_equal_arrays_are_stacked_and_not_too_many_bytes() -> None:
     assert sorted(small) == [((1, 2), "float64"), ((2, 2), "float32"), ((2, 3), "float32")]
 
 
-# -- failures ---------------------------------------------------------------------------------------------------------
-
-
 def picky(items: list[int]) -> list[int]:
     """Fails with the negative ones."""
     if min(items) < 0:
@@ -286,6 +276,8 @@ async def test_one_bad_item_fails_alone(handler: Any, caplog: pytest.LogCaptureF
         assert (batched.stats["runs"], batched.stats["items"], batched.stats["retries"]) == (1, 4, 4)
         await batched.results(-1)  # one that was alone is not run again
         assert batched.stats["retries"] == 4
+        assert (await batched.client.call("rpc.stats"))["batched"] == {"it": batched.stats}
+        assert batched.stats["sizes"] == {"1": 1, "4": 1}
     assert caplog.text.count("'it' failed with 4 items, each is run alone: ValueError('negative: -4')") == 1
     assert caplog.text.count("Traceback") == 3
 
@@ -297,28 +289,12 @@ async def test_without_retry_all_of_the_run_fail_and_it_is_logged_once(caplog: p
     assert record.getMessage() == f"method 'it' failed with 3 items, id {message[-8:]}"
 
 
-async def test_an_exception_in_the_list_fails_that_item_alone_and_does_not_grow() -> None:
-    refusal, lengths = RpcError(5, "not this one", 2), []
-
-    def handler(items: list[int]) -> list[int | Exception]:
-        return [refusal if item == 2 else item for item in items]
-
-    async with Batched(handler) as batched:
-        for _ in range(3):
-            one, two, three = await batched.results(1, 2, 3)
-            assert (one, three) == (1, 3)
-            assert (two.code, two.message, two.data) == (5, "not this one", 2)
-            lengths.append(len(traceback.extract_tb(refusal.__traceback__)))
-        assert batched.stats["retries"] == 0
-    assert lengths[1] == lengths[2]
-
-
 @pytest.mark.parametrize(
     "error",
-    [SystemExit(1), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), StopIteration(), BaseException()],
+    [RpcError(5, "no"), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(), BaseException()],
     ids=lambda error: type(error).__name__,
 )
-async def test_no_exception_is_more_than_a_failure_of_its_item(error: BaseException) -> None:
+async def test_no_exception_is_more_than_a_failure_of_its_item_and_none_grows(error: BaseException) -> None:
     def returning(items: list[int]) -> list[Any]:
         return [error if item == 2 else item for item in items]
 
@@ -332,9 +308,15 @@ async def test_no_exception_is_more_than_a_failure_of_its_item(error: BaseExcept
 
     # In the loop Ctrl-C ends the program, as in any handler.
     for handler in (returning, raising, raising_later)[: 2 if type(error) is KeyboardInterrupt else 3]:
+        lengths = []
         async with Batched(handler) as batched:
-            one, two, three = await batched.results(1, 2, 3)
-            assert (one, three, isinstance(two, RpcError)) == (1, 3, True)
+            for _ in range(3):
+                one, two, three = await batched.results(1, 2, 3)
+                assert (one, three, isinstance(two, RpcError)) == (1, 3, True)
+                assert two.code == getattr(error, "code", None) or not isinstance(error, RpcError)
+                lengths.append(len(traceback.extract_tb(error.__traceback__)))
+            assert batched.stats["retries"] == (0 if handler is returning else 9)
+        assert handler is not returning or lengths[1] == lengths[2]
 
 
 class Tensor:
@@ -361,7 +343,6 @@ class Tensor:
         ([1, 2, 3, 4], "it returned 4 results, not 3"),
         ((each for each in (1, 2, 3)), "it returned generator, not a list, tuple or array of 3 results"),
         ("abc", "it returned str, not a list, tuple or array of 3 results"),
-        ({1: 1, 2: 2, 3: 3}, "it returned dict, not a list, tuple or array of 3 results"),
         (np.zeros((2, 3)), "it returned 2 results, not 3"),
         (np.float32(3), "it returned an array without dimensions, not one of 3 rows"),
         (Tensor(), "the device is gone"),
@@ -382,13 +363,8 @@ async def test_results_are_shared_out(returned: Any, results: Any, caplog: pytes
         assert batched.stats["retries"] == (0 if results.startswith("it ") else 3)
 
 
-# -- runs that nobody waits for, and the end ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("items", [(0,), (0, 1), (1, 2)])
-async def test_nothing_is_said_of_failures_that_nobody_waits_for(
-    items: tuple[int, ...], caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("items", [(0, 1), (1, 2)])
+async def test_nothing_is_said_of_failures_that_nobody_waits_for(items: Any, caplog: pytest.LogCaptureFixture) -> None:
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     gate, runs = threading.Event(), []
@@ -440,56 +416,6 @@ async def test_when_all_leave_or_the_server_ends_a_run_is_cancelled_and_waited_f
     await asyncio.gather(*calls, return_exceptions=True)
 
 
-def test_a_server_is_started_again_in_another_loop() -> None:
-    server = Server()
-    server.batched(name="it", max_wait=0.002)(picky)
-    for _ in range(3):
-        with serve_in_thread(server) as address, Client(address) as client:
-            futures = [client.submit.it(number) for number in range(100)]
-            assert [future.result() for future in futures] == list(range(100))
-    stats = server.batches["it"].stats()
-    assert stats["items"] == 300
-    assert stats["largest"] <= 32
-    assert stats["runs"] < 300
-    assert not [each for each in threading.enumerate() if each.name.startswith("rpcstream-batch")]
-
-
-async def test_another_in_its_place_does_not_lose_the_calls_that_wait() -> None:
-    gate, threads = threading.Event(), []
-
-    def old(items: list[int]) -> list[str]:
-        threads.append(threading.current_thread())
-        gate.wait(30)
-        return ["old" for _ in items]
-
-    async with Batched(old) as batched:
-        calls = batched.submit(1)
-        await until(lambda: threads)
-        calls += batched.submit(2)
-        await until(lambda: batched.stats["waiting"] == 1)
-        batched.server.batched(name="it", max_wait=0, replace=True)(picky)
-        assert await batched.client.it(3) == 3
-        gate.set()
-        assert await asyncio.gather(*calls) == ["old", "old"]
-        await until(lambda: not threads[0].is_alive())
-        batched.server.add(len, name="it", replace=True)
-        assert dict(batched.server.batches) == {}
-
-
-async def test_statistics() -> None:
-    async with Batched(picky_later, max_size=8) as batched:
-        for count in (1, 4, 15):
-            await batched.results(*range(count))
-        (found,) = (await batched.client.call("rpc.stats"))["batched"].values()
-    assert found == batched.stats
-    assert found.items() >= {"runs": 4, "items": 20, "largest": 8, "mean_size": 5.0}.items()
-    assert found["sizes"] == {"1": 1, "4": 1, "8": 2}
-    assert 0 <= found["mean_wait"] <= found["max_wait"]
-
-
-# -- registration -----------------------------------------------------------------------------------------------------
-
-
 def generator(items: list[int]) -> Any:
     yield from items
 
@@ -497,11 +423,10 @@ def generator(items: list[int]) -> Any:
 @pytest.mark.parametrize(
     ("function", "options", "told"),
     [
-        (picky, {"max_size": 0}, "max_size must be an integer of at least 1, got 0"),
-        (picky, {"max_size": True}, "max_size"),
+        *((picky, {"max_size": each}, "max_size must be an integer of at least 1, got ") for each in (0, True)),
         (picky, {"threads": 0}, "threads must be an integer of at least 1, got 0"),
         (picky, {"max_queue": 31}, "max_queue must be at least max_size (32), got 31"),
-        *((picky, {"max_wait": each}, "max_wait must be a number") for each in (-1, float("inf"), float("nan"), None)),
+        *((picky, {"max_wait": each}, "max_wait must be a number") for each in (-1, float("nan"), None)),
         (picky, {"offload": "process"}, "offload must be 'thread' or None, got 'process'"),
         (picky, {"timeout": 0}, "timeout must be a positive number of seconds"),
         (picky, {"name": "rpc.picky"}, "reserved"),
@@ -516,3 +441,129 @@ def test_what_cannot_be_is_refused_and_leaves_nothing_behind(function: Any, opti
         server.batched(**options)(function)
     assert dict(server.batches) == {}
     assert not [name for name in server.methods if not name.startswith("rpc.")]
+
+
+Floats = NDArray[np.float32]
+Numbers = Annotated[Floats, Shape(None)]
+ONES = np.ones(1, np.float32)
+
+
+def handler(hint: Any, *, returns: Any = inspect.Parameter.empty, default: Any = inspect.Parameter.empty) -> Any:
+    """A function of one parameter `x` with this hint."""
+
+    def function(x: Any) -> Any:
+        return [*x] if isinstance(x, list) else x
+
+    function.__annotations__ = {"x": hint} | ({} if returns is inspect.Parameter.empty else {"return": returns})
+    function.__defaults__ = None if default is inspect.Parameter.empty else (default,)
+    return function
+
+
+async def assert_alike(batched: Any, single: Any) -> None:
+    """A batched handler is described as a function of one item."""
+    server = Server()
+    server.batched(name="batched")(batched)
+    server.add(single, name="single")
+    methods = (await document_of(server))["methods"]
+    both = [(methods[name]["params"], methods[name]["result"]) for name in ("batched", "single")]
+    assert both[0] == both[1]
+
+
+def refused(function: Callable[..., Any]) -> str:
+    with pytest.raises(RegistrationError) as caught:
+        Server().batched(name="it")(function)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hint", "item"),
+    [
+        (Sequence[str], str),
+        (list, Any),
+        (list[Floats], Floats),
+        (Annotated[list[str], "texts"], Annotated[str, "texts"]),
+        (np.ndarray, np.ndarray),
+        (Floats, Floats),
+        (Annotated[Floats, Shape(None, 224, 3)], Annotated[Floats, Shape(224, 3)]),
+        (Annotated[Floats, Shape(..., 3)], Annotated[Floats, Shape(..., 3)]),
+        (Annotated[np.ndarray, Shape(None)], np.generic),
+        (np.ndarray[tuple[int, int], np.dtype[np.float32]], np.ndarray[tuple[int], np.dtype[np.float32]]),
+        (np.ndarray[tuple[int], np.dtype[np.int64] | np.dtype[np.float64]], np.int64 | np.float64),
+        (np.ndarray[tuple[int, ...], np.dtype[np.int64]], np.ndarray[tuple[int, ...], np.dtype[np.int64]]),
+        # Of results:
+        (None, (tuple[str, ...], str)),
+        (None, (Any, Any)),
+        (None, (list[float | Exception | None], float | None)),
+        (None, (Floats, np.float32 | Floats)),
+        (None, (np.ndarray, np.generic | np.ndarray)),
+        (None, (Annotated[Floats, Shape(None, 512)], Annotated[Floats, Shape(512)])),
+    ],
+    ids=str,
+)
+async def test_a_list_is_its_items_and_an_array_its_rows(hint: Any, item: Any) -> None:
+    if hint is None:
+        await assert_alike(handler(list[int], returns=item[0]), handler(int, returns=item[1]))
+    else:
+        await assert_alike(handler(hint), handler(item))
+
+
+@pytest.mark.parametrize(
+    ("hint", "why"),
+    [
+        *((each, "must be list") for each in (str, tuple[str, ...], Iterable[str], list[str] | None, np.float32, Any)),
+        ("list[nobody]", "nobody"),
+        (Annotated[Floats, Shape(8, 3)], "no batch has a fixed size"),
+        (np.ndarray[tuple[Literal[8], int], np.dtype[Any]], "no batch has a fixed size"),
+        (Annotated[Floats, Shape()], "no dimension for the batch"),
+        (np.ndarray[tuple[()], np.dtype[Any]], "no dimension for the batch"),
+        (Annotated[list[str], msgspec.Meta(max_length=3)], "put it there"),
+        (Annotated[Floats, Shape(None, 3), annotated_types.MinLen(1)], "put it there"),
+    ],
+    ids=str,
+)
+def test_what_is_not_said_of_items_is_refused(hint: Any, why: str) -> None:
+    def rest(texts: list[str], *more: list[str]) -> list[str]: ...
+
+    assert "'more': a batched handler takes no further arguments" in refused(rest)
+    assert "needs a parameter" in refused(lambda: [])
+    assert re.match(f"it: parameter 'x': .*{why}", refused(handler(hint)), re.DOTALL)
+    if why == "must be list":
+        returns = tuple[int, str] if hint == tuple[str, ...] else dict if hint is Any else hint
+        assert refused(handler(list[int], returns=returns)).startswith("it: the return value: ")
+
+
+async def test_a_default_is_that_of_a_batch_of_one() -> None:
+    row = np.ones((1, 2), np.float32)
+    for hint, default, expected in [
+        (list[float], [1.5], 1.5),
+        (Sequence[float | None], (None,), None),
+        (Annotated[Floats, Shape(None, 2)], row, [1, 1]),
+    ]:
+        server = Server()
+        server.batched(name="it", max_wait=0)(handler(hint, default=default))
+        async with memory_client(server) as client:
+            result = await client.it()
+        assert (result.tolist() if isinstance(result, np.ndarray) else result) == expected
+    for hint, default in ((list[float], 1.5), (list[float], [1, 2]), (Floats, [1.5]), (Floats, np.ones((2, 2)))):
+        assert "'x': its default must be that of a batch of one" in refused(handler(hint, default=default))
+
+
+async def test_calls_become_lists_and_stacks() -> None:
+    seen: list[Any] = []
+
+    def score(a: list[str], /, b: Annotated[Floats, Shape(None, 2)], *, c: Numbers = ONES) -> list[float]:
+        """How much."""
+        seen.append((a, b.tolist(), str(b.dtype), c.tolist()))
+        return [0.0] * len(a)
+
+    def single(a: str, /, b: Annotated[Floats, Shape(2)], *, c: np.float32 = ONES[0]) -> float:
+        """How much."""
+        return 0.0
+
+    await assert_alike(score, single)
+    server = Server()
+    server.batched(max_wait=0)(score)
+    async with memory_client(server) as client:
+        calls = [client.score("n0", np.zeros(2, "f4")), client.call("score", a="n1", b=np.ones(2, "f4"), c=2.0)]
+        assert await asyncio.gather(*calls) == [0.0, 0.0]
+    assert seen == [(["n0", "n1"], [[0, 0], [1, 1]], "float32", [1.0, 2.0])]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rpcstream import Hub
 
 from ..kit import TRANSPORTS, RawPeer, parsed
-from ..kit.example_count import example_count
+from ..kit.example_count import IS_THOROUGH
 
 
 def older(*methods: dict[str, Any], **schemas: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -51,8 +51,6 @@ def param(name: str, **schema: Any) -> dict[str, Any]:
 
 
 SCHEMAS: list[tuple[Any, Any]] = [
-    ({"type": "integer"}, {"type": "integer"}),
-    (ref("A"), ref("A")),
     ({**ref("A"), "default": 1}, {"default": 1, "allOf": [ref("A")]}),
     ({**ref("A"), "allOf": [ref("B")]}, {"allOf": [ref("A"), ref("B")]}),
     (
@@ -74,19 +72,19 @@ def test_schemas_say_the_same_in_older_words() -> None:
     method = {
         "name": "m",
         "params": [param(f"p{at}", **schema) for at, (schema, _) in enumerate(SCHEMAS)],
-        "result": {"name": "result", "schema": SCHEMAS[4][0]},
-        "x-item": SCHEMAS[4][0],
+        "result": {"name": "result", "schema": SCHEMAS[2][0]},
+        "x-item": SCHEMAS[2][0],
         "examples": [{"params": [{"name": "a", "value": {"prefixItems": []}}]}],
     }
     made = older(method)[0]["m"]
     found = [without_titles(each["schema"]) for each in made["params"]]
     assert found == [expected for _, expected in SCHEMAS]
-    assert without_titles(made["result"]["schema"]) == without_titles(made["x-item"]) == SCHEMAS[4][1]
+    assert without_titles(made["result"]["schema"]) == without_titles(made["x-item"]) == SCHEMAS[2][1]
     assert made["examples"] == method["examples"]
 
 
 @given(st.dictionaries(st.sampled_from("abcdefg"), st.lists(st.sampled_from("abcdefgh"), max_size=4)))
-@settings(max_examples=example_count(100), deadline=None)
+@settings(max_examples=100 if IS_THOROUGH else 8, deadline=None)
 def test_what_refers_to_itself_is_cut_open_and_nothing_else(edges: dict[str, list[str]]) -> None:
     _, made = older(**{name: {"anyOf": [ref(to) for to in each]} for name, each in edges.items()})
     left = {name: [each["$ref"].rpartition("/")[2] for each in made[name]["anyOf"] if "$ref" in each] for name in edges}
@@ -113,30 +111,21 @@ def reached(edges: dict[str, list[str]], name: str) -> set[str]:
 
 
 def test_a_long_chain_takes_no_long_time() -> None:
-    chain = {f"n{each}": {"items": ref(f"n{each + 1}")} for each in range(1500)}
-    _, made = older(**chain)
-    assert without_titles(made["n7"]) == {"items": ref("n8")}
-    _, made = older(**chain, n1500={"items": ref("n0")})
+    chain = {f"n{each}": {"items": ref(f"n{each + 1}")} for each in range(1000)}
+    assert without_titles(older(**chain)[1]["n7"]) == {"items": ref("n8")}
+    _, made = older(**chain, n1000={"items": ref("n0")})
     assert all("$ref" not in schema["items"] for schema in made.values())
 
 
 TITLES: list[tuple[dict[str, Any], str | None]] = [
-    (param("a", type="integer"), "Integer"),
     (param("b", type="integer", default=1), "PriceB"),
     (param("c", type="array", items={"type": "integer"}), "ListOfInteger"),
     (param("d", anyOf=[ref("NdArray_f4"), {"type": "null"}]), "ShopNdArrayF4OrNull"),
-    (
-        param("e", type="object", additionalProperties={"type": "array", "items": [{"type": "string"}]}),
-        "MapOfTupleOfStr",
-    ),
+    (param("e", type="object", additionalProperties={"type": "array", "items": [{}]}), "MapOfTupleOfAny"),
     (param("f", type="string", contentEncoding="base64"), "Base64"),
-    (param("g"), "Any"),
     (param("h", **ref("Point")), None),
-    (param("i", title="Given", type="string"), "Given"),
     # Two that say different things have different ones; and none has a name that generated clients have themselves.
-    (param("j", title="Colour", enum=[1]), "Colour"),
-    (param("k", title="Colour", enum=[2]), "Colour_2"),
-    (param("l", title="Colour", enum=[1]), "Colour"),
+    *((param(f"j{n}", title="Colour", enum=[n % 2]), "Colour_2" if n % 2 else "Colour") for n in range(3)),
     *(
         (param(f"m{name}", title=name, const=name), f"{name}_2")
         for name in ("String", "Promise", "Client", "MyService")
@@ -161,10 +150,8 @@ HOSTILE: list[dict[str, Any]] = [
     {"prefixItems": 1, "properties": [], "allOf": 5, "$ref": []},
     {"items": 7, "anyOf": {}, "$defs": 1, "dependentSchemas": 3},
     {"title": 5, "type": ["string"]},
-    {"title": "<script>"},
     {"title": "\x00" * 1000, "anyOf": [1, {"title": []}], "properties": {"x" * 10_000: {}}},
     {"items": 7, "type": {}, "const": 2**63},
-    {"anyOf": [{"anyOf": [{"anyOf": []}]}]},
 ]
 
 
@@ -173,12 +160,12 @@ def test_what_is_malformed_is_described_too() -> None:
         {"name": f"m{at}", "params": [{"name": "x", "schema": each}, "x", {"name": "b"}]}
         for at, each in enumerate(HOSTILE)
     ]
-    same = {f"n{each}": {"title": "Same", "const": each} for each in range(1500)}
+    same = {f"n{each}": {"title": "Same", "const": each} for each in range(500)}
     made, schemas = older(*methods, {"name": "odd", "params": 1, "result": None}, **same)
     for each in methods:
         first, *others = made[each["name"]]["params"]
         assert others == ["x", {"name": "b"}]
         assert len(first["schema"].get("title", "")) <= 1000
     titles = {schemas[name]["title"] for name in same}
-    assert len(titles) == 1500
+    assert len(titles) == 500
     assert all(re.fullmatch(r"Same(_\d+)?", title) for title in titles)

@@ -100,10 +100,7 @@ def _private(): return 3
     ("more", "options", "names"),
     [
         ("", {}, ["control_flowrate", "control_pump", "helper"]),
-        (
-            *("", {"pattern": "control_*", "prefix": "plant"}),
-            ["plant.control_flowrate", "plant.control_foreign", "plant.control_pump"],
-        ),
+        ("", {"pattern": "control_*o*", "prefix": "plant"}, ["plant.control_flowrate", "plant.control_foreign"]),
         ("__all__ = ['helper']", {}, ["helper"]),
     ],
 )

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rpcstream import Limits, RpcError
+from rpcstream.testing import FakeTimeLoop
 
-from ..kit import UsualServer, batch, logged, notification, raw_peers, request, until
+from ..kit import TRANSPORTS, UsualServer, batch, logged, notification, raw_peers, request, until
 
 DEEP = b"[" * 10 + b"]" * 10
 
@@ -18,7 +19,6 @@ DEEP = b"[" * 10 + b"]" * 10
     ("sent", "expected"),
     [
         (b'{"jsonrpc":"2.0","id":1.00,"method":"add","params":[1,2]}', b'{"jsonrpc":"2.0","id":1.00,"result":3}'),
-        (b'{"jsonrpc":"2.0","id":null,"method":"add","params":[1,2]}', b'{"jsonrpc":"2.0","id":null,"result":3}'),
         # What is nested too deep: of a batch the first id that there is, and no id that is not exact.
         (b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[%b]}' % DEEP, b'"id":1,"error":{"code":-32600'),
         (b'{"jsonrpc":"2.0","id":1.5,"method":"echo","params":[%b]}' % DEEP, b'"id":null,"error":{"code":-32600'),
@@ -33,24 +33,6 @@ async def test_ids_are_repeated_as_they_came(sent: bytes, expected: bytes) -> No
         raw = await connect()
         raw.send(sent)
         assert expected in (await raw.receive_bytes() or b"")
-
-
-async def test_calls_that_are_cancelled_before_they_begin_are_counted_and_answered() -> None:
-    server = UsualServer(limits=Limits(max_calls=1))
-    async with raw_peers(server) as connect:
-        raw = await connect()
-        raw.call("wait", id="first")
-        await until(lambda: server.begun)
-        raw.send(request("wait", id="next"), batch(request("wait", id="a"), request("add", 1, 2, id="b")))
-        for each in ("next", "a"):
-            raw.cancel(each)
-        server.release()
-        assert await raw.result() is None
-        assert await raw.code() == -32800
-        first, second = await raw.receive()
-        assert (first["error"]["code"], second["result"]) == (-32800, 3)
-        assert server.stats()["cancelled"] == 2
-    assert server.begun == [None]
 
 
 async def test_what_is_collected_of_generators_has_a_limit_for_one_connection_and_for_all() -> None:
@@ -100,3 +82,22 @@ async def test_what_errors_say_is_bounded_and_failures_are_counted() -> None:
     assert [len(line) < 400 and "it came from 127.0.0.1" in line for line in said] == [True, True]
     assert lines.matching("the data of an error is too large to be sent")
     assert server.stats()["handler_failures"] == 2
+
+
+def test_a_member_of_a_batch_that_waited_too_long_is_not_begun() -> None:
+    server = UsualServer(limits=Limits(max_calls=1))
+    server.add(server.call_note, name="note_in_thread", offload="thread")
+
+    async def run() -> None:
+        async with TRANSPORTS["memory"].serving(server, None) as there:
+            raw = await there.raw()
+            raw.send(batch(request("wait", id=1), request("note_in_thread", "late", id=2, timeout=1)))
+            await until(lambda: server.begun)
+            await asyncio.sleep(2)
+            server.release()
+            assert [each.get("error", {}).get("code") for each in await raw.receive()] == [None, -32003]
+            raw.close()
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(run())
+    assert server.noted == []

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 import threading
-import weakref
 from typing import Any
 
 import pytest
 
-from rpcstream import Client, InternalError, Limits, RpcError, Server
+from rpcstream import Client, InternalError, Limits, Server
 from rpcstream.testing import memory_client, serve_in_thread
 
-from ..kit import notification, raw_peers, request, until
+from ..kit import notification, raw_peers, request, until, until_in_thread
 
 
 class Pool:
@@ -61,35 +59,8 @@ async def test_calls_that_were_cancelled_while_no_thread_was_free_leave_nothing(
     assert pool.ran == ["block"]
 
 
-async def test_calls_run_in_the_order_in_which_they_came_but_for_those_that_are_cancelled() -> None:
-    pool = Pool(threads=1)
-    async with raw_peers(pool.server) as connect:
-        raw = await connect()
-        raw.send(request("block", id="block"), *[request("note", n, id=n) for n in range(50)])
-        raw.send(*[notification("$/cancelRequest", id=n) for n in range(0, 50, 3)])
-        assert {(await raw.reply())["id"] for _ in range(0, 50, 3)} == set(range(0, 50, 3))
-        raw.send(*[request("note", n, id=n) for n in range(50, 70)])
-        pool.release.set()
-        await raw.receive_many(1 + 33 + 20)
-    assert pool.ran == ["block", *(n for n in range(70) if n >= 50 or n % 3)]
-
-
-async def test_every_call_that_is_not_cancelled_runs_whoever_cancels_meanwhile() -> None:
-    pool = Pool(threads=4)
-    async with memory_client(pool.server) as client:
-        calls = [client.submit.note(n) for n in range(300)]
-        await asyncio.sleep(0)
-        for call in calls[::3]:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        await client.note("last")
-    whole = {n for n, call in enumerate(calls) if not call.cancelled()}
-    assert whole | {"last"} <= set(pool.ran)
-    assert len(pool.ran) == len(set(pool.ran))
-
-
 def test_threads_are_started_as_they_are_needed_and_end_with_the_server() -> None:
-    pool, before = Pool(threads=3), set(threading.enumerate())
+    pool = Pool(threads=3)
     barrier = threading.Barrier(4)
     pool.server.add(lambda: barrier.wait(20), name="meet", offload="thread")
     with serve_in_thread(pool.server) as address, Client(address) as client:
@@ -98,46 +69,20 @@ def test_threads_are_started_as_they_are_needed_and_end_with_the_server() -> Non
         assert len(pool.threads) == 1
         calls = [client.submit.meet() for _ in range(3)]
         barrier.wait(20)
-        for call in calls:
-            call.result()
-        for call in [client.submit.note(n) for n in range(100)]:
+        for call in [*calls, *(client.submit.note(n) for n in range(100))]:
             call.result()
         assert len(pool.threads) <= 3
-    for thread in set(threading.enumerate()) - before:
-        thread.join(20)
-    assert not {each.name for each in threading.enumerate()} & pool.threads
-
-
-async def test_what_a_call_that_failed_held_is_let_go_at_once() -> None:
-    class Held:
-        pass
-
-    server, gone = Server(threads=1), threading.Event()
-
-    @server(offload="thread")
-    def fail() -> None:
-        held = Held()
-        weakref.finalize(held, gone.set)
-        raise RpcError(5, "no")  # which is not logged: the log may keep it
-
-    async with memory_client(server) as client:
-        gc.disable()
-        try:
-            with pytest.raises(RpcError):
-                await client.fail()
-            await until(gone.is_set)
-        finally:
-            gc.enable()
+    until_in_thread(lambda: not {each.name for each in threading.enumerate()} & pool.threads)
 
 
 async def test_what_would_end_the_program_fails_one_call() -> None:
     server = Server(threads=1)
     errors: list[BaseException] = [SystemExit(1), KeyboardInterrupt(), StopIteration(1)]
 
-    @server(offload="thread")
     def fail() -> None:
         raise errors.pop()
 
+    server.add(fail, offload="thread")
     server.add(lambda: 5, name="five", offload="thread")
     async with memory_client(server) as client:
         while errors:

@@ -18,7 +18,7 @@ import pytest
 from rpcstream import AsyncClient, InternalError, Limits, MessageTooLarge, Server
 from rpcstream.testing import memory_client
 
-from ..kit import RawPeer, raw_peers, until
+from ..kit import raw_peers, until
 
 if sys.platform == "win32":
     pytest.skip("signals", allow_module_level=True)
@@ -39,20 +39,12 @@ async def serving(workers: Any, processes: int, **limits: Any) -> AsyncIterator[
         yield client, server
 
 
-def metric(server: Server, name: str) -> float:
-    (value,) = re.findall(rf"^rpcstream_{name}(?:{{.*}})? (\S+)$", server.metrics_text(), re.MULTILINE)
-    return float(value)
-
-
 async def begun(folder: Path, name: str) -> int:
     """The id of the worker that `hold` runs in."""
     async with asyncio.timeout(20):
         while not (folder / name).exists():
             await asyncio.sleep(0.005)
     return int((folder / name).read_text())
-
-
-KILLED = "SIGKILL, as the system does when memory runs out"
 
 
 @pytest.mark.slow
@@ -76,36 +68,29 @@ async def test_only_the_calls_of_killed_workers_fail(
             assert all(isinstance(each, int) for each in await asyncio.gather(*waiting))
             (folder / "release").unlink()
         (record, *_) = [record for record in caplog.records if record.levelno >= logging.ERROR]
-        assert record.getMessage().endswith(f"ended while it ran 'hold': killed by {KILLED}")
+        assert "ended while it ran 'hold': killed by SIGKILL, as the system does when memory" in record.getMessage()
         for victim in {await client.process_id() for _ in range(20)}:
             os.kill(victim, signal.SIGKILL)
-        await until(lambda: metric(server, "worker_processes") < 2)
+        await until(lambda: re.search(r"\nrpcstream_worker_processes\S* [01]\n", server.metrics_text()))
         assert await client.process_id()
 
 
 @pytest.mark.slow
-async def test_a_worker_that_lives_without_its_pipe_is_lost_and_killed(workers: Any) -> None:
-    async with serving(workers, 1) as (client, _):
-        before = await client.process_id()
-        with pytest.raises(InternalError) as failed:
-            await client.close_pipe()
-        assert failed.value.data == {"reason": "worker lost"}
-        with pytest.raises(ProcessLookupError):
-            os.kill(before, 0)
-        assert await client.process_id() != before
-
-
-@pytest.mark.slow
-async def test_a_function_that_kills_its_worker_each_time_waits_longer_each_time(
+async def test_a_worker_that_lives_without_its_pipe_is_lost_and_killed_and_one_that_dies_each_time_waits(
     workers: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(workers, 1) as (client, _):
-        results = await asyncio.gather(*[client.submit.die() for _ in range(4)], return_exceptions=True)
-        assert [error.data for error in results] == 4 * [{"reason": "worker lost"}]
+        before = await client.process_id()
+        with pytest.raises(InternalError, match="worker lost"):
+            await client.close_pipe()
+        with pytest.raises(ProcessLookupError):
+            os.kill(before, 0)
+        assert await client.process_id() != before
+        results = await asyncio.gather(*[client.submit.die() for _ in range(3)], return_exceptions=True)
+        assert [error.data for error in results] == 3 * [{"reason": "worker lost"}]
         assert await client.process_id()
     said = [record.getMessage() for record in caplog.records if "ended while it ran 'die'" in record.getMessage()]
-    pauses = ["", *(f"; the next one starts in {pause} s" for pause in (0.1, 0.2, 0.4))]
-    assert [line.partition("exit status 3")[2] for line in said] == pauses
+    assert [line.partition("exit status 3; the next one starts in ")[2] for line in said] == ["0.1 s", "0.2 s", "0.4 s"]
 
 
 async def test_results_over_the_limit_and_calls_that_are_given_up_cost_a_worker_nothing(
@@ -144,42 +129,25 @@ async def test_a_worker_that_ignores_sigterm_is_killed_when_the_server_ends(work
                 await asyncio.sleep(0.01)
 
 
-# -- generators: bounded in their process, since they cannot be stopped from outside ----------------------------------
-
-ENDLESS = 10**12
+ENDLESS, SHORT = 10**12, {"timeout": 0.15}
 
 
-@contextlib.asynccontextmanager
-async def generating(workers: Any) -> AsyncIterator[RawPeer]:
+async def test_of_generators_all_items_come_and_those_that_do_not_end_are_stopped(workers: Any, folder: Path) -> None:
+    """By the size of what they give, or by the time-out, which they know; or they would have the worker for ever."""
     server = Server(limits=Limits(max_message_size=200_000), processes=1)
-    server.add(workers.numbers, offload="process")
-    server.add(workers.numbers, name="short", offload="process", timeout=0.3)
-    server.add(workers.texts, offload="process")
+    for name, function, options in (("numbers", "numbers", {}), ("texts", "texts", {}), ("short", "numbers", SHORT)):
+        server.add(getattr(workers, function), name=name, offload="process", **options)
     async with raw_peers(server) as connect:
         raw = await connect()
-        yield raw
-        assert await raw.result("numbers", 3) == [0, 1, 2]
-
-
-async def test_all_items_come_and_what_is_too_much_stays_in_the_worker(workers: Any) -> None:
-    async with generating(workers) as raw:
         for to in (0, 1, 255, 256, 257, 3000):
             assert await raw.result("numbers", to) == list(range(to))
-        for method, params, members in (
-            ("numbers", [ENDLESS], {}),
-            ("texts", [ENDLESS, 10_000], {}),
-            ("numbers", [ENDLESS], {"stream": 5}),
-        ):
+        endless: tuple[Any, ...] = (("numbers", [ENDLESS], {}), ("texts", [ENDLESS, 10_000], {}))
+        for method, params, members in (*endless, ("numbers", [ENDLESS], {"stream": 5})):
             error = (await raw.reply(method, *params, **members))["error"]
             assert (error["code"], error["data"]["limit"]) == (-32001, 200_000)
-
-
-async def test_one_whose_caller_gave_up_ends_by_itself(workers: Any, folder: Path) -> None:
-    """By the time-out, which it knows; or it would have the worker for ever."""
-    async with generating(workers) as raw:
-        await raw.result("numbers", 1)  # the worker has started: that is not counted in the short time-out
-        # As a notification nothing is kept, so that no size ends it.
+        # Of a notification nothing is kept, so that no size ends it.
         note = folder / "notified"
         raw.send({"jsonrpc": "2.0", "method": "short", "params": [ENDLESS, str(note)]})
         assert await raw.code("short", ENDLESS) in (-32003, -32001)
         await until(note.exists)
+        assert await raw.result("numbers", 3) == [0, 1, 2]

@@ -35,23 +35,17 @@ def die() -> None:
     os._exit(3)
 
 
-class OddError(Exception):
-    """Can be pickled, but not unpickled."""
-
+class OddError(Exception):  # can be pickled, but not unpickled, as OddResult
     def __init__(self, a: int, b: int) -> None:
         super().__init__(f"{a}-{b}")
 
 
 class NotFound(RpcError):
-    """An error of the user's with a constructor of its own."""
-
     def __init__(self, name: str) -> None:
         super().__init__(404, f"no {name}")
 
 
 class OddResult:
-    """Can be pickled, but not unpickled."""
-
     def __reduce__(self) -> tuple[object, ...]:
         return int, ("not a number",)
 

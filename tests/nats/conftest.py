@@ -80,33 +80,28 @@ def keeping_nats() -> Iterator[NatsServer]:
         yield server
 
 
-@pytest.fixture
-def start_nats() -> Iterator[Callable[..., NatsServer]]:
-    """`server = start_nats(jetstream=True)`: a server of the test's own, stopped with it."""
+def started(kind: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """A function that starts servers of the test's own, which are stopped with it."""
     pytest.importorskip("nats")
     skip_without_program()
-    started: list[NatsServer] = []
+    running: list[Any] = []
 
-    def start(**options: Any) -> NatsServer:
-        started.append(NatsServer(**options))
-        return started[-1]
+    def start(*args: Any, **options: Any) -> Any:
+        running.append(kind(*args, **options))
+        return running[-1]
 
     yield start
-    for server in started:
-        server.stop()
+    for each in running:
+        each.stop()
+
+
+@pytest.fixture
+def start_nats() -> Iterator[Callable[..., NatsServer]]:
+    """`server = start_nats(jetstream=True)`."""
+    yield from started(NatsServer)
 
 
 @pytest.fixture
 def start_cluster() -> Iterator[Callable[..., NatsCluster]]:
-    """`cluster = start_cluster()`: three nodes of the test's own, stopped with it."""
-    pytest.importorskip("nats")
-    skip_without_program()
-    started: list[NatsCluster] = []
-
-    def start(size: int = 3, **options: Any) -> NatsCluster:
-        started.append(NatsCluster(size, **options))
-        return started[-1]
-
-    yield start
-    for cluster in started:
-        cluster.stop()
+    """`cluster = start_cluster(3)`: so many nodes."""
+    yield from started(NatsCluster)

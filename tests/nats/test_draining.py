@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, Context
+from rpcstream import AsyncClient, ConnectFailed, Context
 
 from ..kit import UsualServer, until
 from .conftest import Clock
@@ -118,9 +118,13 @@ async def test_calls_on_their_way_are_carried_out_once(service: Service) -> None
     assert sorted(tag for server in servers for tag in server.noted) == list(range(1020))
 
 
-async def test_what_has_begun_is_known_until_it_is_answered(service: Service) -> None:
-    """An instance that stops answers who asks where calls are."""
-    async with service.raw("mine.rpcstream.*") as raw, started(service, UsualServer()) as server:
+async def test_what_has_begun_is_known_until_it_is_answered(clock: Clock, service: Service) -> None:
+    """An instance that stops answers who asks where calls are, and is none for new ones."""
+    async with (
+        service.raw("mine.rpcstream.*") as raw,
+        started(service, UsualServer()) as server,
+        service.client() as client,
+    ):
 
         async def told(token: str) -> Any:
             while not (message := await raw.next()).subject.endswith(f".{token}") or not message.data:
@@ -133,6 +137,10 @@ async def test_what_has_begun_is_known_until_it_is_answered(service: Service) ->
         await until(lambda: not service.subscribed("wait"))
         raw.publish(service.root + "$inquiry", b"[6,7]", "mine.rpcstream.q1")
         assert await told("have") == ["q1", [7]]
+        call = asyncio.create_task(client.add(1, 2))
+        await clock.until(call.done)
+        with pytest.raises(ConnectFailed, match="no instance"):
+            await call
         server.release()
         assert (await told("m"))["result"] == "done"
 

@@ -15,7 +15,7 @@ pytest.importorskip("nats")
 
 from rpcstream import AsyncClient, InvalidParams, Limits, NotPermitted, ServerBusy
 
-from ..kit import UsualServer, until
+from ..kit import PATIENCE, UsualServer, until
 from ..kit.nats_server import NatsServer
 from ..kit.plain_nats import plain_client
 from .service import Service, all_until, event_of, login, next_of, user
@@ -42,8 +42,8 @@ async def kept_on_nats(service: Service, pattern: str) -> dict[str, Any]:
         return dict((await all_until(events, (end, "end")))[:-1])
 
 
-async def until_kept(one: UsualServer, pattern: str, values: dict[str, Any], seconds: float = 20) -> None:
-    async with asyncio.timeout(seconds):
+async def until_kept(one: UsualServer, pattern: str, values: dict[str, Any]) -> None:
+    async with asyncio.timeout(PATIENCE):
         while await kept_at(one, pattern) != values:
             await asyncio.sleep(0.02)
 
@@ -67,24 +67,11 @@ async def test_a_later_subscriber_gets_the_last_value_wherever_it_was_published(
         assert await next_of(events) == [1]
         assert await alone.publish("state.one", "off", retain=True) == 1
         assert await next_of(events) == ["off"]
-    async with service.serving(port=0) as later:
-        assert await kept_at(later, "state.*") == {"state.one": "off", "state.client": {"x": 2}}
-
-
-async def test_live_subscribers_get_each_of_them_once(service: Service) -> None:
-    async with AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        one, other = [await enter(service.serving(port=0)) for _ in range(2)]
-        client = await enter(service.client())
-        sources = [await enter(AsyncClient(one.address)), await enter(AsyncClient(other.address)), client]
-        readers = [await enter(source.subscribe(name)) for source in sources for name in ("s.*", "s.a", "*.a")]
-        for number in range(10):
-            if number % 3:
-                (one, other)[number % 2].publish("s.a", number, retain=True)
-            else:
-                await client.publish("s.a", number, retain=True)
-            # One after the other, so that their order is known.
-            assert [await next_of(each) for each in readers] == [[number]] * len(readers)
+    later = UsualServer()
+    later.publish("state.before", 3, retain=True)  # it is shared as soon as the server runs
+    async with service.serving(later, port=0), service.serving(port=0) as last:
+        for each in (later, last):
+            await until_kept(each, "state.*", {"state.one": "off", "state.client": {"x": 2}, "state.before": 3})
 
 
 async def test_none_ends_a_last_value_for_all(service: Service) -> None:
@@ -103,19 +90,6 @@ async def test_none_ends_a_last_value_for_all(service: Service) -> None:
         for each in (one, other):
             assert await kept_at(each, "*") == {"d": 4}
     assert await kept_on_nats(service, "*") == {"d": 4}
-
-
-async def test_what_was_retained_before_the_server_ran_is_shared(service: Service) -> None:
-    async with service.serving() as old:
-        old.publish("state", "old", retain=True)
-    server = UsualServer()
-    server.publish("before", 1, retain=True)
-    server.join_nats(service.url, service=service.name)
-    server.publish("state", "new", retain=True)
-    async with server.listening(port=0), service.client() as client, client.subscribe(">").with_topics() as events:
-        found: dict[str, Any] = {}
-        while found != {"before": 1, "state": "new"}:
-            found |= dict(await next_of(events))
 
 
 async def test_another_program_reads_and_writes_them(service: Service) -> None:
@@ -143,24 +117,16 @@ async def test_another_program_reads_and_writes_them(service: Service) -> None:
         await until_kept(one, "room.*", {"room.light": "off"})
 
 
-@pytest.mark.parametrize(
-    "names", [("%FF%FE", "state.%FF", "state.%ED%A0%80"), ("\udcff\udcfe", "state.\udcc3", "%C3\udca9")], ids=ascii
-)
-async def test_a_name_that_is_no_topic_is_skipped(
-    service: Service, caplog: pytest.LogCaptureFixture, names: tuple[str, ...]
-) -> None:
-    """Subscribers, the instance that is there, and later ones get the other values all the same.
-
-    Args:
-        names: percent-encoded, one of them as half of a character; or with bytes that are no UTF-8, as surrogates.
-    """
-    prefixes = (f"$KV.{service.bucket}.", service.event)
+async def test_a_name_that_is_no_topic_is_skipped(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+    """Subscribers, the instance that is there, and later ones get the other values all the same."""
+    # Percent-encoded, one of them as half of a character; and bytes that are no UTF-8.
+    names = [b"%FF%FE", b"state.%FF", b"state.%ED%A0%80", b"\xff\xfe", b"state.\xc3", b"%C3\xa9"]
     async with service.serving(port=0) as one, service.client() as client, service.raw() as raw:
 
-        async def write(*names: str) -> None:
+        async def write(*names: bytes) -> None:
             for name in names:
-                for prefix in prefixes:
-                    raw.publish(prefix.encode() + name.encode(errors="surrogateescape"), event_of("x", "bad"))
+                for prefix in (f"$KV.{service.bucket}.", service.event):
+                    raw.publish(prefix.encode() + name, event_of("x", "bad"))
             await raw.flush()
 
         one.publish("state.a", 1, retain=True)
@@ -177,12 +143,8 @@ async def test_a_name_that_is_no_topic_is_skipped(
             assert await next_of(everything) == [3]
             for each in (one, other):
                 await until_kept(each, "state.*", {"state.a": 1, "state.b": 2, "state.c": 3})
-    told = [each.getMessage() for each in caplog.records if "is not a topic" in each.getMessage()]
-    assert len([text for text in told if service.bucket in text]) == 3  # both instances, and the client that reads all
+    assert "is not a topic" in caplog.text
     assert "could not be handled" not in caplog.text
-
-
-# -- order ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -212,11 +174,8 @@ async def test_no_subscriber_misses_one_or_sees_an_older_one_after_a_newer(servi
 
 async def test_instances_that_write_the_same_topic_come_to_the_same_value(service: Service) -> None:
     async with AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        instances = [await enter(service.serving(port=0)) for _ in range(3)]
-        clients = [await enter(AsyncClient(each.address)) for each in instances]
-        readers = [await enter(client.subscribe("race.x", max_queue=10_000)) for client in clients]
-        for number in range(100):
+        instances = [await stack.enter_async_context(service.serving(port=0)) for _ in range(3)]
+        for number in range(50):
             for source, each in enumerate(instances):
                 each.publish("race.x", [source, number], retain=True)
             if number % 10 == 0:
@@ -227,13 +186,7 @@ async def test_instances_that_write_the_same_topic_come_to_the_same_value(servic
         for each in instances:
             await until_kept(each, "fence.*", {f"fence.{number}": 1 for number in range(3)})
         stored = await kept_on_nats(service, "race.*")
-        for each, events in zip(instances, readers, strict=True):
-            assert await kept_at(each, "race.*") == stored
-            instances[0].publish("race.x", "end")
-            assert stored == {"race.x": (await all_until(events, "end"))[-2]}
-
-
-# -- limits, and what is refused --------------------------------------------------------------------------------------
+        assert [await kept_at(each, "race.*") for each in instances] == [stored] * 3
 
 
 async def test_the_bucket_is_bounded(service: Service, caplog: pytest.LogCaptureFixture) -> None:
@@ -273,28 +226,15 @@ async def test_without_the_right_bucket(service: Service, caplog: pytest.LogCapt
 async def test_permissions_for_last_values(
     start_nats: Callable[..., NatsServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    denied = {"reader": "$KV.>", "outsider": "$JS.>"}
-    users = [user("server"), *(user(name, {"publish": {"deny": [it]}}) for name, it in denied.items())]
+    users = [user("server"), user("outsider", {"publish": {"deny": ["$JS.>"]}})]
     service = Service(start_nats(jetstream=True, users=users), "vision")
     async with service.serving(login=login("outsider")) as outsider:
         outsider.publish("a", 0, retain=True)
         await until(lambda: "are not shared" in caplog.text)
     assert "NATS does not permit this login to publish to $JS.API.STREAM.INFO" in caplog.text
-    async with (
-        service.serving(login=login("server")) as server,
-        service.client(nats=login("reader")) as reader,
-        service.client(nats=login("outsider")) as alone,
-    ):
-        server.publish("a", 1, retain=True)
-        async with reader.subscribe("a") as events:
-            assert await next_of(events) == [1]
-            with pytest.raises(NotPermitted, match="Not permitted"):
-                await reader.publish("a", 2, retain=True)
+    async with service.serving(login=login("server")), service.client(nats=login("outsider")) as alone:
         with pytest.raises(NotPermitted, match=r"\$JS\.API\.CONSUMER\.CREATE"):
             await alone.subscribe("a").__aenter__()
-
-
-# -- while NATS is away -----------------------------------------------------------------------------------------------
 
 
 async def test_what_is_retained_while_nats_is_away_is_stored_later(start_nats: Callable[..., NatsServer]) -> None:
@@ -315,41 +255,13 @@ async def test_what_is_retained_while_nats_is_away_is_stored_later(start_nats: C
         one.publish("b", None, retain=True)
         assert await next_of(at_one, 3) == [("a", 2), ("b", 3), ("b", None)]
         await asyncio.to_thread(nats.restart)
-        assert await next_of(at_other) == [("a", 2)]
+        async with plain_client(service.nats.url) as plain:  # it is there before the instances are back
+            bucket = await plain.jetstream().key_value(service.bucket)
+            await bucket.put("d", event_of("d", 5))
+        assert sorted(await next_of(at_other, 2)) == [("a", 2), ("d", 5)]
+        assert await next_of(at_one) == [("d", 5)]
         async with service.client() as client, client.subscribe("*").with_topics() as events:
-            assert await next_of(events) == [("a", 2)]
+            assert sorted(await next_of(events, 2)) == [("a", 2), ("d", 5)]
             await client.publish("c", 4, retain=True)
             assert [await next_of(each) for each in (at_one, at_other, events)] == [[("c", 4)]] * 3
-        assert await kept_at(other, "*") == {"a": 2, "c": 4}
-
-
-@pytest.mark.slow
-async def test_instances_learn_what_has_changed_while_they_were_away(start_cluster: Callable[..., Any]) -> None:
-    cluster = start_cluster(3, jetstream=True)
-    service, elsewhere = (Service(node, "vision") for node in cluster.nodes[:2])
-    async with service.serving(port=0) as one, AsyncClient(one.address) as there:
-        one.publish("a", 1, retain=True)
-        one.publish("b", 1, retain=True)
-        async with there.subscribe(">").with_topics() as events, elsewhere.client() as client:
-            assert sorted(await next_of(events, 2)) == [("a", 1), ("b", 1)]
-            async with AsyncExitStack() as stack:
-                stored = await retried(lambda: stack.enter_async_context(client.subscribe("*")))
-                assert await next_of(stored, 2) == [1, 1]
-            await asyncio.to_thread(service.nats.kill)
-            await retried(lambda: client.publish("a", 2, retain=True))
-            await retried(lambda: client.publish("b", None, retain=True))
-            await asyncio.to_thread(service.nats.restart)
-            # While the nodes choose a leader JetStream does not answer; then it is asked again later.
-            async with asyncio.timeout(40):
-                assert sorted([await anext(events) for _ in range(2)], key=str) == [("a", 2), ("b", None)]
-        await until_kept(one, "*", {"a": 2}, 40)
-
-
-async def retried(ask: Callable[[], Any]) -> Any:
-    """Ask JetStream while the nodes that are left choose a leader, or have too much to do."""
-    async with asyncio.timeout(40):
-        while True:
-            try:
-                return await ask()
-            except (InvalidParams, ServerBusy):
-                await asyncio.sleep(0.05)
+        assert await kept_at(other, "*") == {"a": 2, "c": 4, "d": 5}

@@ -3,60 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, MethodNotFound, Server
+from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, MethodNotFound
 
-from ..kit import until
-from ..kit.nats_raw_client import RawClient
+from ..kit import UsualServer, until
 from ..kit.nats_server import NatsCluster, NatsServer
+from .conftest import Clock
+from .service import Service
 
 pytestmark = pytest.mark.nats
 
-StartNats = Callable[..., NatsServer]
 
-SERVICE = "rejoining"
-
-
-@contextlib.asynccontextmanager
-async def instance_at(node: NatsServer) -> AsyncIterator[None]:
-    """An instance of the service that knows one node alone."""
-    server = Server()
+@pytest.mark.slow
+async def test_a_call_that_was_under_way_at_a_lost_node_is_lost_and_others_go_on_at_another(
+    start_cluster: Callable[..., NatsCluster],
+) -> None:
+    of_client, of_instance = (Service(node, "rejoining") for node in start_cluster(2).nodes)
+    server, again = UsualServer(), {"retries": 5, "retry": "all"}
 
     @server
-    async def begin() -> AsyncIterator[int]:
+    async def begin() -> Any:
         yield 0
         await asyncio.Event().wait()
 
-    @server
-    def add(a: int, b: int) -> int:
-        return a + b
-
-    server.join_nats(f"{node.url}/{SERVICE}", only=True)
-    await server.start()
-    try:
-        yield
-    finally:
-        await server.close()
-
-
-async def test_a_call_that_was_under_way_there_is_lost(start_cluster: Callable[..., NatsCluster]) -> None:
-    cluster = start_cluster(2)
-    of_client, of_instance = cluster.nodes
-    async with instance_at(of_instance), AsyncClient(f"{of_client.url}/{SERVICE}", wait_for=30, timeout=30) as client:
+    async with of_instance.serving(server), of_client.client(wait_for=30, timeout=30, **again) as client:
         items = client.stream("begin")
         assert await anext(items) == 0  # the client knows which instance has it
-        of_instance.kill()
-        await asyncio.to_thread(of_instance.restart)
+        of_instance.nats.kill()
+        await asyncio.to_thread(of_instance.nats.restart)
         assert await client.call("add", 1, 2) == 3  # the same instance is there again, with the same subject
         with pytest.raises(ConnectionLost, match="gone"):
             await asyncio.wait_for(anext(items), 30)
+        of_client.nats.kill()  # it was given this one
+        assert await client.call("add", 3, 3) == 6
 
 
 class Outcomes:
@@ -86,109 +73,59 @@ class Outcomes:
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        done, _ = await asyncio.wait(self._tasks)
-        assert all(task.cancelled() for task in done), [task for task in done if not task.cancelled()]
+        await asyncio.wait(self._tasks)
+        assert all(task.cancelled() for task in self._tasks), self._tasks
 
 
-@contextlib.asynccontextmanager
-async def instances_of(nats: NatsServer, count: int) -> AsyncIterator[None]:
-    async with contextlib.AsyncExitStack() as stack:
-        for _ in range(count):
-            await stack.enter_async_context(instance_at(nats))
-        yield
-
-
-@pytest.mark.slow
-async def test_no_call_finds_its_method_missing_when_nats_was_restarted(start_nats: StartNats) -> None:
-    """It fails as where no server listens: not carried out, and worth another attempt."""
-    nats = start_nats()
-    async with instances_of(nats, 3), AsyncClient(f"{nats.url}/{SERVICE}", timeout=30) as client:
+@pytest.mark.parametrize("waits", [True, pytest.param(False, marks=pytest.mark.slow)])
+async def test_no_call_finds_its_method_missing_when_nats_was_restarted(
+    start_nats: Callable[..., NatsServer], waits: bool
+) -> None:
+    """One that waits is answered; another fails as where no server listens: not carried out, worth another attempt."""
+    service = Service(nats := start_nats())
+    options: dict[str, Any] = {"wait_for": 30, "retries": 5, "retry": "all"} if waits else {}
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            await stack.enter_async_context(service.serving())
+        client = await stack.enter_async_context(service.client(**options))
         outcomes = Outcomes(client)
         await outcomes.until_answered()
-        for _ in range(15):  # it is by chance that a call comes before the first instance is back
+        for _ in range(1 if waits else 15):  # it is by chance that a call comes before the first instance is back
             nats.kill()
             await asyncio.to_thread(nats.restart)
             await outcomes.until_answered()
             if any("no instance of the service" in str(error) for error in outcomes.errors):
                 break
         await outcomes.stop()
-        assert outcomes.counts["MethodNotFound"] == 0, outcomes.counts
-        assert any("no instance of the service" in str(error) for error in outcomes.errors), outcomes.errors
-        for error in outcomes.errors:
-            if isinstance(error, ConnectFailed):
-                assert (error.executed, error.is_permanent) == (False, False)
-    # And what no instance has is still not found.
-    async with instances_of(nats, 1), AsyncClient(f"{nats.url}/{SERVICE}", timeout=30, retries=5) as client:
         with pytest.raises(MethodNotFound):
-            await client.call("nothing")
+            await client.call("nothing", wait_for=None)
+        names = [each["name"] for each in nats.monitor("/connz")["connections"]]
+        assert len([each for each in names if each.startswith(f"rpcstream {service.name}")]) == 3, "each joins once"
+    assert outcomes.counts["MethodNotFound"] == 0, outcomes.counts
+    assert waits == (set(outcomes.counts) == {"answered"}), outcomes.counts
+    for error in outcomes.errors:
+        if isinstance(error, ConnectFailed):
+            assert (error.executed, error.is_permanent) == (False, False)
 
 
-async def test_no_call_that_waits_fails_when_nats_is_restarted(start_nats: StartNats) -> None:
-    nats = start_nats()
-    async with (
-        instances_of(nats, 2),
-        AsyncClient(f"{nats.url}/{SERVICE}", timeout=60, wait_for=30, retries=5, retry="all") as client,
-    ):
-        outcomes = Outcomes(client)
-        await outcomes.until_answered()
-        nats.kill()
-        await asyncio.to_thread(nats.restart)
-        await outcomes.until_answered()
-        await outcomes.stop()
-        assert set(outcomes.counts) == {"answered"}, outcomes.counts
-
-
-async def test_an_instance_that_joins_says_nothing_of_methods(start_nats: StartNats) -> None:
+async def test_an_instance_that_joins_says_nothing_of_methods(clock: Clock, service: Service) -> None:
     """It is heard at the subject of inquiries before all of its methods are offered."""
-    nats = start_nats()
-    raw = await RawClient.connect(nats.port)
-    await raw.subscribe(f"rpc.{SERVICE}.$inquiry")
-    async with contextlib.AsyncExitStack() as stack, AsyncClient(f"{nats.url}/{SERVICE}", timeout=30) as client:
-        stack.push_async_callback(raw.close)
+    async with service.client() as client, service.raw(f"{service.root}$inquiry") as raw:
         call = asyncio.create_task(client.call("add", 1, 2))
-        asked = await raw.next()
-        assert asked.json == []
+        assert (await raw.next()).json == []
+        await clock.until(call.done)
         with pytest.raises(ConnectFailed, match="no instance"):
             await call
 
         # Its method is offered a moment later: the call was not lost for want of one.
         call = asyncio.create_task(client.call("add", 1, 2))
         asked = await raw.next()
-        await raw.subscribe(f"rpc.{SERVICE}.add", "rpc")
+        await raw.subscribe(f"{service.root}add", "rpc")
         inbox, _, token = asked.reply.rpartition(".")
-        raw.publish(f"{inbox}.have", b'["%b",[]]' % token.encode(), f"rpc.{SERVICE}.$instance.x.1")
+        raw.publish(f"{inbox}.have", b'["%b",[]]' % token.encode(), f"{service.root}$instance.x.1")
         probe = await raw.next()
-        assert (probe.subject, probe.data) == (f"rpc.{SERVICE}.add", b"0")  # no call
+        assert (probe.subject, probe.data) == (f"{service.root}add", b"0")  # no call
         raw.publish(probe.reply, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no"}}')
+        await clock.until(call.done)
         with pytest.raises(ConnectFailed, match="no instance"):
             await call
-
-
-async def test_a_server_that_joins_or_leaves_does_not_answer_for_its_service(start_nats: StartNats) -> None:
-    nats, server = start_nats(), Server()
-    begun, may_end = asyncio.Event(), asyncio.Event()
-
-    @server
-    async def wait() -> str:
-        begun.set()
-        await may_end.wait()
-        return "waited"
-
-    server.join_nats(f"{nats.url}/{SERVICE}", only=True)
-    await server.start()
-    async with AsyncClient(f"{nats.url}/{SERVICE}", timeout=30) as client:
-        call = asyncio.create_task(client.call("wait"))
-        await begun.wait()
-        closing = asyncio.create_task(server.close())
-
-        async def call_on() -> None:
-            while True:
-                await client.call("rpc.ping")
-
-        try:
-            with pytest.raises(ConnectFailed, match="no instance"):
-                await call_on()
-        finally:
-            may_end.set()
-            assert await call == "waited"
-            await closing

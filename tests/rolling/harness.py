@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import sys
 import tempfile
+from asyncio.subprocess import Process
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -26,18 +27,14 @@ PATIENCE = 60
 
 @dataclass
 class Outcome:
-    """What became of the calls.
+    """What became of the calls."""
 
-    Attributes:
-        answered: the numbers of calls that were answered with their own number.
-        errors: what other calls ended with.
-        executed: how often each number was carried out.
-        restarts: how often something was restarted.
-    """
-
+    #: The numbers of calls that were answered with their own number, and what others ended with.
     answered: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
+    #: How often each number was carried out.
     executed: Counter[int] = field(default_factory=Counter)
+    #: How often something was restarted.
     restarts: int = 0
 
     @property
@@ -59,14 +56,9 @@ class Outcome:
 
 
 class Calls:
-    """Callers in this process: each makes a call, waits for the answer, and makes the next, until it is told to stop.
+    """Callers in this process, `each` on a connection: each makes a call, waits for the answer, and makes the next."""
 
-    Args:
-        address: where they call.
-        clients: how many connections there are; `each` callers use one.
-    """
-
-    def __init__(self, address: str, outcome: Outcome, *, clients: int, each: int, **options: Any) -> None:
+    def __init__(self, address: str, outcome: Outcome, *, clients: int = 4, each: int = 8, **options: Any) -> None:
         self._outcome = outcome
         self._clients = [AsyncClient(address, **options) for _ in range(clients)]
         self._each = each
@@ -85,14 +77,11 @@ class Calls:
             number = next(self._numbers)
             try:
                 result = await client.call("work", number, timeout=PATIENCE)
+                assert result == number, "the answer of another call"
+                self._outcome.answered.add(number)
             except Exception as error:
                 self._outcome.errors.append(f"{type(error).__name__}: {error}".replace(str(number), "N"))
                 await asyncio.sleep(0.01)
-            else:
-                if result == number:
-                    self._outcome.answered.add(number)
-                else:
-                    self._outcome.errors.append("the answer of another call")
             self._progress.set()
 
     async def more(self, count: int) -> None:
@@ -109,95 +98,72 @@ class Calls:
 
 
 class Programs:
-    """Providers or servers as processes: `kind` and `where` as for `programs`.
-
-    Args:
-        before: arguments of Python before those that name the program.
-        options: for the process.
-    """
+    """Providers or servers as processes: `kind` and `where` as for `programs`; `before` are arguments of Python."""
 
     def __init__(
         self, kind: str, where: Callable[[], str], folder: Path, *, before: tuple[str, ...] = (), **options: Any
     ) -> None:
-        self._kind = kind
-        self._where = where
+        self._command = lambda: (*before, "-m", "tests.rolling.programs", kind, where(), str(self._log))
         self._log = folder / kind
-        self._before = before
         self._options = options
         self.said = ""
 
-    async def start(self) -> Program:
-        command = ("-m", "tests.rolling.programs", self._kind, self._where(), str(self._log))
+    async def start(self) -> Process:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, *self._before, *command, stdout=asyncio.subprocess.PIPE, **self._options
+            sys.executable, *self._command(), stdout=asyncio.subprocess.PIPE, **self._options
         )
         assert process.stdout is not None
         self.said = (await asyncio.wait_for(process.stdout.readline(), PATIENCE)).decode().strip()
-        return Program(process)
+        return process
 
     def executed(self) -> Counter[int]:
         return Counter(map(int, self._log.read_text().split())) if self._log.exists() else Counter()
 
 
-class Program:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-
-    async def stop(self) -> None:
-        """End it in an orderly way, and wait for that."""
-        self._process.terminate()
-        status = await asyncio.wait_for(self._process.wait(), PATIENCE)
-        if status:
-            raise RuntimeError(f"a program ended with status {status}")
+async def stop(process: Process) -> None:
+    """End it in an orderly way, and wait for that."""
+    process.terminate()
+    status = await asyncio.wait_for(process.wait(), PATIENCE)
+    assert status == 0, f"a program ended with status {status}"
 
 
-# -- what is shown -----------------------------------------------------------------------------------------------------
+# -- what is shown; with so many calls between two restarts, at least --------------------------------------------------
 
 
-async def providers_restarted(*, rounds: int, calls: int = 100, **load: int) -> Outcome:
-    """Three programs share a method at a hub; one after the other is replaced, `rounds` times, while it is called.
-
-    Args:
-        rounds: how often all three are replaced.
-        calls: that are made between two restarts, at least.
-        load: as for `Calls`.
-    """
+async def providers_restarted(*, rounds: int, calls: int = 100) -> Outcome:
+    """Three programs share a method at a hub; one after the other is replaced, `rounds` times, while it is called."""
     outcome = Outcome()
     async with Hub().listening(port=0) as address, folder_for_logs() as folder:
         providers = Programs("provider", lambda: address, folder)
         running = [await providers.start() for _ in range(3)]
-        async with calling(Calls(address, outcome, **load)) as callers:
+        async with calling(Calls(address, outcome)) as callers:
             for place in [*range(3)] * rounds:
                 await callers.more(calls)
                 before, running[place] = running[place], await providers.start()
-                await before.stop()
+                await stop(before)
                 outcome.restarts += 1
             await callers.more(calls)
         for each in running:
-            await each.stop()
+            await stop(each)
         outcome.executed = providers.executed()
     return outcome
 
 
-async def server_restarted(*, rounds: int, calls: int = 100, scheme: str = "tcp", **load: int) -> Outcome:
-    """A server is stopped with requests in flight and started again at its address; callers reconnect by themselves.
-
-    Args: as for `providers_restarted`; `scheme` is that of the callers' address.
-    """
-    outcome = Outcome()
+async def server_restarted(*, rounds: int, calls: int = 100, scheme: str = "tcp") -> Outcome:
+    """A server is stopped with requests in flight and started again at its address; callers reconnect by themselves."""
+    outcome, port = Outcome(), 0
     async with folder_for_logs() as folder:
-        port = 0
         servers = Programs("server", lambda: str(port), folder)
         running = await servers.start()
         port = int(servers.said.rpartition(":")[2])
-        async with calling(Calls(f"{scheme}://127.0.0.1:{port}", outcome, reconnect=True, **load)) as callers:
+        async with calling(Calls(f"{scheme}://127.0.0.1:{port}", outcome, reconnect=True)) as callers:
             for _ in range(rounds):
                 await callers.more(calls)
-                await running.stop()
+                await stop(running)
                 running = await servers.start()
                 outcome.restarts += 1
             await callers.more(calls)
-        await running.stop()
+        await stop(running)
         outcome.executed = servers.executed()
     return outcome
 

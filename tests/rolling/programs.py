@@ -19,44 +19,28 @@ import rpcstream
 from rpcstream import Client, Server
 from rpcstream.systemd import take_sockets
 
-#: Called with the number of each call that begins.
-Note = Callable[[int], object]
 
-
-def make_work(note: Note) -> Callable[[int], object]:
-    """A method that notes its number, takes a moment, and gives the number back."""
+def make_work(path: str) -> Callable[[int], object]:
+    """A method that appends its number to a file, takes a moment, and gives the number back."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     async def work(number: int) -> int:
-        note(number)
+        os.write(log, b"%d\n" % number)
         await asyncio.sleep(random.uniform(0, 0.004))
         return number
 
     return work
 
 
-def make_server(note: Note) -> Server:
+def make_server(path: str) -> Server:
     server = Server()
-    server.add(make_work(note), name="work")
+    server.add(make_work(path), name="work")
     return server
 
 
-def provide(address: str, note: Note) -> None:
-    client = Client(address, reconnect=True)
-    client(name="work", shared=True)(make_work(note))
-    client.offer()
-    print("ready", flush=True)
-    client.run()
-
-
-def notes_in(path: str) -> Note:
-    """What appends numbers to a file, of which each worker has a descriptor of its own."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    return lambda number: os.write(log, b"%d\n" % number)
-
-
 def activated() -> Server:
-    """The server of a worker."""
-    return make_server(notes_in(os.environ["NOTES"]))
+    """The server of a worker, which has a descriptor of its own for the file."""
+    return make_server(os.environ["NOTES"])
 
 
 def say(address: str) -> None:
@@ -65,11 +49,14 @@ def say(address: str) -> None:
 
 def main() -> None:
     kind, where, path = sys.argv[1:]
-    note = notes_in(path)
     if kind == "provider":
-        provide(where, note)
+        client = Client(where, reconnect=True)
+        client(name="work", shared=True)(make_work(path))
+        client.offer()
+        say("ready")
+        client.run()
     elif kind == "server":
-        make_server(note).run(port=int(where), on_listening=say)
+        make_server(path).run(port=int(where), on_listening=say)
     else:
         os.environ["NOTES"] = path
         rpcstream.run(f"{__file__}:activated", workers=int(where), sockets=take_sockets(), on_listening=say)

@@ -2,9 +2,8 @@
 
     python -m tests.server.activation --restarts 20 [--workers 2] [--scheme ws]
 
-The program is a new process each time and gets the sockets as systemd passes them. Connections that come while there is
-none wait in the sockets' queues. Beside callers that stay connected there are some that connect for each call, so
-that one which is refused or reset is seen. The exit status is 1 if a call failed, or was carried out twice.
+The program is a new process each time and gets the sockets as systemd passes them. Beside callers that stay connected
+there are some that connect for each call. The exit status is 1 if a call failed, or was carried out twice.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Iterator
 
 from rpcstream import AsyncClient
 
-from ..rolling.harness import Calls, Outcome, Programs, calling, folder_for_logs
+from ..rolling.harness import Calls, Outcome, Programs, calling, folder_for_logs, stop
 
 #: Puts the descriptors that it is given where systemd puts them, and becomes the program.
 PASS_ON = """
@@ -54,11 +53,7 @@ async def short_calls(address: str, numbers: Iterator[int], outcome: Outcome, is
 
 
 async def restarted(*, restarts: int, calls: int, scheme: str = "tcp", workers: int = 1) -> tuple[Outcome, float]:
-    """Restart a server so often, after so many calls each, while it is called at a port and at a Unix socket.
-
-    Returns:
-        What became of the calls, and the longest time (s) without a server.
-    """
+    """Restart a server while it is called; gives what became of the calls, and the longest time without one (s)."""
     outcome, away, is_over = Outcome(), 0.0, asyncio.Event()
     async with folder_for_logs() as folder, contextlib.AsyncExitStack() as stack:
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))
@@ -71,20 +66,20 @@ async def restarted(*, restarts: int, calls: int, scheme: str = "tcp", workers: 
         programs = Programs("activated", lambda: str(workers), folder, before=before, pass_fds=numbers)
         running = await programs.start()
         count = itertools.count(10**9)  # these do not meet the numbers of other callers
-        callers = Calls(f"{scheme}://{addresses[0]}", outcome, clients=4, each=8, reconnect=True)
+        callers = Calls(f"{scheme}://{addresses[0]}", outcome, reconnect=True)
         async with asyncio.TaskGroup() as group, calling(callers):
             for address in addresses:
                 group.create_task(short_calls(address, count, outcome, is_over))
             for _ in range(restarts):
                 await callers.more(calls)
                 ends = time.monotonic()
-                await running.stop()
+                await stop(running)
                 running = await programs.start()
                 away = max(away, time.monotonic() - ends)
                 outcome.restarts += 1
             await callers.more(calls)
             is_over.set()
-        await running.stop()
+        await stop(running)
         outcome.executed = programs.executed()
     return outcome, away
 

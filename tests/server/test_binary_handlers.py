@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any
 
@@ -39,11 +38,6 @@ def make_server() -> Server:
     def plain(values: Vector) -> Vector:
         return values * 2
 
-    @server
-    async def awaited(values: Vector) -> Vector:
-        await asyncio.sleep(0)
-        return values * 2
-
     @server(offload="thread")
     def threaded(values: Vector) -> Vector:
         return values * 2
@@ -62,10 +56,6 @@ def make_server() -> Server:
     @server.batched(max_wait=0.0)
     def batched(values: Rows) -> Rows:
         return values * 2
-
-    @server
-    def strided(values: Vector) -> Vector:
-        return np.repeat(values * 2, 2)[::2]
 
     @server
     async def reported(values: Vector, ctx: Context) -> Vector:
@@ -102,9 +92,7 @@ async def client(seen: Seen) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-@pytest.mark.parametrize(
-    "method", ["plain", "awaited", "threaded", "writable", "read_only", "batched", "strided", "reported"]
-)
+@pytest.mark.parametrize("method", ["plain", "threaded", "writable", "read_only", "batched", "reported"])
 async def test_arguments_and_results_are_frames(client: AsyncClient, seen: Seen, method: str) -> None:
     progress: list[Any] = []
     for number in range(2):
@@ -118,12 +106,6 @@ async def test_arguments_and_results_are_frames(client: AsyncClient, seen: Seen,
     assert (seen.sent, seen.received) == (2, 4 if method == "reported" else 2)
     assert seen.text == 0
     assert len(progress) == (2 if method == "reported" else 0)
-
-
-async def test_calls_of_one_micro_batch_keep_apart(client: AsyncClient, seen: Seen) -> None:
-    results = await asyncio.gather(*(client.call("batched", VALUES + number) for number in range(8)))
-    assert all((result == 2 * (VALUES + number)).all() for number, result in enumerate(results))
-    assert (seen.sent, seen.received) == (8, 8)
 
 
 async def test_the_items_of_a_stream_are_frames_or_stand_in_one_reply(client: AsyncClient, seen: Seen) -> None:

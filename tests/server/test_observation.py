@@ -12,11 +12,11 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import CallNext, Hub, InvalidParams, Limits, MethodCall, RpcError, Server
+from rpcstream import CallNext, Hub, InvalidParams, Limits, MethodCall, RpcError
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread, wait_until_idle
 
 from ..kit import TRANSPORTS, UsualServer, logged, notification, raw_peers, request, until
-from ..kit.asgi import Driver, call, connected, http_scope, post
+from ..kit.asgi import Driver, call, connected, http_scope
 from ..observe.reading import check_with_promtool, outcomes, value
 
 
@@ -49,20 +49,12 @@ OUTCOMES: dict[str, tuple[list[Any], dict[tuple[str, str], int]]] = {
         [
             *[request("fail", 7), request("fail_later", 7), request("fail_later", 7), request("fail", "no number")],
             *[request("crash"), request("hurry"), request("nothing_like_it"), request("echo_in_thread")],
+            [request("add", 1, 2), request("fail", 7, id=3), notification("add", a=1, b=2), request("nothing", id=4)],
         ],
         {
-            **{("fail", "7"): 1, ("fail_later", "7"): 2, ("fail", "-32602"): 1, ("crash", "-32603"): 1},
-            **{("hurry", "-32003"): 1, ("unknown", "-32601"): 1, ("echo_in_thread", "-32602"): 1},
+            **{("fail", "7"): 2, ("fail_later", "7"): 2, ("fail", "-32602"): 1, ("crash", "-32603"): 1},
+            **{("hurry", "-32003"): 1, ("unknown", "-32601"): 2, ("echo_in_thread", "-32602"): 1, ("add", "0"): 2},
         },
-    ),
-    "members of a batch": (
-        [
-            [
-                *[request("add", 1, 2), request("echo_after", 1, 0, id=2), request("fail", 7, id=3)],
-                *[notification("add", a=1, b=2), request("nothing", id=4)],
-            ]
-        ],
-        {("add", "0"): 2, ("echo_after", "0"): 1, ("fail", "7"): 1, ("unknown", "-32601"): 1},
     ),
     "what is no call": (
         [
@@ -167,27 +159,10 @@ async def test_logins_and_what_comes_before_them_are_counted_and_logged() -> Non
     assert not any("correct-horse" in line or "params" in line for line in log.lines)
 
 
-async def test_the_time_in_the_queue_counts() -> None:
-    server = make_server(limits=Limits(max_calls=1))
-    async with raw_peers(server) as connect:
-        peer = await connect()
-        peer.send(request("wait"), request("add", 1, 2, id=2))
-        await until(lambda: server.begun)
-        await asyncio.sleep(0.06)
-        server.release()
-        assert [(await peer.reply())["id"], (await peer.reply())["id"]] == [1, 2]
-        text = server.metrics_text()
-    for bound, count in (("0.05", 0), ("+Inf", 1)):
-        assert value(text, "rpcstream_call_duration_seconds_bucket", method="add", le=bound) == count
-
-
 def ask(address: str, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, dict[str, str], str]:
     connection = http.client.HTTPConnection(address, timeout=20)
     try:
-        connection.putrequest(method, path, skip_host="Host" in headers)
-        for name, text in headers.items():
-            connection.putheader(name, text)
-        connection.endheaders()
+        connection.request(method, path, headers=headers)
         response = connection.getresponse()
         return response.status, {name.lower(): text for name, text in response.getheaders()}, response.read().decode()
     finally:
@@ -246,7 +221,6 @@ async def test_calls_and_connections_under_an_asgi_server() -> None:
     server = make_server(access_log="json")
     app = server.asgi()
     with logged("rpcstream.access") as log:
-        assert (await post(app, call("add", 1, 2))).json["result"] == 3
         asked = Driver(app, http_scope())
         asked.body(orjson.dumps(call("wait")))
         websocket = await connected(app)
@@ -256,37 +230,13 @@ async def test_calls_and_connections_under_an_asgi_server() -> None:
         asked.leave()
         websocket.close()
         await asyncio.gather(asked.ended(), websocket.ended())
-        await until(lambda: len(log.lines) == 3)
+        await until(lambda: len(log.lines) == 2)
     assert [value(shown, "rpcstream_connections", transport=each) for each in ("http", "websocket")] == [1, 1]
-    assert value(shown, "rpcstream_connections_accepted_total") == 3
-    assert outcomes(shown) == {("add", "0"): 1, ("echo_after", "0"): 1}
+    assert value(shown, "rpcstream_connections_accepted_total") == 2
     found = [(line["transport"], line["method"]) for line in map(orjson.loads, log.lines)]
-    assert found == [("http", "add"), ("websocket", "echo_after"), ("http", "wait")]
+    assert found == [("websocket", "echo_after"), ("http", "wait")]
     server.stop()
     await until(lambda: not server.is_running)
-    assert "rpcstream_connections{" not in server.metrics_text()
-
-
-async def test_members_of_a_batch_have_lines_of_their_own_and_the_access_log_is_off_by_default() -> None:
-    with logged("rpcstream.access") as log:
-        for options in ({"access_log": "text"}, {}):
-            async with raw_peers(make_server(**options)) as connect:
-                await (await connect()).ask([request("add", 1, 2, id=n) for n in (1, 2)])
-    assert [line.partition(" add ")[2].partition(" ms=")[0] for line in log.lines] == ["id=1 code=0", "id=2 code=0"]
-
-
-@pytest.mark.parametrize("wrong", [{"metrics": "yes"}, {"access_log": "xml"}, {"log_slow_calls": 0}])
-def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be "):
-        Server(**wrong)
-
-
-async def test_a_running_server_is_not_changed_and_one_without_metrics_has_none() -> None:
-    async with memory_client(server := make_server(metrics=False)):
-        with pytest.raises(RuntimeError, match="running already"):
-            server.observe(metrics=True)
-        with pytest.raises(RuntimeError, match="has no metrics"):
-            server.metrics_text()
 
 
 async def test_streams_and_events_are_counted() -> None:

@@ -22,7 +22,6 @@ if sys.platform == "win32":
 
 PROGRAM = """
     import asyncio, gc, logging, os, signal, sys, time
-    from collections.abc import AsyncIterator
     from contextlib import asynccontextmanager
 
     from rpcstream import Server
@@ -66,11 +65,6 @@ PROGRAM = """
 
     @server
     async def swallow() -> None:
-        await go_on()
-
-    @server
-    async def items() -> AsyncIterator[int]:
-        yield 1
         await go_on()
 
     @server.batched()
@@ -135,7 +129,7 @@ class Process:
             connection.sendall(b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n")
             return
         message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params or PARAMS.get(method, [])}
-        connection.sendall(orjson.dumps({**message, **({"stream": 5} if method == "items" else {})}) + b"\n")
+        connection.sendall(orjson.dumps(message) + b"\n")
 
     def begin(self, connection: socket.socket, method: str, *params: Any) -> None:
         """Call it; it has begun when this returns."""
@@ -231,7 +225,7 @@ LEFT = "left behind, since they did not end when they were cancelled: "
     ("method", "status", "out", "says"),
     [
         ("wait", 0, ENDED[1], []),  # it is cancelled at the deadline
-        *[(each, 0, ENDED[1], [f"{LEFT}methods '{each}'"]) for each in ("swallow", "items", "batched")],
+        *[(each, 0, ENDED[1], [f"{LEFT}methods '{each}'"]) for each in ("swallow", "batched")],
         ("page", 0, ENDED[1], [f"{LEFT}'page'"]),
         ("thread", 0, ENDED[1], ["methods at work: 'thread'"]),
         ("to_thread", 0, ENDED[1], ["methods at work: 'to_thread'", "run_in_executor do not end, and are l"]),

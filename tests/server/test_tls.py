@@ -130,12 +130,10 @@ def test_a_new_certificate_is_shown_without_a_restart_and_one_that_is_none_chang
         runner.run(main())
 
 
-@pytest.mark.parametrize("missing", ["certificate", "key", "client_ca"])
-async def test_files_that_are_not_there(files: Files, missing: str) -> None:
-    names = {"certificate": files.server, missing: files.server.parent / "nothing.pem"}
-    with pytest.raises(OSError, match=r"nothing\.pem|No such file"):
-        async with Server(tls=TLS(**names)).listening(port=0):
-            pass
+async def test_files_that_are_not_there(files: Files) -> None:
+    for missing in ("certificate", "key", "client_ca"):
+        with pytest.raises(OSError, match=r"nothing\.pem|No such file"):
+            await Server(tls=TLS(**{"certificate": files.server, missing: Path("nothing.pem")})).start(port=0)
 
 
 async def test_a_handshake_that_ends_after_the_server_has_stopped(files: Files) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -123,19 +123,16 @@ def serve_command(*argv: str) -> list[str]:
     return [sys.executable, "-m", "rpcstream.cli.serve", *argv]
 
 
-def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """A server with these options, which ends by itself."""
-    command, pipe = serve_command(*argv), subprocess.DEVNULL
-    return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=30, stdin=pipe
-    )
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """A program that ends by itself."""
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=30)
 
 
 @contextmanager
 def running(folder: Path, *argv: str, app: str = APP) -> Iterator[WorkersProcess]:
     """A server with these options while the block runs."""
     (folder / "app.py").write_text(app)
-    program = WorkersProcess(serve_command("app.py", "-p", "0", *argv), folder)
+    program = WorkersProcess(serve_command("app.py", *(() if "--unix" in argv else ("-p", "0")), *argv), folder)
     try:
         yield program
     finally:
@@ -156,18 +153,8 @@ StartWorkers = Callable[..., WorkersProcess]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[StartWorkers]:
     """`start("--workers", "2", app=TEXT)`; ended with the test."""
-    started = []
-
-    def started_one(*argv: str, app: str = APP) -> WorkersProcess:
-        (tmp_path / "app.py").write_text(app)
-        started.append(
-            WorkersProcess(serve_command("app.py", *(argv if "--unix" in argv else ("-p", "0", *argv))), tmp_path)
-        )
-        return started[-1]
-
-    yield started_one
-    for program in started:
-        program.close()
+    with ExitStack() as stack:
+        yield lambda *argv, app=APP: stack.enter_context(running(tmp_path, *argv, app=app))
 
 
 def has_ended(pid: int) -> bool:

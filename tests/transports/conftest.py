@@ -38,11 +38,11 @@ class Served:
         self._streams.append(made)
         return made
 
-    async def line(self, make: Callable[[], Any] = RawPeer, *, source: str = "127.0.0.1") -> Any:
+    async def line(self, make: Callable[[], Any] = RawPeer, *, source: str = "127.0.0.1", tls: Any = None) -> Any:
         """A raw peer, or whatever protocol a function makes, with this address of its own."""
         host, _, port = self.address.rpartition(":")
         loop = asyncio.get_running_loop()
-        _, made = await loop.create_connection(make, host, int(port), local_addr=(source, 0))
+        _, made = await loop.create_connection(make, host, int(port), local_addr=(source, 0), ssl=tls)
         self._lines.append(made)
         return made
 
@@ -50,9 +50,9 @@ class Served:
     def connections(self) -> list[ServerConnection]:
         return connections_of(self.server)
 
-    async def has_read_all(self) -> None:
+    async def has_read_all(self, tls: Any = None) -> None:
         """Wait until the server has read what was sent before."""
-        other = await self.line()
+        other = await self.line(tls=tls)
         for _ in range(20):
             assert await other.result("rpc.ping") == "pong"
         other.close()
@@ -101,6 +101,11 @@ def usual_server(**options: Any) -> UsualServer:
             server.ended.append(("endless", "whole"))
 
     return server
+
+
+def array_at(number: int, size: int, **changes: Any) -> dict[str, Any]:
+    """An array of so many bytes, which stand in the payload of this number of a binary frame."""
+    return {"$type": "ndarray", "dtype": "|u1", "shape": [size], "data": {"$bin": number}, **changes}
 
 
 LIMITS = set(Limits.__dataclass_fields__)

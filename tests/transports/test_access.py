@@ -17,33 +17,37 @@ from ..kit.http import call as call_bytes
 from .conftest import Serve
 
 
-async def answer(
-    options: dict[str, Any],
-    host: str = "localhost",
-    origin: str | None = None,
-    method: str = "POST",
-    headers: dict[str, str] | None = None,
-) -> Driver:
-    """The response of a server with these options to a ping."""
-    app, scope = Server(**options).asgi(), http_scope(method, "/")
-    given = {"host": host, **({} if origin is None else {"origin": origin}), **(headers or {})}
+async def asked(app: Any, host: str, origin: str | None, method: str = "POST", **headers: str) -> Driver:
+    """The response of an application to a ping."""
+    scope = http_scope(method, "/")
+    given = {"host": host, **({} if origin is None else {"origin": origin}), **headers}
     scope["headers"] = [each for each in scope["headers"] if each[0] != b"host"]
-    scope["headers"] += [(name.encode(), value.encode()) for name, value in given.items()]
+    scope["headers"] += [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()]
+    driver = Driver(app, scope)
+    driver.body(orjson.dumps(call("rpc.ping")))
+    return await driver.ended()
+
+
+async def answer(options: dict[str, Any], host: str = "localhost", origin: str | None = None, **more: str) -> Driver:
+    """The response of a server with these options."""
+    app = Server(**options).asgi()
     async with app.lifespan():
-        driver = Driver(app, scope)
-        driver.body(orjson.dumps(call("rpc.ping")))
-        return await driver.ended()
+        return await asked(app, host, origin, **more)
 
 
-async def is_refused(*args: Any, **more: Any) -> bool:
-    """Refused for its host or origin; and then nothing tells a page of another site that it may read that."""
-    found = await answer(*args, **more)
-    assert found.status != 400
-    assert found.status != 403 or not any(name.startswith("access-") for name in found.headers)
-    return found.status == 403
+async def refused(options: dict[str, Any], cases: list[Any], **more: str) -> list[Any]:
+    """Those hosts, or hosts and origins, that are refused; nothing tells a page that it may read that."""
+    app, found = Server(**options).asgi(), []
+    async with app.lifespan():
+        for each in cases:
+            host, origin = (each, None) if isinstance(each, str) else each
+            driver = await asked(app, host, origin, **more)
+            assert driver.status != 400
+            if driver.status == 403:
+                assert not any(name.startswith("access-") for name in driver.headers)
+                found.append(each)
+    return found
 
-
-# -- hosts ----------------------------------------------------------------------------------------------------------
 
 LOOPBACK = ["localhost", "localhost:8545", "LOCALHOST", "LocalHost:1", "a.localhost", "b.a.localhost:3000", "127.0.0.1"]
 LOOPBACK += ["127.0.0.1:65535", "127.255.1.2", "[::1]", "[::1]:8545", "[0:0:0:0:0:0:0:1]", "[0000::0001]:80"]
@@ -63,14 +67,14 @@ HOSTILE = [
     "127.0.0.256", "127.0.0.1.example", "127.example", "127.0.0.1.1", "0", "0.0.0.0",
     "[::]", "::1", "[::1", "::1]", "[]", "[::1]x", "[::1%lo]", "[::1%25lo]", "[::ffff:127.0.0.1]", "[::127.0.0.1]",
     "[v1.x]", "[localhost]", "10.0.0.1", "192.168.1.5:8545", "128.0.0.1",
-    "a" * 300 + ".localhost", "a." * 100_000 + "localhost", "localhost" * 100_000, "localhost:" + "0" * 100_000 + "80",
+    "a" * 300 + ".localhost", "a." * 20_000 + "localhost", "localhost" * 20_000, "localhost:" + "0" * 20_000 + "80",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["POST", "GET", "OPTIONS", "BREW"])
+@pytest.mark.parametrize("method", ["POST", "OPTIONS", "BREW"])
 async def test_loopback_may_be_named_and_nothing_else(method: str) -> None:
-    assert [host for host in LOOPBACK if await is_refused({}, host, method=method)] == []
-    assert [host[:40] for host in HOSTILE if not await is_refused({}, host, method=method)] == []
+    assert await refused({}, LOOPBACK, method=method) == []
+    assert set(HOSTILE) == set(await refused({}, HOSTILE, method=method))
 
 
 async def test_a_refusal_names_the_host_and_stays_short() -> None:
@@ -94,10 +98,7 @@ async def test_a_refusal_names_the_host_and_stays_short() -> None:
     ],
 )
 async def test_further_hosts(hosts: Any, good: list[str], bad: list[str]) -> None:
-    for host in [*good, "localhost", "127.0.0.1"]:
-        assert not await is_refused({"hosts": hosts}, host), host
-    for host in bad:
-        assert await is_refused({"hosts": hosts}, host), host
+    assert await refused({"hosts": hosts}, [*good, "localhost", "127.0.0.1", *bad]) == bad
 
 
 NO_HOSTS = ["", " ", "http://a", "a:80", "a/", "a.", "*a", "*.", "a.*", "*.*", "**", "a b", "a,b", "2130706433"]
@@ -112,8 +113,6 @@ def test_what_is_no_host_and_no_origin(option: str, values: list[str]) -> None:
         with pytest.raises(ValueError, match=f"{option}: "):
             Server(**{option: [value]})  # type: ignore[arg-type]
 
-
-# -- origins --------------------------------------------------------------------------------------------------------
 
 OWN = [
     ("localhost", "http://localhost"),
@@ -136,7 +135,7 @@ FOREIGN = [
         "http://evil.example, http://localhost:8545", "http://localhost:8545, http://localhost:8545",
         "ws://localhost:8545", "file://localhost:8545", "javascript://localhost:8545",
         "chrome-extension://localhost:8545", "//localhost:8545", "localhost:8545", "null", "NULL", "", "*", "http://*",
-        "http://", "http://localhost:8545" + "x" * 100_000, "http" * 100_000 + "://localhost:8545",
+        "http://", "http://localhost:8545" + "x" * 20_000, "http" * 20_000 + "://localhost:8545",
     )],
     ("[::1]:8545", "http://[::1%25lo]:8545"),
     ("127.0.0.1:8545", "http://2130706433:8545"),
@@ -147,10 +146,10 @@ FOREIGN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["POST", "GET", "OPTIONS"])
+@pytest.mark.parametrize("method", ["POST", "OPTIONS"])
 async def test_a_page_of_the_host_itself_may_and_no_other(method: str) -> None:
-    assert [each for each in OWN if await is_refused({}, *each, method=method)] == []
-    assert [each for each in FOREIGN if not await is_refused({}, *each, method=method)] == []
+    assert await refused({}, OWN, method=method) == []
+    assert await refused({}, FOREIGN, method=method) == FOREIGN
 
 
 @pytest.mark.parametrize(
@@ -167,18 +166,13 @@ async def test_a_page_of_the_host_itself_may_and_no_other(method: str) -> None:
     ],
 )  # fmt: skip
 async def test_further_origins(origins: Any, good: list[str], bad: list[str]) -> None:
-    options = {"origins": origins}
-    for origin in good:
-        assert not await is_refused(options, "localhost", origin), origin
-        assert await is_refused(options, "evil.example", origin), "the host counts all the same"
-    for origin in bad:
-        assert await is_refused(options, "localhost", origin), origin
+    right = [("localhost", origin) for origin in good]
+    wrong = [*(("localhost", origin) for origin in bad), *(("evil.example", origin) for origin in good)]
+    assert await refused({"origins": origins}, right + wrong) == wrong  # the host counts all the same
 
-
-# -- CORS -----------------------------------------------------------------------------------------------------------
 
 ORIGIN = {"origins": ["https://example.org"]}
-ASKED = {"access-control-request-method": "POST", "access-control-request-headers": "content-type"}
+ASKED = {"access_control_request_method": "POST", "access_control_request_headers": "content-type"}
 
 
 async def test_a_page_may_read_the_answer() -> None:
@@ -193,7 +187,7 @@ async def test_a_page_may_read_the_answer() -> None:
 
 
 async def test_a_browser_is_told_what_a_page_may_send() -> None:
-    told = await answer(ORIGIN, origin="https://example.org", method="OPTIONS", headers=ASKED)
+    told = await answer(ORIGIN, origin="https://example.org", method="OPTIONS", **ASKED)
     assert (told.status, told.content) == (204, b"")
     assert told.headers["access-control-allow-origin"] == "https://example.org"
     assert told.headers["vary"] == "Origin"
@@ -201,15 +195,13 @@ async def test_a_browser_is_told_what_a_page_may_send() -> None:
     assert {"Authorization", "Content-Type"} <= set(told.headers["access-control-allow-headers"].split(", "))
     assert int(told.headers["access-control-max-age"]) > 0
     assert "access-control-allow-credentials" not in told.headers
-    for origin in ("https://evil.example", "null", "", "http://localhost:3000"):
-        assert await is_refused(ORIGIN, "localhost", origin, method="OPTIONS", headers=ASKED)
+    evil = [("localhost", origin) for origin in ("https://evil.example", "null", "", "http://localhost:3000")]
+    assert await refused(ORIGIN, evil, method="OPTIONS", **ASKED) == evil
     # These are no questions of a browser.
     for origin, headers in ((None, {}), ("https://example.org", {}), (None, ASKED)):
-        found = await answer({"origins": "*"}, origin=origin, method="OPTIONS", headers=headers)
+        found = await answer({"origins": "*"}, origin=origin, method="OPTIONS", **headers)
         assert found.status == 405
 
-
-# -- over a socket --------------------------------------------------------------------------------------------------
 
 HOST = b"Host: 127.0.0.1\r\n"
 OLD = post(call_bytes("rpc.ping"), version="1.0")

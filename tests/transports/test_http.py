@@ -14,7 +14,7 @@ from rpcstream.testing import is_idle
 from rpcstream.web import HttpError, Response
 from rpcstream.wire.http_messages import problem
 
-from ..kit import UsualServer, reply, until
+from ..kit import reply, until
 from ..kit.http import RawHttpConnection, call, chunked, get, post
 from ..kit.websocket import ACCEPTED, PING, UPGRADE, RawWebSocket, frame
 from .conftest import Serve, Served
@@ -22,8 +22,6 @@ from .conftest import Serve, Served
 NDJSON, EVENTS = "Accept: application/x-ndjson", "Accept: text/event-stream"
 ADD = post(call("add", 1, 2))
 THREE = reply(1, 3)
-
-# -- calls ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -33,12 +31,8 @@ THREE = reply(1, 3)
         (call("none"), (1, -32601)),
         (b"", (None, -32700)),
         (b"nonsense", (None, -32700)),
-        (b'{"a":', (None, -32700)),
         (b"\xff", (None, -32700)),
-        *[(template % bad, (7, -32700))
-          for bad in (b"NaN", b"1e400", rb'"\ud800"')
-          for template in (b'{"jsonrpc":"2.0","id":7,"method":"echo","params":[%b]}',
-                           b'{"method":"echo","params":[%b],"id":7}')],
+        (b'{"jsonrpc":"2.0","id":7,"method":"echo","params":[NaN]}', (7, -32700)),
         (b"[%b,%b,%b]" % (call("add", 1, 2), call("note", 5, id=None), call("echo", "b", id="two")),
          [THREE, reply("two", "b")]),
         (call("ask", "confirm"), (1, -32600)),
@@ -136,27 +130,13 @@ async def test_what_a_handler_sees_is_of_its_own_request(served: Served, http: R
     assert (await http.ask(post(call("add", 1, 2), NDJSON))).lines == [THREE]
 
 
-@pytest.mark.parametrize("method", ["ask", "ask_in_thread", "tell", "rpc.subscribe"])
-async def test_what_http_cannot_do_names_the_alternatives(serve: Serve, method: str) -> None:
-    server = UsualServer()
-
-    @server(offload="thread")
-    def ask_in_thread(ctx: Context, method: str) -> Any:
-        return ctx.peer.call(method)
-
-    @server
-    async def tell(ctx: Context, method: str) -> None:
-        ctx.peer.notify.news(method)
-
-    served = await serve(server)
+@pytest.mark.parametrize("method", ["ask", "rpc.subscribe"])
+async def test_what_http_cannot_do_names_the_alternatives(served: Served, method: str) -> None:
     async with AsyncClient(f"http://{served.address}") as client:
         with pytest.raises(InvalidRequest, match="a WebSocket or the line stream"):
             await client.call(method, "x")
         assert await client.call("rpc.ping") == "pong"
-    assert not server.topics
-
-
-# -- streams ----------------------------------------------------------------------------------------------------------
+    assert not served.server.topics
 
 
 def item(value: Any, id: Any = 1) -> dict[str, Any]:
@@ -233,9 +213,6 @@ async def test_a_stream_comes_at_once_waits_for_its_reader_and_ends_with_it(serv
     await until(lambda: len(served.server.ended) == 2)
 
 
-# -- one request after the other --------------------------------------------------------------------------------------
-
-
 async def test_pipelined_requests_are_answered_in_order(served: Served, http: RawHttpConnection) -> None:
     http.send(
         post(call("wait", 0, id=0)),
@@ -277,12 +254,10 @@ async def test_what_is_pipelined_behind_a_call_waits_unread(served: Served, http
         ("1.0", "close", False),
     ],
 )
-@pytest.mark.parametrize("method", ["add", "echo_after"])
 async def test_who_keeps_the_connection(
-    http: RawHttpConnection, version: str, connection: str | None, is_kept: bool, method: str
+    http: RawHttpConnection, version: str, connection: str | None, is_kept: bool
 ) -> None:
-    params = (1, 2) if method == "add" else (3, 0)
-    request = post(call(method, *params), *[f"Connection: {connection}"] if connection else [], version=version)
+    request = post(call("add", 1, 2), *[f"Connection: {connection}"] if connection else [], version=version)
     answer = await http.ask(request)
     assert answer.json == THREE
     if not is_kept:
@@ -293,20 +268,6 @@ async def test_who_keeps_the_connection(
     assert (await http.ask(request)).json == THREE
 
 
-async def test_requests_in_single_bytes(http: RawHttpConnection) -> None:
-    in_chunks = post(None, "Transfer-Encoding: Chunked")
-    for request in (
-        ADD,
-        b"\r\n" + ADD,  # an empty line between requests
-        in_chunks + chunked(call("add", 1, 2)[:7], call("add", 1, 2)[7:]),
-        in_chunks + b"%x;name=value\r\n%b\r\n0;last\r\nX-Sum: 1\r\n\r\n" % (len(call("add", 1, 2)), call("add", 1, 2)),
-    ):
-        for at in range(len(request)):
-            http.send(request[at : at + 1])
-            await asyncio.sleep(0)
-        assert (await http.answer()).json == THREE
-
-
 async def test_expect_100_continue(http: RawHttpConnection) -> None:
     request = post(call("add", 1, 2), "Expect: 100-continue")
     head, _, body = request.partition(b"\r\n\r\n")
@@ -315,9 +276,6 @@ async def test_expect_100_continue(http: RawHttpConnection) -> None:
     # Who does not wait need not be told.
     assert (await http.ask(request)).json == THREE
     assert (await http.ask(request.replace(b"100-continue", b"200-ok"))).status == 417
-
-
-# -- what is no call --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -331,9 +289,7 @@ async def test_expect_100_continue(http: RawHttpConnection) -> None:
         (post(None), 411),
         *[(post(b"{}", *lines, json=False), 415) for lines in [
             ["Content-Type: text/plain"],
-            ["Content-Type: application/x-www-form-urlencoded"],
             ["Content-Type: multipart/form-data; boundary=x"],
-            ["Content-Type: application/json2"],
             ["Content-Type:"],
             ["Origin: http://127.0.0.1"],
             ["Sec-Fetch-Site: cross-site"],
@@ -358,9 +314,6 @@ async def test_head_has_no_body(http: RawHttpConnection) -> None:
         answer = await http.answer(to_head=True)
         assert (answer.status, int(answer.headers["content-length"]) > 10) == (status, True)
     assert (await http.answer()).status == 404
-
-
-# -- pages ------------------------------------------------------------------------------------------------------------
 
 
 async def cancelled() -> Any:
@@ -397,8 +350,6 @@ async def test_pages(serve: Serve, caplog: pytest.LogCaptureFixture, page: Any, 
     caplog.clear()
 
 
-# -- who may ask ------------------------------------------------------------------------------------------------------
-
 GOOD, EVIL = "Origin: http://good.example", "Origin: http://evil.example"
 
 
@@ -407,14 +358,10 @@ GOOD, EVIL = "Origin: http://good.example", "Origin: http://evil.example"
     [
         (post(call("add", 1, 2), GOOD), 200, True),
         (post(call("count", 1), GOOD, NDJSON), 200, True),
-        (post(call("add", 1, 2), GOOD, "Connection: keep-alive", version="1.0"), 200, True),
         (get("/healthz", GOOD), 200, True),
-        (get("/none", GOOD), 404, True),
-        (post(b"", GOOD, json=False), 415, True),
         (get("/", GOOD, "Access-Control-Request-Method: POST", method="OPTIONS"), 204, True),
         (post(b"x" * 101, GOOD), 413, False),
         (post(b"x" * 50, GOOD)[:-1], 408, False),
-        (post(None, GOOD, "Transfer-Encoding: chunked") + b"70\r\n" + b"x" * 0x70, 413, False),
         (post(None, GOOD, "Transfer-Encoding: chunked") + b"x\r\n", 400, False),
         (post(call("note", 1), EVIL), 403, True),
         (get("/healthz", EVIL), 403, True),
@@ -424,7 +371,7 @@ GOOD, EVIL = "Origin: http://good.example", "Origin: http://evil.example"
 async def test_pages_of_other_sites_may_read_every_answer_or_none(
     serve: Serve, request_: bytes, status: int, is_kept: bool
 ) -> None:
-    served = await serve(origins=["http://good.example"], max_message_size=100, message_timeout=0.2)
+    served = await serve(origins=["http://good.example"], max_message_size=100, message_timeout=0.05)
     http = await served.http()
     answer = await http.ask(request_)
     assert answer.status == status
@@ -438,37 +385,6 @@ async def test_pages_of_other_sites_may_read_every_answer_or_none(
         assert await http.rest() == b""
 
 
-def knowing_now(credentials: Any) -> Any:
-    assert credentials.address.startswith("127.0.0.1:")
-    return credentials.token if credentials.token not in (None, "wrong") else None
-
-
-async def knowing_later(credentials: Any) -> Any:
-    await asyncio.sleep(0)
-    return knowing_now(credentials)
-
-
-@pytest.mark.parametrize("authenticate", [knowing_now, knowing_later])
-async def test_who_is_known(serve: Serve, authenticate: Any) -> None:
-    """Strangers are refused before their body comes, and before a WebSocket begins."""
-    served = await serve(authenticate=authenticate)
-    http = await served.http()
-    http.send(*[post(call("who"), f"Authorization: bearer {name}") for name in ("a", "a", "b")])
-    assert [(await http.answer()).json["result"] for _ in range(3)] == ["a", "a", "b"]
-    assert [(await http.ask(get(path))).status for path in ("/healthz", "/none")] == [200, 401]
-    head, _, body = post(call("who"), "Expect: 100-continue", "Authorization: Bearer me").partition(b"\r\n\r\n")
-    assert (await http.ask(head + b"\r\n\r\n")).status == 100
-    assert (await http.ask(body)).json["result"] == "me"
-    answer = await http.ask(head.replace(b"Bearer me", b"Bearer wrong") + b"\r\n\r\n")
-    assert (answer.status, answer.headers["www-authenticate"], answer.headers["connection"]) == (401, "Bearer", "close")
-    assert await http.rest() == b""
-    http = await served.http()
-    assert (await http.ask(get("/", *UPGRADE, "Authorization: Bearer wrong"), b"frames")).status == 401
-    assert await http.rest() == b""
-    websocket = await served.websocket("Authorization: Bearer me")
-    assert await websocket.result("who") == "me"
-
-
 async def test_a_connection_becomes_a_websocket(served: Served, http: RawHttpConnection) -> None:
     """Behind calls, and with frames that came with the request."""
     assert (await http.ask(ADD)).json == THREE
@@ -479,9 +395,6 @@ async def test_a_connection_becomes_a_websocket(served: Served, http: RawHttpCon
     assert await websocket.pong() == b"first"
     assert await websocket.result("add", 1, 2) == 3
     assert served.server.stats()["connections"] == 1
-
-
-# -- the end ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("accept", [(), (NDJSON,)])

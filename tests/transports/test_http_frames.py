@@ -16,8 +16,7 @@ from rpcstream.wire.binary_frame import HEADER_MAX
 from ..kit import UsualServer, reply, request
 from ..kit import frame as binary_frame
 from ..kit.http import Answer, RawHttpConnection, call, chunked, post
-from .conftest import Serve, usual_server
-from .raw_frames import array_at
+from .conftest import Serve, array_at, usual_server
 
 FRAME = "application/x-rpcstream"
 SIZE = 5000
@@ -77,9 +76,6 @@ def read_frame(answer: Answer) -> tuple[Any, bytes]:
 BIG = post_frame(call_frame(size=800_000))
 
 
-# -- requests and responses -----------------------------------------------------------------------------------------
-
-
 async def test_frames_and_text_in_one_pipeline(serve: Serve) -> None:
     """In order, on one connection; with a frame only who asks for one is answered."""
     http = await connected(serve)
@@ -115,15 +111,6 @@ async def test_byte_by_byte(serve: Serve, chunks: bool) -> None:
     assert (await http.answer()).json["result"] == 200
 
 
-async def test_expectation_and_http_1_0(serve: Serve) -> None:
-    http, frame = await connected(serve), call_frame("same")
-    assert (await http.ask(post_frame(frame, "Expect: 100-continue").removesuffix(frame))).status == 100
-    assert (await http.ask(frame)).json["result"]["shape"] == [SIZE]
-    answer = await http.ask(post(frame, TAKES_FRAMES, f"Content-Type: {FRAME}", version="1.0", json=False))
-    assert read_frame(answer)[1] == ONES
-    assert await http.rest() == b""
-
-
 @pytest.mark.parametrize(
     "accept", [None, "application/json", "*/*", f"{FRAME};q=0, application/json", "application/x-rpcstreams"]
 )
@@ -142,25 +129,14 @@ async def test_streams_stay_text(serve: Serve) -> None:
     assert sorted(part["method"] for part in parts) == ["$/item", "$/item", "$/progress"]
     assert [part["params"]["value"]["shape"] for part in parts] == [[SIZE]] * 3
     assert last["result"] is None
-    answer = await http.ask(post_frame(call_frame("items"), TAKES_FRAMES))
-    json = answer.body
-    if answer.headers["content-type"] == FRAME:  # as one array: items that come at once are attached
-        head, _, rest = answer.body.partition(b"\n")
-        json = rest[: int(head[1:].split()[0])]
-    assert [item["shape"] for item in orjson.loads(json)["result"]] == [[SIZE], [SIZE]]
 
-
-# -- what is refused ------------------------------------------------------------------------------------------------
 
 LIMIT = 20_000
 
 WRONG: dict[str, tuple[bytes, int, int | None]] = {
     "nothing": (b"", -32700, None),
     "a payload that stands nowhere": (binary_frame(request("total_of", 1), ONES), -32600, 1),
-    "a payload that stands twice": (binary_frame(request("add", {"$bin": 0}, {"$bin": 0}), ONES), -32600, 1),
-    "a batch": (binary_frame([request("total_of", array_at(0, SIZE))], ONES), -32600, None),
     "another size": (binary_frame(request("total_of", array_at(0, SIZE + 1)), ONES), -32602, 1),
-    "an unknown method": (binary_frame(request("none", array_at(0, SIZE)), ONES), -32601, 1),
     "announces more": (b"@60 400000\n" + orjson.dumps(request("add", 1, 2)).ljust(60), -32001, 1),
     "too large": (call_frame(size=LIMIT - 100), -32001, 1),
 }
@@ -206,20 +182,6 @@ async def test_what_ends_the_connection(serve: Serve, body: bytes, status: int, 
     assert await http.rest() == b""
 
 
-async def test_strangers_and_pages_of_other_sites(serve: Serve) -> None:
-    """401 and 403 come first, whatever the body is."""
-    served = await serve(frames_server(token="open-sesame", origins=["https://good.example"]))
-    for lines, status in (
-        ([], 401),
-        (["Authorization: Bearer open-sesame"], 200),
-        (["Authorization: Bearer open-sesame", "Origin: https://good.example"], 200),
-        (["Authorization: Bearer open-sesame", "Origin: https://bad.example"], 403),
-    ):
-        answer = await (await served.http()).ask(post_frame(call_frame("same"), TAKES_FRAMES, *lines))
-        assert answer.status == status
-        assert status != 200 or read_frame(answer)[1] == ONES
-
-
 async def test_switched_off(serve: Serve) -> None:
     http = await connected(serve, binary=False)
     answer = await http.ask(post(call("total_of", {**array_at(0, 3), "data": "AAAA"}), TAKES_FRAMES))
@@ -230,11 +192,7 @@ async def test_switched_off(serve: Serve) -> None:
     assert "application/json" in answer.body.decode()
 
 
-# -- memory ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("cut", [700_000, None])
-@pytest.mark.parametrize("behind", [b"", b"x", None])
+@pytest.mark.parametrize(("cut", "behind"), [(700_000, b""), (None, b"x"), (700_000, None)])
 async def test_frames_wait_for_memory(serve: Serve, cut: int | None, behind: bytes | None) -> None:
     """What all payloads under way take is bounded: a body waits, in part or whole, with the requests behind it.
 

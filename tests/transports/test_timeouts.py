@@ -52,9 +52,3 @@ def test_what_time_does(
     with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
         runner.run(main())
     assert reason is None or reason in caplog.text
-
-
-@pytest.mark.parametrize("wrong", [{"max_batch": 0}, {"idle_timeout": -1}, {"max_depth": 255}, {"write_timeout": 0}])
-def test_limits_that_make_no_sense(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Limits(**wrong)

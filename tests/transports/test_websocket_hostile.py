@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import socket as sockets
 import struct
 import tracemalloc
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import orjson
@@ -15,13 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream import AsyncClient, Limits, MessageTooLarge
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.wire.frames import Close as CloseFrame
 from rpcstream.wire.frames import FrameReader
 from rpcstream.wire.messages import HEAD_SIZE, Oversize
 
-from ..kit import reply, until
+from ..kit import reply, request, until
 from ..kit.certificates import client_side, server_tls
 from ..kit.example_count import example_count
 from ..kit.websocket import (
@@ -36,81 +37,76 @@ from ..kit.websocket import (
     frame,
     frame_head,
 )
-from .conftest import Serve, Served, usual_server
+from .conftest import Serve, Served, in_steps
 
 LIMIT = 10_000
+
+#: A frame of a message that goes on.
+fragment = partial(frame, final=False)
 
 #: The most that a frame can say that it has.
 LONGEST = (1 << 63) - 1
 
 
-def fragment(opcode: int, payload: bytes, *, final: bool = False, masked: bool = True) -> bytes:
-    return frame(opcode, payload, final=final, masked=masked)
-
-
-# -- broken rules ---------------------------------------------------------------------------------------------------
-
-BROKEN = {
-    "not masked": (frame(TEXT, b"{}", masked=False), 1002, "not masked"),
-    "not masked, and long": (frame(TEXT, b"x" * 70_000, masked=False), 1002, "not masked"),
-    "a reserved bit": (frame(TEXT, b"", first=0xC1), 1002, "reserved"),
-    "a reserved bit of a ping": (frame(TEXT, b"", first=0x99), 1002, "reserved"),
-    "a reserved data opcode": (frame(TEXT, b"", first=0x83), 1002, "opcode 0x3"),
-    "a reserved control opcode": (frame(TEXT, b"", first=0x8B), 1002, "opcode 0xb"),
-    "a ping in fragments": (frame(TEXT, b"", first=0x09), 1002, "control frame"),
-    "a long ping": (frame(PING, b"x" * 126), 1002, "control frame"),
-    "a long close": (frame(CLOSE, b"\x03\xe8" + b"x" * 124), 1002, "control frame"),
-    "a very long pong, of which only the head came": (frame_head(PONG, 1 << 40), 1002, "control frame"),
-    "continues nothing": (frame(CONTINUATION, b"{}"), 1002, "continues no message"),
-    "begins inside another": (fragment(TEXT, b"{") + frame(TEXT, b"{}"), 1002, "inside another"),
-    "not UTF-8": (frame(TEXT, b'"\xff"'), 1007, "UTF-8"),
-    "half a character": (frame(TEXT, b'"\xe2\x82'), 1007, "UTF-8"),
-    "a surrogate": (frame(TEXT, b'"\xed\xa0\x80"'), 1007, "UTF-8"),
-    "not UTF-8 in a fragment": (fragment(TEXT, b'"\xff'), 1007, "UTF-8"),
-    "half a character in the last one": (fragments(TEXT, b'"\xe2', b"\x82"), 1007, "UTF-8"),
-    "longer than can be": (frame_head(BINARY, 1 << 63), 1002, "2**63 bytes or more"),
-    "the longest that can be said": (frame_head(BINARY, (1 << 64) - 1), 1002, "2**63 bytes or more"),
-    "half a close code": (frame(CLOSE, b"\x03"), 1002, "half a code"),
-    **{
-        f"the close code {code}": (frame(CLOSE, struct.pack("!H", code)), 1002, str(code))
+BROKEN: list[tuple[bytes, int, str]] = [
+    (frame(TEXT, b"{}", masked=False), 1002, "not masked"),
+    (frame(TEXT, b"x" * 70_000, masked=False), 1002, "not masked"),
+    (frame(TEXT, b"", first=0xC1), 1002, "reserved"),
+    (frame(TEXT, b"", first=0x99), 1002, "reserved"),
+    (frame(TEXT, b"", first=0x83), 1002, "opcode 0x3"),
+    (frame(TEXT, b"", first=0x8B), 1002, "opcode 0xb"),
+    (frame(TEXT, b"", first=0x09), 1002, "control frame"),
+    (frame(PING, b"x" * 126), 1002, "control frame"),
+    (frame(CLOSE, b"\x03\xe8" + b"x" * 124), 1002, "control frame"),
+    (frame_head(PONG, 1 << 40), 1002, "control frame"),
+    (frame(CONTINUATION, b"{}"), 1002, "continues no message"),
+    (fragment(TEXT, b"{") + frame(TEXT, b"{}"), 1002, "inside another"),
+    (frame(TEXT, b'"\xff"'), 1007, "UTF-8"),
+    (frame(TEXT, b'"\xe2\x82'), 1007, "UTF-8"),
+    (frame(TEXT, b'"\xed\xa0\x80"'), 1007, "UTF-8"),
+    (fragment(TEXT, b'"\xff'), 1007, "UTF-8"),
+    (fragments(TEXT, b'"\xe2', b"\x82"), 1007, "UTF-8"),
+    (frame_head(BINARY, 1 << 63), 1002, "2**63 bytes or more"),
+    (frame_head(BINARY, (1 << 64) - 1), 1002, "2**63 bytes or more"),
+    (frame(CLOSE, b"\x03"), 1002, "half a code"),
+    *[
+        (frame(CLOSE, struct.pack("!H", code)), 1002, str(code))
         for code in (0, 999, 1004, 1005, 1006, 1015, 1100, 2999, 5000, 65535)
-    },
-    "a close reason that is not UTF-8": (frame(CLOSE, b"\x03\xe8\xff"), 1007, "UTF-8"),
-}
+    ],
+    (frame(CLOSE, b"\x03\xe8\xff"), 1007, "UTF-8"),
+]
 
 
-@pytest.mark.parametrize("name", BROKEN)
-async def test_the_peer_is_told_which_rule_it_broke(serve: Serve, name: str) -> None:
-    data, code, text = BROKEN[name]
+async def test_the_peer_is_told_which_rule_it_broke(serve: Serve) -> None:
+    """What came before, even with the same read, is answered; what comes after is not."""
     served = await serve(max_message_size=LIMIT)
-    other, raw = await served.websocket(), await served.websocket()
-    raw.call("rpc.ping", id=1)
-    raw.call("wait", id=2)
-    await until(lambda: served.server.begun)
-    # What came before, even with the same read, is answered; what comes after is not.
-    raw.call("rpc.ping", id=3)
-    raw.send(data)
-    raw.call("rpc.ping", id=4)
-    close = await raw.closed()
-    assert close is not None
-    assert (close.code, text in close.reason) == (code, True)
-    assert [each["id"] for each in await raw.rest()] == [1, 3]
-    await until(lambda: served.server.ended == [(None, "CancelledError")])
+    other = await served.websocket()
+    for data, code, text in BROKEN:
+        raw = await served.websocket()
+        raw.call("wait", id=2)
+        await until(lambda: served.server.begun)
+        raw.send(request("rpc.ping", id=3), data, request("rpc.ping", id=4))
+        close = await raw.closed()
+        assert close is not None
+        assert (close.code, text in close.reason) == (code, True), data[:20]
+        assert [each["id"] for each in await raw.rest()] == [3]
+        await until(lambda: served.server.ended == [(None, "CancelledError")])
+        served.server.begun.clear()
+        served.server.ended.clear()
     assert await other.result("rpc.ping") == "pong"
     assert served.server.stats()["closed_for_limits"] == 0
 
 
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("name", BROKEN)
-def test_the_same_however_it_is_cut(name: str, size: int) -> None:
-    data, code, text = BROKEN[name]
-    reader = FrameReader(masked=True, max_size=LIMIT)
-    for at in range(0, len(data), size):
-        assert reader.feed(data[at : at + size]) == []
-        assert not reader.pings
-    assert reader.fault is not None
-    assert (reader.fault.code, text in reader.fault.reason) == (code, True)
-    assert reader.feed(frame(TEXT, b"1")) == []
+def test_the_same_however_it_is_cut(size: int) -> None:
+    for data, code, text in BROKEN:
+        reader = FrameReader(masked=True, max_size=LIMIT)
+        for at in range(0, len(data), size):
+            assert reader.feed(data[at : at + size]) == []
+            assert not reader.pings
+        assert reader.fault is not None
+        assert (reader.fault.code, text in reader.fault.reason) == (code, True), data[:20]
+        assert reader.feed(frame(TEXT, b"1")) == []
 
 
 def test_a_server_that_masks_loses_the_client() -> None:
@@ -126,10 +122,7 @@ def test_a_reason_that_is_too_long_for_its_frame() -> None:
     assert payload[2:].decode() == "ä" * 61
 
 
-# -- messages over the limit ----------------------------------------------------------------------------------------
-
-
-def request(size: int, id: Any = 7) -> bytes:
+def sized(size: int, id: Any = 7) -> bytes:
     """A request of so many bytes, which begins with its id."""
     start = orjson.dumps({"jsonrpc": "2.0", "id": id, "method": "echo"})[:-1] + b',"params":["'
     return start + b"x" * (size - len(start) - 3) + b'"]}'
@@ -145,12 +138,12 @@ def too_long(size: int, id: Any = 7) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("sent", "answer"),
     [
-        (frame(TEXT, request(LIMIT)), None),
-        (fragments(TEXT, request(LIMIT)[:9999], request(LIMIT)[9999:]), None),
-        (frame(TEXT, request(LIMIT) + b" "), too_long(LIMIT + 1)),
-        *[(frame(opcode, request(size)), too_long(size)) for opcode in (TEXT, BINARY) for size in (70_000, 3_000_000)],
-        (frame(TEXT, request(LIMIT) + b"\xff"), too_long(LIMIT + 1)),  # what is skipped need not be UTF-8
-        (fragments(TEXT, request(LIMIT) + b"\xe2", b"\xff"), too_long(LIMIT + 1)),
+        (frame(TEXT, sized(LIMIT)), None),
+        (fragments(TEXT, sized(LIMIT)[:9999], sized(LIMIT)[9999:]), None),
+        (frame(TEXT, sized(LIMIT) + b" "), too_long(LIMIT + 1)),
+        *[(frame(opcode, sized(size)), too_long(size)) for opcode in (TEXT, BINARY) for size in (70_000, 3_000_000)],
+        (frame(TEXT, sized(LIMIT) + b"\xff"), too_long(LIMIT + 1)),  # what is skipped need not be UTF-8
+        (fragments(TEXT, sized(LIMIT) + b"\xe2", b"\xff"), too_long(LIMIT + 1)),
         (frame(TEXT, b" " * 20_000), too_long(20_000, id=None)),
         (frame(TEXT, b"x" * 20_000), too_long(20_000, id=None)),
     ],
@@ -174,21 +167,6 @@ async def test_a_message_over_the_limit_is_answered_in_its_place(serve: Serve, s
     assert close.code == 1007
 
 
-async def test_many_fragments_are_answered_once_and_pings_between_them_each(serve: Serve) -> None:
-    raw = await (await serve(max_message_size=LIMIT)).websocket()
-    whole = request(25_000)
-    raw.send(fragment(TEXT, whole[:6000]), frame(PING, b"1"))
-    assert await raw.pong() == b"1"
-    raw.send(fragment(CONTINUATION, whole[6000:12_000]))
-    # As soon as it is known; it says what has been announced by then.
-    assert await raw.reply() == too_long(12_000)
-    for number in range(50):
-        raw.send(fragment(CONTINUATION, b"x" * 500), frame(PING, b"%d" % number))
-        assert await raw.pong() == b"%d" % number
-    raw.send(fragment(CONTINUATION, b"", final=True))
-    assert await raw.result("rpc.ping") == "pong"
-
-
 @pytest.mark.parametrize(
     ("data", "code", "text"),
     [
@@ -199,18 +177,14 @@ async def test_many_fragments_are_answered_once_and_pings_between_them_each(serv
         (frame(TEXT, b"", first=0xC0), 1002, "reserved"),
         (frame_head(CONTINUATION, 1 << 63), 1002, "2**63 bytes or more"),
         (fragment(CONTINUATION, b"", final=True) * 2, 1002, "continues no message"),
-        (frame(CLOSE, struct.pack("!H", 3000)), 3000, ""),
     ],
-    ids=["inside", "inside, declared", "ping", "not masked", "reserved", "endless", "continues nothing", "goodbye"],
 )
-async def test_the_rules_hold_in_a_message_that_is_skipped(serve: Serve, data: bytes, code: int, text: str) -> None:
-    raw = await (await serve(max_message_size=LIMIT)).websocket()
-    raw.send(fragment(TEXT, request(20_000)))
-    assert await raw.reply() == too_long(20_000)
-    raw.send(data)
-    close = await raw.closed()
-    assert close is not None
-    assert (close.code, text in close.reason) == (code, True)
+def test_the_rules_hold_in_a_message_that_is_skipped(data: bytes, code: int, text: str) -> None:
+    reader = FrameReader(masked=True, max_size=LIMIT)
+    assert reader.feed(fragment(TEXT, sized(20_000))) == [Oversize(20_000, sized(20_000)[:HEAD_SIZE])]
+    assert reader.feed(data) == []
+    assert reader.fault is not None
+    assert (reader.fault.code, text in reader.fault.reason) == (code, True)
 
 
 @pytest.mark.parametrize("begun", [10, 9_000])
@@ -220,8 +194,8 @@ async def test_those_over_the_limit_wait_without_their_bytes_behind_calls(serve:
     raw = await served.websocket()
     raw.call("wait", id=1)
     for number in range(40):
-        raw.send(frame(TEXT, request(100_000, id=number)))
-    whole = request(20_000)
+        raw.send(frame(TEXT, sized(100_000, id=number)))
+    whole = sized(20_000)
     raw.send(fragment(TEXT, whole[:begun]) + frame_head(CONTINUATION, LONGEST) + whole[begun:])
     await served.has_read_all()
     served.server.release()
@@ -231,33 +205,22 @@ async def test_those_over_the_limit_wait_without_their_bytes_behind_calls(serve:
     assert (last["id"], last["error"]["data"]["size"]) == (7, LONGEST + begun)
 
 
-async def test_a_reply_that_is_too_long_fails_its_call_alone(served: Served) -> None:
-    async with AsyncClient(f"ws://{served.address}/", limits=Limits(max_message_size=1000)) as client:
-        calls = [client.call("fill", size) for size in (10, 5000, 20, 2_000_000, 30)]
-        found = await asyncio.gather(*calls, return_exceptions=True)
-        assert [len(each) if isinstance(each, str) else type(each) for each in found] == [
-            10, MessageTooLarge, 20, MessageTooLarge, 30
-        ]  # fmt: skip
-        assert "the client's limit is 1000 bytes" in str(found[1])
-    assert served.server.stats()["connections_total"] == 1
-
-
 @given(st.data())
-@settings(max_examples=example_count(300), deadline=None)
+@settings(max_examples=example_count(200), deadline=None)
 def test_messages_of_any_size_however_they_are_cut(data: st.DataObject) -> None:
     """The reader against a list of what was said: each message whole, or once as too long, with its beginning."""
     masked, limit = data.draw(st.booleans()), data.draw(st.sampled_from([1, 100, 1000]))
-    shapes = st.lists(st.lists(st.integers(0, 1500), min_size=1, max_size=5), max_size=5)
     stream, wanted, pings = b"", [], []
-    for number, sizes in enumerate(data.draw(shapes)):
-        payload, said = b"", None
-        for at, size in enumerate(sizes):
-            piece = bytes([97 + number]) * size
-            is_last = at == len(sizes) - 1
-            stream += fragment(CONTINUATION if at else TEXT, piece, final=is_last, masked=masked)
-            payload += piece
-            if said is None and len(payload) > limit:
-                said = Oversize(len(payload), payload[:HEAD_SIZE])
+    for number, size in enumerate(data.draw(st.lists(st.integers(0, 1500), max_size=5))):
+        payload = (f"ä{number}🌻" * size).encode()[: size + 20].decode(errors="ignore").encode()
+        marks = [0, *sorted(data.draw(st.lists(st.integers(0, len(payload)), max_size=4))), len(payload)]
+        said = None
+        for at, (begin, end) in enumerate(itertools.pairwise(marks)):
+            is_last = at == len(marks) - 2
+            kind = CONTINUATION if at else data.draw(st.sampled_from([TEXT, BINARY]))
+            stream += fragment(kind, payload[begin:end], final=is_last, masked=masked)
+            if said is None and end > limit:
+                said = Oversize(end, payload[:end][:HEAD_SIZE])
             if not is_last:
                 pings.append(b"%d" % len(pings))
                 stream += frame(PING, pings[-1], masked=masked)
@@ -271,9 +234,6 @@ def test_messages_of_any_size_however_they_are_cut(data: st.DataObject) -> None:
     assert (came, seen) == (wanted, pings)
     assert reader.fault is None
     assert not reader.partial
-
-
-# -- floods ---------------------------------------------------------------------------------------------------------
 
 
 def stop_reading(raw: RawWebSocket) -> None:
@@ -332,39 +292,36 @@ def test_what_keeps_no_memory() -> None:
     """Empty fragments, lengths that are only said, and whatever is skipped; and single bytes take no more."""
     reader = FrameReader(masked=True, max_size=LIMIT)
     reader.feed(fragment(TEXT, b'"'))
-    flood = fragment(CONTINUATION, b"") * 2_000
+    flood = fragment(CONTINUATION, b"") * 500
     with memory_growth(10_000):
-        for _ in range(20):
+        for _ in range(8):
             assert reader.feed(flood) == []
     assert reader.partial
     assert reader.feed(fragment(CONTINUATION, b'"', final=True)) == [b'""']
-    reader = FrameReader(masked=True, max_size=40_000)
+    reader = FrameReader(masked=True, max_size=4_000)
     reader.feed(fragment(TEXT, b""))
-    flood = fragment(CONTINUATION, b"x") * 2_000
-    with memory_growth(80_000):
-        for _ in range(20):
+    flood = fragment(CONTINUATION, b"x") * 500
+    with memory_growth(10_000):
+        for _ in range(8):
             assert reader.feed(flood) == []
-    assert reader.feed(fragment(CONTINUATION, b"x")) == [Oversize(40_001, b"x" * HEAD_SIZE)]
-    flood += fragment(CONTINUATION, bytes(70_000))
+    assert reader.feed(fragment(CONTINUATION, b"x")) == [Oversize(4_001, b"x" * HEAD_SIZE)]
+    flood = fragment(CONTINUATION, b"x") * 200 + fragment(CONTINUATION, bytes(70_000))
     with memory_growth(5_000):
-        for _ in range(50):
+        for _ in range(10):
             assert reader.feed(flood) == []
     assert reader.feed(fragment(CONTINUATION, b"", final=True) + frame(TEXT, b"1")) == [b"1"]
     with memory_growth(10_000):
-        reader.feed(frame_head(TEXT, 40_000))
+        reader.feed(frame_head(TEXT, 4_000))
     reader, piece = FrameReader(masked=True, max_size=LIMIT), bytes(1 << 16)
     assert reader.feed(frame_head(TEXT, LONGEST) + piece) == [Oversize(LONGEST, bytes(HEAD_SIZE))]
     with memory_growth(5_000):
-        for _ in range(1000):
+        for _ in range(200):
             assert reader.feed(piece) == []
     assert reader.partial
 
 
-# -- peers that do not read, or fall silent -------------------------------------------------------------------------
-
-
 async def test_one_that_does_not_read_its_replies_is_closed(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    served = await serve(write_buffer=64 * 1024, write_timeout=0.3, max_calls=4)
+    served = await serve(write_buffer=64 * 1024, write_timeout=0.1, max_calls=4)
     raw = await served.websocket()
     stop_reading(raw)
     with contextlib.suppress(ConnectionError):
@@ -381,14 +338,12 @@ async def test_one_that_does_not_read_its_replies_is_closed(serve: Serve, caplog
     [
         frame(TEXT, b'"' + b"x" * 500)[:100],
         fragment(TEXT, b'"'),
-        fragment(TEXT, b'"') + frame(PING, b""),
-        b"\x81",
         frame_head(TEXT, LONGEST),
     ],
-    ids=["a frame", "a fragment", "a fragment and a ping", "half a head", "the longest"],
+    ids=["a frame", "a fragment", "the longest"],
 )
 async def test_a_message_that_does_not_end(serve: Serve, begun: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    served = await serve(message_timeout=0.2)
+    served = await serve(message_timeout=0.05)
     raw = await served.websocket()
     raw.send(begun)
     assert await raw.closed() is None
@@ -396,80 +351,64 @@ async def test_a_message_that_does_not_end(serve: Serve, begun: bytes, caplog: p
     assert served.server.stats()["closed_for_limits"] == 1
 
 
-async def test_one_that_says_the_most_and_sends_it_is_answered_and_then_closed(serve: Serve) -> None:
-    served = await serve(max_message_size=LIMIT, message_timeout=0.3)
-    raw = await served.websocket()
-    raw.send(frame_head(TEXT, LONGEST) + request(2000))
-    assert await raw.reply() == too_long(LONGEST)
-    with contextlib.suppress(ConnectionError):
-        while served.connections:
-            raw.send(bytes(100_000))
-            await asyncio.wait_for(raw.writer.drain(), 20)
-            await asyncio.sleep(0)
-    assert served.server.stats()["closed_for_limits"] == 1
+def test_silence_and_that_pings_break_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(loop: FakeTimeLoop, served: Served) -> None:
+        raw, silent = await served.websocket(), await served.websocket()
+        ended = asyncio.ensure_future(silent.closed())
+        for number in range(4):
+            raw.send(frame(PING, b"%d" % number))
+            assert await raw.pong() == b"%d" % number
+            assert not ended.done()
+            loop.jump(4)
+        await ended
+        assert await raw.result("rpc.ping") == "pong"
+        assert caplog.text.count("idle_timeout") == 1
 
-
-async def test_silence_and_that_pings_break_it(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    served = await serve(idle_timeout=0.6)
-    raw, silent = await served.websocket(), await served.websocket()
-    ended = asyncio.ensure_future(silent.closed())
-    while not ended.done():
-        raw.send(frame(PING, b"here"))
-        assert await raw.pong() == b"here"
-        await asyncio.sleep(0.01)
-    assert caplog.text.count("idle_timeout") == 1
-
-
-# -- peers that vanish, or do not keep to the end -------------------------------------------------------------------
+    in_steps(main, idle_timeout=15)
 
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("how", ["reset", "abort", "end", "goodbye", "empty goodbye", "within a message", "fault"])
-async def test_whoever_is_gone_has_its_handlers_cancelled(serve: Serve, how: str, tls: bool) -> None:
-    served = await serve(max_calls=3, **({"tls": server_tls()} if tls else {}))
-    raw = await served.websocket(tls=client_side() if tls else None)
-    for number in range(5):  # two wait behind the others
-        raw.call("wait", number, id=number)
-    await until(lambda: len(served.server.begun) == 3)
-    code: int | None = None
-    if how in ("reset", "abort"):
-        if how == "reset":
-            own: sockets.socket = raw.writer.get_extra_info("socket")
-            own.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
-        raw.abort()
-    elif how == "end":
-        raw.writer.close()
-    elif how == "empty goodbye":
-        raw.send(frame(CLOSE, b""))
-        code = 1005
-    elif how == "fault":
-        raw.send(frame(TEXT, b"", first=0x8F))
-        code = 1002
-    else:
-        if how == "within a message":
-            raw.send(fragment(TEXT, b'"'))
-        raw.say_close(3000)
-        code = 3000
-    if code is not None:
-        close = await raw.closed()
-        assert close is not None
-        assert close.code == code
-    await until(lambda: len(served.server.ended) == 3)
-    assert {how for _, how in served.server.ended} == {"CancelledError"}
+def test_whoever_is_gone_has_its_handlers_cancelled(how: str, tls: bool) -> None:
+    said = {
+        "goodbye": (frame(CLOSE, b"\x0b\xb8"), 3000),
+        "empty goodbye": (frame(CLOSE, b""), 1005),
+        "within a message": (fragment(TEXT, b'"') + frame(CLOSE, b"\x0b\xb8"), 3000),
+        "fault": (frame(TEXT, b"", first=0x8F), 1002),
+    }
+
+    async def main(loop: FakeTimeLoop, served: Served) -> None:
+        raw = await served.websocket(tls=client_side() if tls else None)
+        for number in range(5):  # two wait behind the others
+            raw.call("wait", number, id=number)
+        await until(lambda: len(served.server.begun) == 3)
+        if how in said:
+            raw.send(said[how][0])
+            await served.has_read_all(tls=client_side() if tls else None)
+            loop.jump(1.1)  # so long may those take that wait
+            assert (await raw.close_frame()).code == said[how][1]
+        elif how == "end":
+            raw.writer.close()
+        else:
+            if how == "reset":
+                own: sockets.socket = raw.writer.get_extra_info("socket")
+                own.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+            raw.abort()
+        await until(lambda: len(served.server.ended) == 3)
+        assert {how for _, how in served.server.ended} == {"CancelledError"}
+
+    in_steps(main, max_calls=3, **({"tls": server_tls()} if tls else {}))
 
 
 @pytest.mark.parametrize("then", ["nothing", "a fault", "calls"])
 def test_one_that_does_not_end_is_left(then: str) -> None:
     """After the server's goodbye, or its own fault; what it says meanwhile is not heard."""
 
-    async def main(loop: FakeTimeLoop) -> None:
-        loop.autojump = False
-        server = usual_server()
-        served = Served(server, await server.start(port=0))
+    async def main(loop: FakeTimeLoop, served: Served) -> None:
         raw = await served.websocket()
         assert await raw.result("rpc.ping") == "pong"
         if then == "nothing":
-            server.stop()
+            served.server.stop()
             assert (await raw.close_frame()).code == 1001
         else:
             raw.send(frame(TEXT, b"", first=0x8F))
@@ -479,14 +418,10 @@ def test_one_that_does_not_end_is_left(then: str) -> None:
             raw.send(frame(PING, b""))
         for _ in range(20):
             await asyncio.sleep(0)
-        assert server.stats()["connections"] == 1
-        while server.stats()["connections"]:
+        assert served.server.stats()["connections"] == 1
+        while served.server.stats()["connections"]:
             loop.jump(1)
             await asyncio.sleep(0)
-        assert not server.begun
-        loop.autojump = True
-        await served.close()
-        await server.close()
+        assert not served.server.begun
 
-    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
-        runner.run(main(runner.get_loop()))  # type: ignore[arg-type]
+    in_steps(main)

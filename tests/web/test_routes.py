@@ -1,15 +1,19 @@
-"""Routes: which one answers, paths with places, methods, and pages for monitors."""
+"""Routes: which one answers, paths, methods; and what a server has by itself: for monitors, browsers and explorers."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 
-from rpcstream import RegistrationError
+import rpcstream.web
+from rpcstream import RegistrationError, Server, __version__
 
-from .routes_client import RoutesClient
+from .conftest import RoutesClient
 
 
 async def test_the_first_that_matches_answers(site: RoutesClient, tmp_path: Path) -> None:
@@ -45,45 +49,25 @@ async def test_what_comes_behind_a_catch_all_is_not_reached(
     assert caplog.records == []
     site.static("/logo.png", b"logo")
     assert "the route '/logo.png' is never reached: '/{rest:path}' matches its path, too" in caplog.text
-    site.get("/x/{y}", lambda y: "y")
+    site.get("/x/{y}", page := lambda y: "y")
+    with pytest.raises(ValueError, match="there is a route"):
+        site.get("/x/{y}", page)
     for path, text in {"/logo.png": "all", "/first": "first", "/x/y": "all", "/healthz": "own"}.items():
         assert await site.text(path) == (200, text)
 
 
-async def test_a_path_is_taken_once(site: RoutesClient) -> None:
-    site.get("/a/{b}", lambda b: "")
-    site.static("/c", b"")
-    for path in ("/a/{b}", "/c"):
-        with pytest.raises(ValueError, match="there is a route"):
-            site.get(path, lambda b=0: "")
-
-
-async def test_a_decorated_function_stays_as_it_is(site: RoutesClient) -> None:
-    def page() -> str:
-        return "x"
-
-    assert site.get("/a")(page) is page
-    assert site.get("/b", offload="thread")(page) is page
-    assert site.get("/c", page) is page
-    assert [await site.text(path) for path in ("/a", "/b", "/c")] == [(200, "x")] * 3
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "get", ""])
-async def test_other_methods_are_not_allowed(method: str) -> None:
+async def test_other_methods_are_not_allowed() -> None:
     site = RoutesClient(path="/calls")
     ran = []
     site.get("/a/{b}", lambda b: ran.append(b))
     site.static("/c", b"c")
     async with site:
-        for path in ("/a/b", "/c", "/healthz", "/readyz"):
-            page = await site.page(path, method)
-            assert page.status == 405
-            assert page.headers["allow"] == "GET, HEAD"
-            assert page.headers["x-content-type-options"] == "nosniff"
+        for method in ("POST", "PUT", "get", ""):
+            for path in ("/a/b", "/c", "/healthz", "/readyz"):
+                page = await site.page(path, method)
+                assert (page.status, page.headers["allow"]) == (405, "GET, HEAD")
+                assert page.headers["x-content-type-options"] == "nosniff"
     assert ran == []
-
-
-# -- paths ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,16 +77,10 @@ async def test_other_methods_are_not_allowed(method: str) -> None:
         ("/ü ber", "/%C3%BC%20ber", ""),
         ("/users/{name}", "/users/", None),
         ("/users/{name:str}", "/users/a%0Ab", "a\nb"),
-        ("/{a}/{b}", "/x/y", "x,y"),
-        ("/v{n:int}.png", "/v12.png", "12"),
         ("/v{n:int}.png", "/v-1.png", "-1"),
-        ("/v{n:int}.png", "/vx.png", None),
-        ("/v{n:int}", "/v\N{ARABIC-INDIC DIGIT ONE}", None),
-        ("/v{n:int}", "/v" + 31 * "1", None),
-        ("/files/{rest:path}", "/files/a/b", "a/b"),
+        *(("/v{n:int}", f"/v{each}", None) for each in ("\N{ARABIC-INDIC DIGIT ONE}", 31 * "1")),
         ("/files/{rest:path}", "/files/", ""),
         ("/files/{rest:path}", "/files", None),
-        ("/{rest:path}", "/a%0Ab", "a\nb"),
         # One that could be matched in many ways would keep this from ending.
         ("/a{a}b/c{b}d/{rest:path}", "/a" + "b" * 100_000 + "/c" + "d" * 100_000, None),
     ],
@@ -120,25 +98,15 @@ async def test_which_paths_match(site: RoutesClient, pattern: str, path: str, pl
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("", "begins with '/'"),
-        ("a", "begins with '/'"),
-        (b"/a", "begins with '/'"),
-        ("/a?b=1", "the query is not part of a path"),
-        ("/a#b", "the query is not part of a path"),
+        *((each, "begins with '/'") for each in ("", "a", b"/a")),
+        *((each, "the query is not part of a path") for each in ("/a?b=1", "/a#b")),
         ("/a%20b", "the characters themselves"),
-        ("/a\nb", "control character"),
-        ("/{a}{b}", "one parameter between two slashes"),
-        ("/{a}-{b}", "one parameter between two slashes"),
+        *((each, "one parameter between two slashes") for each in ("/{a}{b}", "/{a}-{b}")),
         ("/{a}/{a}", "is there twice"),
-        ("/{}", "a parameter is a name"),
-        ("/{1}", "a parameter is a name"),
-        ("/{a b}", "a parameter is a name"),
+        *((each, "a parameter is a name") for each in ("/{}", "/{1}", "/{a b}")),
         ("/{a:float}", "must be one of str, int, path"),
-        ("/{a", "without its counterpart"),
-        ("/a}", "without its counterpart"),
-        ("/{rest:path}/x", "nothing can stand behind it"),
-        ("/{rest:path}.x", "nothing can stand behind it"),
-        ("/{a:path}/{b:path}", "nothing can stand behind it"),
+        *((each, "without its counterpart") for each in ("/{a", "/a}")),
+        *((each, "nothing can stand behind it") for each in ("/{rest:path}/x", "/{rest:path}.x")),
     ],
 )
 async def test_a_path_that_is_none_is_refused(site: RoutesClient, path: str, text: str) -> None:
@@ -146,19 +114,12 @@ async def test_a_path_that_is_none_is_refused(site: RoutesClient, path: str, tex
         site.get(path, lambda a, b=0, rest="": "")
 
 
-# -- for monitors -----------------------------------------------------------------------------------------------------
-
-
 async def test_health_and_readiness(site: RoutesClient) -> None:
     for path in ("/healthz", "/readyz"):
         page = await site.page(path)
         assert (page.status, page.content) == (200, b"ok")
-        assert page.headers == {
-            "content-type": "text/plain; charset=utf-8",
-            "content-length": "2",
-            "cache-control": "no-store",
-            "x-content-type-options": "nosniff",
-        }
+        found = [page.headers[name] for name in ("content-type", "cache-control", "x-content-type-options")]
+        assert found == ["text/plain; charset=utf-8", "no-store", "nosniff"]
     site.get("/readyz", lambda: {"all": "well"})
     assert await site.text("/readyz") == (200, '{"all":"well"}')
 
@@ -183,3 +144,76 @@ async def test_what_is_public() -> None:
         assert ran == []
         assert await site.text("/plan.png", authorization="Bearer s3cret") == (200, "plan")
         assert (await site.page("/page", authorization="Bearer s3cret")).status == 204
+
+
+# -- /rpcstream.js, the client, and /docs, the explorer --------------------------------------------------------------
+
+WEB = Path(rpcstream.web.__file__).parent
+CLIENT = (WEB / "client.js").read_bytes()
+FOLDER = WEB / "explorer"
+FILES = sorted(f"/docs/{path.name}" for path in FOLDER.iterdir() if path.suffix in (".js", ".css", ".svg"))
+
+
+async def found(server: Server, path: str) -> bytes | None:
+    async with RoutesClient(server) as site:
+        page = await site.page(path)
+    return page.content if page.status == 200 else None
+
+
+def test_the_npm_package_has_the_version_of_this_one() -> None:
+    described = json.loads((WEB / "package.json").read_text())
+    assert described["version"] == __version__
+    assert all((WEB / name).is_file() for name in described["files"])
+
+
+async def test_only_a_server_that_is_told_to_answers_with_the_client() -> None:
+    assert await found(Server(), "/rpcstream.js") is None
+    async with RoutesClient(javascript=True) as site:
+        for said in ("gzip, deflate, br", "br, GZIP;q=0.5", "gzip;q=0.0", "br", ""):
+            page = await site.page("/rpcstream.js", accept_encoding=said)
+            is_packed = page.headers.get("content-encoding") == "gzip"
+            assert is_packed is (said in ("gzip, deflate, br", "br, GZIP;q=0.5"))
+            kind = ("Accept-Encoding", "text/javascript; charset=utf-8")
+            assert (page.headers["vary"], page.headers["content-type"]) == kind
+            assert (gzip.decompress(page.content) if is_packed else page.content) == CLIENT
+            tag = page.headers["etag"]
+            assert (await site.page("/rpcstream.js", accept_encoding=said, if_none_match=tag)).status == 304
+            other = "br" if is_packed else "gzip"
+            assert (await site.page("/rpcstream.js", accept_encoding=other, if_none_match=tag)).status == 200
+        site.static("/rpcstream.js", b"mine")  # routes of the user come first
+        assert await site.text("/rpcstream.js") == (200, "mine")
+
+
+async def test_the_explorer_and_all_its_files_are_there_public_and_small() -> None:
+    size = 0
+    async with RoutesClient(docs=True, token="horse") as site:
+        for path in ("/docs", *FILES, "/rpcstream.js"):
+            page = await site.page(path, accept_encoding="br, gzip")
+            assert page.status == 200, path
+            assert gzip.decompress(page.content)
+            size += len(page.content)
+            assert page.headers["x-content-type-options"] == "nosniff"
+            if path != "/rpcstream.js":
+                policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
+                assert policy.pop("default-src") == "'none'"
+                assert set(policy.values()) <= {"'self'", "'none'", "'self' blob:", "'script'"}
+                assert (policy["require-trusted-types-for"], policy["frame-ancestors"]) == ("'script'", "'none'")
+        assert (await site.page("/docs/__init__.py", authorization="Bearer horse")).status == 404
+    assert size < 60_000
+    assert await found(Server(), "/docs") is None
+
+
+def test_no_file_names_another_host_or_makes_markup_of_text() -> None:
+    for path in FOLDER.iterdir():
+        if path.suffix in (".js", ".html", ".css", ".svg"):
+            text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+            assert re.findall(r"https?://|//\w+\.\w+|innerHTML|outerHTML|document\.write|eval\(|Function\(", text) == []
+
+
+@pytest.mark.parametrize("path", ["/", "/rpc", '/a"><script>&b'])
+async def test_the_page_is_told_where_calls_go(path: str) -> None:
+    server = Server(docs=True, path=path)
+    (calls,) = re.findall(r'<html[^>]* data-calls="([^"]*)"', (await found(server, "/docs") or b"").decode())
+    assert unescape(calls) == path
+    server.take_calls_at("/later")
+    assert b'data-calls="/later"' in (await found(server, "/docs") or b"")

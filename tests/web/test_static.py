@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-import time
 from collections.abc import Callable
 from email.utils import formatdate
 from pathlib import Path
@@ -16,8 +14,7 @@ import pytest
 from rpcstream import RegistrationError
 from rpcstream.web import html
 
-from ..kit import until
-from .routes_client import RoutesClient
+from .conftest import RoutesClient
 
 LONG_AGO = 1_600_000_000
 
@@ -55,9 +52,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-# -- bytes ------------------------------------------------------------------------------------------------------------
-
-
 async def test_what_a_caller_has_is_not_sent_again(site: RoutesClient) -> None:
     site.static("/a.txt", b"text")
     first = await site.page("/a.txt?v=2")
@@ -92,50 +86,26 @@ async def test_type_and_headers_may_be_given(site: RoutesClient) -> None:
 async def test_the_type_is_what_the_ending_says(site: RoutesClient) -> None:
     for name, kind in {
         "/a.html": "text/html; charset=utf-8",
-        "/a.txt": "text/plain; charset=utf-8",
-        "/a.js": "text/javascript; charset=utf-8",
         "/a.mjs": "text/javascript; charset=utf-8",
-        "/a.svg": "image/svg+xml; charset=utf-8",
-        "/a.json": "application/json",
-        "/a.wasm": "application/wasm",
-        "/a.woff2": "font/woff2",
-        "/A.PNG": "image/png",
         "/a.tar.gz": "application/gzip",
         "/data:text/html,a": "application/octet-stream",
-        "/a": "application/octet-stream",
         "/": "application/octet-stream",
     }.items():
         site.static(name, b"")
         assert (await site.page(name)).headers["content-type"] == kind
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("X-A", "a\r\nSet-Cookie: b"),
-        ("X-A\r\nSet-Cookie", "b"),
-        ("X-A", "a\nb"),
-        ("X A", "b"),
-        ("", "b"),
-        ("X-A", 1),
-        ("X-A", "\N{SNOWMAN}"),
-        ("connection", "close"),
+async def test_headers_and_contents_that_are_none_are_refused(site: RoutesClient, folder: Path) -> None:
+    headers: list[tuple[str, Any]] = [
+        *(("X-A", value) for value in ("a\r\nSet-Cookie: b", "a\nb", 1, "\N{SNOWMAN}")),
+        *((name, "b") for name in ("X-A\r\nSet-Cookie", "X A", "", "connection")),
         *((name, "0") for name in ("Content-Length", "Transfer-Encoding", "Date", "Content-Type", "ETag")),
-    ],
-)
-async def test_a_header_that_cannot_be_is_refused(site: RoutesClient, name: str, value: str) -> None:
-    with pytest.raises(RegistrationError, match=r"^/a: "):
-        site.static("/a", b"", headers={name: value})
-    site.static("/a", b"")  # the path is free
-
-
-async def test_content_that_is_none_is_refused(site: RoutesClient, folder: Path) -> None:
+    ]
     refusals: list[tuple[str, Any, dict[str, Any], str]] = [
+        *(("/a", b"", {"headers": {name: value}}, "^/a: ") for name, value in headers),
+        *(("/a", b"", {"type": each}, "^/a: ") for each in ("text/html\r\nX-A: b", 7)),
         ("/a", 7, {}, "the content is bytes, or the path"),
         ("a", b"", {}, "begins with '/'"),
-        ("/a%20b", b"", {}, "the characters themselves"),
-        ("/a", b"", {"type": "text/html\r\nX-A: b"}, "^/a: "),
-        ("/a", b"", {"type": 7}, "^/a: "),
         ("/a", folder, {}, "is a folder: it is served under a path that ends with '/'"),
         ("/a/", folder, {"type": "text/plain"}, "leave out type=…"),
     ]
@@ -150,9 +120,7 @@ async def test_content_that_is_none_is_refused(site: RoutesClient, folder: Path)
     os.truncate(large, 64 * MIB + 1)
     with pytest.raises(OSError, match="too large to be served, 67108865 bytes, the limit is 67108864"):
         site.static("/a", large)
-
-
-# -- files ------------------------------------------------------------------------------------------------------------
+    site.static("/a", b"")  # the path is free
 
 
 async def test_an_unchanged_file_is_not_sent_again(site: RoutesClient, folder: Path) -> None:
@@ -164,9 +132,7 @@ async def test_an_unchanged_file_is_not_sent_again(site: RoutesClient, folder: P
     assert since == formatdate(LONG_AGO, usegmt=True)
     for time_, status in {
         since: 304,
-        formatdate(LONG_AGO + 1, usegmt=True): 304,
         formatdate(LONG_AGO - 1, usegmt=True): 200,
-        "yesterday": 200,
         "Sun, 99 Sep 99999 12:26:40 GMT": 200,
     }.items():
         assert (await site.page("/a", if_modified_since=time_)).status == status
@@ -179,13 +145,10 @@ async def test_the_files_of_a_folder_are_found(
 ) -> None:
     (folder.parent / "link").symlink_to(folder)
     monkeypatch.chdir(folder)
-    site.static("/b", "deep/b.css")
     site.static("/linked/", "../link")
-    monkeypatch.chdir("/")
     site.static("/assets/", folder, headers={"Cache-Control": "max-age=5"})
     assert await site.text("/linked/a.txt") == (200, "a")
     assert await site.text("/assets/a.txt") == (200, "a")
-    assert await site.text("/b") == (200, "b")
     page = await site.page("/assets/deep/b.css")
     assert (page.content, page.headers["content-type"]) == (b"b", "text/css; charset=utf-8")
     assert page.headers["cache-control"] == "max-age=5"
@@ -195,43 +158,27 @@ async def test_the_files_of_a_folder_are_found(
         assert (await site.page(path)).status == 404
 
 
+@pytest.mark.slow
 async def test_changes_are_seen_within_a_second(site: RoutesClient, folder: Path, opened: list[str]) -> None:
     """One wait serves all kinds of changes, of files with a path of their own and of those in a folder."""
-
-    def becomes_a_pipe(file: Path) -> None:
-        file.unlink()
-        os.mkfifo(file)
-
-    def leads_outside(file: Path) -> None:
-        file.unlink()
-        file.symlink_to(folder.parent / "secret.txt")
 
     changes: dict[str, tuple[Callable[[Path], object], tuple[int, str]]] = {
         "same.txt": (lambda file: None, (200, "one")),
         "other.txt": (lambda file: file.write_text("three"), (200, "three")),
         "gone.txt": (Path.unlink, (404, "There is no such page\n")),
-        "pipe.txt": (becomes_a_pipe, (404, "There is no such page\n")),
-        "large.txt": (lambda file: os.truncate(file, 64 * MIB + 1), (404, "There is no such page\n")),
-        "link.txt": (leads_outside, (404, "There is no such page\n")),
     }
     for name in changes:
         (folder / name).write_text("one")
-        if name != "link.txt":
-            site.static(f"/own/{name}", folder / name)
-    (folder / "link.txt").unlink()
-    (folder / "link.txt").symlink_to(folder / "a.txt")
-    (folder / "a.txt").write_text("one")
+        site.static(f"/own/{name}", folder / name)
     site.static("/", folder)
-    paths = [f"/{name}" for name in changes] + [f"/own/{name}" for name in changes if name != "link.txt"]
-    before, tags = time.monotonic(), {}
+    paths = [f"{way}/{name}" for name in changes for way in ("", "/own")]
+    tags = {}
     for path in paths:
         page = await site.page(path)
         assert (page.status, page.content) == (200, b"one")
         tags[path] = page.headers["etag"]
     for name, (change, _) in changes.items():
         change(folder / name)
-    seen = [await site.text(path) for path in paths]
-    assert seen == [(200, "one")] * len(paths) or time.monotonic() - before > 0.5
     await asyncio.sleep(1.01)
     opened.clear()
     for _ in range(2):
@@ -242,28 +189,6 @@ async def test_changes_are_seen_within_a_second(site: RoutesClient, folder: Path
     assert [opened.count(name) for name in ("same.txt", "other.txt")] == [0, 2]
     (folder / "gone.txt").write_text("back")
     assert await site.text("/gone.txt") == await site.text("/own/gone.txt") == (200, "back")
-
-
-async def test_one_reads_for_all_who_ask_and_goes_on_when_that_one_leaves(
-    site: RoutesClient, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go, reads, real = threading.Event(), [], os.open
-
-    def slow(path: Any, *args: Any, **kwargs: Any) -> int:
-        reads.append(path)
-        go.wait(20)
-        return real(path, *args, **kwargs)
-
-    site.static("/", folder)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "open", slow)
-        asking = [site.begin("/a.txt") for _ in range(10)]
-        await until(lambda: reads)
-        asking[0].leave()
-        await asking[0].ended()
-        go.set()
-        assert [(await each.ended()).status for each in asking[1:]] == [200] * 9
-    assert len(reads) == 1
 
 
 OUTSIDE = r"""
@@ -284,14 +209,8 @@ async def test_nothing_else_is_seen(site: RoutesClient, folder: Path) -> None:
 async def test_links_lead_nowhere_but_inside_and_what_is_no_file_is_not_found(
     site: RoutesClient, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, target in {
-        "out.txt": "../secret.txt",
-        "up": "..",
-        "beside": "../site2",
-        "hidden.txt": ".env",
-        "loop": "loop",
-        "again.txt": "a.txt",
-    }.items():
+    links = {"out.txt": "../secret.txt", "up": "..", "beside": "../site2", "hidden.txt": ".env", "loop": "loop"}
+    for name, target in {**links, "again.txt": "a.txt"}.items():
         (folder / name).symlink_to(target)
     os.mkfifo(folder / "pipe")
     site.static("/", folder)

@@ -32,20 +32,15 @@ def sizes_of(header: bytes) -> tuple[int, list[int]]:
 
 @dataclass
 class Reading:
-    """What a stream comes to.
-
-    Attributes:
-        seen: the messages.
-        too_long: the lines that are too long, of which `seen` has the sizes.
-        ended: no more are read.
-        is_faulty: since something is no frame.
-        rest: where the message begins that is not complete.
-    """
+    """What a stream comes to: the messages, and the lines that are too long, of which `seen` has the sizes."""
 
     seen: list[Seen] = field(default_factory=list)
     too_long: list[bytes] = field(default_factory=list)
+    #: No more are read.
     ended: bool = False
+    #: Since something is no frame.
     is_faulty: bool = False
+    #: Where the message begins that is not complete.
     rest: int = 0
 
 
@@ -105,7 +100,7 @@ class TakesAll:
     Attributes:
         memory: bytes that are being received, for the frame that was admitted last.
         most: the most that it ever was.
-        room: of how many bytes there may be; a frame that is larger waits until `has_room`.
+        has_room: there is memory; without it a frame waits.
         reason: why no frame may come.
     """
 

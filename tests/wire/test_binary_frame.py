@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream.wire.binary_frame import (
-    HEADER_MAX,
-    FrameError,
-    header,
-    parts_of_frame,
-    read_header,
-)
-from rpcstream.wire.buffers import AttachedMessage
+from rpcstream import Codec
+from rpcstream.wire.binary_frame import HEADER_MAX, FrameError, header, parts_of_frame, read_header
+from rpcstream.wire.buffers import AttachedMessage, MessageParts, parts_of
 from rpcstream.wire.framing import LineFramer
 from rpcstream.wire.messages import Oversize
 
@@ -40,6 +36,7 @@ def test_a_header_is_read_as_it_was_written_and_aligns_the_first_payload(json_si
     assert read_header(written) == (json_size, tuple(sizes), (None,) * len(sizes))
     assert (len(written) + json_size) % 8 == 0
     assert len(written.rstrip()) + 8 >= len(written)
+    assert read_header(b"@003 01       \n")[:2] == (3, (1,))
 
 
 @pytest.mark.parametrize(
@@ -59,14 +56,8 @@ def test_a_malformed_header(line: bytes) -> None:
         for at in range(len(line)):
             framer.feed(line[at : at + 1])
         assert framer.ended
-        assert framer.fault is not None
-        assert "malformed" in framer.fault
+        assert "malformed" in (framer.fault or "")
         assert framer.feed(b"[1]\n") == []
-
-
-@pytest.mark.parametrize("line", [b"@3 1\n", b"@3 1       \n", b"@003 01\n", b"@3" + b" 1" * 256 + b"\n"])
-def test_a_header_in_every_form_that_is_permitted(line: bytes) -> None:
-    assert read_header(line)[:2] == (3, (1,) * line.count(b"1"))
 
 
 payload = st.one_of(
@@ -117,8 +108,7 @@ def test_frames_that_may_not_come_are_refused_however_their_header_is_cut(size: 
     intake.reason = "not now"
     framer = LineFramer(max_size=1000, intake=intake)
     frame = frame_of(ONE, b"abc")
-    taken = [message for at in range(0, len(frame), size) for message in framer.feed(frame[at : at + size])]
-    assert taken == []
+    assert not any(framer.feed(frame[at : at + size]) for at in range(0, len(frame), size))
     assert (framer.ended, framer.fault, intake.admitted) == (True, "not now", 0)
 
 
@@ -154,10 +144,7 @@ def test_a_frame_that_waits_for_memory_goes_on_where_it_stopped(size: int) -> No
     intake = TakesAll()
     intake.has_room = False
     framer = LineFramer(max_size=1000, intake=intake)
-    taken = []
-    for at in range(0, len(stream), size):
-        taken += framer.feed(stream[at : at + size])
-    assert taken == []
+    assert not any(framer.feed(stream[at : at + size]) for at in range(0, len(stream), size))
     assert framer.is_waiting
     assert framer.target() is None
     assert framer.go_on() == []
@@ -168,11 +155,9 @@ def test_a_frame_that_waits_for_memory_goes_on_where_it_stopped(size: int) -> No
     assert framer.go_on() == []
 
 
-#: Changes to a stream, in so many tests of their own: a million in a thorough run.
+#: Changes to a stream, in so many tests of their own.
 PARTS = 16
-MUTATIONS = 1_000_000 if IS_THOROUGH else 2_000
-
-
+MUTATIONS = 300_000 if IS_THOROUGH else 2_000
 INSERTED = (b"@", b"\n@", b"\n", b" ", b"0", b"9", b"@4 1\n{}\n\nx")
 
 
@@ -245,8 +230,14 @@ def test_mutated_streams_are_read_as_the_model_reads_them(part: int) -> None:
 @given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=20))
 @settings(max_examples=example_count(50))
 def test_what_is_written_is_what_the_model_writes(payloads: list[bytes]) -> None:
-    pieces = [b'{"x":[', *[b","] * (len(payloads) - 1), b"]}"]
-    message = AttachedMessage(pieces, list(payloads))
+    message = AttachedMessage([b'{"x":[', *[b","] * (len(payloads) - 1), b"]}"], list(payloads))
     sent = b"".join(map(bytes, parts_of_frame(message)))
     assert sent == frame_of(message.json[:-1], *payloads)
-    assert read_slowly(sent, 10_000).seen == [(message.json, *payloads)]
+
+
+def test_a_message_in_pieces_is_what_is_written_in_one() -> None:
+    message = {"result": [np.arange(50_000), "between", bytes(100_000)]}
+    pieces = Codec().serialize(message)
+    assert isinstance(pieces, MessageParts)
+    assert bytes(pieces) == b"".join(parts_of(pieces)) == Codec().dumps(message)
+    assert (len(pieces), len(pieces.parts)) == (len(bytes(pieces)), 5)

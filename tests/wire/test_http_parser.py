@@ -16,7 +16,6 @@ from rpcstream.wire.http_parser import (
     BodyTooLongError,
     ChunkedBody,
     RequestReader,
-    SizedBody,
     body_length,
     parse_head,
 )
@@ -43,6 +42,8 @@ def test_the_head_of_a_response() -> None:
         assert head_of(response, length=0) == [*usual, "Content-Length: 0"]
         assert head_of(response, length=None) == [*usual, "Transfer-Encoding: chunked"]
         assert head_of(response, length=None, is_http10=True, keep_alive=False) == [*usual, "Connection: close"]
+    for status in (204, 304):  # these have no body, and say nothing of one
+        assert head_of(Response(status), keep_alive=False)[1:] == ["Connection: close"]
 
 
 @pytest.mark.parametrize("bad", ["a\r\nb", "a\nb", "a\rb", "a\0b", "a\x0bb", "a\x7fb", "a\x85b", "a\u2028b", "a€b"])
@@ -62,18 +63,11 @@ def test_nothing_in_a_response_ends_a_line(bad: str) -> None:
 @pytest.mark.parametrize(
     ("accept", "kind"),
     [
-        ("*/*", JSON),
-        ("", JSON),
-        ("text/html", JSON),
-        ("application/x-ndjson", NDJSON),
+        *((each, JSON) for each in ("*/*", "", "text/html", "application/x-ndjson; q=0", "text/event-streams")),
         ("Application/X-NDJSON; q=0.5, */*", NDJSON),
-        ("text/event-stream", EVENTS),
+        ("text/event-stream;q=0, application/x-ndjson", NDJSON),
         ("text/event-stream, application/x-ndjson", EVENTS),
         ("application/json, text/event-stream", JSON),
-        ("text/html, text/event-stream, application/json", EVENTS),
-        ("text/event-stream;q=0, application/x-ndjson", NDJSON),
-        ("application/x-ndjson; q=0", JSON),
-        ("text/event-streams", JSON),
     ],
 )
 def test_what_a_caller_wants(accept: str, kind: str) -> None:
@@ -89,6 +83,8 @@ def test_a_head() -> None:
     assert request.target == "/a%20b/%C3%A9?x=%20&y"
     assert request.headers == {"host": "h", "accept": "a, b", "x": "", "cookie": "a; b"}
     assert (request.keep_alive, request.is_http10, request.body, request.identity) == (True, False, b"", None)
+    for headers, length in (({}, -1), ({"content-length": "007"}, 7), ({"transfer-encoding": "Chunked"}, None)):
+        assert body_length(Request("POST", "/", headers), 100) == length
 
 
 @pytest.mark.parametrize(
@@ -96,31 +92,15 @@ def test_a_head() -> None:
     [
         ("/", "/", "", "h"),
         ("//a", "//a", "", "h"),
-        ("/?", "/", "", "h"),
         ("/a?b?c=/", "/a", "b?c=/", "h"),
         ("/%2e%2E/%3F", "/../?", "", "h"),
         ("http://other:80/a?b", "/a", "b", "other:80"),
-        ("HTTPS://other", "/", "", "other"),
         ("http://other?a/b", "/", "a/b", "other"),
     ],
 )
 def test_targets(target: str, path: str, query: str, host: str) -> None:
     request = parse_head(f"GET {target} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
     assert (request.path, request.query, request.headers["host"]) == (path, query, host)
-
-
-@pytest.mark.parametrize(
-    ("headers", "length"),
-    [
-        ({}, -1),
-        ({"content-length": "0"}, 0),
-        ({"content-length": "007"}, 7),
-        ({"content-length": "100"}, 100),
-        ({"transfer-encoding": "Chunked"}, None),
-    ],
-)
-def test_lengths_of_bodies(headers: dict[str, str], length: int | None) -> None:
-    assert body_length(Request("POST", "/", headers), 100) == length
 
 
 #: What heads are made of.
@@ -225,27 +205,3 @@ def test_limits_of_a_head() -> None:
     assert parse_head(b"GET / HTTP/1.1\r\nHost: a\r\n%b\r\n" % lines).headers["a"].count("b") == HEADERS_MAX - 1
     with pytest.raises(HttpError, match="431"):
         parse_head(b"GET / HTTP/1.1\r\nHost: a\r\na: b\r\n%b\r\n" % lines)
-
-
-@pytest.mark.parametrize("status", [204, 304])
-def test_responses_that_have_no_body_say_nothing_of_one(status: int) -> None:
-    (line,) = head_of(Response(status))
-    assert line.startswith(f"HTTP/1.1 {status} ")
-    assert head_of(Response(status), keep_alive=False)[1:] == ["Connection: close"]
-
-
-@given(st.binary(max_size=60), st.integers(0, 60), CUTS)
-def test_sized_bodies_cut_anywhere(data: bytes, length: int, cuts: list[int]) -> None:
-    length = min(length, len(data))
-    body, rest = SizedBody(length), None
-    left = b""
-    for piece in pieces(data, cuts):
-        if rest is None:
-            rest = body.feed(piece)
-        else:
-            left += piece
-    if rest is None:
-        assert not data
-        return
-    assert body.take() == data[:length]
-    assert rest + left == data[length:]

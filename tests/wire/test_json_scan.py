@@ -81,14 +81,18 @@ def test_the_lines_of_a_value_are_followed_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"x", b"'{", b"{}", b'{"a":1}', b'{"a', b'{"a":"x', b'{"a":1}}{', b"]", b'"a": [', b"[1, 2", b"{'a':"]
+    ("line", "begins", "belongs"),
+    [
+        (b"{'a':", True, True),
+        (b'"a": [', False, True),
+        *((each, False, None) for each in (b"{}", b'{"a":1}', b'{"a', b'{"a":"x', b'{"a":1}}{', b"]", b"[1, 2", b"x")),
+        *((each, False, False) for each in (b"", b"hello", b'"a', b"<x>", b"'{")),
+    ],
 )
-def test_what_begins_no_value_on_several_lines(line: bytes) -> None:
-    assert (json_scan.SpreadValue.begun_by(line) is not None) is (line == b"{'a':")
-
-
-@pytest.mark.parametrize("line", [b"", b"hello", b'"a', b"<x>", b"{'a'"])
-def test_lines_that_do_not_belong_to_such_a_value(line: bytes) -> None:
+def test_what_begins_a_value_on_several_lines_and_what_belongs_to_it(
+    line: bytes, begins: bool, belongs: bool | None
+) -> None:
+    assert (json_scan.SpreadValue.begun_by(line) is not None) is begins
     value = json_scan.SpreadValue.begun_by(b"{")
     assert value is not None
-    assert value.takes(line) is (line == b"{'a'")
+    assert belongs in (None, value.takes(line))
