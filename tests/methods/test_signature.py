@@ -385,8 +385,8 @@ def test_a_stream_is_described() -> None:
     [
         (list[AsyncIterator[int]], "a stream inside of another hint cannot be read"),
         (AsyncIterator[int] | list[int], "a stream inside of another hint cannot be read"),
-        (Annotated[AsyncIterator[int], at.MinLen(1)], "a stream as a whole cannot be 'of length >= 1'"),
-        (Annotated[AsyncIterator[int] | None, at.MinLen(1)], "a stream as a whole cannot be 'of length >= 1'"),
+        (Annotated[AsyncIterator[int], at.MinLen(1)], "a stream as a whole cannot have a constraint"),
+        (Annotated[AsyncIterator[int] | None, at.MinLen(1)], "a stream as a whole cannot have a constraint"),
     ],
 )
 def test_streams_that_could_not_be_read_are_refused(hint: Any, why: str) -> None:
