@@ -188,11 +188,8 @@ async def test_a_name_that_a_rule_gives_is_for_that_rule(open_hub: OpenHub) -> N
 
 
 async def test_a_rule_for_a_clients_method_is_not_one_for_a_method_with_a_dot(open_hub: OpenHub) -> None:
-    rules = (
-        Rule("gpu", name="*", register=">"),
-        Rule("ada", call=("gpu-1.erase", "evil.gpu-1.kill"), deny_call="gpu-1.kill"),
-    )
-    hub = await open_hub(**known(*rules))
+    rule = Rule("ada", call=("gpu-1.erase", "evil.gpu-1.kill"), deny_call="gpu-1.kill")
+    hub = await open_hub(**known(Rule("gpu", name="*", register=">"), rule))
     gpu, ada = await hub.peer(token="gpu"), await hub.peer(token="ada")
     await gpu.offers("evil", "gpu-1.erase", "gpu-1.kill", "status")
     for name in ("evil.gpu-1.erase", "evil.gpu-1.kill", "evil.status"):
