@@ -151,6 +151,8 @@ async def test_what_is_turned_away_and_counted(network: Network) -> None:
         assert [(each["id"], each["error"]) for each in batch] == [(7, busied), ("8", busied), (None, busied)]
         assert [await raw.reply(), await raw.reply()] == [{"jsonrpc": "2.0", "id": None, "error": busied}] * 2
         assert server.stats()["turned_away"] == 10
+        raw.send(b'{"jsonrpc":"2.0","method":"echo","params":[NaN],"id":"bad"}')
+        assert await raw.code() == -32700  # whose fault it is, is told at the limit too
         for each in asked:
             raw.answer(each, "fine")
         assert await answers(raw, 4) == {0: "fine", 1: "fine", 2: "kept 2", 3: "kept 3"}
