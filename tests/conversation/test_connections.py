@@ -20,6 +20,3 @@ async def test_a_websocket_over_the_limit_is_closed_with_the_code_to_try_later()
         assert first.messages[0]["result"] == 3
         first.close()
         await first.ended()
-        again = await connected(application)
-        again.close()
-        await again.ended()

@@ -84,11 +84,8 @@ def test_forms_that_cannot_be() -> None:
 
     def two(one: Context, other: Context) -> None: ...
 
-    def rest(*contexts: Context) -> None: ...
-
-    for function in (two, rest):
-        with pytest.raises(RegistrationError, match="one parameter may be the Context"):
-            server.add(function)
+    with pytest.raises(RegistrationError, match="one parameter may be the Context"):
+        server.add(two)
     with pytest.raises(RegistrationError, match=r"neither a Context nor streams nor dependencies; use"):
         server.add(annotated, offload="process")
 

@@ -14,8 +14,9 @@ import pytest
 from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server, ServerBusy
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import Network, RawPeer, StoppableServer, UsualServer, notification, request, until
+from ..kit import TRANSPORTS, Network, RawPeer, StoppableServer, UsualServer, notification, request, until
 from ..kit.matrix import cut_connections
+from .conftest import MESSAGES
 
 KILO = "x" * 1000
 STREAM = {"$type": "stream", "id": "s"}
@@ -150,6 +151,8 @@ async def test_what_is_turned_away_and_counted(network: Network) -> None:
         assert [(each["id"], each["error"]) for each in batch] == [(7, busied), ("8", busied), (None, busied)]
         assert [await raw.reply(), await raw.reply()] == [{"jsonrpc": "2.0", "id": None, "error": busied}] * 2
         assert server.stats()["turned_away"] == 10
+        raw.send(b'{"jsonrpc":"2.0","method":"echo","params":[NaN],"id":"bad"}')
+        assert await raw.code() == -32700  # whose fault it is, is told at the limit too
         for each in asked:
             raw.answer(each, "fine")
         assert await answers(raw, 4) == {0: "fine", 1: "fine", 2: "kept 2", 3: "kept 3"}
@@ -252,7 +255,7 @@ async def test_the_memory_of_long_requests_in_line_is_free_when_their_caller_is_
 @pytest.mark.once
 @pytest.mark.one_read
 @pytest.mark.parametrize("is_full", [False, True])
-@pytest.mark.parametrize("way", ["batch", "batch of nothing else", "escaped"])
+@pytest.mark.parametrize("way", ["batch", "batch of nothing else", "escaped", "no delimiter"])
 async def test_answers_and_items_pass_requests_however_they_are_packed(
     network: Network, way: str, is_full: bool
 ) -> None:
@@ -268,7 +271,11 @@ async def test_answers_and_items_pass_requests_however_they_are_packed(
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": "fine"}
         words = [notification("$/item", stream="s", value=5), notification("$/end", stream="s")]
         last = request("echo", "last", id="last")
-        if way == "batch":
+        if way == "no delimiter" and network.transport in [TRANSPORTS[name] for name in MESSAGES]:
+            raw.send([answer], words, last)
+        elif way == "no delimiter":
+            raw.send(b"".join(map(orjson.dumps, [answer, last, *words])))
+        elif way == "batch":
             raw.send([answer, last, *words])
         elif way == "batch of nothing else":
             raw.send(words, [answer], last)

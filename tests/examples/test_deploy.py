@@ -75,14 +75,9 @@ def test_commands_are_ones_that_the_server_takes(command: list[str], capsys: pyt
     assert all((DEPLOY / name).is_file() for name in files)
 
 
-def test_the_service_answers(load_example: Callable[[str], ModuleType]) -> None:
+def test_the_service_answers_and_the_hubs_configuration_is_one(load_example: Callable[[str], ModuleType]) -> None:
     with serve_in_thread(load_example("deploy/service.py").server) as address, Client(address) as client:
-        vector = client.embed("a red bicycle")
-    assert vector.dtype == np.float32
-    assert np.isclose(np.linalg.norm(vector), 1)
-
-
-def test_the_hubs_configuration_is_one() -> None:
+        assert np.isclose(np.linalg.norm(client.embed("a red bicycle")), 1)
     Hub.from_config(DEPLOY / "hub.toml")
 
 
@@ -132,18 +127,13 @@ def test_the_cluster_finds_the_pods() -> None:
 
 def test_what_the_image_copies_is_there() -> None:
     for line in docker_lines("COPY"):
-        for source in line.split()[:-1]:
-            assert "*" in source or (DEPLOY / source).is_file()
+        assert all("*" in source or (DEPLOY / source).is_file() for source in line.split()[:-1])
 
 
-@pytest.mark.parametrize("name", ["vectors.service", "vectors.socket", "Dockerfile"])
-def test_the_page_shows_the_file(name: str) -> None:
+def test_the_page_shows_the_files_and_the_section_of_the_container() -> None:
     page = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
-    assert f" file={name}\n{(DEPLOY / name).read_text()}```" in page
-
-
-def test_the_page_shows_the_section_of_the_container() -> None:
-    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+    for name in ("vectors.service", "vectors.socket", "Dockerfile"):
+        assert f" file={name}\n{(DEPLOY / name).read_text()}```" in page
     shown = re.search(r"```yaml file=container\.yaml\n(.*?)```", page, re.DOTALL)
     assert shown is not None
     indented = re.sub(r"^(?=.)", " " * 10, shown[1], flags=re.MULTILINE)

@@ -36,11 +36,6 @@ def coffee(examples):
 
 
 class TestDescriptor:
-    def test_is_of_fixed_length_and_unit_norm(self, vectorize, cat):
-        vector = vectorize("a tabby cat", cat)
-        assert (vector.dtype, vector.shape) == (np.float32, (1024,))
-        assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
-
     @pytest.mark.parametrize(
         "change",
         [
@@ -64,12 +59,10 @@ class TestDescriptor:
         )
         assert looking @ same > looking @ other + 0.1
 
-    def test_letter_case_and_punctuation_do_not_count(self, vectorize, cat):
-        assert vectorize("Ein MAßSTAB", cat) @ vectorize("ein... massstab?", cat) == pytest.approx(1, abs=1e-6)
-
     @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
     def test_takes_pictures_of_any_mode_and_size(self, vectorize, mode):
-        vector = vectorize("", PIL.Image.new(mode, (3, 1)))
+        vector = vectorize("a tabby cat", PIL.Image.new(mode, (3, 1)))
+        assert (vector.dtype, vector.shape) == (np.float32, (1024,))
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
 
 
@@ -91,18 +84,7 @@ def test_called_from_the_command_line(served, python, on_a_terminal, promised, v
         assert np.array_equal(client.vectorize(photo=cat, description="a tabby cat"), vector)
 
 
-@pytest.mark.parametrize(
-    "example",
-    [
-        "vectorize.py",
-        "numpy_service.py",
-        "custom_type.py",
-        "embedding_service.py",
-        "long_computation.py",
-        "confirm.py",
-        "video_filter.py",
-    ],
-)
+@pytest.mark.parametrize("example", ["vectorize.py", "custom_type.py", "long_computation.py", "video_filter.py"])
 def test_run_as_a_program_it_serves_at_the_default_port(example, examples, python):
     """Run with the port replaced, which is all that the test cannot take: 8545 may be in use here."""
     if example == "custom_type.py":
@@ -143,10 +125,6 @@ class TestQuickstart:
         with socket.socket() as other:
             assert other.connect_ex((host, int(port))) != 0
         assert list(temporary.iterdir()) == []
-
-    def test_says_when_there_is_no_such_python(self, examples, tmp_path):
-        done = self.run(examples, tmp_path, PYTHON="no-such-python")
-        assert (done.returncode, done.stderr) == (1, "quickstart: there is no no-such-python\n")
 
     def test_says_when_the_server_does_not_start(self, examples, tmp_path):
         (tmp_path / "python").write_text("#!/bin/sh\necho no module named rpcstream >&2\nexit 1\n")

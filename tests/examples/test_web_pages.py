@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
-from pathlib import Path
+from types import ModuleType
 
 import pytest
 from PIL import Image
@@ -19,17 +18,10 @@ from rpcstream.testing import serve_in_thread
 
 pytestmark = pytest.mark.slow
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "web_pages.py"
-
 
 @pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    spec = importlib.util.spec_from_file_location("example_web_pages", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with serve_in_thread(module.server) as address:
+def address(load_example: Callable[[str], ModuleType]) -> Iterator[str]:
+    with serve_in_thread(load_example("web_pages.py").server) as address:
         yield address
 
 
@@ -104,9 +96,3 @@ def test_a_handler_sees_the_request(address: str) -> None:
     told = json.loads(fetch(address, "/whoami?x=1")[2])
     assert told["asked"] == "/whoami?x=1"
     assert told["agent"].startswith("Python-urllib")
-
-
-def test_monitors_are_answered(address: str) -> None:
-    assert fetch(address, "/healthz")[::2] == (200, b"ok")
-    assert fetch(address, "/readyz")[::2] == (200, b"ok")
-    assert fetch(address, "/nothing")[0] == 404

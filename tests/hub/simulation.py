@@ -256,7 +256,6 @@ class HubSimulation:
         return '{"jsonrpc":"2.0",' + ",".join(members) + "}"
 
     def call(self, name: str, method: str, call_id: str, *, limited: bool, **options: Any) -> None:
-        """One with a stream has an id of its own."""
         call_id = f'"stream-{len(self.sent)}"' if options else call_id
         if text := self._ask(self.peers[name], method, call_id, limited=limited, **options):
             self.peers[name].say(text)
@@ -356,7 +355,6 @@ class HubSimulation:
             self.call_hub(peer, "rpc.register", {"name": name, "methods": described, **key})
 
     def call_hub(self, peer: CheckedPeer, method: str, params: Any) -> None:
-        """Call one of the hub's own methods."""
         self._own_calls += 1
         peer.say({"jsonrpc": "2.0", "id": f"own-{self._own_calls}", "method": method, "params": params})
 

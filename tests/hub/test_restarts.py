@@ -10,7 +10,7 @@ from .restarts import run
 @pytest.mark.slow
 @pytest.mark.parametrize(("kills", "reconnect"), [(False, False), (False, True), (True, True)])
 async def test_no_call_fails(kills: bool, reconnect: bool) -> None:
-    """Stopped in order, although none is repeated that may have been carried out; killed, where that may be."""
+    """Stopped in order, although none is repeated; killed, where that may be."""
     outcome = await run(1 if kills else 2, kills=kills, reconnect=reconnect, calls=100)
     assert not outcome.errors
     assert kills or outcome.is_right, outcome

@@ -300,6 +300,7 @@ async def test_the_queue_for_threads_is_bounded_and_who_has_left_is_not_in_it() 
         raw.send(*[request("block", "late", id=n, timeout=0.01) for n in range(100)])
         assert {await raw.code() for _ in range(100)} == {-32003}
         raw.send(*[request("block", "next", id=n) for n in range(100)])
+        assert await raw.result("rpc.ping") == "pong"  # they have been read
         error = {"code": -32002, "message": "Server busy", "data": {"limit": 100}}
         assert (await other.reply("block", "too many", id="x"))["error"] == error
         release.set()

@@ -306,7 +306,7 @@ async def test_answers_that_nobody_reads_stop_the_reading(serve: Serve) -> None:
     served = await serve(write_buffer=100_000)
     http = await served.http()
     http.writer.transport.pause_reading()  # type: ignore[attr-defined]
-    http.send((post(call("note", "x")) + post(call("fill", 20_000), "X: " + "x" * 10_000)) * 1000)
+    http.send((post(call("note", "x")) + post(call("fill", 20_000), "X: " + "x" * 20_000)) * 1000)
     made = -1
     while made < len(served.server.noted):
         made = len(served.server.noted)

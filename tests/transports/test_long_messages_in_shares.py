@@ -51,15 +51,14 @@ def test_readers_that_stall_share_one_message(runner: asyncio.Runner, is_tls: bo
 
 @pytest.mark.parametrize("scheme", ["tls", "https", "wss"])
 def test_long_and_short_ones_both_ways(runner: asyncio.Runner, scheme: str) -> None:
-    values = ["x" * (5 * MIB), 1, "y" * SHARE, "z" * (SHARE + 1), [1, 2], "ö" * MIB, None]
+    values = ["x" * (2 * MIB), 1, "y" * SHARE, "z" * (SHARE + 1), [1, 2], "ö" * MIB, None]
     server = server_of(write_buffer=100_000)
 
     async def main() -> None:
         async with server.listening(port=0) as address:
             place = address.rpartition("//")[2]
             async with AsyncClient(f"{scheme}://{place}", ca=authority()) as client:
-                for _ in range(2):
-                    assert await asyncio.gather(*(client.echo(value) for value in values)) == values
+                assert await asyncio.gather(*(client.echo(value) for value in values)) == values
 
     runner.run(main())
 

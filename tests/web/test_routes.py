@@ -101,6 +101,7 @@ async def test_which_paths_match(site: RoutesClient, pattern: str, path: str, pl
         *((each, "begins with '/'") for each in ("", "a", b"/a")),
         *((each, "the query is not part of a path") for each in ("/a?b=1", "/a#b")),
         ("/a%20b", "the characters themselves"),
+        ("/a\nb", "control character"),
         *((each, "one parameter between two slashes") for each in ("/{a}{b}", "/{a}-{b}")),
         ("/{a}/{a}", "is there twice"),
         *((each, "a parameter is a name") for each in ("/{}", "/{1}", "/{a b}")),
