@@ -289,7 +289,7 @@ def _in_file(
 ) -> Image.Image:
     name = format_of(data[:HEAD])
     if name is None or name != (wanted_name or name):
-        known = wanted_name or " or ".join(FORMATS)
+        known = wanted_name or " or ".join(each for each in FORMATS if each != AVIF or budget.limits.reads_avif)
         raise ValueError(f"image: the file is not {known}{base64.path_advice(text)}")
     if name == AVIF and not budget.limits.reads_avif:
         raise ValueError("image: avif files are read where the codec names them: ImageOptions(format='avif')")
