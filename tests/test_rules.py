@@ -34,9 +34,6 @@ EXCEPTIONS = {
     "interop/autobahn/run.py": "a program run by hand, which has our frames without the calls above them",
 }
 
-#: Files that were written before these rules, and do not keep to them yet. None may be added.
-PENDING = set((HERE / "rules_pending.txt").read_text(encoding="utf-8").split())
-
 FILES = sorted(path for path in HERE.rglob("*.py") if not {"node_modules", "golden", "__pycache__"} & set(path.parts))
 
 
@@ -114,7 +111,7 @@ PATCHABLE |= {"memory", "run", "suite", "worker"}
 def test_only_what_others_see(file: Path) -> None:
     name = file.relative_to(HERE).as_posix()
     faults = faults_of(file.read_text(encoding="utf-8"), file)
-    if name in EXCEPTIONS or name in PENDING:
+    if name in EXCEPTIONS:
         assert faults, "this file keeps to the rules now: take it off the list"
     else:
         assert not faults
