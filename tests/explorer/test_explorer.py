@@ -136,6 +136,7 @@ def test_examples_progress_trees_and_numbers_of_any_size(explore) -> None:
         assert explorer.field("text").input_value() == "oh"
         assert "code 17" in explorer.call("failed").inner_text()
         explorer.choose("work")
+        explorer.field("steps").fill("40")
         card = explorer.start()
         explorer.page.wait_for_selector("progress[value]:not([hidden])")
         explorer.page.wait_for_selector(".card[data-state=done]")
