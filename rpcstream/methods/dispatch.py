@@ -132,6 +132,8 @@ class Dispatcher:
             if envelope.is_batch_head(message.head):
                 return self.replies.error_to_batch(call_id, error)
             return self.replies.error(call_id, error)
+        if type(message) is list and len(message) > self._limits.max_batch:
+            return self.replies.error_to_batch(envelope.id_of_batch(message, b""), error)
         if type(message) is list and message and (isinstance(error, ServerBusy) or error.executed is False):
             replies = [bytes(reply) for member in message if (reply := self.refuse(member, error)) is not None]
             return b"[" + b",".join(replies) + b"]" if replies else None

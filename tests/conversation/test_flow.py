@@ -253,6 +253,23 @@ async def test_the_memory_of_long_requests_in_line_is_free_when_their_caller_is_
 
 
 @pytest.mark.once
+async def test_a_batch_that_is_too_long_is_refused_once_where_there_is_no_room_for_it(network: Network) -> None:
+    async with network.raw(limited(max_calls=2, max_batch=3)) as raw:
+        raw.send(*[request("confirm", n, id=n) for n in range(2)])
+        asked = await raw.receive_many(2)
+        for n in (2, 3):
+            raw.call("echo", n, id=n)
+        await network.full()
+        raw.send([[]] * 3)
+        assert [each["error"]["code"] for each in await raw.receive()] == [-32002] * 3
+        raw.send([[]] * 4)
+        assert [each["error"]["code"] for each in await raw.receive()] == [-32002]
+        for each in asked:
+            raw.answer(each)
+        assert await answers(raw, 4) == {0: None, 1: None, 2: 2, 3: 3}
+
+
+@pytest.mark.once
 @pytest.mark.one_read
 @pytest.mark.parametrize("is_full", [False, True])
 @pytest.mark.parametrize("way", ["batch", "batch of nothing else", "escaped", "no delimiter"])
