@@ -85,13 +85,13 @@ async def objects_by_mcp(target: ServerUnderAttack) -> None:
 @attack(160, "900,000 numbers for lists of numpy's and for unions, by MCP", picky, memory=256 * MIB, wait=NEW_MEMORY)
 async def numbers_by_mcp(target: ServerUnderAttack) -> None:
     for tool in ("floats", "numbers", "complexes"):
-        assert '"900000"' in await ask_by_mcp(target, tool, [1.5] * 900_000)
+        assert TOO_MANY in await ask_by_mcp(target, tool, [1.5] * 900_000)
 
 
 @attack(161, "900,000 numbers for a list of numpy's", picky, memory=192 * MIB, wait=NEW_MEMORY)
 async def numbers_of_numpy(target: ServerUnderAttack) -> None:
-    assert await ask(target, "floats", [1.5] * 900_000) == 900_000
-    assert await ask(target, "floats", [1.5] * 900_000 + [NAN]) == 900_001
+    assert TOO_MANY in await ask(target, "floats", [1.5] * 900_000)
+    assert TOO_MANY in await ask(target, "floats", [1.5] * 900_000 + [NAN])
     assert TOO_MANY in await ask(target, "floats", [NAN] * 20_000 + ["x"])
 
 
@@ -116,17 +116,15 @@ async def further_arguments(target: ServerUnderAttack) -> None:
     wait=NEW_MEMORY,
 )
 async def unions(target: ServerUnderAttack) -> None:
-    assert await ask(target, "numbers", [1.5] * 900_000) == 900_000
-    assert await ask(target, "choices", [None] * 900_000) == 900_000
-    assert TOO_MANY in await ask(target, "numbers", [1.5] * 900_000 + [{}])
-    assert TOO_MANY in await ask(target, "texts", [""] * 300_000)
-    assert await ask(target, "complexes", [1] * 900_000) == 900_000
+    for method in ("numbers", "choices", "texts", "complexes"):
+        value = {"choices": None, "texts": ""}.get(method, 1.5)
+        assert TOO_MANY in await ask(target, method, [value] * (300_000 if method == "texts" else 900_000))
 
 
 @attack(165, "90,000 tagged floats, and lists among which one tag is wrong", picky, memory=192 * MIB, wait=NEW_MEMORY)
 async def tagged_floats(target: ServerUnderAttack) -> None:
     assert await ask(target, "anything", [NAN] * 90_000) == 90_000
-    assert await ask(target, "numbers", [NAN] * 90_000) == 90_000
+    assert TOO_MANY in await ask(target, "numbers", [NAN] * 90_000)
     assert "Invalid params" in await ask(target, "arrays", [], [[]] * 150_000 + [NAN])
 
 
