@@ -338,6 +338,7 @@ def test_numbers_that_a_handler_returned_become_the_array() -> None:
         (NDArray[np.float32], [1, 2.5], np.array([1, 2.5], "f4")),
         (NDArray[np.float32], ((1, 2), (3, 4)), np.array([[1, 2], [3, 4]], "f4")),
         (NDArray[np.uint64], [2**64 - 1], np.array([2**64 - 1], "u8")),
+        (NDArray[np.uint8], [0, 200], np.array([0, 200], "u1")),
         (NDArray[np.complex64], [1, 2j], np.array([1, 2j], "c8")),
         (NDArray[np.bool_], [True], np.array([True])),
         *((NDArray[np.floating], [1], np.array([1.0])), (NDArray[np.integer], [1], np.array([1]))),
