@@ -45,6 +45,7 @@ from .image_budget import (
 from .image_files import (
     MAX_PASSES,
     given_file,
+    header_size,
     is_open_file,
     jpeg_passes,
     metadata_size,
@@ -297,11 +298,13 @@ def _in_file(
         if name == "webp":  # opening it takes the memory already
             budget.take_pixels(webp_size(data))
         with opened(data, name) as image:
+            header = header_size(image, name)
+            budget.take_metadata(header)
             size = image.size if wanted is None else wanted.fitting(*image.size)
             _take(image, name, size, data, budget)
             image.load()
             budget.check_size(*image.size)
-            budget.take_metadata(metadata_size(image))
+            budget.take_metadata(max(0, metadata_size(image) - header))
             # As `image.copy()`, which would take the memory twice: the file's own object is dropped here.
             return _resized(image._new(image.im), size, budget)
     except (TooMuchImage, DecodeElsewhere):
@@ -442,7 +445,7 @@ class ImageHint:
 _LOOKED_AT = 128 * 1024
 #: Values in a message that are looked at: some milliseconds.
 _MAX_PARTS = 20_000
-#: What files begin with, in base64, and data: URLs of them, whose head has at most so many characters.
+#: How files begin in base64; how data: URLs of images begin, and the longest part before the comma that is looked for.
 _BEGINNINGS = ("iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD", "AAAA")
 _DATA_URL = "data:image/"
 _LONGEST_HEAD = 64

@@ -41,8 +41,8 @@ INLINE_TABLE_WORK = 256
 #: two canvases, the pixels of the frame, and what it gives is copied twice; a progressive JPEG has its coefficients.)
 PIXEL_BYTES, DECODING_BYTES = 4, 16
 
-#: Text, profiles and EXIF of the images of one message, decompressed. A photo has some 100 KB; text in a PNG can grow a
-#: thousandfold.
+#: Bytes of metadata (text, color profiles, EXIF) of all images in one message, after decompression. A photo has about
+#: 100 KB; compressed text in a PNG can grow a thousandfold.
 MAX_METADATA = 16 * 1024 * 1024
 
 
@@ -125,7 +125,7 @@ class ImageBudget:
             raise TooMuchImage(f"image: {shown} pixels, the limit is {limit} (max_image_pixels)")
 
     def take_pixels(self, size: tuple[int, int], passes: float = 1) -> None:
-        """An image of this size is to be decoded, in so many passes over its pixels.
+        """Charge an image that is about to be decoded, in this many passes over its pixels.
 
         Raises:
             TooMuchImage: it, or all of the message together, are over a limit.

@@ -8,7 +8,9 @@ microseconds. Knows no tagged objects and no limits of messages.
 from __future__ import annotations
 
 import io
+import math
 import os
+import re
 import stat
 import weakref
 from importlib import import_module
@@ -28,6 +30,8 @@ _READS, _BYTES_A_READ = 4096, 256
 #: Passes over a JPEG, one for each scan; encoders write up to 14.
 MAX_PASSES = 100
 _SCAN = b"\xff\xda"
+#: The header of a JPEG's frame (ITU T.81, B.2.2), with height and width.
+_JPEG_FRAME = re.compile(rb"\xff[\xc0-\xc3\xc5-\xc7\xc9-\xcb\xcd-\xcf]..\x08(....)", re.DOTALL)
 
 
 class TooManyParts(ValueError):
@@ -116,16 +120,20 @@ def webp_size(head: bytes) -> tuple[int, int]:
 
 
 def size_in_head(head: bytes) -> tuple[int, int] | None:
-    """Width and height of the image in a file that begins so; None where that is not known."""
-    name = format_of(head)
-    if name == "png":  # opening it would inflate its text
-        return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+    """Width and height of the image in a file that begins so; None if that is not known.
+
+    Does not open the file, which would parse and decompress its metadata in the event loop.
+    """
+    name, number = format_of(head), int.from_bytes
+    if name == "png":
+        return number(head[16:20], "big"), number(head[20:24], "big")
+    if name == "gif":
+        return number(head[6:8], "little"), number(head[8:10], "little")
     if name == "webp":
         return webp_size(head)
-    try:
-        return opened(head, name).size if name in _OPENERS else None
-    except Exception:  # what is missing may be the header
-        return None
+    # A thumbnail in the header may come first, so the largest counts.
+    sizes = [(number(each[2:], "big"), number(each[:2], "big")) for each in _JPEG_FRAME.findall(head)]
+    return max(sizes, key=math.prod, default=None) if name == "jpeg" else None
 
 
 def jpeg_passes(image: Any, data: bytes) -> int:
@@ -140,6 +148,11 @@ def jpeg_passes(image: Any, data: bytes) -> int:
     if "progressive" not in image.info and header == _SCAN + bytes((0, 6 + 2 * count, count)):
         return 1
     return 2 + data.count(_SCAN, begin)
+
+
+def header_size(image: Any, name: str) -> int:
+    """Bytes of an opened file before its pixels, which Pillow has parsed; 0 for a file that it has read as a whole."""
+    return 0 if name in ("webp", AVIF) else int(image.fp.tell())
 
 
 def metadata_size(image: Any) -> int:

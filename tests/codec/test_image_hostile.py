@@ -153,6 +153,9 @@ def test_text_counts_inflated_for_all_images_of_a_message(name: str, data: bytes
 
 def test_the_header_of_a_file_is_bounded() -> None:
     assert "too many parts" in refusal(tagged(with_segments(*[bytes(60_000)] * 300), "jpeg"), CODEC)
+    parsed = tagged(with_segments(*[bytes(60_000)] * 150), "jpeg")  # 9 MB that the image does not keep
+    assert CODEC.decode(parsed)
+    assert "take more than 16777216 bytes" in refusal([parsed] * 2, CODEC)
     assert "broken" in refusal(tagged(png(chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(2 * 2**20)))), "png"), CODEC)
     # All values of this EXIF directory are the same bytes, 250 MB of them if each was read.
     body = b"MM\0\x2a\0\0\0\x08" + struct.pack(">H", 5000)
