@@ -5,9 +5,9 @@
 
 The second command prints
 
-    float32 (1024,)
-    a cat and the same photo at half the size: 0.89
-    a cat and a cup of coffee:                 0.29
+    float32 (320,)
+    a cat and the same photo at half the size: 0.84
+    a cat and a cup of coffee:                 0.34
 """
 
 from __future__ import annotations

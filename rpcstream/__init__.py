@@ -43,147 +43,99 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .backoff import Backoff
-    from .client.aio import AsyncClient
-    from .client.subscriptions import Subscription
-    from .client.sync import Client
-    from .codec import Codec, ImageFile, ImageOptions, MaxSide, Shape
-    from .errors import (
-        BatchTooLarge,
-        CallCancelled,
-        CallTimeout,
-        ConnectFailed,
-        ConnectionLost,
-        DeadlineExceeded,
-        EncodeError,
-        InternalError,
-        InvalidParams,
-        InvalidRequest,
-        MessageTooLarge,
-        MethodNotFound,
-        NotAuthenticated,
-        NotPermitted,
-        ParseError,
-        ProviderGone,
-        RegistrationError,
-        RpcError,
-        ServerBusy,
-    )
-    from .hub import Hub, Rule, Rules
-    from .limits import Limits
-    from .methods.about import Example
-    from .methods.dependencies import Depends
-    from .methods.middleware import CallNext, MethodCall
-    from .nats.options import NatsLogin
-    from .peer.context import Context
-    from .peer.credentials import Credentials
-    from .peer.remote import BlockingPeer, Peer
-    from .peer.stream import Stream
-    from .server import Server
-    from .supervisor.run import run
-    from .tls import TLS
-    from .web.html import Html, escape, html
-    from .wire.http_messages import HttpError, Request, Response
+    from .backoff import Backoff as Backoff
+    from .client.aio import AsyncClient as AsyncClient
+    from .client.subscriptions import Subscription as Subscription
+    from .client.sync import Client as Client
+    from .codec import Codec as Codec
+    from .codec import ImageFile as ImageFile
+    from .codec import ImageOptions as ImageOptions
+    from .codec import MaxSide as MaxSide
+    from .codec import Shape as Shape
+    from .errors import BatchTooLarge as BatchTooLarge
+    from .errors import CallCancelled as CallCancelled
+    from .errors import CallTimeout as CallTimeout
+    from .errors import ConnectFailed as ConnectFailed
+    from .errors import ConnectionLost as ConnectionLost
+    from .errors import DeadlineExceeded as DeadlineExceeded
+    from .errors import EncodeError as EncodeError
+    from .errors import InternalError as InternalError
+    from .errors import InvalidParams as InvalidParams
+    from .errors import InvalidRequest as InvalidRequest
+    from .errors import MessageTooLarge as MessageTooLarge
+    from .errors import MethodNotFound as MethodNotFound
+    from .errors import NotAuthenticated as NotAuthenticated
+    from .errors import NotPermitted as NotPermitted
+    from .errors import ParseError as ParseError
+    from .errors import ProviderGone as ProviderGone
+    from .errors import RegistrationError as RegistrationError
+    from .errors import RpcError as RpcError
+    from .errors import ServerBusy as ServerBusy
+    from .hub import Hub as Hub
+    from .hub import Rule as Rule
+    from .hub import Rules as Rules
+    from .limits import Limits as Limits
+    from .methods.dependencies import Depends as Depends
+    from .methods.method_docs import Example as Example
+    from .methods.middleware import CallNext as CallNext
+    from .methods.middleware import MethodCall as MethodCall
+    from .nats.options import NatsLogin as NatsLogin
+    from .peer.context import Context as Context
+    from .peer.credentials import Credentials as Credentials
+    from .peer.remote import BlockingPeer as BlockingPeer
+    from .peer.remote import Peer as Peer
+    from .peer.stream import Stream as Stream
+    from .server import Server as Server
+    from .supervisor.run import run as run
+    from .tls import TLS as TLS
+    from .web.html import Html as Html
+    from .web.html import escape as escape
+    from .web.html import html as html
+    from .wire.http_messages import HttpError as HttpError
+    from .wire.http_messages import Request as Request
+    from .wire.http_messages import Response as Response
 
-#: The module of a public name; a name that is not here is an error class, in `errors`.
-_MODULE_OF = {
-    "AsyncClient": "client.aio",
-    "Backoff": "backoff",
-    "BlockingPeer": "peer.remote",
-    "Client": "client.sync",
-    "Codec": "codec",
-    "Context": "peer.context",
-    "Credentials": "peer.credentials",
-    "Depends": "methods.dependencies",
-    "Example": "methods.about",
-    "Html": "web.html",
-    "HttpError": "wire.http_messages",
-    "Hub": "hub",
-    "ImageFile": "codec",
-    "ImageOptions": "codec",
-    "Limits": "limits",
-    "CallNext": "methods.middleware",
-    "MaxSide": "codec",
-    "MethodCall": "methods.middleware",
-    "NatsLogin": "nats.options",
-    "Peer": "peer.remote",
-    "Request": "wire.http_messages",
-    "Response": "wire.http_messages",
-    "Rule": "hub",
-    "Rules": "hub",
-    "Server": "server",
-    "Shape": "codec",
-    "Stream": "peer.stream",
-    "Subscription": "client.subscriptions",
-    "TLS": "tls",
-    "escape": "web.html",
-    "html": "web.html",
-    "run": "supervisor.run",
+#: The public names of each module.
+_NAMES = {
+    "backoff": "Backoff",
+    "client.aio": "AsyncClient",
+    "client.subscriptions": "Subscription",
+    "client.sync": "Client",
+    "codec": "Codec ImageFile ImageOptions MaxSide Shape",
+    "errors": (
+        "BatchTooLarge CallCancelled CallTimeout ConnectFailed ConnectionLost DeadlineExceeded "
+        "EncodeError InternalError InvalidParams InvalidRequest MessageTooLarge MethodNotFound "
+        "NotAuthenticated NotPermitted ParseError ProviderGone RegistrationError RpcError "
+        "ServerBusy"
+    ),
+    "hub": "Hub Rule Rules",
+    "limits": "Limits",
+    "methods.method_docs": "Example",
+    "methods.dependencies": "Depends",
+    "methods.middleware": "CallNext MethodCall",
+    "nats.options": "NatsLogin",
+    "peer.context": "Context",
+    "peer.credentials": "Credentials",
+    "peer.remote": "BlockingPeer Peer",
+    "peer.stream": "Stream",
+    "server": "Server",
+    "supervisor.run": "run",
+    "tls": "TLS",
+    "web.html": "Html escape html",
+    "wire.http_messages": "HttpError Request Response",
 }
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = [
-    "TLS",
-    "AsyncClient",
-    "Backoff",
-    "BatchTooLarge",
-    "BlockingPeer",
-    "CallCancelled",
-    "CallNext",
-    "CallTimeout",
-    "Client",
-    "Codec",
-    "ConnectFailed",
-    "ConnectionLost",
-    "Context",
-    "Credentials",
-    "DeadlineExceeded",
-    "Depends",
-    "EncodeError",
-    "Example",
-    "Html",
-    "HttpError",
-    "Hub",
-    "ImageFile",
-    "ImageOptions",
-    "InternalError",
-    "InvalidParams",
-    "InvalidRequest",
-    "Limits",
-    "MaxSide",
-    "MessageTooLarge",
-    "MethodCall",
-    "MethodNotFound",
-    "NatsLogin",
-    "NotAuthenticated",
-    "NotPermitted",
-    "ParseError",
-    "Peer",
-    "ProviderGone",
-    "RegistrationError",
-    "Request",
-    "Response",
-    "RpcError",
-    "Rule",
-    "Rules",
-    "Server",
-    "ServerBusy",
-    "Shape",
-    "Stream",
-    "Subscription",
-    "__version__",
-    "escape",
-    "html",
-    "run",
-]
+__all__ = ["__version__", *_MODULE_OF]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    module = _MODULE_OF.get(name)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f".{_MODULE_OF.get(name, 'errors')}", __name__), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(import_module(f".{module}", __name__), name)
     return value
 
 

@@ -1,9 +1,8 @@
-"""Pauses between attempts that fail, each longer than the one before. Knows no clock."""
+"""Pauses between attempts that fail, each longer than the one before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 #: Failures after which the pause is the longest in any case.
 MANY = 64
@@ -15,36 +14,35 @@ def _random() -> float:
     return random.random()
 
 
-@dataclass(frozen=True, kw_only=True)
 class Backoff:
     """Pauses between attempts to connect, each longer than the one before. Times are in seconds.
 
     Each pause is random, between half of its length and all of it, so that clients that lost their server at the same
     time do not all come back at the same time.
 
-    Attributes:
+    Args:
         first: the pause after the first failure.
         longest: no pause is longer than this.
         factor: by which a pause is longer than the one before.
         random: gives a number from 0 to 1; tests may replace it.
     """
 
-    first: float = 0.1
-    longest: float = 30.0
-    factor: float = 2.0
-    random: Callable[[], float] = _random
-
-    def __post_init__(self) -> None:
-        if not 0 < self.first <= self.longest or self.factor < 1:
-            raise ValueError(f"a back-off needs 0 < first <= longest and a factor of at least 1, got {self!r}")
-
-    @property
-    def longest_pause(self) -> float:
-        """Seconds to wait after a failure that another attempt does not change."""
-        return self.pause(MANY)
+    def __init__(
+        self,
+        *,
+        first: float = 0.1,
+        longest: float = 30.0,
+        factor: float = 2.0,
+        random: Callable[[], float] = _random,
+    ) -> None:
+        if not 0 < first <= longest or factor < 1:
+            given = f"{first!r}, {longest!r} and {factor!r}"
+            raise ValueError(f"a back-off needs 0 < first <= longest and a factor of at least 1, got {given}")
+        self.first, self.longest, self.factor = first, longest, factor
+        self.random = random
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after this many failures, from 1."""
+        """Seconds to wait after this many failures, from 1; after `MANY`, the longest pause."""
         # The exponent is bounded: after some hours of failures the power would not fit a float.
         whole = self.longest
         if failures < MANY:

@@ -26,12 +26,11 @@ Behind each error stands who caused it, or what happened.
         ├── EncodeError               the program: a value cannot be encoded
         └── RegistrationError         the program: a function cannot be a remote method
 
-Knows nothing of sockets, JSON text or methods. Codes: JSON-RPC 2.0, section 5.1, and the wire page, "Error codes".
+The codes are those of JSON-RPC 2.0, section 5.1, and of the wire page, "Error codes".
 """
 
 from __future__ import annotations
 
-import re
 import reprlib
 from typing import Any, ClassVar
 
@@ -62,13 +61,10 @@ class RpcError(Exception):
         self.advice: str | None = None
 
     def __str__(self) -> str:
-        data = self.data
-        if type(data) is dict and getattr(self, "__notes__", None):  # which have the traceback
-            data = {name: member for name, member in data.items() if name != "traceback"}
-        text, data = readable(self.code, self.message, data)
+        text, data = readable(self.code, self.message, self.data)
         text = f"[{self.code}] {text}"
         if data is not None:
-            text += f": {_shortened(data)}"
+            text += f": {_BRIEF.repr(data)}"
         if self.advice is not None:
             text += f"; {self.advice}"
         return text + _location(self.method, self.address)
@@ -88,11 +84,20 @@ class RpcError(Exception):
         return wire
 
 
+#: The errors of the table by their code.
+BY_CODE: dict[int, type[_KnownError]] = {}
+
+
 class _KnownError(RpcError):
     """An error of the table, with the code and the default message of its class."""
 
     CODE: ClassVar[int]
     MESSAGE: ClassVar[str]
+
+    def __init_subclass__(cls, code: int | None = None, message: str = "") -> None:
+        if code is not None:  # None: a subclass of a program
+            cls.CODE, cls.MESSAGE = code, message
+            BY_CODE[code] = cls
 
     def __init__(self, message: str | None = None, data: Any = None) -> None:
         super().__init__(self.CODE, self.MESSAGE if message is None else message, data)
@@ -101,105 +106,59 @@ class _KnownError(RpcError):
         return type(self), (self.message, self.data)
 
 
-class ParseError(_KnownError):
+class ParseError(_KnownError, code=-32700, message="Parse error"):
     """The bytes are not a JSON value."""
 
-    CODE, MESSAGE = -32700, "Parse error"
 
-
-class InvalidRequest(_KnownError):
+class InvalidRequest(_KnownError, code=-32600, message="Invalid Request"):
     """The JSON value is not a request object."""
 
-    CODE, MESSAGE = -32600, "Invalid Request"
 
-
-class MethodNotFound(_KnownError):
+class MethodNotFound(_KnownError, code=-32601, message="Method not found"):
     """No method has this name."""
 
-    CODE, MESSAGE = -32601, "Method not found"
 
-
-class InvalidParams(_KnownError):
+class InvalidParams(_KnownError, code=-32602, message="Invalid params"):
     """The parameters do not fit the method; `data` has the parameter, the path in it and the expected type."""
 
-    CODE, MESSAGE = -32602, "Invalid params"
 
-
-class InternalError(_KnownError):
+class InternalError(_KnownError, code=-32603, message="Internal error"):
     """The handler failed; the message has the id under which the server's log has the traceback.
 
     Where the server runs with `debug`, `data` has the traceback, too, and a client adds it as a note.
     """
 
-    CODE, MESSAGE = -32603, "Internal error"
 
-
-class MessageTooLarge(_KnownError):
+class MessageTooLarge(_KnownError, code=-32001, message="Message too large"):
     """A message is over the limit; `data` has `limit` and `size` (bytes), and `side`, the end whose limit it is."""
 
-    CODE, MESSAGE = -32001, "Message too large"
 
-
-class ServerBusy(_KnownError):
+class ServerBusy(_KnownError, code=-32002, message="Server busy"):
     """The server accepts no more work at present."""
 
-    CODE, MESSAGE = -32002, "Server busy"
 
-
-class DeadlineExceeded(_KnownError, TimeoutError):
+class DeadlineExceeded(_KnownError, TimeoutError, code=-32003, message="Deadline exceeded"):
     """The server stopped the handler, which took longer than its own or the caller's time-out."""
 
-    CODE, MESSAGE = -32003, "Deadline exceeded"
 
-
-class BatchTooLarge(_KnownError):
+class BatchTooLarge(_KnownError, code=-32004, message="Batch too large"):
     """A batch has more members than the server accepts."""
 
-    CODE, MESSAGE = -32004, "Batch too large"
 
-
-class NotAuthenticated(_KnownError):
+class NotAuthenticated(_KnownError, code=-32005, message="Not authenticated"):
     """The caller has not authenticated."""
 
-    CODE, MESSAGE = -32005, "Not authenticated"
 
-
-class NotPermitted(_KnownError):
+class NotPermitted(_KnownError, code=-32006, message="Not permitted"):
     """The caller is authenticated, and has no permission for this."""
 
-    CODE, MESSAGE = -32006, "Not permitted"
 
-
-class ProviderGone(_KnownError):
+class ProviderGone(_KnownError, code=-32007, message="Provider gone"):
     """The provider of the method disconnected from the hub."""
 
-    CODE, MESSAGE = -32007, "Provider gone"
 
-
-class CallCancelled(_KnownError):
+class CallCancelled(_KnownError, code=-32800, message="Cancelled"):
     """The call was cancelled."""
-
-    CODE, MESSAGE = -32800, "Cancelled"
-
-
-BY_CODE: dict[int, type[_KnownError]] = {
-    known.CODE: known
-    for known in (
-        ParseError,
-        InvalidRequest,
-        MethodNotFound,
-        InvalidParams,
-        InternalError,
-        MessageTooLarge,
-        ServerBusy,
-        DeadlineExceeded,
-        BatchTooLarge,
-        NotAuthenticated,
-        NotPermitted,
-        ProviderGone,
-        CallCancelled,
-    )
-}
 
 
 #: The errors that a server, or a proxy before it, says with an HTTP status and no reply.
@@ -303,14 +262,34 @@ class WrongResult(TypeError):
 CALL_ERRORS = (RpcError, ConnectFailed, ConnectionLost, CallTimeout, EncodeError, WrongResult)
 
 
-def at_caller(error: BaseException) -> BaseException:
-    """An error of a call without the frames and the cause from inside the client, to be raised for its caller.
+class AtCaller:
+    """Raises errors of a call without the frames and the cause from inside the client: `with AT_CALLER:`.
 
     Of an encoder that has failed the cause stays: it is the user's.
+
+    Args:
+        kinds: the errors; others are raised as they are.
     """
-    if not isinstance(error, EncodeError):
-        error.__cause__ = None
-    return error.with_traceback(None)
+
+    def __init__(self, *kinds: type[BaseException]) -> None:
+        self._kinds = kinds
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.strip(error)
+
+    def strip(self, error: BaseException) -> BaseException:
+        """The error without these frames and this cause, if it is of such a kind."""
+        if isinstance(error, self._kinds):
+            error.__traceback__ = None
+            error.__cause__ = error.__cause__ if isinstance(error, EncodeError) else None  # and no context is shown
+        return error
+
+
+#: For calls.
+AT_CALLER = AtCaller(*CALL_ERRORS)
 
 
 class RegistrationError(TypeError):
@@ -318,84 +297,26 @@ class RegistrationError(TypeError):
 
 
 def _location(method: str | None, address: str | None) -> str:
-    parts = [f"method {method!r}"] if method else []
-    if address:
-        parts.append(f"at {address}")
-    return f" ({' '.join(parts)})" if parts else ""
-
-
-#: Members of `data` that say for programs what the reason says.
-_PARTS = frozenset(("path", "expected", "got", "choices", "parameters"))
-
-#: Members of `data`, and characters of one, up to which it is looked whether the message has them.
-_MEMBERS_MAX, _SAID_MAX = 20, 500
+    parts = " ".join([*([f"method {method!r}"] if method else []), *([f"at {address}"] if address else [])])
+    return f" ({parts})" if parts else ""
 
 
 def readable(code: int, message: str, data: Any) -> tuple[str, Any]:
-    """What people are shown of an error: the message with its reason, and the data without what that says already.
+    """What people are shown of an error: its message with the reason, and its data.
 
-    Args:
-        code: of the error. Only the data of the protocol's own errors is known well enough to be shortened.
-        message: as received.
-        data: as received.
-
-    Returns:
-        The text, and the rest of the data; None where nothing is left.
+    Of the protocol's own errors, the data repeat for programs what the message says, unless that is the bare name.
     """
     is_own = -32768 <= code <= -32000 or code == CallCancelled.CODE
-    if not is_own or type(data) is not dict or len(data) > _MEMBERS_MAX:
+    if not is_own or type(data) is not dict:
         return message, data
     reason = data.get("reason")
-    if type(reason) is str and len(reason) <= _SAID_MAX:
-        if reason not in message:
-            message = f"{message}: {reason}"
-        left = {key: value for key, value in data.items() if key not in _PARTS and not _is_said(value, message)}
-    else:
-        left = {key: value for key, value in data.items() if not _is_said(value, message)}
-    return message, left or None
+    if type(reason) is not str:
+        kind = BY_CODE.get(code)
+        says_nothing = kind is not None and message == kind.MESSAGE and "traceback" not in data
+        return message, data if says_nothing else None
+    return message if reason in message else f"{message}: {reason}", None
 
 
-def _is_said(value: object, message: str) -> bool:
-    """Whether a message has a text, a number, or all of several texts in it."""
-    if isinstance(value, list):
-        return 0 < len(value) <= _MEMBERS_MAX and all(type(each) is str and _is_said(each, message) for each in value)
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return False
-    text = str(value) if not isinstance(value, int) or value.bit_length() < 100 else ""
-    return 0 < len(text) <= _SAID_MAX and re.search(rf"(?<![\w.]){re.escape(text)}(?![\w])", message) is not None
-
-
-def _shortened(data: object) -> str:
-    try:
-        text = repr(data) if _is_small(data) else _BRIEF.repr(data)
-    except RecursionError:
-        return "..."
-    return text if len(text) <= 300 else text[:297] + "..."
-
-
-def _is_small(data: object) -> bool:
-    """Tell whether data is small enough for a plain `repr`, with bounded work for data of any size."""
-    waiting, seen = [data], 0
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict | list):
-            seen += len(value)
-            if seen > 300:
-                return False
-            if isinstance(value, dict):
-                waiting += value
-                waiting += value.values()
-            else:
-                waiting += value
-        elif isinstance(value, str | bytes | bytearray | int) and not isinstance(value, bool):
-            seen += 1 + (value.bit_length() // 3 if isinstance(value, int) else len(value))
-            if seen > 3000:
-                return False
-    return True
-
-
-#: Abbreviates data that is not small.
+#: Writes data of any size in bounded work.
 _BRIEF = reprlib.Repr()
-_BRIEF.maxlevel = 20
-_BRIEF.maxdict = _BRIEF.maxlist = 20
 _BRIEF.maxstring = _BRIEF.maxother = 300

@@ -1,7 +1,4 @@
-"""Keyword options that are declared as TypedDicts: unknown ones are refused, and docstrings list them with defaults.
-
-For server, client and hub alike, whose options stand in an `options` module each. Knows nothing of what the options do.
-"""
+"""Keyword options that are declared as TypedDicts: unknown ones are refused, and docstrings list them with defaults."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from inspect import cleandoc
 from typing import Any, TypeVar
 
-from .nearest import nearest
+from .nearest import did_you_mean, nearest
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -25,9 +22,7 @@ def check_names(where: str, given: Collection[str], known: Collection[str]) -> N
     """
     for name in given:
         if name not in known:
-            near = nearest(name, known)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{where} has no option {name!r}{hint}")
+            raise TypeError(f"{where} has no option {name!r}{did_you_mean(nearest(name, known))}")
 
 
 def with_options(defaults: Mapping[str, Any], *kinds: type) -> Callable[[T], T]:

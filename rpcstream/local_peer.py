@@ -1,7 +1,4 @@
-"""Connections to a peer on the same machine: wide socket buffers for large payloads, and whose process it is.
-
-Knows neither messages nor who uses the socket.
-"""
+"""Connections to a peer on the same machine: wide socket buffers for large payloads, and whose process it is."""
 
 from __future__ import annotations
 
@@ -53,20 +50,11 @@ def widen_buffers(sock: Any) -> None:
     """
     if not is_local(sock):
         return
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        try:
+    with contextlib.suppress(OSError):  # not permitted, or not connected any more
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             if sock.getsockopt(socket.SOL_SOCKET, option) < BUFFER_SIZE:
                 sock.setsockopt(socket.SOL_SOCKET, option, BUFFER_SIZE)
-        except OSError:
-            return
-    _end_pacing(sock)
-
-
-def _end_pacing(sock: Any) -> None:
-    """Let the system send what a connection over TCP has to send as fast as the peer takes it (Linux)."""
-    option = getattr(socket, "TCP_CONGESTION", None)
-    if option is None or sock.family == getattr(socket, "AF_UNIX", None):
-        return
-    with contextlib.suppress(OSError):  # not permitted, or not connected any more
-        if sock.getsockopt(socket.IPPROTO_TCP, option, 16).startswith(PACED):
-            sock.setsockopt(socket.IPPROTO_TCP, option, UNPACED)
+        # On a Unix socket, and on systems other than Linux, this fails.
+        congestion = getattr(socket, "TCP_CONGESTION", 0)
+        if sock.getsockopt(socket.IPPROTO_TCP, congestion, 16).startswith(PACED):
+            sock.setsockopt(socket.IPPROTO_TCP, congestion, UNPACED)

@@ -1,4 +1,4 @@
-"""The known names that are most like an unknown one, for "did you mean ...". Does not know what the names are for."""
+"""The known names that are most like an unknown one, for "did you mean ..."."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from itertools import islice
 #: Characters of a name, and names: of longer ones, and of more, none is suggested, since it would take too long.
 MAX_LENGTH, MAX_NAMES = 64, 2000
 
+#: How much of two names must be equal, from 0 to 1. All names of ours begin with `rpc.`, which alone is less.
+_ALIKE = 0.65
+
 #: Names that are suggested at most to peers.
 _SUGGESTED = 3
+
+#: The share of the processor's time that this process spends on suggestions for peers, who may send unknown names
+#: without end; and the seconds that it may spend at once after a pause.
+_SHARE, _BURST = 0.02, 0.05
+
+#: When all the time that was spent so far has been made up for (monotonic, s).
+_settled = 0.0
 
 
 def nearest(
@@ -27,43 +37,12 @@ def nearest(
     if len(text) > MAX_LENGTH or len(every) > MAX_NAMES:
         return []
     names = {each.casefold(): each for each in every if len(each) <= MAX_LENGTH and is_visible(each)}
-    found = [each for each in names if each == text]
-    if len(text) > 2:  # who has written a part of a name knows the name
-        found += sorted((each for each in names if each.startswith(text) or each.endswith("." + text)), key=len)
-    for likeness in (0.9, 0.8, 0.7, 0.6):  # what is much less alike than the best is none
-        if not found:
-            found = sorted(difflib.get_close_matches(text, names, count, likeness))
-    return [names[each] for each in dict.fromkeys(found)][:count]
+    return [names[each] for each in difflib.get_close_matches(text, names, count, _ALIKE)]
 
 
 def did_you_mean(names: Sequence[str]) -> str:
     """What an error says of the nearest names: ` (did you mean 'text'?)`; "" where there are none."""
     return f" (did you mean {' or '.join(map(repr, names))}?)" if names else ""
-
-
-class _SearchBudget:
-    """Limits the time that this process spends on suggestions for peers, who may send unknown names without end."""
-
-    #: Of the processor's time, and seconds that may be spent at once after a pause.
-    _SHARE, _BURST = 0.02, 0.05
-
-    def __init__(self) -> None:
-        #: When all that was spent so far has been made up for (monotonic, s).
-        self._settled = 0.0
-
-    def spend(self, search: Callable[[], list[str]]) -> list[str]:
-        """What a search gives; no names where the time for it is spent."""
-        now = time.monotonic()
-        if self._settled - now >= self._BURST / self._SHARE:
-            return []
-        began = time.thread_time()
-        try:
-            return search()
-        finally:
-            self._settled = max(self._settled, now) + (time.thread_time() - began) / self._SHARE
-
-
-_BUDGET = _SearchBudget()
 
 
 def nearest_for_peer(
@@ -75,6 +54,12 @@ def nearest_for_peer(
         known: all names.
         is_visible: whether the peer may learn of a name.
     """
-    if len(name) > MAX_LENGTH:
+    global _settled
+    now = time.monotonic()
+    if len(name) > MAX_LENGTH or _settled - now >= _BURST / _SHARE:
         return []
-    return _BUDGET.spend(lambda: nearest(name, known, _SUGGESTED, is_visible))
+    began = time.thread_time()
+    try:
+        return nearest(name, known, _SUGGESTED, is_visible)
+    finally:
+        _settled = max(_settled, now) + (time.thread_time() - began) / _SHARE

@@ -1,19 +1,17 @@
-"""Run a server as a process: choose the event loop, stop on signals, end tasks that do not stop, freeze memory.
-
-Knows of a server only how to stop it, gracefully or at once.
-"""
+"""Run a server as a process: choose the event loop, stop on signals, end tasks that do not stop, freeze memory."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
+import importlib
 import logging
 import os
 import signal
 import sys
 import threading
+import traceback
 import types
 from asyncio import tasks as asyncio_tasks
 from collections.abc import Callable, Collection, Coroutine, Iterator
@@ -28,6 +26,7 @@ LoopName = Literal["auto", "uvloop", "asyncio"]
 CLEAN_UP = 1.0
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_IMPORTLIB = os.path.dirname(importlib.__file__) + os.sep
 
 #: Serves in place of `Server.run`, with the server and the arguments of that call.
 ServeInstead = Callable[[Any, dict[str, Any]], None]
@@ -98,6 +97,15 @@ def loop_factory(name: LoopName) -> Callable[[], asyncio.AbstractEventLoop] | No
     return uvloop.new_event_loop
 
 
+def raise_descriptor_limit() -> None:
+    """Let this process have as many open files, and so connections, as the system permits it (the hard limit)."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # Windows; a system without a hard limit
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def freeze_memory() -> None:
     """Exclude all present objects from garbage collection: modules, classes, signatures, models.
 
@@ -125,25 +133,17 @@ def run_to_end(
         executor: the loop's default one. Its `shutdown` must not wait for ever.
         known: tasks for which a warning was logged already.
     """
-    first: set[asyncio.Task[Any] | None] = set()
-
-    async def remembered() -> None:
-        first.add(asyncio.current_task())
-        await main
-
     with asyncio.Runner(loop_factory=factory) as runner:
         loop = runner.get_loop()
         loop.set_default_executor(executor)
         try:
-            runner.run(remembered())
+            runner.run(main)
         finally:
-            _end_tasks(loop, first, known)
+            _end_tasks(loop, main, known)
 
 
 def _end_tasks(
-    loop: asyncio.AbstractEventLoop,
-    first: Collection[asyncio.Task[Any] | None],
-    known: Callable[[], Collection[asyncio.Task[Any]]],
+    loop: asyncio.AbstractEventLoop, main: object, known: Callable[[], Collection[asyncio.Task[Any]]]
 ) -> None:
     """Cancel all tasks, and hide those that do not end from the runner, which would wait for them for ever."""
     try:
@@ -152,8 +152,9 @@ def _end_tasks(
             task.cancel()
         if tasks:
             loop.run_until_complete(asyncio.wait(tasks, timeout=CLEAN_UP))
-        for task in tasks.intersection(first):
-            loop.run_until_complete(asyncio.wait({task}))
+        for task in tasks:
+            if task.get_coro() is main:
+                loop.run_until_complete(asyncio.wait({task}))
         generators = loop.create_task(loop.shutdown_asyncgens())
         loop.run_until_complete(asyncio.wait({generators}, timeout=CLEAN_UP))
     finally:
@@ -185,14 +186,10 @@ def task_name(task: asyncio.Task[Any]) -> str:
 
 
 class StopNow(KeyboardInterrupt):
-    """Raised by the second signal.
+    """Raised by the second signal, with its number.
 
     A KeyboardInterrupt, since neither the error handling of a handler nor an event loop swallows that.
     """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
 
 
 @contextlib.contextmanager
@@ -201,9 +198,8 @@ def stop_on_signals(
 ) -> Iterator[list[int]]:
     """Handle SIGINT and SIGTERM: the first stops the server, the second leaves the event loop at once.
 
-    A handler that blocks the loop for so long that the server cannot stop in time counts as a second signal; if it
-    blocks that, too, the process exits. These are plain signal handlers and not the loop's, since they also run while
-    a handler blocks the loop.
+    If a handler blocks the loop for so long that the server cannot stop in time, the process exits. These are plain
+    signal handlers and not the loop's, since they also run while a handler blocks the loop.
 
     Args:
         server: what is stopped.
@@ -226,8 +222,9 @@ def stop_on_signals(
         if len(seen) == 1:
             log.info("%s: stopping", signal.Signals(number).name)
             where.call_soon_threadsafe(server.stop)
-            enforce = functools.partial(_enforce_stop, server, number, seen, over)
-            threading.Thread(target=enforce, name="rpcstream-stop", daemon=True).start()
+            enforce = threading.Thread(target=_enforce_stop, args=(server, number, over), name="rpcstream-stop")
+            enforce.daemon = True
+            enforce.start()
         else:
             server.abort()
             if raises:
@@ -242,79 +239,45 @@ def stop_on_signals(
             signal.signal(number, handler)
 
 
-def on_hangup(function: Callable[[], object]) -> contextlib.AbstractContextManager[None]:
-    """Call a function in the running event loop with each SIGHUP within the block."""
-    loop = asyncio.get_running_loop()
-    return _handled_hangup(lambda number, frame: loop.call_soon_threadsafe(function))
-
-
-def survive_hangup() -> contextlib.AbstractContextManager[None]:
-    """Ignore SIGHUP within the block, while there is nothing to reload yet or any more."""
-    return _handled_hangup(_ignore)
-
-
-def _ignore(number: int, frame: types.FrameType | None) -> None:
-    """Handle a signal in place of SIG_IGN, which child processes would inherit."""
-
-
 @contextlib.contextmanager
-def _handled_hangup(handler: Callable[[int, types.FrameType | None], object]) -> Iterator[None]:
-    """Handle SIGHUP within the block, unless the program has a handler of its own.
+def on_hangup(function: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Call a function with each SIGHUP within the block, unless the program has a handler of its own.
 
-    Does nothing outside the main thread, and where the system has no such signal.
+    Without a function it is ignored, while there is nothing to reload yet or any more; not by SIG_IGN, which child
+    processes would inherit. Does nothing outside the main thread, and where the system has no such signal.
     """
+
+    def handle(number: int, frame: types.FrameType | None) -> None:
+        function()
+
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGHUP) if hasattr(signal, "SIGHUP") and is_main else None
-    if before not in (signal.SIG_DFL, signal.SIG_IGN, _ignore):
+    if before not in (signal.SIG_DFL, signal.SIG_IGN) and getattr(before, "__code__", None) is not handle.__code__:
         yield
         return
-    signal.signal(signal.SIGHUP, handler)
+    signal.signal(signal.SIGHUP, handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def _enforce_stop(server: Stoppable, number: int, seen: list[int], over: threading.Event) -> None:
-    """Enforce in a thread that a server that was told to stop does so, even if its event loop is blocked."""
+def _enforce_stop(server: Stoppable, number: int, over: threading.Event) -> None:
+    """Exit, from a thread, if a server that was told to stop has not done so: its event loop is blocked."""
     if over.wait(min(server.time_to_stop + CLEAN_UP, threading.TIMEOUT_MAX)) or not server.is_serving:
         return
-    if len(seen) == 1:
-        log.warning("stopping now: the event loop has been blocked since the signal, by %s", _position_of_main())
-        if hasattr(signal, "pthread_kill"):  # so that a system call is interrupted
-            signal.pthread_kill(threading.main_thread().ident or 0, number)
-        else:
-            signal.raise_signal(number)
-    if not over.wait(2 * CLEAN_UP) and server.is_serving:
-        log.critical("exiting at once: the event loop is still blocked, by %s", _position_of_main())
-        if "multiprocessing" in sys.modules:
-            for child in sys.modules["multiprocessing"].active_children():
-                child.kill()
-        os._exit(128 + number)
-
-
-def _position_of_main() -> str:
-    """The function outside this package that the main thread runs, with its file and line."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_back is not None:
-        if not _is_ours(frame) and _is_ours(frame.f_back):
-            break
-        frame = frame.f_back
-    if frame is None:
-        return "an unknown function"
-    return f"{frame.f_code.co_qualname!r} in {frame.f_code.co_filename}, line {frame.f_lineno}"
+    stack = traceback.format_stack(sys._current_frames().get(threading.main_thread().ident or 0))
+    log.critical("exiting at once: the event loop has been blocked since the signal, by:\n%s", "".join(stack))
+    if "multiprocessing" in sys.modules:
+        for child in sys.modules["multiprocessing"].active_children():
+            child.kill()
+    os._exit(128 + number)
 
 
 def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
     """A traceback from the first frame on that is neither this package's nor of Python's import system."""
-    while trace is not None and (_is_ours(trace.tb_frame) or _is_import(trace.tb_frame)):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(
+        (_PACKAGE, "<frozen importlib", _IMPORTLIB)
+    ):
         trace = trace.tb_next
     return trace
-
-
-def _is_ours(frame: types.FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_PACKAGE)
-
-
-def _is_import(frame: types.FrameType) -> bool:
-    return frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_globals.get("__name__") == "importlib"

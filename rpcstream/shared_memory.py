@@ -1,14 +1,14 @@
 """Payloads in shared memory, between two ends of a Unix socket (wire page, "Shared memory").
 
-Owns two rings for a connection: one that this end writes payloads into, and the peer's, which it only reads. Each is a
-file in memory that its maker has sealed against a change of its size, so that no peer can make the other end read what
-is not there. Knows neither messages nor who uses the socket. Linux only; elsewhere nothing is ever offered.
+A connection has two rings: one that this end writes payloads into, and the peer's, which it only reads. Each is a file
+in memory that its maker has sealed against a change of its size, so that no peer can make the other end read what is
+not there. Linux only; elsewhere nothing is ever offered.
 
 A payload is copied into the ring of its sender, and out of it when its message is read. A slot is free again when the
 reader has counted it. These counts stand in the first page of the reader's own ring, as one word of eight bytes that is
 written and read whole. No other order is needed between the two processes: a payload is written before its message goes
 through the socket, and read after it, and the system's locks of the socket order the two; a count is written after
-`_Fence` has ended all reads before it, and an end that sees the count writes into the slot only because of it.
+`_end_reads` has ended all reads before it, and an end that sees the count writes into the slot only because of it.
 """
 
 from __future__ import annotations
@@ -128,11 +128,6 @@ class Ring:
         """Whether it is this process that has made it, and not one that was forked from that."""
         return self._maker == os.getpid()
 
-    @property
-    def touched(self) -> int:
-        """Bytes of memory that it takes."""
-        return self._touched
-
     def publish(self, count: int) -> None:
         """Tell the peer how many of its payloads were read, and one more."""
         self._count[0] = count
@@ -232,27 +227,28 @@ class SharedMemory:
         budget: counts the memory of the rings; None: one that is bounded by the size of the two rings alone.
 
     Attributes:
+        ring: this end's; None: it has none.
         placed: the number of payloads that were put into the ring by the last `place`.
         received: the number of payloads that were taken from the ring of the peer.
     """
 
     __slots__ = (
         "_budget",
-        "_fence",
+        "_lock",
         "_peer",
         "_peer_count",
         "_peer_fd",
-        "_ring",
         "_sock",
         "_unpublished",
         "placed",
         "received",
+        "ring",
     )
 
     def __init__(self, sock: Any, budget: RingBudget | None = None) -> None:
         self._sock: Any = sock
         self._budget = RingBudget(2 * RING_SIZE) if budget is None else budget
-        self._ring: Ring | None = None
+        self.ring: Ring | None = None
         #: The peer's ring, its file, and the count in it; None where that is not known.
         self._peer: Any = None
         self._peer_fd = -1
@@ -260,17 +256,7 @@ class SharedMemory:
         self.received = self.placed = 0
         #: Bytes of payloads that were taken from the peer's ring, of which it was not told yet.
         self._unpublished = 0
-        self._fence = _Fence()
-
-    @property
-    def is_used(self) -> bool:
-        """Whether both rings stand."""
-        return self._peer is not None
-
-    @property
-    def ring(self) -> Ring | None:
-        """This end's."""
-        return self._ring
+        self._lock = Lock()
 
     # -- which ring the peer has ----------------------------------------------------------------------------------
 
@@ -280,28 +266,28 @@ class SharedMemory:
         if sock is None or sys.platform != "linux" or not is_same_user(sock):
             return None
         try:
-            self._ring = Ring(self._budget)
+            self.ring = Ring(self._budget)
         except OSError as error:
             _note(str(error))
             return None
-        return self._ring.description
+        return self.ring.description
 
     def accept(self, description: Any) -> bool:
         """Take the ring that the peer has described; False, and this end's is given up, if it is none that we read."""
-        if self._ring is None or self._peer is not None:
+        if self.ring is None or self._peer is not None:
             return False
         try:
             peer, count, fd = _open_ring(description)
             if not self._budget.take(len(peer)):
                 os.close(fd)
-                raise ValueError("there is no room for the ring of the peer (max_unread_total)")
+                raise ValueError("there is no room for the ring of the peer (max_held_total)")
             self._peer, self._peer_count, self._peer_fd = peer, count, fd
         except (OSError, ValueError) as error:
             if description is not None:
                 _note(str(error))
             self.close()
             return False
-        self._ring.publish(1)
+        self.ring.publish(1)
         return True
 
     def answer(self, description: Any) -> dict[str, Any] | None:
@@ -321,7 +307,7 @@ class SharedMemory:
         """
         self.placed = 0
         offsets: list[int | None] = [None] * len(payloads)
-        ring = self._ring
+        ring = self.ring
         if ring is None or not self._has_room(ring):
             return offsets
         for number, payload in enumerate(payloads):
@@ -332,8 +318,8 @@ class SharedMemory:
 
     def take_back(self) -> None:
         """Free what `place` has taken last: nothing of its message was sent."""
-        if self._ring is not None:
-            self._ring.take_back(self.placed)
+        if self.ring is not None:
+            self.ring.take_back(self.placed)
         self.placed = 0
 
     def _has_room(self, ring: Ring) -> bool:
@@ -383,23 +369,30 @@ class SharedMemory:
 
     def publish(self) -> None:
         """Tell the peer how many of its payloads were read, when what came with one read of the socket was."""
-        if self._unpublished and self._ring is not None:
+        if self._unpublished and self.ring is not None:
             self._unpublished = 0
-            self._fence.end_reads()
-            self._ring.publish(1 + self.received)
+            self._end_reads()
+            self.ring.publish(1 + self.received)
+
+    def _end_reads(self) -> None:
+        """End all reads so far before anything is written, also on processors that exchange the two (arm64)."""
+        # No read is put off behind a lock's release, and no write goes ahead of the lock's being taken after that.
+        for _ in range(2):
+            with self._lock:
+                pass
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def release_idle(self) -> bool:
         """Give back the memory of the ring; False if the peer has not read all of it."""
-        ring = self._ring
+        ring = self.ring
         if ring is None:
             return True
         return self._has_room(ring) and ring.release()
 
     def close(self) -> None:
         """Give up both rings. Harmless at any time."""
-        ring, self._ring, self._sock = self._ring, None, None
+        ring, self.ring, self._sock = self.ring, None, None
         if ring is not None:
             if self._peer_count is not None:
                 self._has_room(ring)
@@ -414,22 +407,6 @@ class SharedMemory:
     def __del__(self) -> None:
         if getattr(self, "_peer_fd", -1) >= 0:
             self.close()
-
-
-class _Fence:
-    """Orders the reads of a thread before its writes, also on processors that exchange them (arm64)."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-
-    def end_reads(self) -> None:
-        """End all reads so far before anything is written."""
-        # No read is put off behind a lock's release, and no write goes ahead of the lock's being taken after that.
-        for _ in range(2):
-            with self._lock:
-                pass
 
 
 def _note(reason: str) -> None:

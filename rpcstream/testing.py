@@ -2,7 +2,6 @@
 
 * `serve_in_thread(server)`: a real server on a real port, for a sync client in the test's own thread.
 * `memory_client(server)`: an AsyncClient joined to a server in memory, in the running loop: no port, no thread.
-* `connections_of(server)`: the open connections of a server, to look at, to drop, or to stop reading from.
 * `drop_connections(end)`: drop all connections of a server or an AsyncClient, as when the network fails.
 * `is_idle(server)`, `wait_until_idle(server)`: no call is running or waiting.
 * `FakeTimeLoop`: an event loop in which hours pass at once, for tests of time-outs, deadlines and pauses.
@@ -13,12 +12,12 @@ Fixtures (`rpc_server`, `rpc_client`, `rpc_async_client`) are in `rpcstream.pyte
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 import selectors
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import socket
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar, Unpack
 
 from .client.aio import AsyncClient
@@ -27,13 +26,11 @@ from .limits import DEFAULT_HOST
 from .peer import deadline
 from .process import LoopName, loop_factory
 from .server import Server
-from .transports.connection import SocketConnection
-from .transports.memory import join
+from .transports.detect import ProtocolDetector
 from .transports.stream import LineStream
 
 __all__ = [
     "FakeTimeLoop",
-    "ServerConnection",
     "connections_of",
     "drop_connections",
     "is_idle",
@@ -61,53 +58,23 @@ def serve_in_thread(
 
     Raises whatever kept the server from starting.
     """
-    thread = _ServerThread(server, loop, {"host": host, "port": port, "unix": unix})
-    thread.start()
-    thread.ready.wait()
-    try:
-        if thread.error is None:
-            yield thread.address
-    finally:
-        thread.stop()
-        thread.join()
-    if thread.error is not None:
-        raise thread.error
+    listening: Future[str] = Future()
 
+    def run() -> None:
+        with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
+            runner.run(server.serve(host=host, port=port, unix=unix, on_listening=listening.set_result))
 
-class _ServerThread(threading.Thread):
-    def __init__(self, server: Server, loop: LoopName, where: dict[str, Any]) -> None:
-        super().__init__(name="rpcstream-server", daemon=True)
-        self.ready = threading.Event()
-        self.address = ""
-        self.error: BaseException | None = None
-        self._server = server
-        self._loop_name: LoopName = loop
-        self._where = where
-        self._ask_to_stop: Callable[[], object] = lambda: None
-
-    def run(self) -> None:
+    with ThreadPoolExecutor(1, "rpcstream-server") as thread:
+        serving = thread.submit(run)
+        wait(list[Future[Any]]((listening, serving)), return_when=FIRST_COMPLETED)
         try:
-            with asyncio.Runner(loop_factory=loop_factory(self._loop_name)) as runner:
-                runner.run(self._serve())
-        except BaseException as error:
-            self.error = error
+            if listening.done():
+                yield listening.result()
         finally:
-            self.ready.set()
-
-    async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._ask_to_stop = lambda: loop.call_soon_threadsafe(self._server.stop)
-        await self._server.serve(**self._where, on_listening=self._listening)
-
-    def _listening(self, address: str) -> None:
-        self.address = address
-        self.ready.set()
-
-    def stop(self) -> None:
-        try:
-            self._ask_to_stop()
-        except RuntimeError:  # the server stopped by itself, its loop is closed
-            pass
+            if (running := server._running) is not None:
+                with suppress(RuntimeError):  # the server stops by itself, and its loop is closed
+                    running.loop.call_soon_threadsafe(server.stop)
+            serving.result()
 
 
 @asynccontextmanager
@@ -120,63 +87,22 @@ async def memory_client(server: Server, **options: Unpack[ClientOptions]) -> Asy
     async with server.in_memory() as accept:
 
         async def connect(make_stream: Callable[[], LineStream]) -> LineStream:
-            stream = make_stream()
-            join(stream, accept())
-            return stream
+            loop, (near, far) = asyncio.get_running_loop(), socket.socketpair()
+            await loop.connect_accepted_socket(accept, far)
+            return (await loop.create_connection(make_stream, sock=near))[1]
 
         async with AsyncClient("memory", connect=connect, **options) as client:
             yield client
 
 
-class ServerConnection:
-    """A server's end of one open connection. Its methods may be called from any thread.
-
-    Attributes:
-        address: of the client, as text.
-    """
-
-    def __init__(self, connection: SocketConnection, loop: asyncio.AbstractEventLoop) -> None:
-        self.address = connection.address
-        self._connection = connection
-        self._loop = loop
-
-    def __repr__(self) -> str:
-        return f"<connection from {self.address}>"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection has not ended."""
-        return _in_loop(self._loop, lambda: self._connection.is_open)
-
-    @property
-    def unread_size(self) -> int:
-        """Bytes that the server has written and the client has not read, as far as the server still holds them."""
-        return _in_loop(self._loop, lambda: self._connection.unread_size)
-
-    def pause_reading(self) -> None:
-        """Let the server read nothing from this connection, as if its program were blocked."""
-        _in_loop(self._loop, self._connection.pause)
-
-    def resume_reading(self) -> None:
-        """Let the server read again."""
-        _in_loop(self._loop, self._connection.resume)
-
-    def drop(self, reason: str = "dropped by a test") -> None:
-        """Close the connection at once, as when the network fails; the client is told nothing."""
-        _in_loop(self._loop, lambda: self._connection.abort(reason))
-
-
-def connections_of(server: Server) -> list[ServerConnection]:
+def connections_of(server: Server) -> list[Any]:
     """The open connections of a running server, the oldest first; those whose protocol is known.
 
-    May be called from any thread.
-
-    Raises:
-        RuntimeError: the server is not running.
+    Each has `address`, `is_open` and `unread_size` (bytes that the client has not read yet); and, to be called in the
+    event loop of the server, `pause()` and `resume()` to stop and go on reading, and `abort(reason)` to drop it.
     """
-    running = _running(server)
-    connections = _in_loop(running.loop, lambda: sorted(running.listener.connections, key=lambda each: each.opened))
-    return [ServerConnection(each, running.loop) for each in connections if isinstance(each, SocketConnection)]
+    found = [each for each in _running(server).listener.connections.all() if hasattr(each, "unread_size")]
+    return sorted((each for each in found if not isinstance(each, ProtocolDetector)), key=lambda each: each.opened)
 
 
 def drop_connections(end: Server | AsyncClient, reason: str = "dropped by a test") -> int:
@@ -189,12 +115,13 @@ def drop_connections(end: Server | AsyncClient, reason: str = "dropped by a test
     Returns:
         How many there were.
     """
-    if isinstance(end, Server):
-        dropped = connections_of(end)
-        for connection in dropped:
-            connection.drop(reason)
-        return len(dropped)
-    connections = end._pool.open_connections
+    if isinstance(end, AsyncClient):
+        return _drop(end._pool.open_connections, reason)
+    running = _running(end)
+    return _in_loop(running.loop, lambda: _drop(running.listener.connections.all(), reason))
+
+
+def _drop(connections: Collection[Any], reason: str) -> int:
     for each in connections:
         each.abort(reason)
     return len(connections)
@@ -233,16 +160,11 @@ def _in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
             return function()
     except RuntimeError:  # no loop runs in this thread
         pass
-    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
-    def call() -> None:
-        try:
-            outcome.set_result(function())
-        except BaseException as error:
-            outcome.set_exception(error)
+    async def call() -> T:
+        return function()
 
-    loop.call_soon_threadsafe(call)
-    return outcome.result(PATIENCE)
+    return asyncio.run_coroutine_threadsafe(call(), loop).result(PATIENCE)
 
 
 class FakeTimeLoop(asyncio.SelectorEventLoop):
@@ -262,26 +184,19 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
     """
 
     def __init__(self) -> None:
-        self._clock = _ClockSelector()
-        super().__init__(self._clock)
+        self._now = 0.0
+        self.autojump = True
+        super().__init__(_ClockSelector(self))
 
     def time(self) -> float:
         """Seconds since the loop was made."""
-        return self._clock.now
-
-    @property
-    def autojump(self) -> bool:
-        return self._clock.autojump
-
-    @autojump.setter
-    def autojump(self, value: bool) -> None:
-        self._clock.autojump = value
+        return self._now
 
     def jump(self, seconds: float) -> None:
         """Let the time pass at once; what is due by then happens with the next turns of the loop."""
         if seconds < 0:
             raise ValueError(f"time does not go back, got {seconds!r} s")
-        self._clock.now += seconds
+        self._now += seconds
 
     def run_forever(self) -> None:
         before, deadline.clock = deadline.clock, self.time
@@ -294,13 +209,14 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
 class _ClockSelector(selectors.DefaultSelector):
     """The loop asks its selector to wait until the next timer is due: here the clock is moved on instead."""
 
-    now = 0.0
-    autojump = True
+    def __init__(self, loop: FakeTimeLoop) -> None:
+        super().__init__()
+        self._loop = loop
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout is None or timeout <= 0:
             return super().select(timeout)
-        ready = super().select(0 if self.autojump else None)
-        if not ready and self.autojump:
-            self.now += timeout
+        ready = super().select(0 if self._loop.autojump else None)
+        if not ready and self._loop.autojump:
+            self._loop.jump(timeout)
         return ready

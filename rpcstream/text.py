@@ -1,7 +1,4 @@
-"""Escape control characters in text from a peer, before it reaches a terminal, a log or a page of plain text.
-
-Owns the set of characters that are escaped, and the loggers that do it. Knows no peer and no terminal.
-"""
+"""Escape control characters in text from a peer, before it reaches a terminal, a log or a page of plain text."""
 
 from __future__ import annotations
 
@@ -13,8 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: Characters that control a terminal, or that make text look like another one: C0 and C1 controls, DEL, further line
-#: ends, changes of the writing direction; and surrogates, which cannot be encoded.
-_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+#: ends, changes of the writing direction; and surrogates, which cannot be encoded. Compiled at its first use, which
+#: most calls from the command line do without.
+_CONTROLS = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 
 
 def visible(text: str, *, keep: str = "") -> str:
@@ -28,7 +26,7 @@ def visible(text: str, *, keep: str = "") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_CONTROLS, lambda found: found[0] if found[0] in keep else f"\\u{ord(found[0]):04x}", text)
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -47,24 +45,20 @@ def get_logger(name: str) -> logging.Logger:
 
 def _make_visible(record: logging.LogRecord) -> bool:
     """Escape the control characters of a record. A logging filter that lets every record pass."""
+    import logging
+
     try:
         message = record.getMessage()
         shown = visible(message, keep="\n\t" if "\n" in str(record.msg) else "\t")
         if shown != message:
             record.msg, record.args = shown, None
         if record.exc_info and not record.exc_text:
-            trace = _plain_formatter().formatException(record.exc_info)
+            trace = logging.Formatter().formatException(record.exc_info)
             if (shown := visible(trace, keep="\n\t")) != trace:
                 record.exc_text = shown  # formatters use it as the traceback
     except Exception:
         pass  # the logging handler reports a record that cannot be formatted, and where it was made
     return True
-
-
-def _plain_formatter() -> logging.Formatter:
-    import logging
-
-    return logging.Formatter()
 
 
 def documentation_of(described: Mapping[str, Any]) -> str:

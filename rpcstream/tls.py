@@ -1,13 +1,14 @@
 """TLS contexts for servers and clients, made from certificate files.
 
-Owns the reloading of a server's certificate when its files have changed, errors that say which file is wrong, and the
-answer to a client that does not begin with TLS. Knows no socket.
+A server's certificate is loaded again when its files have changed, and a client that does not begin with TLS gets an
+answer in the clear.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
@@ -31,9 +32,6 @@ _HTTP_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n"
     b"Connection: close\r\n\r\n%b\n" % (len(_EXPECTS_TLS) + 1, _EXPECTS_TLS)
 )
-
-#: Bytes of a file that are looked at to say what is wrong with it.
-_MOST = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,54 +167,25 @@ def client_context(
     return context
 
 
-# -- files, and what is wrong with them
+def _load(load: Callable[[], None], option: str, wanted: str, *files: File) -> None:
+    """Load files into a context. An error names the option and the files."""
+    try:
+        load()
+    except OSError as error:  # ssl.SSLError is one
+        names = " and ".join([repr(os.fspath(file)) for file in files])
+        why = f"cannot be read: {error.strerror}"
+        if isinstance(error, ssl.SSLError):
+            why = f"must have {wanted} in PEM form ({error.reason})"
+        raise type(error)(error.errno, f"{option} {why}: {names}") from None
 
 
 def _load_authorities(context: ssl.SSLContext, file: File, option: str) -> None:
-    try:
-        context.load_verify_locations(file)
-    except OSError as error:
-        _read(file, option)
-        if not isinstance(error, ssl.SSLError):
-            raise
-        raise _wrong(error, f"{option} has no certificate in PEM form in it", file) from None
+    _load(lambda: context.load_verify_locations(file), option, "certificates", file)
 
 
 def _load_certificate(
     context: ssl.SSLContext, certificate: File, key: File | None, password: str | None = None
 ) -> None:
-    try:
-        context.load_cert_chain(certificate, key, password)
-    except OSError as error:
-        held = _read(certificate, "certificate=")
-        held_key = held if key is None else _read(key, "key=")
-        if not isinstance(error, ssl.SSLError):
-            raise
-        if b"-----BEGIN CERTIFICATE" not in held:
-            reason, file = "certificate= has no certificate in PEM form in it", certificate
-        elif b"PRIVATE KEY-----" not in held_key and key is None:
-            reason, file = "certificate= has no private key in it: give the file of its key with key=", certificate
-        elif b"PRIVATE KEY-----" not in held_key:
-            reason, file = "key= has no private key in PEM form in it", key or certificate
-        elif error.reason == "KEY_VALUES_MISMATCH":
-            reason, file = "the private key, key=, is not that of certificate=", key or certificate
-        else:
-            reason, file = f"certificate= and key= cannot be used: {error.strerror}", certificate
-        raise _wrong(error, reason, file) from None
-
-
-def _read(file: File, option: str) -> bytes:
-    """Read a file that could not be loaded, as far as that is needed to tell what is in it.
-
-    Raises:
-        OSError: it cannot be read; the text names the option and the file.
-    """
-    try:
-        with open(file, "rb") as opened:
-            return opened.read(_MOST)
-    except OSError as error:
-        raise type(error)(error.errno, f"{option} cannot be read: {error.strerror}", os.fspath(file)) from None
-
-
-def _wrong(error: ssl.SSLError, reason: str, file: File) -> ssl.SSLError:
-    return ssl.SSLError(error.errno, f"{reason}: {os.fspath(file)!r}")
+    files, option = ([certificate], "certificate=") if key is None else ([certificate, key], "certificate= and key=")
+    wanted = "a certificate and its private key"
+    _load(lambda: context.load_cert_chain(certificate, key, password), option, wanted, *files)

@@ -25,7 +25,8 @@ text:
 limits:
 nearest:
 keyword_options: nearest
-observe: text
+option:
+observe: errors text
 shared_memory: local_peer text
 process:
 systemd: text
@@ -34,7 +35,7 @@ codec: errors limits wire
 peer: codec errors limits observe shared_memory text wire
 auth: errors limits observe peer text wire
 events: codec errors limits observe peer text wire
-methods: auth codec errors events keyword_options limits nearest observe peer text wire
+methods: auth codec errors events keyword_options limits nearest observe option peer text wire
 tls:
 local_peer:
 user_files:
@@ -42,20 +43,19 @@ transports: auth errors limits local_peer observe peer shared_memory tls wire
 nats: auth backoff codec errors events limits observe peer text tls transports wire
 web: codec errors methods observe text wire
 mcp: codec errors limits methods observe peer text transports web wire
-server: auth codec errors events keyword_options limits mcp methods nats observe peer process systemd text tls
+config: codec limits nearest option text tls
+server: auth codec errors events keyword_options limits mcp methods nats observe option peer process systemd text tls
     transports web wire
-config: auth limits nats nearest text tls user_files
-hub: auth backoff codec config errors events keyword_options limits methods nats nearest observe peer process server
-    text tls wire
-client: backoff codec config errors events keyword_options limits local_peer methods nats observe peer process
-    shared_memory text tls transports wire
-supervisor: errors events limits observe process server systemd text transports
+hub: auth codec config errors events keyword_options limits methods nearest observe option peer server text wire
+client: backoff codec config errors events keyword_options limits local_peer methods nats nearest observe option peer
+    process shared_memory text tls transports user_files wire
+supervisor: errors events limits observe process server systemd text transports wire
 testing: auth client limits peer process server transports
 pytest_plugin: client server testing
 stubs: client codec peer text
 typed: client events
-cli: client codec config errors hub limits mcp methods nearest observe process server stubs supervisor systemd text
-    tls user_files wire
+cli: client codec config errors hub limits mcp methods nats nearest observe process server stubs supervisor systemd
+    text tls user_files wire
 __init__: auth backoff client codec errors hub limits methods nats peer server supervisor tls web wire
 __main__: cli
 """

@@ -185,7 +185,7 @@ async def test_what_comes_back_is_what_was_sent_however_full_the_rings_are(serve
 
 async def test_the_rings_of_peers_are_counted_whole(tmp_path: Path) -> None:
     """Reading the holes in them takes memory, and a peer can make holes at any time."""
-    server = UsualServer(limits=Limits(max_unread_total=2 * RING + 3 * MIB), drain_timeout=0.2)
+    server = UsualServer(limits=Limits(max_held_total=2 * RING + 3 * MIB), drain_timeout=0.2)
     with serve_in_thread(server, unix=tmp_path / "socket") as address, offered(tmp_path) as params:
         peers = [await RawPeer.open(address) for _ in range(4)]
         taken = ["shm" in await peer.result("rpc.hello", params=params) for peer in peers[:3]]

@@ -172,8 +172,8 @@ def left_over(server: Server) -> list[str]:
             "messages": session.busy,
         }
         found += [f"{name} of a session: {what}" for name, what in kept.items() if what]
-    if running.invoker._threads.waiting:
-        found.append(f"{running.invoker._threads.waiting} calls that wait for threads")
+    if running.invoker.threads.waiting:
+        found.append(f"{len(running.invoker.threads.waiting)} calls that wait for threads")
     return found + [f"items of {name} wait" for name, each in server.batches.items() if each.stats()["waiting"]]
 
 

@@ -98,7 +98,8 @@ class Threads:
             if not self._calm.wait_for(lambda: not self._at_work, 2 * HANGS):
                 return [f"{self._at_work} workers do not come to rest"]
         time.sleep(0.1)
-        pending = [len(connection.pending) for connection in self.plain._engine.pool._connections]
+        connections = self.plain._engine.pool._connections
+        pending = [len(connection.conversation.pending) for connection in connections]
         return [f"{count} calls wait on a connection" for count in pending if count]
 
     def go(self) -> None:

@@ -164,7 +164,8 @@ def page(sections: Mapping[str, str], picture: str | None) -> str:
     """
     parts = [
         "# Benchmarks",
-        "Made by `benchmarks/run.py --page`; not edited by hand. Each topic says when it was measured.",
+        "Made by `benchmarks/run.py --page benchmarks/RESULTS.md --plot docs/reference/benchmarks.svg`; not edited by"
+        " hand. Each topic says when it was measured.",
     ]
     if picture:
         parts.append(f"![small calls as a share of a bare echo, arrays as throughput]({picture})")

@@ -1,8 +1,4 @@
-"""Permission to call a method: the option `allow`.
-
-Owns the rule of one method (names, or a function of the identity) and what the names of an identity are. Knows neither
-how the identity was found nor what is called. Pure, but for its log.
-"""
+"""Permission to call a method: the option `allow`."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ from typing import Any
 
 from ..errors import RegistrationError
 from ..observe.limited_log import LimitedLog
-from .authenticator import is_async
 
 log = logging.getLogger("rpcstream.server")
 
@@ -33,24 +28,18 @@ class CallerRule:
         RegistrationError: there are no names, one is no string or empty, or the function is async.
     """
 
-    __slots__ = ("_function", "_log", "_method", "_names")
+    __slots__ = ("_function", "_log", "_method")
 
     def __init__(self, rule: AllowRule, *, method: str) -> None:
         self._method = method
         self._log = LimitedLog(log)
-        self._function: Callable[[Any], bool] | None = None
-        self._names: frozenset[str] = frozenset()
         if isinstance(rule, str | Collection):
             names = [rule] if isinstance(rule, str) else list(rule)
             if not names or not all(isinstance(name, str) and name for name in names):
                 raise RegistrationError(f"{method}: allow must have names, strings that are not empty, got {rule!r}")
-            self._names = frozenset(names)
-        elif not callable(rule):
-            raise RegistrationError(f"{method}: allow must be a name, several, or a function, got {rule!r}")
-        elif is_async(rule):
-            raise RegistrationError(
-                f"{method}: the function for allow must not be async; look up in authenticate= what it needs"
-            )
+            self._function: Callable[[Any], Any] = lambda identity: not names_of(identity).isdisjoint(names)
+        elif not callable(rule) or inspect.iscoroutinefunction(rule):
+            raise RegistrationError(f"{method}: allow must be a name, several, or a sync function, got {rule!r}")
         else:
             self._function = rule
 
@@ -59,17 +48,11 @@ class CallerRule:
         if identity is None:
             return False
         try:
-            if self._function is None:
-                return not self._names.isdisjoint(names_of(identity))
-            found: Any = self._function(identity)
+            found = self._function(identity)
             if inspect.isawaitable(found):
-                if inspect.iscoroutine(found):
-                    found.close()
                 raise TypeError("the function for allow returned an awaitable; it must be a plain function")
             return bool(found)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+        except Exception as error:
             kind = "the function for allow of method %r raised, the caller is not permitted"
             self._log.error(None, kind, self._method, error=error)
             return False

@@ -1,21 +1,17 @@
 """Authentication: from the credentials of a peer to its identity.
 
-Owns the decision whether credentials are accepted, by comparing a token or by asking the server's own function, whose
-result is the identity; and such a function for users that a configuration lists. Knows neither messages nor methods,
-nor when a peer is asked (that is `gate`), nor how a configuration writes users.
+A token is compared, or the server's own function is asked, whose result is the identity.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import hmac
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from ..limits import DEFAULT_LIMITS
 from ..observe.counters import Counters
@@ -29,15 +25,6 @@ TOKEN_IDENTITY = "token"
 
 #: A connection is closed at so many wrong tokens: room for a typing error, none for guessing.
 MAX_WRONG = 3
-
-
-class _NotSync:
-    def __repr__(self) -> str:
-        return "NOT_SYNC"
-
-
-#: Returned by `identify_now` where the function is async: `identify` must be awaited.
-NOT_SYNC: Final = _NotSync()
 
 Authenticate = Callable[[Credentials], Any]
 
@@ -53,8 +40,8 @@ class Authenticator:
         counters: count who is not accepted.
 
     Raises:
-        ValueError: neither or both are given, or the token is empty or has characters that could not be sent.
-        TypeError: the token is no string, or `authenticate` no function.
+        ValueError: neither or both are given, or the token is empty, or could not be sent.
+        TypeError: `authenticate` is no function.
     """
 
     def __init__(
@@ -71,68 +58,49 @@ class Authenticator:
             _check_token(token)
         elif not callable(authenticate):
             raise TypeError(f"authenticate must be a function, got {type(authenticate).__name__}")
-        self._digest = _digest(token) if token is not None else b""
+        #: Of the one token that is accepted; None: the function is asked.
+        self._digest = None if token is None else digest_of(token)
         self._authenticate = authenticate
         self._timeout = timeout
         self._log = LimitedLog(log)
         self._counters = counters or Counters()
-        self._is_async = authenticate is not None and is_async(authenticate)
 
-    def replace(self, other: Authenticator) -> None:
-        """Accept from now on what another one accepts; the identities that were found stay what they are."""
-        self._digest, self._authenticate, self._is_async = other._digest, other._authenticate, other._is_async
+    def replace(self, other: Authenticator) -> bool:
+        """Accept from now on what another one accepts; return False if that is the same token.
 
-    def accepts_as(self, other: Authenticator) -> bool:
-        """Whether both accept the same token."""
-        return self._authenticate is other._authenticate and hmac.compare_digest(self._digest, other._digest)
+        The identities that were found stay what they are.
+        """
+        is_new = self._digest is None or self._digest != other._digest
+        self._digest, self._authenticate = other._digest, other._authenticate
+        return is_new
 
     @property
     def takes_shown(self) -> bool:
         """True if a peer may be accepted by what its connection shows, without a token."""
         return self._authenticate is not None
 
-    def identify_now(self, credentials: Credentials) -> Any:
-        """The identity, or None if the peer is not accepted; NOT_SYNC where `identify` must be awaited instead."""
-        if self._authenticate is None:
-            token = credentials.token
-            # Digests have one length, so neither time nor length reveals anything of the token.
-            is_same = hmac.compare_digest(self._digest, _digest("" if token is None else token))
-            return TOKEN_IDENTITY if is_same and token is not None else None
-        if self._is_async:
-            return NOT_SYNC
+    def identify(self, credentials: Credentials) -> Any:
+        """The identity, None if the peer is not accepted; an awaitable of that where the function is async."""
         try:
-            found = self._authenticate(credentials)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+            found = self._by_token(credentials) if self._authenticate is None else self._authenticate(credentials)
+        except Exception as error:
             return self._failed(credentials, error)
-        if not inspect.isawaitable(found):
-            return _identity(found)
-        # The function returns an awaitable without being declared async: `identify` calls it again and awaits it.
-        self._is_async = True
-        if inspect.iscoroutine(found):
-            found.close()
-        return NOT_SYNC
+        if inspect.isawaitable(found):
+            return self._in_time(found, credentials)
+        return None if found is False else found
 
-    async def identify(self, credentials: Credentials) -> Any:
-        """The identity, or None if the peer is not accepted."""
-        found = self.identify_now(credentials)
-        if found is not NOT_SYNC:
-            return found
-        assert self._authenticate is not None
+    async def _in_time(self, later: Awaitable[Any], credentials: Credentials) -> Any:
         try:
             async with asyncio.timeout(self._timeout):
-                found = self._authenticate(credentials)
-                return _identity(await found if isinstance(found, Awaitable) else found)
-        except KeyboardInterrupt:
-            raise
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return self._failed(credentials, error)  # not this task, something inside the function was cancelled
-        except BaseException as error:
+                found = await later
+        except Exception as error:
             return self._failed(credentials, error)
+        return None if found is False else found
+
+    def _by_token(self, credentials: Credentials) -> str | None:
+        # Digests have one length, so neither time nor length reveals anything of the token.
+        is_same = hmac.compare_digest(self._digest or b"", digest_of(credentials.token or ""))
+        return TOKEN_IDENTITY if is_same else None
 
     def refused(self, address: str, *, has_shown: bool, requests: int = 1) -> None:
         """Count and log that a peer was refused, since it is not authenticated.
@@ -143,100 +111,21 @@ class Authenticator:
             requests: how many of its requests were refused.
         """
         self._counters.not_authenticated += requests
-        host = address.rpartition(":")[0]
-        if has_shown:
-            self._counters.logins_refused += 1
-            self._log.warning(host, "refused a login from %s: the token is not accepted", address or "a peer")
-        else:
-            self._log.warning(host, "refused a request from %s: it has shown no token", address or "a peer")
+        self._counters.logins_refused += has_shown
+        told = "a login from %s: the token is not accepted" if has_shown else "a request from %s: it has shown no token"
+        self._log.warning(address.rpartition(":")[0], f"refused {told}", address or "a peer")
 
     def _failed(self, credentials: Credentials, error: BaseException) -> None:
         kind = "the server's authenticate function raised, %s is not accepted"
         self._log.error(None, kind, credentials.address or "a peer", error=error)
 
 
-# -- users ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class User:
-    """A program or person that may connect.
-
-    Attributes:
-        token: identifies the user.
-        certificate: a name in a verified certificate; identifies the user, too.
-        roles: names under which rules may refer to several users.
-    """
-
-    name: str
-    token: str | None = field(default=None, repr=False)
-    certificate: str | None = None
-    roles: tuple[str, ...] = ()
-
-
-class UserIdentity(str):
-    """The identity of a user: its name, as a string, with its roles.
-
-    Attributes:
-        user: the entry that the peer was found by.
-    """
-
-    __slots__ = ("roles", "user")
-
-    roles: frozenset[str]
-    user: User
-
-
-def authenticate_users(users: Iterable[User]) -> Callable[[Credentials], UserIdentity | None]:
-    """Make a function for `authenticate=`: it finds the user by token, or without one by verified certificate.
-
-    An unknown token is refused, whatever certificate comes with it.
-    """
-    by_token: dict[bytes, UserIdentity] = {}
-    by_certificate: dict[str, UserIdentity] = {}
-    for user in users:
-        identity = UserIdentity(user.name)
-        identity.roles, identity.user = frozenset(user.roles), user
-        if user.token is not None:
-            by_token[_digest(user.token)] = identity
-        if user.certificate is not None:
-            by_certificate[user.certificate] = identity
-
-    def authenticate(credentials: Credentials) -> UserIdentity | None:
-        if credentials.token is not None:
-            # How long it takes to find a digest says nothing of the token.
-            return by_token.get(_digest(credentials.token))
-        found = (by_certificate.get(name) for name in credentials.names)
-        return next((identity for identity in found if identity is not None), None)
-
-    return authenticate
-
-
-# -- tokens and functions ---------------------------------------------------------------------------------------------
-
-
-def _identity(found: Any) -> Any:
-    """The identity that the server's function returned; None if it returned False, as one that only compares does."""
-    return None if found is False else found
-
-
 def _check_token(token: object) -> None:
-    """Raise TypeError or ValueError for what cannot be sent as `Authorization: Bearer`."""
-    if not isinstance(token, str):
-        raise TypeError(f"the token must be a string, got {type(token).__name__}")
-    if not token:
-        raise ValueError("the token must not be empty")
-    if any(character.isspace() or not character.isprintable() for character in token):
-        raise ValueError("the token must have no blanks, line ends or control characters in it")
+    """Raise ValueError for what cannot be sent as `Authorization: Bearer`."""
+    if not isinstance(token, str) or not token.isprintable() or token.split() != [token]:
+        raise ValueError("the token must be a string, not empty, with no blanks, line ends or control characters in it")
 
 
-def _digest(token: str) -> bytes:
+def digest_of(token: str) -> bytes:
+    """What tokens are compared and found by: how long that takes says nothing of a token."""
     return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
-
-
-def is_async(function: Any) -> bool:
-    """True for an async function, also behind partials, wrappers and callable objects."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

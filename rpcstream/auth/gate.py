@@ -1,78 +1,51 @@
-"""Answers a peer until it is authenticated; after that the session calls the dispatcher directly.
+"""A session whose peer has to say who it is before it may call anything.
 
-Owns what holds before authentication: `rpc.authenticate` and `rpc.ping` are the only methods, messages are small, there
-is a deadline, and wrong tokens are counted. Does not know how credentials are checked (`authenticator`), nor methods.
+Before authentication `rpc.authenticate` and `rpc.ping` are the only methods, messages are small, there is a deadline,
+and wrong tokens are counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import orjson
-
-from ..errors import InvalidParams, InvalidRequest, NotAuthenticated, RpcError
-from ..limits import Limits
+from ..errors import NotAuthenticated, RpcError
+from ..limits import KIB
 from ..peer.credentials import Credentials
+from ..peer.inflight import Hold
 from ..peer.interfaces import Channel, Dispatch, Later
 from ..peer.session import Session
-from ..wire import envelope
 from ..wire.buffers import Encoded
-from .authenticator import MAX_WRONG, NOT_SYNC, Authenticator
+from .authenticator import MAX_WRONG, Authenticator
 
-Line = bytes | bytearray
+#: Bytes of one message before authentication. A token is a few KiB at most (a JWT with many claims), and 20,000
+#: strangers stay within 1.3 GiB.
+MAX_AUTH_MESSAGE = 64 * KIB
 
 AUTHENTICATE, PING = "rpc.authenticate", "rpc.ping"
 
 NOT_AUTHENTICATED = {"reason": "call rpc.authenticate first"}
 WRONG_TOKEN = {"reason": "the token is not accepted"}
-NOT_IN_BATCH = {"reason": "rpc.authenticate must not stand in a batch"}
 
 
-@runtime_checkable
-class SizeLimited(Protocol):
-    """A channel whose limit of message size can be lowered until the peer is authenticated."""
-
-    def restrict(self, max_message_size: int | None) -> None:
-        """Take messages of at most so many bytes; None: as many as the server's limits say."""
-
-
-class Gate:
-    """The `Dispatch` of one session until its peer is authenticated.
+class GatedSession(Session):
+    """A session of a server with authentication. It is its own `Dispatch` until the peer is admitted.
 
     Args:
         dispatcher: answers the peer once it is authenticated.
         authenticator: finds the identity of the peer.
-        limits: `auth_timeout`, `auth_message_size`, `max_depth` and `max_batch` are enforced here.
-        on_accepted: called with each request `rpc.authenticate` that is answered here with True, its session and the
-            reply, since the dispatcher does not see it; None: it need not be told.
     """
 
-    __slots__ = (
-        "_authenticator",
-        "_deadline",
-        "_dispatcher",
-        "_is_closed",
-        "_limits",
-        "_lookup",
-        "_on_accepted",
-        "_wrong_tokens",
-    )
+    __slots__ = ("_authenticator", "_deadline", "_dispatcher", "_is_closed", "_lookup", "_wrong_tokens", "refuse")
 
-    def __init__(
-        self,
-        dispatcher: Dispatch[Session],
-        authenticator: Authenticator,
-        limits: Limits,
-        *,
-        on_accepted: Callable[[dict[str, Any], Session, Encoded | None], None] | None = None,
-    ) -> None:
-        self._on_accepted = on_accepted
+    def __init__(self, dispatcher: Dispatch, authenticator: Authenticator, **options: Any) -> None:
+        super().__init__(self, **options)
+        self.refuse = dispatcher.refuse
         self._dispatcher = dispatcher
         self._authenticator = authenticator
-        self._limits = limits
         self._deadline: asyncio.TimerHandle | None = None
         #: The call of an async `authenticate` function that runs at the moment.
         self._lookup: asyncio.Task[Any] | None = None
@@ -82,251 +55,121 @@ class Gate:
 
     # -- life of the connection --------------------------------------------------------------------------------------
 
-    def begin(self, session: GatedSession) -> None:
-        """The connection is open: start the deadline, and admit the peer at once if the connection shows who it is."""
-        if session.identity is not None:  # found by the transport, from the headers of HTTP or WebSocket
-            session.admit(session.identity, self._dispatcher)
+    def connected(self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False) -> None:
+        """As `Session.connected`: starts the deadline, or admits a peer at once if the connection shows who it is."""
+        super().connected(channel, is_lasting=is_lasting, splits_values=splits_values)
+        if self.identity is not None:  # found by the transport, from the headers of HTTP or WebSocket
+            self.admit(self.identity, self._dispatcher)
             return
-        if isinstance(session.channel, SizeLimited):
-            session.channel.restrict(self._limits.auth_message_size)
-        session.add_lost_callback(self._lost)
-        if self._limits.auth_timeout is not None:
+        self._restrict(MAX_AUTH_MESSAGE)
+        self.on_lost.append(self._stop)
+        if self.limits.auth_timeout is not None:
             # Counted from the time of connecting, not from the first message.
-            opened = getattr(session.channel, "opened", session.loop.time())
-            self._deadline = session.loop.call_at(opened + self._limits.auth_timeout, self._too_late, session)
-        if not self._authenticator.takes_shown:
-            return
-        credentials = _credentials_of(session)
-        if not credentials.are_shown:
-            return
-        found = self._authenticator.identify_now(credentials)
-        if found is NOT_SYNC:
-            self._look_up(session, credentials)
-        elif found is not None:
-            self._admit(session, found)
+            opened = getattr(channel, "opened", self.loop.time())
+            self._deadline = self.loop.call_at(opened + self.limits.auth_timeout, self._too_late)
+        if self._credentials.are_shown:
+            found = self._authenticator.identify(self._credentials)
+            if inspect.isawaitable(found):
+                self._lookup = self.loop.create_task(self._admit_later(found, Hold(self)))
+            else:
+                self._admit(found)
 
-    def _admit(self, session: GatedSession, identity: Any) -> None:
-        """The peer is authenticated: hand the session to the dispatcher, without the limits of before."""
-        if self._is_closed:
-            return
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        if isinstance(session.channel, SizeLimited):
-            session.channel.restrict(None)
-        session.admit(identity, self._dispatcher)
+    @property
+    def _credentials(self) -> Credentials:
+        """The credentials that the connection shows; only the address if it has no others."""
+        address = "" if self.channel is None else self.channel.address
+        return getattr(self.channel, "credentials", None) or Credentials(address=address)
 
-    def _too_late(self, session: GatedSession) -> None:
-        """The deadline has passed."""
-        self._deadline = None
-        reason = f"not authenticated after {self._limits.auth_timeout:g} s (auth_timeout)"
-        self._close(session, reason)
-        session.send_reply(self._dispatcher.refuse(None, NotAuthenticated(data={"reason": reason})))
+    def _restrict(self, max_message_size: int | None) -> None:
+        """Have the channel, if it can, take only messages of this size; None: as the server's limits say."""
+        restrict = getattr(self.channel, "restrict", None)
+        if restrict is not None:
+            restrict(max_message_size)
 
-    def _close(self, session: GatedSession, reason: str) -> None:
+    def _admit(self, identity: Any) -> None:
+        """Hand the session to the dispatcher, without the limits of before, unless the peer is not accepted."""
+        if identity is not None and not self._is_closed:
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._restrict(None)
+            self.admit(identity, self._dispatcher)
+
+    def _too_late(self) -> None:
+        reason = f"not authenticated after {self.limits.auth_timeout:g} s (auth_timeout)"
+        self._close(reason)
+        self.reply(self.refuse(None, NotAuthenticated(data={"reason": reason})))
+
+    def _close(self, reason: str) -> None:
         """Close the connection, once the replies of this turn are written."""
-        self._is_closed = True
-        channel: Any = session.channel
+        channel: Any = self.channel
         if channel is not None:
             channel.reason = reason
             channel.over_limit = True  # so that it is counted and logged
-            session.drain_soon()
-        if self._lookup is not None:
-            self._lookup.cancel()
+            self.loop.call_soon(self.drain)
+        self._stop()
 
-    def _lost(self) -> None:
-        """The connection is lost."""
+    def _stop(self) -> None:
+        """The connection is lost or being closed."""
         self._is_closed = True
-        if self._deadline is not None:
-            self._deadline.cancel()
-        if self._lookup is not None:
-            self._lookup.cancel()
+        for waiting in (self._deadline, self._lookup):
+            if waiting is not None:
+                waiting.cancel()
 
     # -- authentication ---------------------------------------------------------------------------------------------
 
-    async def change(self, session: Session, token: str) -> None:
-        """Give an authenticated peer another identity, by another token.
+    async def authenticate(self, token: str) -> None:
+        """Admit the peer by a token, or give an authenticated peer another identity.
 
         Raises:
             NotAuthenticated: the token is not accepted; the identity stays as it was.
         """
-        assert isinstance(session, GatedSession)
         found = None
-        if not self._is_closed:
-            found = await self._authenticator.identify(replace(_credentials_of(session), token=token))
-        if found is None:
-            raise self._count_wrong(session)
-        session.set_identity(found)
-
-    def _count_wrong(self, session: GatedSession) -> NotAuthenticated:
-        """Count a wrong token, and close the connection at the last one; gives the error for the peer."""
-        self._wrong_tokens += 1
-        self._report(session, has_shown=True)
-        if self._wrong_tokens == MAX_WRONG:
-            self._close(session, f"{MAX_WRONG} wrong tokens")
-        return NotAuthenticated(data=WRONG_TOKEN)
-
-    def _report(self, session: Session, *, has_shown: bool, requests: int = 1) -> None:
-        """Count and log requests that are refused since the peer is not authenticated."""
-        address = session.channel.address if session.channel is not None else ""
-        self._authenticator.refused(address, has_shown=has_shown, requests=requests)
-
-    def _authenticate(self, message: dict[str, Any], session: GatedSession) -> Encoded | Later | None:
-        """The reply to `rpc.authenticate`."""
+        self._lookup = asyncio.current_task()
         try:
-            envelope.check_request(message)
-            token = _token_in(message.get("params"))
-        except InvalidRequest as error:
-            readable = "id" in message and envelope.has_valid_id(message)
-            return self._dispatcher.refuse(message if readable else None, error)
-        except InvalidParams as error:
-            return self._dispatcher.refuse(message, error)
-        if self._is_closed:
-            self._report(session, has_shown=True)
-            return self._dispatcher.refuse(message, NotAuthenticated(data=WRONG_TOKEN))
-        credentials = replace(_credentials_of(session), token=token)
-        found = self._authenticator.identify_now(credentials)
-        if found is NOT_SYNC:
-            return self._answer_later(self._look_up(session, credentials), message, session)
-        if found is not None:
-            self._admit(session, found)
-        return self._answered(found, message, session)
-
-    def _answered(self, identity: Any, message: dict[str, Any], session: GatedSession) -> Encoded | None:
-        if identity is None:
-            return self._dispatcher.refuse(message, self._count_wrong(session))
-        reply = None
-        if "id" in message:
-            reply = orjson.dumps({"jsonrpc": envelope.VERSION, "id": message["id"], "result": True})
-        if self._on_accepted is not None:
-            self._on_accepted(message, session, reply)
-        return reply
-
-    async def _answer_later(
-        self, task: asyncio.Task[Any], message: dict[str, Any], session: GatedSession
-    ) -> Encoded | None:
-        """The reply to `rpc.authenticate`, when an async function has found the identity."""
-        try:
-            found = await task
-        except asyncio.CancelledError:
-            if not self._is_closed:  # the caller has cancelled its request
-                raise
-        if self._is_closed:
-            return self._dispatcher.refuse(message, NotAuthenticated(data=WRONG_TOKEN))
-        return self._answered(found, message, session)
-
-    def _look_up(self, session: GatedSession, credentials: Credentials) -> asyncio.Task[Any]:
-        """Call the server's async function. Requests that come meanwhile wait, in their order."""
-        hold = session.hold()
-        self._lookup = task = session.loop.create_task(self._authenticator.identify(credentials))
-
-        def finish(task: asyncio.Task[Any]) -> None:
+            if not self._is_closed:
+                found = self._authenticator.identify(replace(self._credentials, token=token))
+                found = await found if inspect.isawaitable(found) else found
+        finally:
             self._lookup = None
-            identity = None if task.cancelled() or task.exception() is not None else task.result()
-            if identity is not None:
-                self._admit(session, identity)
-            session.release(hold)
+        if found is None or self._is_closed:
+            self._authenticator.refused(self._credentials.address, has_shown=True)
+            self._wrong_tokens += 1
+            if self._wrong_tokens == MAX_WRONG:
+                self._close(f"{MAX_WRONG} wrong tokens")
+            raise NotAuthenticated(data=WRONG_TOKEN)
+        self._admit(found)
 
-        task.add_done_callback(finish)
-        return task
+    async def _admit_later(self, found: Awaitable[Any], hold: Hold) -> None:
+        try:
+            self._admit(await found)
+        finally:
+            hold.release()
 
     # -- Dispatch ---------------------------------------------------------------------------------------------------
 
-    def answer(self, message: Any, line: Line, session: Session) -> Encoded | Later | None:
-        assert isinstance(session, GatedSession)
-        is_call = type(message) is dict or (type(message) is list and 0 < len(message) <= self._limits.max_batch)
-        if not is_call or envelope.is_deeper(line, self._limits.max_depth):
-            return self._dispatcher.answer(message, line, session)  # which answers with an error, and calls nothing
-        if type(message) is list:
-            return self._batch(message, line, session)
-        if type(message.get("id")) is float:
-            envelope.with_exact_ids(message, line)
-        method = message.get("method")
+    def answer(self, message: Any, line: bytes | bytearray, session: Session) -> Encoded | Later | None:
+        """Refuse everything, and each member of a batch by itself, but pings and `rpc.authenticate`."""
+        method = message.get("method") if type(message) is dict else None
         if method == PING:
             return self._dispatcher.answer(message, line, session)
         if method == AUTHENTICATE:
-            return self._authenticate(message, session)
-        self._report(session, has_shown=False)
-        return self._dispatcher.refuse(message, NotAuthenticated(data=NOT_AUTHENTICATED))
+            return self._answer_authenticate(message, line, Hold(self))
+        requests = len(message) if type(message) is list else 1
+        self._authenticator.refused(self._credentials.address, has_shown=False, requests=requests)
+        return self.refuse(message, NotAuthenticated(data=NOT_AUTHENTICATED))
 
-    def _batch(self, members: list[Any], line: Line, session: Session) -> Encoded | None:
-        """Refuse each member by itself: a peer must be authenticated before its first batch."""
-        if any(type(member) is dict and type(member.get("id")) is float for member in members):
-            envelope.with_exact_ids(members, line)
-        replies = []
-        for member in members:
-            if envelope.is_reply(member):
-                continue
-            method = member.get("method") if type(member) is dict else None
-            error: RpcError = (
-                InvalidRequest(data=NOT_IN_BATCH)
-                if method == AUTHENTICATE
-                else NotAuthenticated(data=NOT_AUTHENTICATED)
-            )
-            replies.append(self._dispatcher.refuse(member, error))
-        if replies:
-            self._report(session, has_shown=False, requests=len(replies))
-        written = [bytes(reply) for reply in replies if reply is not None]
-        return b"[" + b",".join(written) + b"]" if written else None
-
-    def refuse(self, message: Any, error: RpcError) -> Encoded | None:
-        return self._dispatcher.refuse(message, error)
+    async def _answer_authenticate(self, message: Any, line: bytes | bytearray, hold: Hold) -> Any:
+        """The reply to `rpc.authenticate`, which is a method. Requests that come meanwhile wait."""
+        try:
+            reply = self._dispatcher.answer(message, line, self)
+            return await reply if isinstance(reply, Awaitable) else reply
+        finally:
+            hold.release()
 
     def refusal_of(self, message: dict[str, Any], session: Session) -> RpcError | None:
-        return NotAuthenticated(data=NOT_AUTHENTICATED)  # no frame is read so early
+        """As `Dispatcher.refusal_of`."""
+        return NotAuthenticated(data=NOT_AUTHENTICATED)
 
     def goes_on(self, message: Any) -> bool:
+        """As `Dispatch.goes_on`."""
         return "id" not in message
-
-
-class GatedSession(Session):
-    """A session of a server with authentication: its gate answers until the peer is admitted.
-
-    It differs from other sessions in that only; calls take the same way once the peer is authenticated.
-    """
-
-    __slots__ = ("gate",)
-
-    def __init__(self, gate: Gate, **options: Any) -> None:
-        super().__init__(gate, **options)
-        self.gate = gate
-
-    def connected(
-        self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False, is_lines: bool = False
-    ) -> None:
-        super().connected(channel, is_lasting=is_lasting, splits_values=splits_values, is_lines=is_lines)
-        self.gate.begin(self)
-
-    def send_reply(self, reply: Encoded | None) -> None:
-        """Send a reply that belongs to no request; None: send nothing."""
-        if reply is not None:
-            self.send(reply)
-
-    def drain_soon(self) -> None:
-        """Drain behind the replies that are being made in this turn of the loop."""
-        self.loop.call_soon(self.drain)
-
-
-def _credentials_of(session: Session) -> Credentials:
-    """The credentials that the connection shows; only the address if it has no others."""
-    shown = getattr(session.channel, "credentials", None)
-    if isinstance(shown, Credentials):
-        return shown
-    return Credentials(address=session.channel.address if session.channel is not None else "")
-
-
-def _token_in(params: Any) -> str:
-    """The token in the params of `rpc.authenticate`, by name or by position.
-
-    Raises:
-        InvalidParams: there is none, or more; the text never has the token in it.
-    """
-    if type(params) is dict and params.keys() == {"token"}:
-        token = params["token"]
-    elif type(params) is list and len(params) == 1:
-        token = params[0]
-    else:
-        raise InvalidParams(data={"path": "$", "reason": "rpc.authenticate takes one parameter: token"})
-    if type(token) is not str:
-        raise InvalidParams(data={"parameter": "token", "path": "$.token", "reason": "the token must be a string"})
-    return token

@@ -36,7 +36,7 @@ from .show import (
 )
 
 if TYPE_CHECKING:
-    from ..client.loop_bridge import ClientStream
+    from ..client.blocking_streams import ClientStream
     from ..client.sync import Client
     from .diagnostics import StatusLine, Timeline
     from .params import GivenParams, Params
@@ -52,8 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):  # a letter that the terminal cannot show is escaped
         sys.stdout.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:] if argv is None else argv
-    if arguments[:1] == ["help"] and (status := _show_help(arguments)) is not None:
-        return status
     parser = make_parser()
     if "_ARGCOMPLETE" in os.environ:
         from .completion import complete_call
@@ -78,21 +76,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print_error(f"cannot write the result: {error.strerror or error}")
         return USAGE
     return status
-
-
-def _show_help(arguments: Sequence[str]) -> int | None:
-    """Print a page of help, if the command line asks for one; returns the exit status, None if it does not."""
-    from .help_topics import help_text, topic_of, unknown_topic
-
-    topic = topic_of(arguments)
-    if topic is None:
-        return None
-    text = help_text(topic)
-    if text is None:
-        print_error(unknown_topic(topic))
-        return USAGE
-    print(text)
-    return OK
 
 
 class _Setting:
@@ -142,27 +125,8 @@ class _Setting:
 
 def _run(options: argparse.Namespace) -> int:
     setting = _Setting(options)
-    if options.shell:
-        return _run_shell(options, setting)
-    return _reported(lambda: _perform(options, setting))
-
-
-def _run_shell(options: argparse.Namespace, setting: _Setting) -> int:
-    from .shell import Shell
-
-    with setting.make_client() as client:
-        shell = Shell(
-            options,
-            lambda asked: _reported(lambda: _perform(asked, setting, client)),
-            lambda: client.request("rpc.discover"),
-        )
-        return _reported(lambda: shell.run(setting.address))
-
-
-def _reported(work: Callable[[], int]) -> int:
-    """Do this; prints the error of a call, and returns the exit status."""
     try:
-        return work()
+        return _perform(options, setting)
     except CallTimeout as error:
         print_error(with_option_names(str(error)))
         return TIME_OUT
@@ -178,14 +142,8 @@ def _reported(work: Callable[[], int]) -> int:
         raise UsageError(str(error)) from error
 
 
-def _perform(options: argparse.Namespace, setting: _Setting, shared: Client | None = None) -> int:
-    """Do what the command line asks for; returns the exit status.
-
-    Args:
-        options: of the command line.
-        setting: the server, and what is shown.
-        shared: a client to use, and to leave open; None for one of its own.
-    """
+def _perform(options: argparse.Namespace, setting: _Setting) -> int:
+    """Do what the command line asks for; returns the exit status."""
     _check_output(options)
     if options.stubs is not None and options.method:
         from .stubs import read_document, write_stubs
@@ -203,8 +161,7 @@ def _perform(options: argparse.Namespace, setting: _Setting, shared: Client | No
     line, timeline = setting.line, setting.timeline
     if timeline is not None:
         timeline.begin()
-    made = setting.make_client() if shared is None else nullcontext(shared)
-    with made as client, timeline or nullcontext():
+    with setting.make_client() as client, timeline or nullcontext():
         if options.stream:
             shown = fitted_call(client, options, given, lambda params: _show_stream(client, options, params, line))
             return int(shown)

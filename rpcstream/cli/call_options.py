@@ -18,6 +18,7 @@ from .options import (
     NATS_LOGIN_OPTIONS,
     HelpFormatter,
     is_option,
+    nats_login,
     parse_count,
     parse_port,
     parse_seconds,
@@ -52,6 +53,9 @@ _NOT_OURS = ("RPCSTREAM_HUB_", "RPCSTREAM_LOOP")
 #: The environment variable with the token: on the command line, other users of the machine could see it.
 TOKEN_VARIABLE = "RPCSTREAM_TOKEN"
 
+#: Calls of one measurement: the time of each is kept, 8 bytes.
+MAX_REPEAT = 10_000_000
+
 #: Threads, each with a connection of its own.
 MAX_CONCURRENCY = 256
 
@@ -70,12 +74,12 @@ examples:
   rpcstream sum a=1 b=2
   rpcstream vectorize description='A cat' -i photo=./cat.png -o vector.npy
   rpcstream --list --uri 10.0.0.5:8545
-more: rpcstream help TOPIC; rpcstream help lists the topics"""
+all options and forms of values: docs/reference/command-line.md"""
 
 
-def make_parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     """The parser of `rpcstream`. Its positional arguments are for completion; see `parse`."""
-    parser = kind(
+    parser = argparse.ArgumentParser(
         prog="rpcstream",
         usage=_USAGE,
         description=_DESCRIPTION,
@@ -86,11 +90,11 @@ def make_parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -
     )
     parser.add_argument("method", metavar="METHOD", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("items", metavar="ITEM", nargs="*", help=argparse.SUPPRESS)
-    _add_connection_options(parser.add_argument_group("connection (help addresses, help tls, help profiles)"))
-    _add_parameter_options(parser.add_argument_group("parameters (help values)"))
-    _add_call_options(parser.add_argument_group("call and output (help streams, help output)"))
-    _add_event_options(parser.add_argument_group("events (help events)"))
-    _add_measuring_options(parser.add_argument_group("measuring (help measuring)"))
+    _add_connection_options(parser.add_argument_group("connection"))
+    _add_parameter_options(parser.add_argument_group("parameters"))
+    _add_call_options(parser.add_argument_group("call and output"))
+    _add_event_options(parser.add_argument_group("events"))
+    _add_measuring_options(parser.add_argument_group("measuring"))
     _add_other_options(parser.add_argument_group("other"))
     return parser
 
@@ -106,7 +110,7 @@ def _add_connection_options(group: _Group) -> None:
     own = "TLS: your own certificate (PEM)"
     add("--cert", "--certificate", dest="certificate", metavar="FILE", help=own)
     add("--key", metavar="FILE", help="TLS: its private key, if it is not in the same file")
-    creds = "NATS: your credentials (other ways: help nats)"
+    creds = "NATS: your credentials"
     add("--nats-creds", metavar="FILE", help=creds)
     add("--nats-nkey", metavar="FILE", help=argparse.SUPPRESS)
     add("--nats-user", metavar="NAME", help=argparse.SUPPRESS)
@@ -142,8 +146,8 @@ def _add_call_options(group: _Group) -> None:
     add("--describe", action="store_true", help="show METHOD's parameters and documentation")
     add("-v", "--verbose", action="store_true", help="show messages and times on standard error")
     add("-o", "--output", metavar="FILE", help="save the result")
-    forms = "auto (default), text, table, json or raw"
-    add("--format", metavar="FORM", choices=("auto", "text", "table", "json", "raw"), default="auto", help=forms)
+    forms = "auto (default), text, json or raw"
+    add("--format", metavar="FORM", choices=("auto", "text", "json", "raw"), default="auto", help=forms)
 
 
 def _add_event_options(group: _Group) -> None:
@@ -157,17 +161,15 @@ def _add_event_options(group: _Group) -> None:
 
 def _add_measuring_options(group: _Group) -> None:
     add = group.add_argument
-    add("--repeat", metavar="N", type=parse_count, help="make the call N times, and show how long that takes")
+    many = "make the call N times, and show how long that takes"
+    add("--repeat", metavar="N", type=lambda text: parse_count(text, MAX_REPEAT), help=many)
     at_once = "with --repeat: so many at a time (default 1)"
     add("--concurrency", metavar="C", type=lambda text: parse_count(text, MAX_CONCURRENCY), help=at_once)
 
 
 def _add_other_options(group: _Group) -> None:
-    group.add_argument(
-        "--stubs", metavar="LANG", choices=LANGUAGES, help="write types: python or typescript (help stubs)"
-    )
+    group.add_argument("--stubs", metavar="LANG", choices=LANGUAGES, help="write types: python or typescript")
     group.add_argument("--check", metavar="FILE", help="with --stubs: compare with FILE, and write nothing")
-    group.add_argument("--shell", action="store_true", help="read lines: METHOD [ITEM ...], with completion")
     group.add_argument("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
     group.add_argument("-h", "--help", action="help", help="show this")
 
@@ -188,7 +190,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
 
 
 #: Options that say what is done in place of one call; one of them at most.
-_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish", "repeat", "stubs", "shell")
+_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish", "repeat", "stubs")
 #: Options that go with one of those only.
 _OF_MODES = {
     **{"max_events": "subscribe", "reconnect": "subscribe", "retain": "publish"},
@@ -223,10 +225,9 @@ def _find_wrong_argument(options: argparse.Namespace, mode: str) -> str | None:
     if mode == "list":
         if options.method or options.parts:
             return "--list takes no METHOD and no parameters; METHOD --describe shows one method"
-    elif mode in ("subscribe", "shell"):
+    elif mode == "subscribe":
         if options.method or options.parts:
-            quote = "; quote a PATTERN, since shells expand * and >" if mode == "subscribe" else ""
-            return f"--{mode} takes no METHOD and no parameters{quote}"
+            return "--subscribe takes no METHOD and no parameters; quote a PATTERN, since shells expand * and >"
     elif mode == "stubs":
         if options.items or options.parts:
             return "--stubs takes no parameters: the file of a document at most, in place of a server"
@@ -244,18 +245,16 @@ def _find_wrong_argument(options: argparse.Namespace, mode: str) -> str | None:
 
 def _find_wrong_output(options: argparse.Namespace, mode: str) -> str | None:
     if options.output is not None:
-        if options.format in ("text", "table"):
-            return f"-o saves the data of a result, so it does not go with --format {options.format}"
+        if options.format == "text":
+            return "-o saves the data of a result, so it does not go with --format text"
         if options.check is not None:
             return "--check writes nothing, so it does not go with -o"
         if mode == "notify":
             return "--notify has no answer, so it does not go with -o"
-        if mode in ("repeat", "shell"):
-            return f"-o is for the result of one call, so it does not go with --{mode}"
+        if mode == "repeat":
+            return "-o is for the result of one call, so it does not go with --repeat"
     if mode == "repeat" and (options.verbose or options.format not in ("auto", "text", "json")):
         return "--repeat shows times, as text or with --format json, and does not go with -v or other formats"
-    if options.format == "table" and mode in ("stream", "subscribe"):
-        return f"--format table does not go with --{mode}: the width of columns is not known before the end"
     return None
 
 
@@ -265,9 +264,7 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
     Raises:
         UsageError: they make no sense, or a file cannot be read.
     """
-    given: dict[str, Any] = {
-        name: getattr(options, name) for name in (*_SAME, *NATS_LOGIN_OPTIONS) if getattr(options, name) is not None
-    }
+    given: dict[str, Any] = {name: getattr(options, name) for name in _SAME if getattr(options, name) is not None}
     given["limits"] = Limits(max_message_size=MAX_MESSAGE_SIZE)
     if options.no_binary:
         given["binary"] = False
@@ -303,11 +300,14 @@ def _is_all_given(options: argparse.Namespace) -> bool:
 
 
 def _configured(options: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
-    from ..config import ConfigError, client_options
+    from ..client.config import client_options
 
     try:
-        found = client_options(options.config, given, profile=options.profile)
-    except ConfigError as error:
+        login = nats_login(options)
+        found = client_options(
+            options.config, given | ({} if login is None else {"nats": login}), profile=options.profile
+        )
+    except ValueError as error:
         raise UsageError(with_option_names(str(error))) from error
     except OSError as error:
         raise UsageError(f"cannot read {error.filename!r}: {error.strerror or error}") from error

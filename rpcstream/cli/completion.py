@@ -107,10 +107,6 @@ def _items(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     key, equals, value = prefix.partition("=")
     if equals:
         return [f"{key}={file}" for file in files_from(value)] if key.endswith((":image", ":ndarray")) else []
-    if parsed_args.method == "help" and not parsed_args.items:
-        from .help_topics import TOPICS
-
-        return [*TOPICS, *_parameters(parsed_args)]
     return _parameters(parsed_args)
 
 

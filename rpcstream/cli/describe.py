@@ -46,11 +46,6 @@ def list_text(methods: list[dict[str, Any]], terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def rows_of(methods: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The methods as rows of a table: signatures and summaries."""
-    return [{"method": signature_text(method), "summary": str(method.get("summary") or "")} for method in methods]
-
-
 def method_text(method: dict[str, Any], document: Any, terminal: Terminal) -> str:
     """The signature and the documentation of one method, and the definitions of the named types in it."""
     text = _painted(method, signature_text(method), terminal)
@@ -83,11 +78,7 @@ def _details(schema: Any, said: Any = None) -> str:
                 for name, form in _CONSTRAINTS.items()
                 if name in part and not (name.endswith("Items") and "prefixItems" in part)
             ]
-            texts = part.get("x-constraints")
-            shown += [visible(str(text))[:_MAX_TEXT] for text in (texts if isinstance(texts, list) else ())]
     details = [", ".join(dict.fromkeys(shown[:_MAX_CONSTRAINTS]))]
-    if isinstance(unit := schema.get("x-unit"), str):
-        details.append(f"in {visible(unit[:_MAX_TEXT])}")
     if isinstance(description := said or schema.get("description"), str):
         details.append(visible(" ".join(description[:_MAX_TEXT].split())))
     return "; ".join(filter(None, details))

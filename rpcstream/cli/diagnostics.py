@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import Any, TextIO
 
 from ..text import visible
-from ..wire.messages import split_shown
 from .output import Terminal
 
 #: Characters of a full bar.
@@ -25,8 +24,6 @@ _JSON_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
 _MAX_STRING = 60
 #: With -v: messages that are still longer after that, such as a list of a million numbers, are cut to this many.
 _MAX_MESSAGE = 4000
-#: With -v: of more payloads of one message than these, only the number and the sum of their sizes are shown.
-_MAX_PAYLOADS = 4
 
 #: The answer to `rpc.hello`, which the client sends by itself ahead of a call.
 _ANSWER_TO_HELLO = re.compile(rb'\{"jsonrpc":"2\.0","id":\d{1,20},"result":\{"binary":[01]\b.{0,600}\}')
@@ -218,21 +215,11 @@ def shortened_message(message: bytes | bytearray | memoryview) -> str:
 
     Behind the JSON of a binary frame stand the sizes of its payloads.
     """
-    message, payloads, shared = split_shown(bytes(message))
-    text = message.decode(errors="replace").strip("\r\n")
+    text = bytes(message).decode(errors="replace").strip("\r\n")
     text = visible(_JSON_STRING.sub(_shorten, text))
     if len(text) > _MAX_MESSAGE:
         text = f"{text[:_MAX_MESSAGE]}... ({len(message):,} bytes in all)"
-    if not payloads:
-        return text
-    carrier = " in shared memory" if shared else " as a binary frame"
-    return text + _payloads_text(payloads, carrier if shared in (0, len(payloads)) else f", {shared} of them{carrier}")
-
-
-def _payloads_text(sizes: list[int], carrier: str) -> str:
-    if len(sizes) > _MAX_PAYLOADS:
-        return f" + {len(sizes)} payloads of {sum(sizes):,} bytes{carrier}"
-    return f" + {' + '.join([f'{size:,}' for size in sizes])} bytes{carrier}"
+    return text
 
 
 def _shorten(found: re.Match[str]) -> str:

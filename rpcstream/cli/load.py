@@ -70,11 +70,13 @@ def make_hub(options: argparse.Namespace) -> Hub:
     """
     from ..hub import Hub
 
-    names = ("host", "port", "unix", "unix_mode", "token_file", "log_level", *HUB_OPTIONS[1:])
+    names = ("host", "port", "unix", "token_file", "log_level", *HUB_OPTIONS[1:])
     arguments = {name: getattr(options, name) for name in names}
     arguments.update(hosts=options.allow_host, origins=options.allow_origin, path=options.path)
     arguments.update(observed_options(options))
-    arguments.update({f"tls_{key}": getattr(options, name) for name, _, key in TLS_OPTIONS})
+    files = {key: getattr(options, name) for name, _, key in TLS_OPTIONS if getattr(options, name) is not None}
+    arguments["tls"] = files or None
+    arguments["unix_mode"] = None if options.unix_mode is None else f"{options.unix_mode:03o}"
     if options.no_binary:
         arguments["binary"] = False
     if options.tracing:
@@ -84,17 +86,12 @@ def make_hub(options: argparse.Namespace) -> Hub:
     if options.debug:
         arguments.update(debug=True, log_level=options.log_level or "info")
     given = {name: value for name, value in arguments.items() if value is not None}
-    if options.nats is not None:
-        given["nats"] = None  # in place of what the file and the environment say
     try:
-        hub = Hub.from_config(options.config, **given)
+        return Hub.from_config(options.config, **given)
     except OSError as error:
         raise TargetError(f"cannot read {options.config!r}: {error.strerror or error}") from None
     except (ValueError, TypeError, ImportError) as error:
         raise TargetError(str(error)) from None
-    if options.nats is not None:
-        _join_nats(hub, options)
-    return hub
 
 
 def is_hub(server: Server) -> bool:
@@ -110,7 +107,7 @@ def prepare(server: Server, options: argparse.Namespace) -> None:
     Raises:
         TargetError: the server has one of them already, a file is wrong, or the server is no hub where one is wanted.
     """
-    from ..config import ConfigError, read_token
+    from ..config.files import ConfigError, read_token
 
     if options.hub and not is_hub(server):
         raise TargetError(f"{options.target} is a Server, not a Hub: leave --hub out")
@@ -144,8 +141,8 @@ def _join_nats(server: Server, options: argparse.Namespace) -> None:
         TargetError: an option makes no sense, or a file cannot be read.
     """
     from ..config import ConfigError
-    from ..config.shared_options import nats_login
-    from .options import NATS_LOGIN_OPTIONS, option_fault
+    from ..nats.options import login_from
+    from .options import nats_login, option_fault
 
     given = {name: getattr(options, f"nats_{name}") for name in ("ca", "certificate", "key")}
     files = {name: file for name, file in given.items() if file is not None}
@@ -155,7 +152,7 @@ def _join_nats(server: Server, options: argparse.Namespace) -> None:
     if options.nats_trust_identity:
         more["trust_identity"] = True
     try:
-        login = nats_login({name: getattr(options, name) for name in NATS_LOGIN_OPTIONS}, os.environ)
+        login = login_from(nats_login(options), os.environ)
         if files:
             if not options.nats.lower().startswith("nats+tls://"):
                 raise ValueError(f"{next(iter(files))}= is for TLS, and --nats {options.nats} is without: nats+tls://")
@@ -179,13 +176,13 @@ def observed_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _read_tls(files: dict[str, str]) -> TLS:
-    from ..config import ConfigError, read_tls
+    from ..config.files import ConfigError, read_tls
     from .options import with_option_names
 
     try:
-        return read_tls("--certificate", **files)
+        return read_tls(**files)
     except ConfigError as error:
-        raise TargetError(with_option_names(str(error))) from None
+        raise TargetError(f"--certificate: {with_option_names(str(error))}") from None
 
 
 def passed_sockets(options: argparse.Namespace) -> list[socket.socket]:

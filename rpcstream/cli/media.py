@@ -10,7 +10,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from ..codec import TAG_KEY
-from ..codec.image_formats import FORMATS, ImageData, format_of
+from ..codec.image_formats import FORMATS, format_of
 from ..limits import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def array_from_file(data: bytes, dtype: str) -> np.ndarray[Any, Any]:
     Raises:
         ValueError: not a whole .npy file, or of a dtype that has no form on the wire.
     """
-    from ..codec.array_bytes import array_from_npy
+    from ..codec.ndarray import array_from_npy
 
     if data.startswith(b"PK"):
         raise ValueError("an .npz file holds several arrays; give the .npy file of one")
@@ -171,10 +171,7 @@ def image_to_send(data: bytes) -> Any:
     Raises:
         ValueError: not an image, or in a format that Pillow does not know.
     """
-    name = format_of(data)
-    if name == "avif":  # which not every end reads
-        return open_image(data)
-    return ImageData(name, data) if name is not None else open_image(data)
+    return io.BytesIO(data) if format_of(data) in FORMATS else open_image(data)
 
 
 def image_as_received(value: Any) -> tuple[bytes, str] | None:
@@ -187,7 +184,7 @@ def image_as_received(value: Any) -> tuple[bytes, str] | None:
     from ..codec import base64
 
     try:
-        return base64.decode(data), f".{name}"
+        return bytes(base64.readable(data)), f".{name}"
     except ValueError:
         return None
 

@@ -9,7 +9,13 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..nats.options import NatsLogin
+
+# The texts of argparse are not translated: looking for translations imports `locale`, which takes 2 ms of each call.
+argparse._ = str  # type: ignore[attr-defined]
 
 #: Unlike argparse's own pattern it takes exponents, too: -1e3, -.5e-3.
 _NEGATIVE_NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
@@ -34,7 +40,7 @@ _OTHER_NAMES = {
     "direct": "--nats-direct",
 }
 
-#: Options of both commands that show NATS who they are; `rpcstream.config` reads them.
+#: Options of both commands that show NATS who they are.
 NATS_LOGIN_OPTIONS = ("nats_creds", "nats_nkey", "nats_user", "nats_password_file", "nats_inbox_prefix")
 
 #: Options of `rpcstream-server` about the connection to NATS, which has options of the same names about others.
@@ -173,6 +179,26 @@ def _split_letters(token: str, by_name: dict[str, argparse.Action]) -> list[str]
             return [*names, f"{name}={value}" if value else name]
         names.append(name)
     return names
+
+
+def nats_login(options: argparse.Namespace) -> NatsLogin | None:
+    """What shows NATS who this process is, by the options `--nats-…`; None if there are none of them.
+
+    Raises:
+        ValueError: the options make no sense, or the file with the password cannot be read.
+    """
+    given = {name.removeprefix("nats_"): getattr(options, name) for name in NATS_LOGIN_OPTIONS}
+    login = {name: value for name, value in given.items() if value is not None}
+    if not login:
+        return None
+    from ..config.files import read_token, warn_of_readers
+    from ..nats.options import NatsLogin
+
+    password_file = login.pop("password_file", None)
+    if password_file is not None:
+        warn_of_readers(password_file)
+        login["password"] = read_token(password_file, "--nats-password-file")
+    return NatsLogin(**login)
 
 
 def option_fault(error: ValueError | OSError, *, of_nats: bool = False) -> str:

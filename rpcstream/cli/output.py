@@ -10,12 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import orjson
-
 from ..codec import TAG_KEY, Codec
-from ..codec.payloads import FrameLine, with_strings
+from ..codec.attachments import CutLine
+from ..codec.payloads import with_strings
 from ..errors import readable
-from ..limits import Limits
 from ..text import visible
 
 _STYLES = {
@@ -39,16 +37,12 @@ _MAX_PAYLOAD = 60
 class TaggedCodec(Codec):
     """Decodes no rich values: results keep their tagged objects, as the server would send them in text."""
 
-    def parse(self, line: bytes, limits: Limits | None = None) -> tuple[Any, bytes]:
-        """The message as plain JSON data."""
-        return orjson.loads(line), line
-
     def holds_tags(self, line: bytes | bytearray) -> bool:
-        """True for a binary frame, whose payloads are put in their places as base64."""
-        return isinstance(line, FrameLine)
+        """True for a message whose payloads stand beside its JSON."""
+        return isinstance(line, CutLine)
 
-    def decode(self, value: object) -> object:
-        """The value with the payloads of a binary frame as base64."""
+    def decode(self, value: object, *_: object) -> object:
+        """The value with its payloads as base64."""
         return with_strings(value)
 
 
@@ -94,12 +88,12 @@ def format_json(value: Any, codec: Codec) -> bytes:
 
 def format_error(code: int, message: str, data: Any, terminal: Terminal) -> str:
     """`error -32602: Invalid params, data {...}`; a traceback in the data (from a server in debug mode) below it."""
-    message, data = readable(code, message, data)
-    text = terminal.paint("error", f"error {code}:") + " " + visible(message)
     below = ""
     if isinstance(data, dict) and isinstance(data.get("traceback"), str):
         below = "\n" + visible(data["traceback"].rstrip(), keep="\n\t")
         data = {key: value for key, value in data.items() if key != "traceback"}
+    message, data = readable(code, message, data)
+    text = terminal.paint("error", f"error {code}:") + " " + visible(message)
     if data is not None and data != {}:
         text += f", data {_json(data)}"
     return text + below

@@ -1,8 +1,4 @@
-"""The `params` of a call: read from the command line, and fitted to what the method takes.
-
-Owns when the server is asked what its methods take, and what is said of a value that it refused. Items are converted by
-`values`, types of parameters are read and remembered by `schemas`.
-"""
+"""The `params` of a call: read from the command line, and fitted to what the method takes where that matters."""
 
 from __future__ import annotations
 
@@ -82,46 +78,46 @@ def read_params(options: argparse.Namespace, reader: ValueReader | None = None) 
 
 
 def fitted_call(client: Client, options: argparse.Namespace, given: GivenParams, call: Callable[[Params], Any]) -> Any:
-    """Make a call with the params as the method takes them; what it takes is asked for only where that matters.
+    """Make a call; if the server refuses the params, ask what the method takes, and call again if that changes them.
 
-    A copy of the answer that is older than the server shows itself by an error about the params: the server is asked
-    again then, and called again if it takes something else by now.
+    A notification has no error, and a measurement would count it many times: there the server is asked first.
     """
     if not given.unclear or options.no_schema:
         return _advised(call, given.params, given, None)
-    from .schemas import remembered
-
-    # A notification has no error, and a measurement would count the same one many times.
-    types = None if options.notify or options.repeat else remembered(client.address, options.method)
-    is_copy = types is not None
-    if types is None:
+    if options.notify or options.repeat:
         types = _discover(client, options)
-    try:
         return _advised(call, given.params if types is None else given.fitted(types), given, types)
-    except InvalidParams:
-        newer = _discover(client, options) if is_copy else None
-        if newer is None or newer == types:
+    before: Any = given.params
+    try:
+        return call(before)
+    except InvalidParams as error:
+        types = _discover(client, options)
+        params: Any = None if types is None else given.fitted(types)
+        if params is None or all(params[where] is before[where] for where in given.unclear):
+            error.advice = _advice(error, given, types)
             raise
-    return _advised(call, given.fitted(newer), given, newer)
+    return _advised(call, params, given, types)
 
 
 def _advised(call: Callable[[Params], Any], params: Params, given: GivenParams, types: MethodTypes | None) -> Any:
     try:
         return call(params)
     except InvalidParams as error:
-        parameter = error.data.get("parameter") if isinstance(error.data, dict) else None
-        error.advice = given.advice(parameter, types)
+        error.advice = _advice(error, given, types)
         raise
+
+
+def _advice(error: InvalidParams, given: GivenParams, types: MethodTypes | None) -> str | None:
+    parameter = error.data.get("parameter") if isinstance(error.data, dict) else None
+    return given.advice(parameter, types)
 
 
 def _discover(client: Client, options: argparse.Namespace) -> MethodTypes | None:
     """Ask the server what the method takes; None where it does not say."""
-    from .schemas import methods_in, remember
+    from .schemas import methods_in
 
     try:
         document = client.request("rpc.discover", None, timeout=min(options.timeout or DISCOVERY_TIME, DISCOVERY_TIME))
     except (RpcError, CallTimeout):
         return None
-    methods = methods_in(document)
-    remember(client.address, document, methods)
-    return methods.get(options.method)
+    return methods_in(document).get(options.method)

@@ -1,37 +1,21 @@
 """What the parameters of a method take, as far as that decides how an argument of the command line is sent.
 
-Owns the reading of types from the document of `rpc.discover`, and their copy in the user's cache, one file for each
-address: `rpc.discover` is called once for it, and again when the copy is old or a call shows that it is wrong. What is
-in a document or a file is checked as it is read, since it may come from any server. Knows no items and no connection.
+Reads the types from the document of `rpc.discover`, which may come from any server.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import time
 from collections.abc import Iterable
 from typing import Any
 
-import orjson
-
 from ..codec import TAG_KEY
-from ..user_files import cache_folder, read_private, write_private
 
-#: Seconds that a copy is used. Long enough for an afternoon's calls; a method that takes more than before (a string
-#: became any value) is seen after that, while one that takes something else is seen at once, by its error.
-MAX_AGE = 3600.0
-#: Bytes of a file, and methods and parameters in it: servers with more are asked each time.
-MAX_SIZE = 256 * 1024
-MAX_METHODS, MAX_PARAMETERS = 2000, 100
-#: Files in the cache, of so many addresses.
-MAX_FILES = 100
+#: Parameters of a method that are read: one with more is called as the command line says.
+MAX_PARAMETERS = 100
 #: Schemas inside each other, alternatives of one, and schemas of one document that are read: a document of a few KB in
 #: which alternatives refer to alternatives has any number.
 _MAX_DEPTH, _MAX_CHOICES, _MAX_SCHEMAS = 8, 50, 200_000
 
-_FORMAT = 1
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9.-]")
 _JSON_TYPES: dict[type, tuple[str, ...]] = {
     bool: ("boolean",),
     int: ("integer", "number"),
@@ -52,11 +36,6 @@ class MethodTypes:
 
     def __init__(self, parameters: list[Parameter]) -> None:
         self.parameters = parameters
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MethodTypes) and self.parameters == other.parameters
-
-    __hash__ = None  # type: ignore[assignment]
 
     def taken(self, where: str | int) -> list[str] | None:
         """What the parameter with this name, or at this position, takes; None where that is not known."""
@@ -159,64 +138,3 @@ def _dtypes(schema: dict[str, Any]) -> set[str]:
     if members[TAG_KEY].get("const") != "ndarray" or not isinstance(names, list):
         return set()
     return {f"dtype:{name}" for name in names[:_MAX_CHOICES] if isinstance(name, str) and len(name) < 40}
-
-
-# -- the copy in the cache
-
-
-def remembered(address: str, method: str) -> MethodTypes | None:
-    """What the parameters of a method took when its server was asked last; None if that is not known, or long ago."""
-    path = _path(address)
-    data = None if path is None else read_private(path, MAX_SIZE)
-    if data is None:
-        return None
-    try:
-        found = orjson.loads(data)
-        if found["format"] != _FORMAT or found["address"] != address or not 0 <= time.time() - found["time"] < MAX_AGE:
-            return None
-        parameters = found["methods"].get(method)
-        return None if parameters is None else MethodTypes([_checked(each) for each in parameters])
-    except (ValueError, TypeError, KeyError, AttributeError):  # not written by this version
-        return None
-
-
-def _checked(parameter: Any) -> Parameter:
-    name, rest, taken = parameter
-    if not isinstance(name, str) or not isinstance(rest, str):
-        raise TypeError
-    return name, rest, None if taken is None else [str(each) for each in taken]
-
-
-def remember(address: str, document: Any, methods: dict[str, MethodTypes]) -> None:
-    """Keep what the methods of a server take, in the place of what was known of it; a failure is ignored."""
-    path = _path(address)
-    info = document.get("info") if isinstance(document, dict) else None
-    if path is None or len(methods) > MAX_METHODS:
-        return
-    kept = {
-        "format": _FORMAT,
-        "address": address,
-        "time": time.time(),
-        "version": str(info.get("version"))[:100] if isinstance(info, dict) else "",
-        "methods": {name: method.parameters for name, method in methods.items()},
-    }
-    try:
-        data = orjson.dumps(kept)
-        if len(data) <= MAX_SIZE:
-            write_private(path, data)
-            _prune(os.path.dirname(path))
-    except (OSError, TypeError, ValueError):
-        pass
-
-
-def _prune(folder: str) -> None:
-    """Remove the files that were written first, if there are too many."""
-    entries = sorted((entry for entry in os.scandir(folder) if entry.is_file()), key=lambda each: each.stat().st_mtime)
-    for entry in entries[:-MAX_FILES]:
-        os.unlink(entry.path)
-
-
-def _path(address: str) -> str | None:
-    folder = cache_folder(os.environ)
-    name = _NOT_IN_NAMES.sub(lambda found: f"_{ord(found[0]):x}_", address)
-    return os.path.join(folder, "schemas", f"{name}.json") if folder is not None and len(name) <= 200 else None

@@ -40,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parse(parser, argv)
     except SystemExit as stopped:  # --help, --version, wrong use: argparse has printed the text
         return stopped.code if isinstance(stopped.code, int) else OK
-    from ..process import survive_hangup
+    from ..process import on_hangup
 
-    with survive_hangup():  # it may come before the server is there
+    with on_hangup():  # it may come before the server is there
         return _run(options, argv, parser.prog)
 
 

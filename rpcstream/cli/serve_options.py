@@ -26,12 +26,12 @@ MAX_WORKERS = 1000
 WORKER_OPTIONS = ("workers", "max_requests", "memory_limit", "affinity", "start_timeout", "reload")
 
 #: Options of a hub alone, by the names that they have in its configuration.
-HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout", "grace")
+HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout")
 
 #: Options that name files of TLS: the option, the field of `TLS`, the key in the configuration.
 TLS_OPTIONS = (("certificate", "certificate", "certificate"), ("key", "key", "key"), ("client_ca", "client_ca", "ca"))
 
-#: Options that go with --nats; they stand in `rpcstream help nats`.
+#: Options that go with --nats; docs/reference/command-line.md has them, `--help` has no room for them.
 NATS_OPTIONS = (
     "service",
     "nats_only",
@@ -125,6 +125,8 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
         parser.error("--unix takes the place of --host and --port")
     if options.hub and (name := next((name for name in WORKER_OPTIONS if getattr(options, name)), None)):
         parser.error(f"--{name.replace('_', '-')} does not go with --hub: a hub is one process")
+    if options.hub and options.nats is not None:
+        parser.error("--nats does not go with --hub: give clients the addresses of several hubs instead")
     conflict = _find_conflict(options)
     if conflict is not None:
         parser.error(conflict)
@@ -139,11 +141,10 @@ def _add_hub_options(add: Callable[..., object]) -> None:
     add("--keepalive-timeout", **wait, help="close silent connections (default 60)")
     add("--ping-interval", **wait, help="ask silent clients (default 20; 0: never)")
     add("--registration-timeout", **wait, help="close idle new connections (default 0: never)")
-    add("--grace", **wait, help="hold calls whose provider just left (default 0)")
 
 
 def _add_nats_options(add: Callable[..., object]) -> None:
-    add("--nats", metavar="URL", help="join --service NAME on NATS (rpcstream help nats)")
+    add("--nats", metavar="URL", help="join --service NAME on NATS")
     hidden: dict[str, Any] = {"help": argparse.SUPPRESS}
     add("--service", metavar="NAME", **hidden)
     add("--nats-only", action="store_true", **hidden)

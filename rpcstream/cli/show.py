@@ -1,7 +1,6 @@
 """Write results, descriptions and errors to standard output and standard error, as the options say.
 
-Owns the choice among the forms of a result (`--format`, `-o`, a terminal or a pipe) and the exit statuses. `output`,
-`table` and `save` make the forms. Knows no connection.
+Chooses the form of a result by `--format`, `-o`, and whether the output is a terminal.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def show_description(options: argparse.Namespace, document: Any) -> int:
 
 def _show_methods(options: argparse.Namespace, document: Any) -> int:
     from ..client.discovery import methods_of
-    from .describe import list_text, method_text, rows_of
+    from .describe import list_text, method_text
 
     methods = methods_of(document)
     is_for_people = options.output is None and options.format in ("auto", "text")
@@ -43,7 +42,7 @@ def _show_methods(options: argparse.Namespace, document: Any) -> int:
         elif is_for_people:
             print(list_text(methods, terminal_of(sys.stdout, _WHOLE_LINES)))
         else:
-            return show(options, rows_of(methods) if options.format == "table" else methods)
+            return show(options, methods)
         return OK
     for method in methods:
         if method["name"] == options.method:
@@ -66,8 +65,8 @@ def show(options: argparse.Namespace, value: Any) -> int:
     if options.format == "raw" and _show_raw(value, codec):
         return OK
     is_terminal = sys.stdout.isatty()
-    if options.format in ("text", "table") or (is_terminal and options.format != "json"):
-        print(_text_of(options, value, codec))
+    if options.format == "text" or (is_terminal and options.format != "json"):
+        print(format_for_terminal(value, terminal_of(sys.stdout), codec))
         sys.stdout.flush()
     elif is_terminal:
         _print(format_json(value, codec))
@@ -75,14 +74,6 @@ def show(options: argparse.Namespace, value: Any) -> int:
         _write(format_json(value, codec))
         return _check_redirection(value)
     return OK
-
-
-def _text_of(options: argparse.Namespace, value: Any, codec: Codec) -> str:
-    if options.format == "table":
-        from .table import format_table
-
-        return format_table(value, terminal_of(sys.stdout, 0), codec)
-    return format_for_terminal(value, terminal_of(sys.stdout), codec)
 
 
 def _save(options: argparse.Namespace, value: Any, codec: Codec) -> int:

@@ -8,37 +8,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from ..codec.payloads import CUT
-from ..errors import CALL_ERRORS, ConnectFailed, ConnectionLost, at_caller
+from ..codec import payloads
+from ..codec.attachments import CutLine
+from ..errors import AT_CALLER, CALL_ERRORS, AtCaller, CallTimeout
 from ..events.event_queue import Policy
 from ..keyword_options import with_options
+from ..peer.calls import Call
 from ..peer.deadline import INFINITE, inherited, time_left
-from ..peer.marshal import LONG_REPLY, NOT_GIVEN, Call, Marshaller, Outgoing, check_params, given_params
-from ..peer.naming import MixedParams
-from ..peer.outgoing import AwaitedCall
+from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.pending import OnProgress
 from ..peer.remote import Peer
 from ..peer.session import Session
-from ..peer.stream import Stream, StreamCall
+from ..peer.stream import Stream
 from ..wire.buffers import AttachedMessage, Encoded
 from .address import Address, check_lasting, check_one_server
-from .base import BaseClient, check_hello, notify_client_params, publish_params
+from .attempts import LOSSES, Attempts, Discover, Sleep, Steps
+from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .hub import HubRegistration
+from .naming import MixedParams, check_params, given_params
 from .options import DEFAULT_ADDRESS, DEFAULTS, AsyncClientOptions, ClientOptions, Settings, make_settings
 from .pool import ConnectionPool
-from .retry import LOSSES, Attempts, ServerMethods, is_awaited, may_have_run, was_not_begun
 from .running import ServingClient
+from .slots import retrieve_exception
 from .subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
     from ..methods.options import CallbackOptions
 
 T = TypeVar("T")
+
+#: Replies with image files of more bytes are decoded in a thread: that takes longer than going there and back.
+LONG_REPLY = 16 * 1024
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -83,9 +90,10 @@ class AsyncClient(BaseClient):
         self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
         self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks)
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings)
-        self._methods = ServerMethods(
-            settings.retry, lambda: self._submit("rpc.discover", wait_for=None), lambda: self._pool.lost
-        )
+        pool = self._pool
+        self._attempts = Attempts(settings, lambda: pool.is_closed, lambda: pool.lost)
+        #: The `rpc.discover` that is under way.
+        self._discovery: asyncio.Task[Any] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._tracing: ClientTracing | None = None
         if settings.tracing is not None:
@@ -93,8 +101,7 @@ class AsyncClient(BaseClient):
 
             self._tracing = tracing = ClientTracing(settings.tracing, settings.address)
             self._perform = tracing.awaiting(self._perform)  # type: ignore[method-assign]
-            self._notification = tracing.notifying(self._marshaller)
-            self._notified = tracing.notified
+            self._notification = partial(tracing.notification, self._marshaller)
 
     @property
     def state(self) -> str:
@@ -150,77 +157,50 @@ class AsyncClient(BaseClient):
             return self._call_named(method, params, timeout, returns, on_progress, wait_for)
         return self._perform(Call(self._marshaller, method, params, timeout, returns), timeout, on_progress, wait_for)
 
-    @overload
-    def request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = ...,
-        *,
-        returns: type[T],
-        timeout: float | None = ...,
-        on_progress: OnProgress | None = ...,
-        wait_for: float | None = ...,
-    ) -> Coroutine[Any, Any, T]: ...
-    @overload
-    def request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = ...,
-        *,
-        returns: Any = ...,
-        timeout: float | None = ...,
-        on_progress: OnProgress | None = ...,
-        wait_for: float | None = ...,
-    ) -> Coroutine[Any, Any, Any]: ...
-    def request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = None,
-        *,
-        returns: Any = NOT_GIVEN,
-        timeout: Any = NOT_GIVEN,
-        on_progress: OnProgress | None = None,
-        wait_for: Any = NOT_GIVEN,
-    ) -> Coroutine[Any, Any, Any]:
-        call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
-        return self._perform(call, timeout, on_progress, wait_for)
+    if TYPE_CHECKING:
+
+        @overload
+        def request(
+            self, method: str, params: Params = ..., *, returns: type[T], **options: Unpack[CallOptions]
+        ) -> Coroutine[Any, Any, T]: ...
+        @overload
+        def request(
+            self, method: str, params: Params = ..., *, returns: Any = ..., **options: Unpack[CallOptions]
+        ) -> Coroutine[Any, Any, Any]: ...
+        def request(self, method: str, params: Params = None, **options: Any) -> Any: ...
 
     def stream_request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = None,
-        *,
-        returns: Any = NOT_GIVEN,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        wait_for: float | None = NOT_GIVEN,
+        self, method: str, params: Params = None, *, returns: Any = NOT_GIVEN, **options: Unpack[CallOptions]
     ) -> Stream:
-        seconds, window = time_left(timeout), self._settings.limits.stream_window
+        seconds, window = time_left(options.get("timeout")), self._settings.limits.stream_window
         params = check_params(method, params)
-        call = StreamCall(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
+        call = Call(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
         if self._is_http:
             self._check_params(call)
 
-        seconds_to_wait = self._wait_for if wait_for is NOT_GIVEN else wait_for
-        attempts = Attempts(self._settings.retries, seconds_to_wait, None)
+        wait_for = options.get("wait_for", self._wait_for)
+        until: float | None = None
 
         async def opened(deadline: float) -> Session:
+            nonlocal until
             loop = asyncio.get_running_loop()
-            if seconds_to_wait is not None and attempts.until is None:
-                attempts.until = loop.time() + seconds_to_wait
-            session = (self._pool.ready(loop) or await self._pool.get(method, deadline, attempts.until)).session
-            call.params = await self._methods.named(method, call.params, deadline, attempts.until)
+            if wait_for is not None and until is None:
+                until = loop.time() + wait_for
+            session = (self._pool.ready(loop) or await self._pool.get(method, deadline, until)).session
+            if isinstance(call.params, MixedParams):
+                call.params = await self._drive(self._attempts.named(method, call.params, deadline, until))
             return session
 
-        def pause(error: Exception, left: float) -> float | None:
-            waits = attempts.until is not None and is_awaited(error)
-            if self._pool.is_closed or not (waits or was_not_begun(error)):
-                return None
-            now = asyncio.get_running_loop().time()
-            return attempts.pause(error, now, now + left)
+        def repeat(error: Exception, deadline: float, attempt: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
+            async def again(limit: float | None) -> Any:
+                nonlocal until
+                until = limit
+                return await attempt()
 
-        trace = self._tracing.stream(method) if self._tracing is not None else None
-        return Stream(opened, call, seconds, on_progress, pause, trace)
+            return self._drive(self._attempts.again(error, call, deadline, wait_for, until), again)
+
+        trace = self._tracing.stream(call) if self._tracing is not None else None
+        return Stream(opened, call, seconds, options.get("on_progress"), repeat, trace)
 
     @overload
     def __call__(
@@ -234,12 +214,12 @@ class AsyncClient(BaseClient):
         return self._decorate_or_send(message, options)
 
     def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> AsyncBatch:
-        return AsyncBatch(self._marshaller, timeout, self._perform, self._send, self._named, wait_for, self._notified)
+        return AsyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for)
 
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
         check_hello(hello)
         check_one_server(self._settings.address, "on_connect")
-        self._pool.greet(hello)
+        self._pool.connector.greet(hello)
         return hello
 
     async def discover(self, *, timeout: float | None = NOT_GIVEN) -> dict[str, Any]:
@@ -264,10 +244,8 @@ class AsyncClient(BaseClient):
         return self.request("rpc.notify", notify_client_params(client, method, args, kwargs))
 
     async def offer(self, *, shared: bool = False) -> list[str]:
-        try:
+        with AT_CALLER:
             return await self._registration.offer(shared=shared)
-        except CALL_ERRORS as error:
-            raise at_caller(error) from error.__cause__
 
     async def withdraw(self, *names: str) -> list[str]:
         return await self._registration.withdraw(*names)
@@ -279,14 +257,14 @@ class AsyncClient(BaseClient):
         from ..process import stop_on_signals
 
         try:
-            with stop_on_signals(serving := self._serving(drain_timeout), raises=False) as signals:
+            with stop_on_signals(serving := await self._serving(drain_timeout), raises=False) as signals:
                 await serving.serve()
         finally:
             await self.close()
         if len(signals) > 1:
             raise SystemExit(128 + signals[-1])
 
-    def _serving(self, drain_timeout: float) -> ServingClient:
+    async def _serving(self, drain_timeout: float) -> ServingClient:
         """Begin to serve, for `run`."""
         check_one_server(self._settings.address, "run")
         if self._pool.is_closed:
@@ -319,59 +297,74 @@ class AsyncClient(BaseClient):
     # -- sending ----------------------------------------------------------------------------------------------------
 
     async def _perform(
-        self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None, wait_for: Any = NOT_GIVEN
+        self, outgoing: Call, timeout: Any, on_progress: OnProgress | None = None, wait_for: Any = NOT_GIVEN
     ) -> Any:
         """Send a call, wait for its outcome, and repeat it as often as the options allow."""
         if self._is_http:
             self._check_params(outgoing)
-        loop = asyncio.get_running_loop()
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         if inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
-        deadline = INFINITE if seconds is None else loop.time() + seconds
-        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
-        until = None if wait_for is None else loop.time() + wait_for
-        attempts: Attempts | None = None
-        try:
-            while True:
-                try:
-                    connection = self._pool.ready(loop) or await self._pool.get(outgoing.method, deadline, until)
-                    pending = AwaitedCall(loop.create_future(), outgoing.method, deadline, on_progress)
-                    connection.calls.begin(outgoing, pending)
-                    try:
-                        reply, line = await pending.future
-                    except BaseException:
-                        connection.calls.give_up(outgoing)
-                        raise
-                    if (len(line) >= LONG_REPLY or type(line) in CUT) and self._marshaller.takes_long(reply, line):
-                        return await asyncio.to_thread(outgoing.outcome, reply, line)
-                    return outgoing.outcome(reply, line)
-                except LOSSES as error:
-                    attempts = attempts or Attempts(self._settings.retries, wait_for, until)
-                    pause = attempts.pause(error, loop.time(), deadline) if outgoing.is_repeatable else None
-                    if pause is None or self._pool.is_closed:
-                        raise
-                    loss, until = error, attempts.until
-                await asyncio.sleep(pause)
-                if may_have_run(loss):
-                    await self._methods.check(outgoing, loss, deadline, until)
-        except CALL_ERRORS as error:
-            raise at_caller(error) from error.__cause__
+        deadline, wait_for, until = self._times(seconds, wait_for)
+        with AT_CALLER:
+            try:
+                return await self._attempt(outgoing, on_progress, deadline, until)
+            except LOSSES as error:
+                return await self._call(error, outgoing, on_progress, deadline, wait_for, until)
 
-    async def _named(self, method: str, params: Any, timeout: Any, wait_for: Any) -> tuple[Any, float | None]:
-        """The params of a call, all by name if some are; and the seconds that are left for it, None for no limit."""
-        loop = asyncio.get_running_loop()
+    async def _call(
+        self,
+        error: Exception | None,
+        outgoing: Call,
+        on_progress: OnProgress | None,
+        deadline: float,
+        wait_for: float | None,
+        until: float | None,
+    ) -> Any:
+        """Make a call, again where its first attempt has failed with an error; times are by the clock of the loop."""
+        attempt = partial(self._attempt, outgoing, on_progress, deadline)
+        if error is None:
+            try:
+                return await attempt(until)
+            except LOSSES as failure:
+                error = failure
+        return await self._drive(self._attempts.again(error, outgoing, deadline, wait_for, until), attempt)
+
+    async def _attempt(
+        self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None
+    ) -> Any:
+        """Make a call once."""
+        pool = self._pool
+        connection = pool.ready(asyncio.get_running_loop()) or await pool.get(outgoing.method, deadline, until)
+        reply, line = await connection.calls.reply(outgoing, deadline, on_progress)
+        if (len(line) >= LONG_REPLY or isinstance(line, CutLine)) and _takes_long(line):
+            return await asyncio.to_thread(outgoing.outcome, reply, line)
+        return outgoing.outcome(reply, line)
+
+    async def _send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
+        """Send a message that has no reply."""
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        deadline = INFINITE if seconds is None else loop.time() + seconds
+        deadline, wait_for, until = self._times(seconds, wait_for)
+        with AT_CALLER:
+            try:
+                await self._send_once(message, method, deadline, until)
+            except LOSSES as error:
+                steps = self._attempts.again(error, None, deadline, wait_for, until)
+                await self._drive(steps, partial(self._send_once, message, method, deadline))
+
+    async def _send_once(self, message: Encoded, method: str, deadline: float, until: float | None) -> None:
+        connection = self._pool.ready(asyncio.get_running_loop())
+        if connection is None:
+            if type(message) is AttachedMessage:
+                message.secure()  # it must wait
+            connection = await self._pool.get(method, deadline, until)
+        connection.calls.notify(message, method)
+
+    def _times(self, seconds: float | None, wait_for: Any) -> tuple[float, float | None, float | None]:
+        """The deadline of a call that begins now, its `wait_for`, and when that wait is over (loop time, s)."""
+        now = asyncio.get_running_loop().time()
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
-        until = None if wait_for is None else loop.time() + wait_for
-        try:
-            if self._pool.ready(loop) is None:  # perhaps it was lost, and another server is there
-                await self._pool.get(method, deadline, until)
-            params = await self._methods.named(method, params, deadline, until)
-        except (TypeError, *CALL_ERRORS) as error:
-            raise at_caller(error) from error.__cause__
-        return params, None if seconds is None else deadline - loop.time()
+        return INFINITE if seconds is None else now + seconds, wait_for, None if wait_for is None else now + wait_for
 
     async def _call_named(
         self,
@@ -383,41 +376,50 @@ class AsyncClient(BaseClient):
         wait_for: Any,
     ) -> Any:
         """Make a call, all arguments by name."""
-        named, left = await self._named(method, params, timeout, wait_for)
+        deadline, wait_for, until = self._times(self._timeout if timeout is NOT_GIVEN else timeout, wait_for)
+        with AtCaller(TypeError, *CALL_ERRORS):
+            if self._pool.ready(asyncio.get_running_loop()) is None:  # perhaps it was lost, and another server is there
+                await self._pool.get(method, deadline, until)
+            named = await self._drive(self._attempts.named(method, params, deadline, until))
+        left = None if deadline == INFINITE else deadline - asyncio.get_running_loop().time()
         return await self._perform(Call(self._marshaller, method, named, timeout, returns), left, on_progress, wait_for)
 
-    async def _notify_named(self, method: str, params: MixedParams, timeout: Any, wait_for: Any) -> None:
-        named, left = await self._named(method, params, timeout, wait_for)
-        await self._send(self._notification(method, named), method, left, wait_for)
+    async def _drive(self, steps: Steps, attempt: Callable[[float | None], Awaitable[Any]] | None = None) -> Any:
+        """Carry out commands, the call among them, and give the result (`attempts`)."""
+        outcome: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = steps.send(outcome) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value
+            outcome = error = None
+            try:
+                if isinstance(step, Sleep):
+                    await asyncio.sleep(step.seconds)
+                elif isinstance(step, Discover):
+                    outcome = await self._ask_for_methods(step.deadline)
+                else:
+                    assert attempt is not None
+                    outcome = await attempt(step.until)
+            except Exception as failure:
+                error = failure
 
-    async def _send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
-        """Send a message that has no reply."""
-        loop = asyncio.get_running_loop()
-        seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        deadline = INFINITE if seconds is None else loop.time() + seconds
-        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
-        until = None if wait_for is None else loop.time() + wait_for
-        attempts: Attempts | None = None
+    async def _ask_for_methods(self, deadline: float) -> Any:
+        """The server's OpenRPC document; calls that were lost together ask once."""
+        discovery = self._discovery
+        if discovery is None or discovery.done() or discovery.get_loop() is not asyncio.get_running_loop():
+            discovery = self._discovery = self._submit("rpc.discover", wait_for=None)
+            discovery.add_done_callback(retrieve_exception)
         try:
-            while True:
-                try:
-                    connection = self._pool.ready(loop)
-                    if connection is None:
-                        if type(message) is AttachedMessage:
-                            message.secure()  # it must wait
-                        connection = await self._pool.get(method, deadline, until)
-                    return connection.calls.notify(message, method)
-                except (ConnectFailed, ConnectionLost) as error:
-                    attempts = attempts or Attempts(self._settings.retries, wait_for, until)
-                    pause = attempts.pause(error, loop.time(), deadline)
-                    if pause is None or self._pool.is_closed:
-                        raise
-                    until = attempts.until
-                await asyncio.sleep(pause)
-        except CALL_ERRORS as error:
-            raise at_caller(error) from error.__cause__
+            async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
+                return await asyncio.shield(discovery)
+        except CallTimeout:
+            raise
+        except TimeoutError:
+            raise CallTimeout("the server did not answer rpc.discover in time") from None
 
-    def _check_params(self, outgoing: Outgoing) -> None:
+    def _check_params(self, outgoing: Call) -> None:
         """Raise EncodeError for an iterator: over HTTP the server cannot ask for the next items."""
         from .http import check_params
 
@@ -432,3 +434,10 @@ class AsyncClient(BaseClient):
     def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         check_lasting(self._settings.address, "offering a method to the server")
         self._callbacks.add(function, **options)
+
+
+def _takes_long(line: bytes | bytearray) -> bool:
+    """Whether a reply has images whose decoding would hold up an event loop."""
+    if payloads.size_with_payloads(line) < LONG_REPLY or b'"image"' not in line:
+        return False
+    return line.count(b'"image"') > line.count(b'"raw"')  # raw pixels are copied, not decoded

@@ -9,20 +9,40 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from ..errors import EncodeError, RpcError
-from ..peer.marshal import NOT_GIVEN, Marshaller, RawCall, given_params, params_of
-from ..peer.naming import MixedParams
-from ..peer.proxy import NAMES_KEPT, Descriptions, Method, Methods, remote_name
+from ..peer.calls import Call, params_of
+from ..peer.marshal import NOT_GIVEN, Marshaller
+from ..peer.pending import OnProgress
+from ..peer.proxy import CLIENT_NAMES, NAMES_KEPT, Method, remote_name
+from .naming import check_params, given_params
 from .options import Settings
+from .raw_call import RawCall
 
 if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do without
-    from ..config import ConfigSource
+    from ..config.schema import ConfigSource
     from ..events.event_queue import Policy
-    from ..peer.pending import OnProgress
     from ..wire.buffers import Encoded
-    from .batch import Notified
+    from .discovery import KnownMethods
+
+
+#: The params of a request.
+Params = list[Any] | dict[str, Any] | None
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of one call, see `BaseClient.call`."""
+
+    timeout: float | None
+    on_progress: OnProgress | None
+    wait_for: float | None
+
+
+def take_options(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Take the options of a call, `returns` among them, out of the keywords that it was made with."""
+    names = ("returns", *CallOptions.__annotations__)
+    return {name: kwargs.pop(name) for name in names if name in kwargs}
 
 
 class BaseClient(ABC):
@@ -33,7 +53,7 @@ class BaseClient(ABC):
     _send: Callable[..., Any]
 
     #: What is known of the server's methods; None until `discover` was called.
-    __descriptions__: Descriptions | None = None
+    __descriptions__: KnownMethods | None = None
 
     def __init__(self, settings: Settings, marshaller: Marshaller | None = None) -> None:
         self._settings = settings
@@ -42,14 +62,12 @@ class BaseClient(ABC):
         )
         #: Writes notifications.
         self._notification: Callable[..., Encoded] = self._marshaller.notification
-        #: Gives further members of the notifications in a batch; None: they have none.
-        self._notified: Notified | None = None
         #: For notifications, which have no reply.
-        self.notify = Methods(self._notify)
+        self.notify = Method(self._notify)
         #: For calls that run by themselves.
-        self.submit = Methods(self._submit)
+        self.submit = Method(self._submit)
         #: For methods that stream.
-        self.stream = Methods(self._stream)
+        self.stream = Method(self._stream)
 
     @classmethod
     def from_config(cls, source: ConfigSource = None, profile: str | None = None, **arguments: Any) -> Self:
@@ -67,7 +85,7 @@ class BaseClient(ABC):
             ValueError, TypeError: an option makes no sense; the text says which, and where it was given.
             OSError: the file cannot be read.
         """
-        from ..config import client_options
+        from .config import client_options
 
         return cls(**client_options(source, arguments, profile=profile))
 
@@ -105,7 +123,11 @@ class BaseClient(ABC):
         return method
 
     def __dir__(self) -> list[str]:
-        own = [name for name in super().__dir__() if not isinstance(self.__dict__.get(name), Method)]
+        own = [
+            name
+            for name in super().__dir__()
+            if name in CLIENT_NAMES or not isinstance(self.__dict__.get(name), Method)
+        ]
         return own if self.__descriptions__ is None else [*own, *self.__descriptions__.names_below("")]
 
     @abstractmethod
@@ -156,29 +178,17 @@ class BaseClient(ABC):
             RuntimeError: the client is closed.
         """
 
-    @abstractmethod
     def request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = None,
-        *,
-        returns: Any = NOT_GIVEN,
-        timeout: Any = NOT_GIVEN,
-        on_progress: OnProgress | None = None,
-        wait_for: Any = NOT_GIVEN,
+        self, method: str, params: Params = None, *, returns: Any = NOT_GIVEN, **options: Unpack[CallOptions]
     ) -> Any:
         """As `call`, with the params of the JSON-RPC request: a list, a dict, or None for none."""
+        timeout = options.get("timeout", NOT_GIVEN)
+        call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
+        return self._perform(call, timeout, options.get("on_progress"), options.get("wait_for", NOT_GIVEN))
 
     @abstractmethod
     def stream_request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = None,
-        *,
-        returns: Any = NOT_GIVEN,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        wait_for: float | None = NOT_GIVEN,
+        self, method: str, params: Params = None, *, returns: Any = NOT_GIVEN, **options: Unpack[CallOptions]
     ) -> Any:
         """As `stream`, with the params of the JSON-RPC request: a list, a dict, or None for none.
 
@@ -186,9 +196,8 @@ class BaseClient(ABC):
             method: the name of the method.
             params: the params, as for `request`.
             returns: a type hint; each item is checked against it and given in that type.
-            timeout: seconds that the whole stream may take, None for no limit.
-            on_progress: as for `call`.
-            wait_for: as for `call`; for the first item.
+            options: as for `call`. The time-out is for the whole stream, by default none; `wait_for` is for the first
+                item.
 
         Raises what iterating over `stream` raises, and TypeError for params of another type.
         """
@@ -385,33 +394,15 @@ class BaseClient(ABC):
         self._add_callback(message, options)
         return message
 
-    def _stream(
-        self,
-        method: str,
-        /,
-        *args: Any,
-        timeout: float | None = None,
-        returns: Any = NOT_GIVEN,
-        on_progress: OnProgress | None = None,
-        wait_for: float | None = NOT_GIVEN,
-        **kwargs: Any,
-    ) -> Any:
+    def _stream(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        options = take_options(kwargs)
         params: Any = given_params(args, kwargs)
-        return self.stream_request(
-            method, params, timeout=timeout, returns=returns, on_progress=on_progress, wait_for=wait_for
-        )
+        return self.stream_request(method, params, **options)
 
     def _notify(
         self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN, **kwargs: Any
     ) -> Any:
-        params = given_params(args, kwargs)
-        if isinstance(params, MixedParams):
-            return self._notify_named(method, params, timeout, wait_for)
-        return self._send(self._notification(method, params), method, timeout, wait_for)
-
-    @abstractmethod
-    def _notify_named(self, method: str, params: MixedParams, timeout: Any, wait_for: Any) -> Any:
-        """Send a notification, all arguments by name."""
+        return self._send(self._notification(method, params_of(method, args, kwargs)), method, timeout, wait_for)
 
 
 def check_hello(hello: object) -> None:

@@ -58,13 +58,10 @@ class Callbacks:
             shared: at a hub, other clients may offer a method of this name, too.
             options: those of `Server.add`.
         """
-        import inspect
-
-        from ..methods.introspect import caller_namespace, holds
+        from ..methods.introspect import FunctionKind, caller_namespace
 
         if self._in_threads and "offload" not in options:
-            is_async = holds(function, inspect.iscoroutinefunction) or holds(function, inspect.isasyncgenfunction)
-            options["offload"] = None if is_async else "thread"
+            options["offload"] = None if FunctionKind(function).is_async else "thread"
         name = self._get_registry().add(function, namespace=caller_namespace(), **options).name
         (self.shared.add if shared else self.shared.discard)(name)
 
@@ -84,11 +81,11 @@ class Callbacks:
         from ..methods.discovery import Description
 
         wanted = {name: self._registry[name] for name in methods}
-        description = Description(self._settings.codec, len(wanted))
+        description = Description(self._settings.codec)
         described = [description.method(wanted[name]) for name in sorted(wanted)]
         for method in described:
             # Those of the framework stand in the hub's own document; a registration has a limit of size.
-            method["errors"] = list(wanted[method["name"]].about.errors)
+            method["errors"] = wanted[method["name"]].docs["errors"]
             if methods[method["name"]]:
                 method["shared"] = True
         return described, description.components()["schemas"]
@@ -100,36 +97,27 @@ class Callbacks:
 
     def _get_registry(self) -> MethodRegistry:
         if self._registry is None:
-            from ..methods.builtin_methods import add_hello, add_own_methods
-            from ..methods.discovery import head_of
+            from ..methods.builtin_methods import add_own_methods
+            from ..methods.discovery import OpenRpcDocument, head_of
             from ..methods.dispatch import Dispatcher
-            from ..methods.document import OpenRpcDocument
-            from ..methods.invoke import Invoker, default_processes, default_threads
+            from ..methods.invoke import Invoker
             from ..methods.registry import MethodRegistry
+            from ..methods.replies import ReplyWriter
             from ..observe.counters import Counters
 
             limits, codec = self._settings.limits, self._settings.codec
             self._registry = MethodRegistry(codec)
-            self._invoker = Invoker(
-                threads=default_threads(),
-                processes=default_processes(),
-                max_queue=limits.max_queue,
-                max_result=limits.max_worker_result,
-                max_image_memory=limits.max_image_memory,
-            )
+            self._invoker = Invoker(limits)
             counters = Counters()
-            add_hello(self._registry)
             head = partial(head_of, title="rpcstream client", version="0")
             document = OpenRpcDocument(self._registry, codec=codec, head=head)
             add_own_methods(self._registry, document, stats=counters.as_dict)
-            make: Callable[..., Dispatcher] = Dispatcher
+            replies = ReplyWriter(codec, limits, counters, side="client")
+            self.dispatcher = Dispatcher(self._registry, self._invoker, replies)
             if self._settings.tracing is not None:
-                from ..methods.tracing import TracingDispatcher
+                from ..methods.observed import ObservedCalls
 
-                make = partial(TracingDispatcher, tracing=self._settings.tracing)
-            self.dispatcher = make(
-                self._registry, codec=codec, invoker=self._invoker, limits=limits, counters=counters, side="client"
-            )
+                ObservedCalls(self.dispatcher, self._registry.__contains__, tracing=self._settings.tracing)
         return self._registry
 
 
@@ -164,12 +152,10 @@ class ClientDispatcher:
                 return dispatcher.answer(message, line, session)
             return self._answer_or_settle(message, line)
         line = payloads.shared(line)
-        if dispatcher is None:
-            envelope.with_exact_ids(message, line)
-            refusals = [refusal for member in message if (refusal := self._answer_or_settle(member, line)) is not None]
-            return b"[" + b",".join(refusals) + b"]" if refusals else None
-        requests, line = self._without_replies(message, line)
-        return dispatcher.answer(requests, line, session) if requests else None
+        if dispatcher is not None and any(type(member) is dict and "method" in member for member in message):
+            return dispatcher.answer(message, line, session)
+        refusals = [refusal for member in message if (refusal := self._answer_or_settle(member, line)) is not None]
+        return b"[" + b",".join(refusals) + b"]" if refusals else None
 
     def refuse(self, message: Any, error: RpcError) -> Encoded | None:
         """As `Dispatch.refuse`.
@@ -186,11 +172,6 @@ class ClientDispatcher:
             self._settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
             return None
         return dispatcher.refuse(message, error) if dispatcher is not None else self.answer_now(message, b"")
-
-    def refusal_of(self, message: dict[str, Any], session: Any = None) -> RpcError | None:
-        """As `Dispatch.refusal_of`."""
-        dispatcher = self._get_dispatcher()
-        return None if dispatcher is None else dispatcher.refusal_of(message, session)
 
     def goes_on(self, message: Any) -> bool:
         """Tell whether a handler goes on when the connection is lost."""
@@ -209,29 +190,11 @@ class ClientDispatcher:
         assert reply is None or isinstance(reply, bytes)
         return reply
 
-    def _without_replies(self, members: list[Any], line: bytes) -> tuple[list[Any], bytes]:
-        """Settle the replies in a batch; gives its requests, and the message that they alone would be."""
-        is_request = [type(member) is dict and "method" in member for member in members]
-        for member, is_one in zip(members, is_request, strict=True):
-            if not is_one:
-                self._answer_or_settle(member, line)
-        if all(is_request) or not any(is_request):
-            return [member for member, is_one in zip(members, is_request, strict=True) if is_one], line
-        try:
-            parts = payloads.members(line)
-        except RecursionError:  # the requests will be refused for their depth
-            return [member for member, is_one in zip(members, is_request, strict=True) if is_one], line
-        left = [(member, part) for member, part, is_one in zip(members, parts, is_request, strict=True) if is_one]
-        joined = b"[" + b",".join([part for _, part in left]) + b"]"
-        return [member for member, _ in left], payloads.part_of(line, joined)
-
     def _answer_or_settle(self, message: Any, line: bytes | bytearray) -> bytes | None:
         """Handle one message without dispatcher: settle a reply, refuse a request."""
         if type(message) is dict and "method" in message:
             if message.get("id") is None or not envelope.has_valid_id(message):
                 return None
-            if type(message["id"]) is float and line:
-                envelope.with_exact_ids(message, line)
             return orjson.dumps(envelope.error_reply(message["id"], MethodNotFound()))
         if type(message) is dict and "id" in message:
             self._settle(message, line)  # a reply; one that is malformed fails its call, if there is one

@@ -1,7 +1,4 @@
-"""Opens TCP, TLS, Unix, HTTP, WebSocket and NATS connections for the async client.
-
-Owns the steps until a connection can carry messages, with the WebSocket's opening handshake. Knows no messages.
-"""
+"""Opens TCP, TLS, Unix, HTTP, WebSocket and NATS connections for the async client."""
 
 from __future__ import annotations
 
@@ -44,12 +41,11 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
         NotAuthenticated, NotPermitted, ServerBusy: the server refused the handshake of a WebSocket.
     """
     if settings.address.is_http:
-        from .http import HttpCalls, HttpChannel, TracedHttpCalls
+        from .http import HttpCalls, HttpChannel
 
-        http = HttpChannel(connection.session, settings, lambda make: _dial(settings, make))
+        http = HttpChannel(connection.session, settings, partial(_dial_only, settings))
         connection.session.offers_binary = False  # each request and each response says so by itself
-        calls = HttpCalls if settings.tracing is None else TracedHttpCalls
-        connection.use(calls(connection.session, connection.calls.marshaller, http))
+        connection.use(HttpCalls(connection.session, connection.calls.marshaller, http))
         await http.open()
         connection.poll, connection.refresh = http.has_none, http.renew
         return
@@ -76,7 +72,7 @@ async def _join_service(connection: ClientConnection, settings: Settings) -> Non
         link,
         address.target,
         session,
-        partial(connection.make_session, session.memory),
+        partial(connection.make_session, session.server_ledger),
         connection.calls.marshaller,
         address=str(address),
         limits=settings.limits,
@@ -119,30 +115,36 @@ async def _open_line_stream(connection: ClientConnection, settings: Settings) ->
     def make() -> LineStream:
         return LineStream(
             connection.session,
-            limits=settings.limits,
             delimiter=settings.delimiter,
             address=str(settings.address),
             trace=trace,
         )
 
-    return await (_dial(settings, make) if settings.connect is None else settings.connect(make))
+    if settings.connect is not None:
+        return await settings.connect(make)
+    connection.server, stream = await _dial(settings, make)
+    return stream
 
 
-async def _dial(settings: Settings, make: Callable[[], P]) -> P:
+async def _dial_only(settings: Settings, make: Callable[[], P]) -> P:
+    return (await _dial(settings, make))[1]
+
+
+async def _dial(settings: Settings, make: Callable[[], P]) -> tuple[Address, P]:
     """Open a socket to the first server that can be reached, with TLS where the address asks for it.
 
     Returns:
-        The protocol that it was joined to.
+        The address of that server, and the protocol of the connection.
     """
     *first, last = settings.address.in_turn
     share = None if settings.connect_timeout is None else settings.connect_timeout / (len(first) + 1)
     for address in first:
         try:
             async with asyncio.timeout(share):
-                return await _dial_one(address, settings, make)
+                return address, await _dial_one(address, settings, make)
         except OSError as error:  # or TimeoutError, which is one
             log.info("%s is tried next: %s cannot be reached: %s", settings.address, address, error)
-    return await _dial_one(last, settings, make)
+    return last, await _dial_one(last, settings, make)
 
 
 async def _dial_one(address: Address, settings: Settings, make: Callable[[], P]) -> P:
@@ -200,19 +202,18 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
     address = settings.address
     headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
     request, key = request_upgrade(address.host_header, address.target, headers)
-    handshake = await _dial(settings, lambda: _Handshake(request, partial(silence, address)))
+    _, handshake = await _dial(settings, lambda: _Handshake(request, partial(silence, address)))
     try:
         head = await handshake.head()
         try:
             check_response(head, key)
         except UpgradeRefusedError as refused:
-            text = await handshake.text(head)
+            text = await handshake.text()
             advice = refusal_advice(refused.status, text, address, has_token=settings.token is not None)
             raise _refusal(refused.status, f"{refused}{f': {text}' if text else ''}", advice, str(address)) from None
         closed: asyncio.Future[None] = connection.loop.create_future()
         stream = WebSocketStream(
             connection.session,
-            limits=settings.limits,
             client=True,
             address=str(address),
             trace=settings.trace,
@@ -272,22 +273,15 @@ class _Handshake(asyncio.Protocol):
         del self._received[: end + 4]
         return head
 
-    async def text(self, head: bytes) -> str:
-        """The body of a refusal as plain text, as far as it arrives soon."""
+    async def text(self) -> str:
+        """The body of a refusal as plain text, as far as it arrives soon, and before the server closes."""
         try:
             async with asyncio.timeout(FAREWELL_TIME):
-                while not self._has_ended and len(self._received) < BODY_MAX and not self._is_whole(head):
+                while not self._has_ended and len(self._received) < BODY_MAX:
                     await self._receive()
         except TimeoutError:
             pass
         return readable_text(bytes(self._received))
-
-    def _is_whole(self, head: bytes) -> bool:
-        for line in head.lower().split(b"\r\n"):
-            name, _, value = line.partition(b":")
-            if name == b"content-length" and value.strip().isdigit():
-                return len(self._received) >= int(value)
-        return False
 
     def hand_over(self, stream: asyncio.Protocol) -> None:
         """Give the connection to the protocol for messages, with what was received after the head."""

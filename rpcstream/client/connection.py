@@ -13,8 +13,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConnectionLost
-from ..peer.marshal import NOT_GIVEN, Call, Marshaller
-from ..peer.memory import MessageMemory
+from ..peer.calls import Call
+from ..peer.ledger import ServerLedger
+from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall
 from ..peer.session import Session
@@ -52,6 +53,7 @@ class ClientConnection:
         refresh: for HTTP: makes sure that there is an open connection, or ends the session.
         closed: done when the transport is closed, which may be later than the end of the session.
         force_close: closes the transport at once, with a reason.
+        server: the address it was made to, one of those in the client's address.
         events: of a service on NATS; None where the server itself sends events.
     """
 
@@ -70,14 +72,15 @@ class ClientConnection:
         self._session_lost: asyncio.Future[None] = self.loop.create_future()
         self.closed: asyncio.Future[None] = self._session_lost
         self.force_close: Callable[[str], object] = self.abort
+        self.server = settings.address
         self.events: ClientEvents | None = None
-        self.session.add_lost_callback(self._set_lost)
+        self.session.on_lost.append(self._set_lost)
 
-    def make_session(self, memory: MessageMemory | None = None) -> Session:
+    def make_session(self, ledger: ServerLedger | None = None) -> Session:
         """Make a session with the server, or with one instance of a service.
 
         Args:
-            memory: of the first session, for a further one.
+            ledger: of the first session, for a further one.
         """
         settings = self._settings
 
@@ -91,7 +94,7 @@ class ClientConnection:
             limits=settings.limits,
             side="client",
             on_slow=dispatch.report_slow,
-            memory=memory,
+            server_ledger=ledger or ServerLedger(settings.limits.max_held_total),
         )
         session.takes_binary = session.offers_binary = settings.binary
         session.shares_memory = settings.shared_memory
@@ -100,7 +103,7 @@ class ClientConnection:
     def use(self, calls: OutgoingCalls) -> None:
         """Make the calls on this connection in this way, before the first of them."""
         self.calls = calls
-        self.session.use(calls)
+        self.session.calls = calls
 
     @property
     def is_open(self) -> bool:
@@ -162,13 +165,12 @@ class ClientConnection:
 
 
 def _outgoing_calls(session: Session, marshaller: Marshaller, settings: Settings) -> OutgoingCalls:
-    if settings.tracing is None:
-        return OutgoingCalls(session, marshaller)
-    from ..peer.tracing import TracedOutgoingCalls
-    from .tracing import address_attributes
+    calls = OutgoingCalls(session, marshaller)
+    if settings.tracing is not None:
+        from .tracing import ClientTracing
 
-    attributes = address_attributes(settings.address)
-    return TracedOutgoingCalls(session, marshaller, tracing=settings.tracing, attributes=attributes)
+        calls.tracing = ClientTracing(settings.tracing, settings.address)
+    return calls
 
 
 class Keepalive:
@@ -190,7 +192,7 @@ class Keepalive:
         self._seconds = seconds
         self._is_silent = False
         self._schedule()
-        connection.session.add_lost_callback(self._stop)
+        connection.session.on_lost.append(self._stop)
 
     def _check(self) -> None:
         connection = self._connection

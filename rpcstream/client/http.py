@@ -1,8 +1,4 @@
-"""HTTP for a client: each call of its session is a POST of its own, over connections that are kept.
-
-Owns the connections to one server, which call each of them carries, and the calls that wait for one. Knows neither what
-an answer means for its calls (`http_exchange`) nor the bytes of HTTP (`http_connection`), nor how to connect.
-"""
+"""HTTP for a client: each call of its session is a POST of its own, over connections that are kept."""
 
 from __future__ import annotations
 
@@ -12,14 +8,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from ..errors import ConnectFailed, ConnectionLost, EncodeError
+from ..peer import binary_offer
+from ..peer.calls import Call
 from ..peer.deadline import free_context
-from ..peer.marshal import ExtendedCall, Marshaller, Outgoing
+from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall
 from ..peer.session import Session
-from ..peer.stream import StreamCall
 from ..peer.uploads import holds_streams
-from ..wire.buffers import AttachedMessage, Encoded, MessageParts
+from ..wire.binary_frame import parts_of_frame
+from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
 from .faults import failure, is_permanent_failure, silence
 from .http_connection import KeptConnection
@@ -43,25 +41,20 @@ class HttpCalls(OutgoingCalls):
         super().__init__(session, marshaller)
         self._channel = channel
 
-    def _send_call(self, outgoing: Outgoing, call: PendingCall, left: float) -> None:
+    def _send_call(self, outgoing: Call, call: PendingCall, left: float) -> None:
         # To hear of its progress the answer must be lines; then the server must be told that items are not wanted.
         says_whole = outgoing.window is None and call.on_progress is not None
         message = outgoing.encode(left, says_whole=says_whole)
-        headers = self._headers(outgoing)
+        headers = _trace_headers(outgoing)
         self._channel.post(
             message, outgoing.method, outgoing.call_ids, outgoing.window, as_lines=says_whole, headers=headers
         )
 
-    def _headers(self, outgoing: Outgoing) -> bytes:
-        """Further headers for the POST of a call, each with its line end."""
-        return b""
-
     def notify(self, message: Encoded, method: str) -> None:
         self._channel.post(message, method)
 
-    def permit(self, outgoing: Outgoing, n: int) -> None:
-        for call_id in outgoing.call_ids:
-            self._channel.permit(call_id, n)
+    def permit(self, outgoing: Call, n: int) -> None:
+        self._channel.permit(outgoing.call_id, n)
 
     def cancel(self, call_ids: list[int | str]) -> None:
         """As `OutgoingCalls.cancel`. The server learns it by the end of the connection that carries the calls."""
@@ -69,16 +62,12 @@ class HttpCalls(OutgoingCalls):
             self._channel.cancel(call_id)
 
 
-class TracedHttpCalls(HttpCalls):
-    """As `HttpCalls`; the members that carry the trace of a call are headers, too, for what stands between."""
-
-    __slots__ = ()
-
-    def _headers(self, outgoing: Outgoing) -> bytes:
-        if not isinstance(outgoing, ExtendedCall | StreamCall):
-            return b""  # a batch: each of its calls has a span of its own
-        members = {name: text for name, text in outgoing.more.items() if text.isascii() and text.isprintable()}
-        return b"".join([f"{name}: {text}\r\n".encode() for name, text in members.items()])
+def _trace_headers(outgoing: Call) -> bytes:
+    """The members of a call that carry its trace, as headers, for what stands between; each with its line end."""
+    if outgoing.trace is None:
+        return b""  # a batch: each of its calls has a span of its own
+    members = {name: text for name, text in outgoing.trace.members.items() if text.isascii() and text.isprintable()}
+    return b"".join([f"{name}: {text}\r\n".encode() for name, text in members.items()])
 
 
 class HttpChannel:
@@ -94,18 +83,17 @@ class HttpChannel:
     def __init__(self, session: Session, settings: Settings, dial: Dial) -> None:
         self.address = str(settings.address)
         self.reason: str | None = None
-        self._session = session
+        self.session = session
         self._dial = dial
         self._connect_timeout = settings.connect_timeout
         self._max_connections = settings.http_connections
-        self._trace = settings.trace
+        self.trace = settings.trace
         self._answer_timeout = settings.limits.message_timeout
         self._write_buffer = settings.limits.write_buffer
         self._loop = asyncio.get_running_loop()
         self._server = settings.address
-        self._heads = _request_heads(settings)
-        #: The server has refused a binary frame.
-        self._refuses_frames = False
+        self._common_head = _common_head(settings)
+        self._accepted = f"{JSON}, {FRAME}" if settings.binary else JSON
         #: All connections; and those that carry nothing, the one used last at the end.
         self._connections: set[KeptConnection] = set()
         self._free: list[KeptConnection] = []
@@ -113,9 +101,9 @@ class HttpChannel:
         #: Exchanges that wait for a connection, and the bytes of their messages.
         self._waiting: deque[Exchange] = deque()
         self._unsent = 0
-        #: Exchanges that are not over: by the ids of their calls; and notifications, with the timer of their answer.
+        #: Exchanges that are not over: by the ids of their calls; and notifications.
         self._by_id: dict[int | str, Exchange] = {}
-        self._notifications: dict[Exchange, asyncio.TimerHandle | None] = {}
+        self._notifications: set[Exchange] = set()
         self._is_full = self._is_closing = self._is_lost = False
 
     # -- for the connection of the client -----------------------------------------------------------------------
@@ -127,7 +115,7 @@ class HttpChannel:
             OSError, ConnectFailed: no connection could be made.
         """
         self._join(await self._dial(self._make))
-        self._session.connected(self)
+        self.session.connected(self)
 
     def has_none(self, milliseconds: int = 0) -> bool:
         """Whether there is no connection that could carry a call, now or once its present call is over."""
@@ -166,33 +154,27 @@ class HttpChannel:
         """
         if self._is_lost:
             return
-        is_frame = False
-        if type(message) is AttachedMessage:
-            is_frame = self._session.sends_binary
-            if is_frame:
-                message.secure()  # it may have to wait, or to be sent again
-            else:
-                message = MessageParts(message.parts)
-        exchange = Exchange(
-            self._session,
-            message,
-            method,
-            call_ids,
-            window,
-            as_lines=as_lines,
-            is_frame=is_frame,
-            address=self.address,
-            trace=self._trace,
-            on_over=self._exchange_over,
-            on_frames=self._server_reads_frames,
-            on_frame_refused=self._send_as_text,
-            headers=headers,
-        )
+        is_frame = type(message) is AttachedMessage and self.session.sends_binary
+        if type(message) is AttachedMessage and is_frame:
+            message.secure()  # it may have to wait
+            body, shown = parts_of_frame(message), message.shown
+        else:
+            body, shown = parts_of(message), message.__bytes__
+        size = sum(map(len, body))
+        is_stream = as_lines or window is not None
+        kind, accepted = FRAME if is_frame else JSON, NDJSON if is_stream else self._accepted
+        own = f"\r\nContent-Type: {kind}\r\nAccept: {accepted}\r\nContent-Length: {size}\r\n".encode()
+        parts = [b"%b%b%b\r\n" % (self._common_head, own, headers), *body]
+        exchange = Exchange(self, parts, size, method, call_ids, window)
         for call_id in exchange.call_ids:
             self._by_id[call_id] = exchange
         if not exchange.call_ids:
-            self._notifications[exchange] = None
-        self._enqueue(exchange)
+            self._notifications.add(exchange)
+        if self.trace is not None:
+            self.trace("send", shown())
+        self._waiting.append(exchange)
+        self._unsent += size
+        self._carry_waiting()
 
     def permit(self, call_id: int | str, n: int) -> None:
         """The reader of a call's stream has room for `n` more items."""
@@ -207,7 +189,7 @@ class HttpChannel:
             return
         if exchange in self._waiting:
             self._waiting.remove(exchange)
-            self._unsent -= len(exchange.message)
+            self._unsent -= exchange.size
         for connection in self._connections:
             if connection.exchange is exchange:
                 connection.leave()
@@ -247,27 +229,11 @@ class HttpChannel:
 
     # -- binary frames ------------------------------------------------------------------------------------------
 
-    def _server_reads_frames(self) -> None:
+    def server_reads_frames(self) -> None:
         """A response says that the server reads binary frames."""
-        if not self._refuses_frames:
-            self._session.peer_reads_binary()
-
-    def _send_as_text(self, exchange: Exchange) -> None:
-        """The server has refused a binary frame: send all as text from now on, this message first."""
-        self._refuses_frames = True
-        self._session.sends_binary = False
-        self._stop_timer(exchange)
-        self._enqueue(exchange)
+        binary_offer.accept(self.session)
 
     # -- which connection carries what --------------------------------------------------------------------------
-
-    def _enqueue(self, exchange: Exchange) -> None:
-        """Send the message of an exchange, as soon as there is a connection for it."""
-        if self._trace is not None:
-            self._trace("send", exchange.shown())
-        self._waiting.append(exchange)
-        self._unsent += len(exchange.message)
-        self._carry_waiting()
 
     def _carry_waiting(self) -> None:
         """Send what waits, in order, as far as there are connections; make more as far as that is allowed."""
@@ -289,35 +255,26 @@ class HttpChannel:
         is_full = self._unsent > self._write_buffer
         if is_full is not self._is_full and not self._is_lost:
             self._is_full = is_full
-            self._session.blocked(is_full)
+            self.session.blocked(is_full)
 
     def _carry(self, connection: KeptConnection, exchange: Exchange) -> None:
-        size = len(exchange.message)
-        self._unsent -= size
+        self._unsent -= exchange.size
         if exchange in self._notifications and self._answer_timeout is not None:
             # A notification has no deadline: without an answer the connection would be taken for ever.
-            self._notifications[exchange] = self._loop.call_later(
+            exchange.timer = self._loop.call_later(
                 self._answer_timeout, connection.abort, "the server did not answer a notification (message_timeout)"
             )
-        if exchange.is_frame:
-            size = sum(map(len, exchange.parts))
-        head = self._heads[exchange.as_lines, exchange.is_frame]
-        connection.begin(b"%s%d\r\n%s\r\n" % (head, size, exchange.headers), exchange)
+        connection.begin(exchange)
 
-    def _exchange_over(self, exchange: Exchange) -> None:
+    def exchange_over(self, exchange: Exchange) -> None:
+        """Nothing more is expected of an exchange, and nothing is kept for its reader."""
         for call_id in exchange.call_ids:
             if self._by_id.get(call_id) is exchange:
                 del self._by_id[call_id]
-        self._stop_timer(exchange)
-        self._notifications.pop(exchange, None)
+        if exchange.timer is not None:
+            exchange.timer.cancel()
+        self._notifications.discard(exchange)
         self._end_if_done()
-
-    def _stop_timer(self, exchange: Exchange) -> None:
-        """Stop the timer of a notification's answer, if there is one."""
-        timer = self._notifications.get(exchange)
-        if timer is not None:
-            timer.cancel()
-            self._notifications[exchange] = None
 
     def _take_free(self, *, keep: bool = False) -> KeptConnection | None:
         """The free connection that was used last and is still open; those found closed by the server are closed."""
@@ -408,10 +365,10 @@ class HttpChannel:
         self.reason = reason
         for exchange in {*self._by_id.values(), *self._notifications}:
             exchange.lose(reason)
-        self._session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
+        self.session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
 
 
-def check_params(outgoing: Outgoing, address: str) -> None:
+def check_params(outgoing: Call, address: str) -> None:
     """Raise EncodeError for an iterator among the params: over HTTP the server could not give credit for its items."""
     if holds_streams(outgoing.params):
         raise EncodeError(
@@ -420,11 +377,8 @@ def check_params(outgoing: Outgoing, address: str) -> None:
         )
 
 
-def _request_heads(settings: Settings) -> dict[tuple[bool, bool], bytes]:
-    """The head of each POST up to the number of its Content-Length.
-
-    By whether the answer may be lines, and whether the body is a binary frame.
-    """
+def _common_head(settings: Settings) -> bytes:
+    """What the heads of all requests begin with."""
     from .. import __version__
 
     address = settings.address
@@ -435,10 +389,4 @@ def _request_heads(settings: Settings) -> dict[tuple[bool, bool], bytes]:
     ]
     if settings.token is not None:
         lines.append(f"Authorization: Bearer {settings.token}")
-
-    def head(as_lines: bool, is_frame: bool) -> bytes:
-        accept = NDJSON if as_lines else f"{JSON}, {FRAME}" if settings.binary else JSON
-        own = [f"Content-Type: {FRAME if is_frame else JSON}", f"Accept: {accept}", "Content-Length: "]
-        return "\r\n".join(lines + own).encode("ascii")
-
-    return {(as_lines, is_frame): head(as_lines, is_frame) for as_lines in (False, True) for is_frame in (False, True)}
+    return "\r\n".join(lines).encode("ascii")

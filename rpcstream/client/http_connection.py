@@ -1,7 +1,6 @@
 """One connection to an HTTP server, kept from one exchange to the next.
 
-Owns the bytes of HTTP/1.1 in both directions: a request is sent, its answer received, and only then the connection is
-free again. Knows nothing of what an answer means (`http_exchange`).
+A request is sent, its answer received, and only then the connection is free again.
 """
 
 from __future__ import annotations
@@ -74,21 +73,20 @@ class KeptConnection(asyncio.Protocol):
         is_new = not self._was_used and transport.get_extra_info("ssl_object") is not None
         return is_new or self._wait_readable is None or not self._wait_readable(0)
 
-    def begin(self, head: bytes, exchange: Exchange) -> None:
-        """Send a request: this head and the message of the exchange."""
+    def begin(self, exchange: Exchange) -> None:
+        """Send the request of an exchange."""
         assert self._transport is not None
         exchange.is_on_used, self._was_used = self._was_used, True
         self._reset(exchange)
         exchange.hold = self._hold
-        parts = exchange.parts
-        sock = self._transport.get_extra_info("socket") if exchange.is_frame and not self._is_wide else None
-        if sock is not None:
+        if exchange.size < HEAD_MAX:
+            self._transport.write(b"".join(exchange.parts))
+            return
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None and not self._is_wide:
             self._is_wide = True
             widen_buffers(sock)
-        if len(exchange.message) < HEAD_MAX:
-            self._transport.write(b"".join((head, *parts)))
-            return
-        for part in (head, *parts):
+        for part in exchange.parts:
             self._transport.write(part)
 
     def close(self) -> None:
@@ -169,7 +167,7 @@ class KeptConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if 100 <= status < 200:
+        if 100 <= status < 200 or self._is_complete:
             return
         self._has_head = True
         headers, exchange = self._headers, self.exchange
@@ -183,10 +181,7 @@ class KeptConnection(asyncio.Protocol):
         elif exchange is not None:
             kind = _text(headers.get(b"content-type", b"")).partition(";")[0].strip().lower()
             exchange.begin(status, self._reason, kind, names_frames(_text(headers.get(b"accept-post", b""))))
-            length = headers.get(b"content-length")
-            self._ends_with_connection = coding is None and length is None
-            if length is not None and length.strip().isdigit():
-                self._is_wanted = exchange.expect(int(length))
+            self._ends_with_connection = coding is None and b"content-length" not in headers
 
     def on_body(self, data: bytes) -> None:
         exchange = self.exchange

@@ -1,13 +1,13 @@
-"""Registration of an async client at a hub: its name, and the methods that it offers to the other clients.
+"""Registers an async client at its hubs: its name, and the methods that it offers to the other clients.
 
-Owns the registration, which belongs to one connection of the client: made when the client connects or with `offer`, and
-made again on another connection when that one is lost. Knows neither sockets nor how methods are called.
+A client whose address names several hubs registers at each of them. At one hub the registration belongs to one
+connection. It is made when the client connects or calls `offer`, and again on another connection when that one is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..errors import (
@@ -20,9 +20,10 @@ from ..errors import (
     NotPermitted,
     RpcError,
 )
+from ..peer.calls import Call
 from ..peer.deadline import INFINITE, time_left
 from ..peer.interfaces import Channel
-from ..peer.marshal import NOT_GIVEN, Call, Marshaller
+from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..text import get_logger
 from .address import check_lasting
 from .callbacks import Callbacks
@@ -33,6 +34,10 @@ from .pool import ConnectionPool
 log = get_logger("rpcstream.client")
 
 _REGISTER, _UNREGISTER = "rpc.register", "rpc.unregister"
+
+#: Seconds for which `offer` waits for the other hubs, once one has accepted the methods. Local hubs answer within
+#: milliseconds; one that does not answer may be down, and gets the methods when it is back.
+OTHERS = 1.0
 
 
 class Registration(NamedTuple):
@@ -49,43 +54,62 @@ class Registration(NamedTuple):
     methods: list[str]
 
 
+class AtHub:
+    """What one hub knows of the client.
+
+    Attributes:
+        name: the client's name at this hub; None until there is one.
+        key: the hub's key, with which the name can be registered on another connection.
+        was_accepted: the hub has accepted a registration before.
+        connection: the connection that is registered, or was last.
+    """
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self.key: str | None = None
+        self.was_accepted = False
+        self.connection: ClientConnection | None = None
+
+    @property
+    def registered(self) -> ClientConnection | None:
+        """The open connection on which the client is registered; None while there is none."""
+        return self.connection if self.connection is not None and self.connection.is_open else None
+
+
 class HubRegistration:
-    """The registration of one client at a hub.
+    """The registration of one client at its hubs.
 
     Args:
         pool: the connections of the client.
         marshaller: of the client.
         settings: of the client.
         callbacks: the methods of the client that may be offered.
-
-    Attributes:
-        name: the client's name at the hub; None until there is one.
     """
 
     def __init__(self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings, callbacks: Callbacks) -> None:
-        self.name = settings.name
         self._pool = pool
         self._marshaller = marshaller
         self._settings = settings
         self._callbacks = callbacks
-        #: The hub's key, with which the name can be registered on another connection.
-        self._key: str | None = None
+        #: What each hub knows, by its address.
+        self._hubs: dict[str, AtHub] = {}
         #: The next connection is to be registered, with these methods, each with whether it is shared.
         self._is_wanted = settings.name is not None
         self._methods: dict[str, bool] = {}
-        #: The hub has accepted a registration before.
-        self._was_accepted = False
-        self._connection: ClientConnection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: One registration at a time: each may need the name and the key that the one before got.
         self._lock = asyncio.Lock()
-        self._moving: asyncio.Task[None] | None = None
-        pool.greetings.append(self._greet)
+        pool.connector.greetings.append(self._greet)
+        if self._is_wanted:
+            pool.spread()
 
     @property
-    def connection(self) -> ClientConnection | None:
-        """The open connection on which the client is registered; None while there is none."""
-        return self._connection if self._connection is not None and self._connection.is_open else None
+    def name(self) -> str | None:
+        """The client's name; where the hubs made one, that at the first of them; None until there is one."""
+        return self._settings.name or next((hub.name for hub in self._hubs.values()), None)
+
+    def _at(self, connection: ClientConnection) -> AtHub:
+        return self._hubs.setdefault(str(replace(connection.server, others=())), AtHub(self._settings.name))
 
     async def offer(self, *, shared: bool = False) -> list[str]:
         """Offer all methods of the client, see `BaseClient.offer`."""
@@ -97,12 +121,28 @@ class HubRegistration:
         loop = asyncio.get_running_loop()
         self._use_loop(loop)
         deadline = self._deadline(loop)
+        self._pool.spread()
         try:
-            names = await self._offer(methods, loop, deadline)
+            names, first = await self._offer(methods, loop, deadline)
         except MethodNotFound as error:
             raise _explained(error) from None
         self._is_wanted, self._methods = True, methods
+        if self._pool.is_spread:
+            await self._offer_elsewhere(first, deadline)
         return names
+
+    async def _offer_elsewhere(self, first: AtHub, deadline: float) -> None:
+        """Offer the methods at the other hubs, too. One that does not answer soon is offered them when it is there."""
+        await self._pool.others_connected(OTHERS)
+        async with self._lock:
+            for connection in self._pool.open_connections:
+                hub = self._at(connection)
+                if hub is first or hub.registered not in (None, connection):
+                    continue
+                try:
+                    await self._register(connection, self._methods, deadline)
+                except (RpcError, OSError) as error:  # with the errors of connections and time-outs
+                    log.warning("the methods could not be offered at %s: %s", connection.server, error)
 
     async def withdraw(self, *names: str) -> list[str]:
         """Stop offering these methods, or all with the name, see `BaseClient.withdraw`."""
@@ -112,30 +152,32 @@ class HubRegistration:
         async with self._lock:
             for name in names or list(self._methods):
                 self._methods.pop(name, None)
-            connection = self._connection
+            connections = [hub.registered for hub in self._hubs.values() if hub.registered is not None]
             if not names:
-                self._is_wanted, self._connection = False, None
-                self.name, self._key = self._settings.name, None
-            if connection is None or not connection.is_open:
-                return []
-            params = {"methods": list(names)} if names else None
-            call = Call(self._marshaller, _UNREGISTER, params, NOT_GIVEN, list[str])
-            try:
-                withdrawn: list[str] = await connection.calls.ask(call, deadline)
-            except ConnectionLost:
-                return list(names)  # the registration ended with its connection
-            return withdrawn
+                self._is_wanted = False
+                self._hubs = {}
+            found = [await self._withdraw(each, names, deadline) for each in connections]
+            return max(found, key=len, default=[])
+
+    async def _withdraw(self, connection: ClientConnection, names: tuple[str, ...], deadline: float) -> list[str]:
+        params = {"methods": list(names)} if names else None
+        call = Call(self._marshaller, _UNREGISTER, params, NOT_GIVEN, list[str])
+        try:
+            withdrawn: list[str] = await connection.calls.ask(call, deadline)
+        except ConnectionLost:
+            return list(names)  # the registration ended with its connection
+        return withdrawn
 
     def close(self) -> None:
         """Register no more; the registration ends with its connection."""
         self._is_wanted = False
-        if self._moving is not None and not self._moving.get_loop().is_closed():
-            self._moving.cancel()
 
     def _use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Forget the registration if it was made in another event loop."""
         if self._loop is not loop:
-            self._loop, self._connection, self._lock = loop, None, asyncio.Lock()
+            self._loop, self._lock = loop, asyncio.Lock()
+            for hub in self._hubs.values():
+                hub.connection = None
 
     def _deadline(self, loop: asyncio.AbstractEventLoop) -> float:
         seconds = time_left(self._settings.registration_timeout)
@@ -143,15 +185,17 @@ class HubRegistration:
 
     # -- registering ------------------------------------------------------------------------------------------------
 
-    async def _offer(self, methods: dict[str, bool], loop: asyncio.AbstractEventLoop, deadline: float) -> list[str]:
+    async def _offer(
+        self, methods: dict[str, bool], loop: asyncio.AbstractEventLoop, deadline: float
+    ) -> tuple[list[str], AtHub]:
         while True:
-            connection = before = self.connection
-            if connection is None:
-                connection = self._pool.ready(loop) or await self._pool.get(_REGISTER, deadline)
+            before = next((hub.registered for hub in self._hubs.values() if hub.registered is not None), None)
+            connection = before or self._pool.ready(loop) or await self._pool.get(_REGISTER, deadline)
+            hub = self._at(connection)
             try:
                 async with self._lock:
                     # A greeting may have registered another connection meanwhile; only one can have the name.
-                    return await self._register(self.connection or connection, methods, deadline)
+                    return await self._register(hub.registered or connection, methods, deadline), hub
             except ConnectionLost:
                 # The connection may have been lost unseen long ago. Registering twice does no harm.
                 if self._settings.reconnect is None and before is None:
@@ -164,7 +208,7 @@ class HubRegistration:
             return
         try:
             async with self._lock:
-                if self._is_wanted and self.connection is None:
+                if self._is_wanted and self._at(connection).registered is None:
                     await self._register_again(connection)
         except CallTimeout as error:
             seconds = self._settings.registration_timeout
@@ -177,75 +221,52 @@ class HubRegistration:
         Raises:
             ConnectFailed: the hub has never accepted the registration.
         """
-        deadline = self._deadline(connection.loop)
+        deadline, hub = self._deadline(connection.loop), self._at(connection)
         try:
             await self._register(connection, self._methods, deadline)
         except RpcError as error:
             error = _explained(error)
-            if not self._was_accepted:
-                who = f" as {self.name!r}" if self.name is not None else ""
+            if not hub.was_accepted:
+                who = f" as {hub.name!r}" if hub.name is not None else ""
                 reason = f"the client could not be registered{who}: {error}"
                 lasts = isinstance(error, InvalidParams | NotPermitted | MethodNotFound)
                 raise ConnectFailed(reason, address=self._marshaller.address, is_permanent=lasts) from error
-            log.warning("the hub %s no longer accepts the registration: %s", self._marshaller.address, error)
-            await self._register_singly(connection, deadline)
+            log.warning("the hub %s no longer accepts the registration: %s", connection.server, error)
+            await self._register_singly(connection, hub, deadline)
 
-    async def _register_singly(self, connection: ClientConnection, deadline: float) -> None:
+    async def _register_singly(self, connection: ClientConnection, hub: AtHub, deadline: float) -> None:
         """Register the name first, then each method that the hub still accepts."""
         try:
             await self._register(connection, {}, deadline)
         except RpcError as error:
             if self._settings.name is not None:
-                log.error("%r is no longer registered at %s: %s", self.name, self._marshaller.address, error)
+                log.error("%r is no longer registered at %s: %s", hub.name, connection.server, error)
                 return
-            self.name = self._key = None  # the hub made the name, and has given it to another client since then
+            hub.name = hub.key = None  # the hub made the name, and has given it to another client since then
         for name, shared in list(self._methods.items()):
             try:
                 await self._register(connection, {name: shared}, deadline)
             except RpcError as error:
-                log.error("%r is no longer offered at %s: %s", name, self._marshaller.address, error)
+                log.error("%r is no longer offered at %s: %s", name, connection.server, error)
 
     async def _register(self, connection: ClientConnection, methods: dict[str, bool], deadline: float) -> list[str]:
+        hub = self._at(connection)
         described, components = self._callbacks.describe(methods)
-        params = _register_params(self.name, self._key, described, components)
+        params = _register_params(hub.name, hub.key, described, components)
         call = Call(self._marshaller, _REGISTER, params, NOT_GIVEN, NOT_GIVEN)
-        if connection is not self._connection:
-            connection.session.add_lost_callback(partial(self._was_lost, connection))
         channel = connection.session.channel
         if channel is None or not connection.is_open:
             raise self._loss(channel)
         reply = _read_registration(await connection.calls.ask(call, deadline), self._marshaller.address)
-        self.name, self._key, self._was_accepted = reply.name, reply.key, True
+        hub.name, hub.key, hub.was_accepted = reply.name, reply.key, True
         if not connection.is_open:  # lost together with the reply
             raise self._loss(channel)
-        self._connection = connection
+        hub.connection = connection
         return reply.methods
 
     def _loss(self, channel: Channel | None) -> ConnectionLost:
         reason = (channel.reason if channel is not None else None) or "the peer closed the connection"
         return ConnectionLost(reason, method=_REGISTER, address=self._marshaller.address)
-
-    # -- after the connection was lost ------------------------------------------------------------------------------
-
-    def _was_lost(self, connection: ClientConnection) -> None:
-        """Register another connection of the pool; if there is none, the next one is registered by its greeting."""
-        if connection is not self._connection:
-            return
-        self._connection = None
-        if not self._is_wanted or self._pool.is_closed or connection.loop.is_closed():
-            return
-        if self._pool.open_connections:
-            self._moving = connection.loop.create_task(self._move())
-
-    async def _move(self) -> None:
-        async with self._lock:
-            for connection in self._pool.open_connections:
-                if self.connection is not None or not self._is_wanted:
-                    return
-                try:
-                    return await self._register_again(connection)
-                except (RpcError, OSError) as error:  # with the errors of connections and time-outs
-                    log.warning("another connection could not be registered at the hub: %s", error)
 
 
 def _register_params(

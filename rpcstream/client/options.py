@@ -1,24 +1,22 @@
 """Options of a client: documented, checked and with their defaults in one place for both clients.
 
-Owns the options that users give (`ClientOptions`, and those of one client only) and the checked `Settings` made of
-them. Reads certificate files; opens no connection.
+`Settings` are the checked options of one client. Certificate files are read here; no connection is opened.
 """
 
-from __future__ import annotations
-
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import orjson
 
 from ..backoff import Backoff
 from ..codec import Codec
-from ..events.patterns import CLIENT_NAME
 from ..keyword_options import check_names
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from ..observe import make_tracing
+from ..option import FILE, FLAG, SECONDS_OR_NONE, TEXT, Kind, Option, choice, defaults_of, whole
 from .address import Address, check_lasting, check_one_server, parse_address
 
 if TYPE_CHECKING:
@@ -41,6 +39,17 @@ File = str | PathLike[str]
 
 #: The address of a client that was given none.
 DEFAULT_ADDRESS = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
+
+
+def _nats_login(table: dict[str, str], folder: str) -> "NatsLogin":
+    from ..nats.options import NatsLogin
+
+    files = {name: os.path.join(folder, table[name]) for name in ("creds", "nkey") if name in table}
+    return NatsLogin(**(table | files))
+
+
+#: The login for NATS in a file: a table with the fields of `NatsLogin`.
+NATS_LOGIN = Kind(dict[str, str], finish=_nats_login)
 
 
 class ClientOptions(TypedDict, total=False):
@@ -89,31 +98,31 @@ class ClientOptions(TypedDict, total=False):
             global provider, or a TracerProvider. The extra `opentelemetry` is needed.
     """
 
-    timeout: float | None
-    connect_timeout: float | None
-    wait_for: float | None
-    pool: int | None
-    retries: int
-    retry: Literal["all", "idempotent"]
-    reconnect: bool | Backoff
-    on_state: Callable[[str], object] | None
-    codec: Codec | None
-    limits: Limits
-    delimiter: bytes
-    trace: Trace | None
-    binary: bool
-    shared_memory: bool
-    on_receive: Callable[[int], object] | None
-    token: str | None
-    ca: File | None
-    certificate: File | None
-    key: File | None
-    http_connections: int
-    name: str | None
-    keepalive: float | None
-    registration_timeout: float | None
-    nats: NatsLogin | None
-    tracing: bool | TracerProvider
+    timeout: Annotated[float | None, Option(60.0, SECONDS_OR_NONE, env=True, aliases=("call_timeout",))]
+    connect_timeout: Annotated[float | None, Option(10.0, SECONDS_OR_NONE)]
+    wait_for: Annotated[float | None, Option(None, SECONDS_OR_NONE)]
+    pool: Annotated[int | None, Option(None, whole(1))]
+    retries: Annotated[int, Option(0, whole(0))]
+    retry: Annotated[Literal["all", "idempotent"], Option("idempotent", choice("all", "idempotent"))]
+    reconnect: Annotated[bool | Backoff, Option(False, FLAG)]
+    on_state: Annotated[Callable[[str], object] | None, Option(None)]
+    codec: Annotated[Codec | None, Option(None)]
+    limits: Annotated[Limits, Option(DEFAULT_LIMITS)]
+    delimiter: Annotated[bytes, Option(b"\n")]
+    trace: Annotated[Trace | None, Option(None)]
+    binary: Annotated[bool, Option(True, FLAG)]
+    shared_memory: Annotated[bool, Option(True, FLAG)]
+    on_receive: Annotated[Callable[[int], object] | None, Option(None)]
+    token: Annotated[str | None, Option(None, TEXT, env=True)]
+    ca: Annotated[File | None, Option(None, FILE, env=True)]
+    certificate: Annotated[File | None, Option(None, FILE, aliases=("cert",))]
+    key: Annotated[File | None, Option(None, FILE)]
+    http_connections: Annotated[int, Option(8, whole(1))]
+    name: Annotated[str | None, Option(None, TEXT, aliases=("client_id",))]
+    keepalive: Annotated[float | None, Option(None, SECONDS_OR_NONE, aliases=("keepalive_timeout",))]
+    registration_timeout: Annotated[float | None, Option(10.0, SECONDS_OR_NONE)]
+    nats: Annotated["NatsLogin | None", Option(None, NATS_LOGIN)]
+    tracing: Annotated["bool | TracerProvider", Option(False, FLAG)]
 
 
 class SyncClientOptions(ClientOptions, total=False):
@@ -124,7 +133,7 @@ class SyncClientOptions(ClientOptions, total=False):
             for calls that go by an event loop.
     """
 
-    on_send: Callable[[int, int], None] | None
+    on_send: Annotated[Callable[[int, int], None] | None, Option(None)]
 
 
 class AsyncClientOptions(ClientOptions, total=False):
@@ -136,42 +145,14 @@ class AsyncClientOptions(ClientOptions, total=False):
             name for error messages.
     """
 
-    connect: Connect | None
+    connect: Annotated[Connect | None, Option(None)]
 
 
 #: The default of every option.
-DEFAULTS: Mapping[str, Any] = {
-    "timeout": 60.0,
-    "connect_timeout": 10.0,
-    "wait_for": None,
-    "pool": None,
-    "retries": 0,
-    "retry": "idempotent",
-    "reconnect": False,
-    "on_state": None,
-    "codec": None,
-    "limits": DEFAULT_LIMITS,
-    "delimiter": b"\n",
-    "trace": None,
-    "binary": True,
-    "shared_memory": True,
-    "on_receive": None,
-    "token": None,
-    "ca": None,
-    "certificate": None,
-    "key": None,
-    "http_connections": 8,
-    "name": None,
-    "keepalive": None,
-    "registration_timeout": 10.0,
-    "nats": None,
-    "tracing": False,
-    "on_send": None,
-    "connect": None,
-}
+DEFAULTS: Mapping[str, Any] = {**defaults_of(SyncClientOptions), **defaults_of(AsyncClientOptions)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Settings:
     """The checked options of one client, which no longer change.
 
@@ -205,17 +186,17 @@ class Settings:
     binary: bool
     shared_memory: bool
     on_receive: Callable[[int], object] | None
-    token: str | None = field(repr=False)
-    tls: ssl.SSLContext | None = field(repr=False)
+    token: str | None
+    tls: "ssl.SSLContext | None"
     http_connections: int
     name: str | None
     keepalive: float | None
     registration_timeout: float | None
-    nats: NatsLogin | None
-    tracing: Tracing | None
+    nats: "NatsLogin | None"
+    tracing: "Tracing | None"
     on_send: Callable[[int, int], None] | None
     connect: Connect | None
-    learned: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
+    learned: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("timeout", "connect_timeout", "wait_for", "keepalive", "registration_timeout"):
@@ -271,7 +252,7 @@ def make_settings(client: str, kind: type, address: str | Address, options: Mapp
     return Settings(address=address, tls=tls, **given)
 
 
-def _make_tls(address: Address, ca: File | None, certificate: File | None, key: File | None) -> ssl.SSLContext | None:
+def _make_tls(address: Address, ca: File | None, certificate: File | None, key: File | None) -> "ssl.SSLContext | None":
     for name, file in (("ca", ca), ("certificate", certificate), ("key", key)):
         if file is not None and not address.is_secure:
             raise ValueError(f"{name}= is for TLS (tls://, https://, wss://, nats+tls://), and {address} is without")
@@ -288,6 +269,8 @@ def _check_name(name: Any) -> None:
     """Raise TypeError or ValueError unless a client may have this name at a hub."""
     if type(name) is not str:
         raise TypeError(f"the name of a client is a str, got {type(name).__name__}")
+    from ..events.patterns import CLIENT_NAME
+
     if CLIENT_NAME.fullmatch(name) is None or name == "rpc":
         reason = "has 1 to 128 of A-Z, a-z, 0-9, '_' and '-', and is not 'rpc'"
         raise ValueError(f"the name of a client {reason}; got {name[:200]!r}")

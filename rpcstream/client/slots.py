@@ -1,85 +1,60 @@
-"""The places for connections in the pool of an async client: what each has, and how it is to get it.
-
-Owns, for one place, the present connection, the attempt to make one, and the pauses between attempts. Does not know how
-a connection is made, nor which call takes it.
-"""
+"""The places for connections in the pool of an async client: what each has, and the pauses between attempts."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any
 
 from ..errors import ConnectFailed, RpcError
 from ..peer.deadline import INFINITE
+from .address import Address
+from .attempts import WAITING
 from .connection import ClientConnection
-from .retry import WAITING
 
 #: Seconds after the loss of a good connection for which its server is likely to be restarting; and the longest pause
 #: between attempts meanwhile, so that a program that others wait for is back soon.
 RESTART_TIME, RESTART_PAUSE = 15.0, 1.0
 
 
-class Fault(NamedTuple):
-    """Why there is no connection, and will be none before something is changed.
+class Slot:
+    """One place for a connection in the pool; the connection may be missing, or still being made.
 
     Attributes:
-        error: of the attempt to connect.
-        loop: the event loop in which it was made.
-        timer: of the next attempt.
+        address: the only server it connects to; None for the first one that can be reached.
+        connecting: the task that makes the connection.
+        attempt: its present attempt, the pause before it included: done when there is a connection, or has failed.
+        failures: attempts since the last good connection that failed, or whose connection was soon lost.
+        error: why the last attempt failed.
+        is_suspended: the next attempt is made after a long pause, since it would fail as well; calls fail meanwhile.
+        since: when the connection was made (loop time).
+        lost_good: when a connection was lost that had been a good one (loop time).
+        wanted_until: until when calls wait for the connection (loop time); ends its pauses.
     """
 
-    error: ConnectFailed | RpcError
-    loop: asyncio.AbstractEventLoop
-    timer: asyncio.TimerHandle
-
-
-class Slot:
-    """One place for a connection in the pool; the connection may be missing, or still being made."""
-
-    __slots__ = (
-        "_wake",
-        "connecting",
-        "connection",
-        "failures",
-        "fault",
-        "leaving",
-        "lost_good",
-        "next_attempt",
-        "since",
-        "wanted_until",
-    )
-
-    def __init__(self) -> None:
+    def __init__(self, address: Address | None = None) -> None:
+        self.address = address
         self.connection: ClientConnection | None = None
-        #: The task that makes it.
-        self.connecting: asyncio.Task[ClientConnection] | None = None
-        #: Attempts since the last good connection that failed, or whose connection was soon lost.
+        self.connecting: asyncio.Task[None] | None = None
+        self.attempt: asyncio.Future[ClientConnection] | None = None
         self.failures = 0
-        #: When the connection was made (loop time).
+        self.error: ConnectFailed | RpcError | None = None
+        self.is_suspended = False
         self.since = 0.0
-        #: When a connection was lost that had been a good one (loop time).
         self.lost_good = -INFINITE
-        #: When calls that wait make the next attempt, all together (loop time).
-        self.next_attempt = -INFINITE
-        #: Until when calls wait for the connection (loop time); ends its pauses.
         self.wanted_until = -INFINITE
-        self._wake: asyncio.Future[None] | None = None
-        #: Connections before this one that the server is leaving, and has not closed yet.
-        self.leaving: list[ClientConnection] = []
-        #: While attempts are suspended: why.
-        self.fault: Fault | None = None
+        self._wake = asyncio.Event()
+
+    def begin_attempt(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[ClientConnection]:
+        """Make the future of the next attempt."""
+        self.attempt = loop.create_future()
+        self.attempt.add_done_callback(retrieve_exception)
+        return self.attempt
 
     @property
     def load(self) -> int:
         """Calls that wait for their reply on this connection."""
         return 0 if self.connection is None else len(self.connection.session.pending)
-
-    def forget_fault(self) -> None:
-        """Connect at once when a connection is wanted."""
-        if self.fault is not None:
-            self.fault.timer.cancel()
-            self.fault = None
 
     async def rest(self, seconds: float, least: float) -> None:
         """Pause before the next attempt; not for so long while a restart is likely, or calls wait for it (`hurry`).
@@ -95,15 +70,18 @@ class Slot:
         while (now := loop.time()) < end:
             if now < self.wanted_until:
                 end = min(end, now + WAITING.pause(self.failures))
-            self._wake = loop.create_future()
-            await asyncio.wait([self._wake], timeout=end - now)
+            self._wake = asyncio.Event()
+            try:
+                async with asyncio.timeout_at(end):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
 
     def hurry(self, until: float) -> None:
         """Note that a call waits for the connection, until this loop time."""
         if until > self.wanted_until:
             self.wanted_until = until
-            if self._wake is not None and not self._wake.done() and self._wake.get_loop() is asyncio.get_running_loop():
-                self._wake.set_result(None)
+            self._wake.set()
 
     @property
     def is_open(self) -> bool:
@@ -112,5 +90,14 @@ class Slot:
 
 
 def choose_slot(slots: Sequence[Slot]) -> Slot:
-    """The slot with the fewest waiting calls, an open one first: another connection is made when all are busy."""
-    return min(slots, key=lambda slot: (slot.load, not slot.is_open))
+    """The slot with the fewest waiting calls, an open one first: another connection is made when all are busy.
+
+    Where each slot has its own server, a call never waits for a server that is not there while another one is.
+    """
+    return min(slots, key=lambda slot: (slot.address is not None and not slot.is_open, slot.load, not slot.is_open))
+
+
+def retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Mark the exception as seen: no warning is logged when all that waited for it have given up."""
+    if not future.cancelled():
+        future.exception()

@@ -1,16 +1,17 @@
-"""Plain sockets: connecting one for the sync client, and waiting until one is ready.
-
-Owns the difference between systems that have `poll` and those that have not (Windows). Knows nothing of messages.
-"""
+"""Blocking sockets for the sync client: connecting one, perhaps with TLS, and waiting until one is ready."""
 
 from __future__ import annotations
 
 import select
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from ..errors import ConnectFailed
 from .address import Address
+from .options import Settings
+
+if TYPE_CHECKING:
+    import ssl
 
 #: Waits up to so many milliseconds; true if the socket is ready (or in error, which the next operation shows).
 Wait = Callable[[int], object]
@@ -19,48 +20,42 @@ Wait = Callable[[int], object]
 LONGEST = 24 * 3600.0
 
 
-def dial(address: Address, seconds: float | None, method: str) -> socket.socket:
-    """Connect to a TCP or Unix address, and block until that is done.
+def dial(settings: Settings, seconds: float | None) -> socket.socket:
+    """Connect to a TCP, TLS or Unix address, and block until that is done.
 
     Args:
-        address: of the server.
+        settings: with the address.
         seconds: that this may take for each IP address of the host (of several servers: for all but the last); None for
             no limit.
-        method: to be called next, for errors.
 
     Raises:
-        ConnectFailed: the server cannot be reached.
-        TimeoutError: the time is over.
+        OSError: the server cannot be reached, or TLS failed; TimeoutError without errno: the time is over.
     """
-    try:
-        if address.kind == "unix":
-            return _dial_unix(address.path, seconds)
-        sock = _dial_tcp(address, seconds)
-    except OSError as error:
-        from .faults import failure, is_own_timeout
-
-        if is_own_timeout(error):
-            raise
-        raise ConnectFailed(failure(error, seconds, address), method=method, address=str(address)) from error
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return sock
-
-
-def _dial_tcp(address: Address, seconds: float | None) -> socket.socket:
-    """Connect to the first server of an address that can be reached, each with its share of the time."""
-    if not address.others:
-        return socket.create_connection((address.host, address.port), timeout=seconds)
-    *first, last = address.in_turn
+    if settings.address.kind == "unix":
+        return _dial_unix(settings.address.path, seconds)
+    *first, last = settings.address.in_turn
     share = None if seconds is None else seconds / (len(first) + 1)
-    for each in first:
+    for address in first:
         try:
-            sock = socket.create_connection((each.host, each.port), timeout=share)
+            return _dial_tcp(address, settings.tls, share)
         except OSError:
             continue
-        sock.settimeout(seconds)
+    return _dial_tcp(last, settings.tls, seconds)
+
+
+def _dial_tcp(address: Address, tls: ssl.SSLContext | None, seconds: float | None) -> socket.socket:
+    # As bytes, where they say the same: for a text the codec of international names is imported, for 2 ms.
+    name: Any = address.host.encode() if address.host.isascii() else address.host
+    sock = socket.create_connection((name, address.port), timeout=seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if tls is None:
         return sock
-    return socket.create_connection((last.host, last.port), timeout=seconds)
+    try:
+        return tls.wrap_socket(sock, server_hostname=address.host.partition("%")[0])
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _dial_unix(path: str, seconds: float | None) -> socket.socket:

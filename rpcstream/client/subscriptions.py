@@ -1,25 +1,25 @@
 """Events at a client: `async for value in client.subscribe("ticks")`.
 
-Owns the client's one subscription at the server to each topic or pattern, which all local subscribers share: made for
-the first of them, made again on a new connection, ended with the last. Knows neither sockets nor how a value is
-encoded.
+All local subscribers of a topic or pattern share one subscription at the server: made for the first of them, made again
+on a new connection, ended with the last.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..codec.payloads import size_with_payloads
-from ..errors import CALL_ERRORS, CallTimeout, ConnectionLost, RpcError, at_caller
+from ..errors import AT_CALLER, CallTimeout, ConnectionLost, RpcError
 from ..events.event_queue import EventQueue, Policy
-from ..events.patterns import PatternTable, is_pattern
+from ..events.patterns import is_pattern, matches
+from ..peer.calls import Call
 from ..peer.deadline import INFINITE, time_left
 from ..peer.interfaces import Channel
-from ..peer.marshal import NOT_GIVEN, Call, Marshaller
+from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.outgoing import AwaitedCall
 from ..wire import envelope
 from .address import check_lasting
@@ -77,66 +77,6 @@ class LocalSubscriber:
         return self.queue.take()
 
 
-class LocalSubscribers(Mapping[str, list[LocalSubscriber]]):
-    """The subscribers of one client by their topic or pattern; each key has at least one."""
-
-    def __init__(self) -> None:
-        self._by_topic: dict[str, list[LocalSubscriber]] = {}
-        self._patterns: PatternTable[str] = PatternTable()
-
-    def __getitem__(self, topic: str) -> list[LocalSubscriber]:
-        return self._by_topic[topic]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_topic)
-
-    def __len__(self) -> int:
-        return len(self._by_topic)
-
-    def add(self, subscriber: LocalSubscriber) -> None:
-        """Add a subscriber, unless it is there."""
-        topic = subscriber.topic
-        subscribers = self._by_topic.get(topic)
-        if subscribers is None:
-            subscribers = self._by_topic[topic] = []
-            if is_pattern(topic):
-                self._patterns.add(topic, topic)
-        if subscriber not in subscribers:
-            subscribers.append(subscriber)
-
-    def remove(self, subscriber: LocalSubscriber) -> bool:
-        """Remove a subscriber; gives whether it was the last one of its topic or pattern."""
-        subscribers = self._by_topic.get(subscriber.topic, [])
-        if subscriber not in subscribers:
-            return False
-        subscribers.remove(subscriber)
-        if not subscribers:
-            self.pop(subscriber.topic)
-        return not subscribers
-
-    def pop(self, topic: str) -> list[LocalSubscriber]:
-        """Remove and give all subscribers of a topic or pattern."""
-        subscribers = self._by_topic.pop(topic, None)
-        if subscribers is None:
-            return []
-        if is_pattern(topic):
-            self._patterns.remove(topic, topic)
-        return subscribers
-
-    def clear(self) -> None:
-        """Remove all subscribers."""
-        self._by_topic.clear()
-        self._patterns = PatternTable()
-
-    def of(self, topic: str) -> list[LocalSubscriber]:
-        """The subscribers that an event of this topic is for, each once."""
-        found = list(self._by_topic.get(topic, ()))
-        for pattern in self._patterns.find(topic) if self._patterns else ():
-            if pattern != topic:  # a server may send an event with a pattern as its topic
-                found += self._by_topic[pattern]
-        return found
-
-
 class Subscriptions:
     """The subscriptions of one client at its server, all on one of its connections."""
 
@@ -145,11 +85,13 @@ class Subscriptions:
         self._pool = pool
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._subscribers = LocalSubscribers()
+        #: By their topic or pattern; each key has at least one.
+        self._subscribers: dict[str, list[LocalSubscriber]] = {}
+        self._patterns: set[str] = set()
         #: The connection that events arrive on, and the topics and patterns that the server has confirmed on it.
         self._connection: ClientConnection | None = None
         self._confirmed: set[str] = set()
-        pool.greetings.append(self._greet)
+        pool.connector.greetings.append(self._greet)
 
     def subscribe(
         self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
@@ -195,7 +137,7 @@ class Subscriptions:
         deadline = INFINITE if seconds is None else loop.time() + seconds
         self._use_loop(loop)
         # Before the reply arrives: the first events may arrive together with it.
-        self._subscribers.add(subscriber)
+        self._take_in(subscriber)
         try:
             while not subscriber.has_ended:
                 try:
@@ -226,14 +168,32 @@ class Subscriptions:
         if connection.events is not None:
             connection.events.unsubscribe(subscriber.topic)
         else:
-            connection.calls.send(self.marshaller.notification("rpc.unsubscribe", {"topic": subscriber.topic}))
+            message = self.marshaller.notification("rpc.unsubscribe", {"topic": subscriber.topic})
+            connection.calls.notify(message, "rpc.unsubscribe")
+
+    def _take_in(self, subscriber: LocalSubscriber) -> None:
+        """Add a subscriber here, unless it is there."""
+        subscribers = self._subscribers.setdefault(subscriber.topic, [])
+        if subscriber not in subscribers:
+            subscribers.append(subscriber)
+        if is_pattern(subscriber.topic):
+            self._patterns.add(subscriber.topic)
 
     def _forget(self, subscriber: LocalSubscriber) -> bool:
         """Remove a subscriber here; gives whether it was the last one of its topic."""
-        is_last = self._subscribers.remove(subscriber)
-        if is_last:
-            self._confirmed.discard(subscriber.topic)
-        return is_last
+        subscribers = self._subscribers.get(subscriber.topic, [])
+        if subscriber not in subscribers:
+            return False
+        subscribers.remove(subscriber)
+        if not subscribers:
+            self._pop(subscriber.topic)
+        return not subscribers
+
+    def _pop(self, topic: str) -> list[LocalSubscriber]:
+        """Remove and give all subscribers of a topic or pattern."""
+        self._confirmed.discard(topic)
+        self._patterns.discard(topic)
+        return self._subscribers.pop(topic, [])
 
     def close(self) -> None:
         """End all subscriptions; subscribers still get the events that wait for them."""
@@ -246,6 +206,7 @@ class Subscriptions:
         if self._loop is not loop:
             self._loop, self._connection = loop, None
             self._subscribers.clear()
+            self._patterns.clear()
             self._confirmed.clear()
 
     async def _greet(self, connection: ClientConnection) -> None:
@@ -261,8 +222,8 @@ class Subscriptions:
             return
         self._connection, self._confirmed = connection, set()
         channel = connection.session.channel
-        connection.session.set_event_callback(self._deliver)
-        connection.session.add_lost_callback(lambda: self._was_lost(connection, channel))
+        connection.session.on_event = self._deliver
+        connection.session.on_lost.append(lambda: self._was_lost(connection, channel))
         again = [
             topic
             for topic, subscribers in self._subscribers.items()
@@ -307,7 +268,7 @@ class Subscriptions:
             await self._request(connection, topic, deadline)
         except RpcError as error:
             # The server now refuses this topic: its subscribers end, the connection stays.
-            for subscriber in self._subscribers.pop(topic):
+            for subscriber in self._pop(topic):
                 subscriber.end(error)
         else:
             for subscriber in self._subscribers.get(topic, []):
@@ -323,7 +284,8 @@ class Subscriptions:
             self._end(lambda topic: self._loss(topic, reason))
 
     def _end(self, make_error: Callable[[str], Exception | None]) -> None:
-        ended, self._subscribers = self._subscribers, LocalSubscribers()
+        ended, self._subscribers = self._subscribers, {}
+        self._patterns.clear()
         self._confirmed.clear()
         for topic, subscribers in ended.items():
             for subscriber in subscribers:
@@ -337,23 +299,21 @@ class Subscriptions:
     def _deliver(self, params: dict[str, Any], line: bytes | bytearray) -> None:
         """Give an event to its subscribers."""
         topic = params.get("topic")
+        if type(topic) is not str:
+            return
         # An event may arrive after its last subscriber was removed. One that arrives before the reply to a subscription
         # was sent for another subscription: giving it out would leave a gap when that one ends.
-        for subscriber in self._subscribers.of(topic) if type(topic) is str else ():
-            if subscriber.topic in self._confirmed:
-                self._put(subscriber, (params, line))
+        for each in [topic, *(pattern for pattern in self._patterns if pattern != topic and matches(pattern, topic))]:
+            self._deliver_to(each, params, line)
 
     def _deliver_to(self, topic: str, params: dict[str, Any], line: bytes | bytearray) -> None:
-        """Give an event to the subscribers of one topic or pattern, for which alone NATS has sent it."""
+        """Give an event to the subscribers of one topic or pattern; NATS has sent it for these alone."""
         if topic in self._confirmed:
             for subscriber in list(self._subscribers.get(topic, ())):
-                self._put(subscriber, (params, line))
-
-    def _put(self, subscriber: LocalSubscriber, event: Event) -> None:
-        subscriber.put(event)
-        if subscriber.queue.has_overflowed:
-            subscriber.end(self._loss(subscriber.topic, "the reader was too slow (policy 'disconnect')"))
-            self.remove(subscriber)
+                subscriber.put((params, line))
+                if subscriber.queue.has_overflowed:
+                    subscriber.end(self._loss(topic, "the reader was too slow (policy 'disconnect')"))
+                    self.remove(subscriber)
 
 
 class _Confirmation(AwaitedCall):
@@ -421,9 +381,7 @@ class Subscription(AsyncIterator[Any]):
         await self._begin()
         params, line = await self._subscriber.get()
         marshaller, topic = self._subscriptions.marshaller, params["topic"]
-        value = marshaller.member(topic, params, line, "value")
-        if self._returns is not NOT_GIVEN:
-            value = marshaller.checked(topic, value, self._returns)
+        value = marshaller.item(topic, params, line, self._returns)
         return (topic, value) if self._gives_topics else value
 
     async def aclose(self) -> None:
@@ -453,10 +411,8 @@ class Subscription(AsyncIterator[Any]):
     async def _begin(self) -> None:
         if not (self._subscriber.has_begun or self._subscriber.has_ended):
             self._loop = asyncio.get_running_loop()
-            try:
+            with AT_CALLER:
                 await self._subscriptions.add(self._subscriber)
-            except CALL_ERRORS as error:
-                raise at_caller(error) from error.__cause__
 
     def _end(self) -> None:
         self._subscriber.end()

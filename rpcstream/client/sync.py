@@ -5,16 +5,18 @@ Owns what users of `Client` see. How a call is sent and repeated is known in `sy
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from ..keyword_options import with_options
-from ..peer.marshal import NOT_GIVEN, Call, check_params, given_params
-from ..peer.naming import MixedParams
+from ..peer.calls import Call
+from ..peer.marshal import NOT_GIVEN
 from .address import Address
-from .base import BaseClient, check_hello, notify_client_params, publish_params
+from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params, take_options
 from .batch import SyncBatch
+from .naming import check_params, given_params
 from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, SyncClientOptions, make_settings
 from .sync_engine import SyncEngine
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do witho
     from ..methods.options import CallbackOptions
     from ..peer.pending import OnProgress
     from ..peer.remote import BlockingPeer
-    from .loop_bridge import ClientStream, ClientSubscription
+    from .blocking_streams import ClientStream, ClientSubscription
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -46,8 +48,8 @@ class Client(BaseClient):
     Some features need an event loop, which the client then runs in a thread of its own. The calls of `submit` share a
     connection there. These features move all calls of the client to it: methods that the server may call, streams,
     subscriptions, iterators as arguments, `on_connect`, and the options `reconnect`, `on_state`, `name` and
-    `keepalive`. With a token, and with any address but TCP and Unix sockets, the event loop is used from the first
-    call. The thread ends with `close`; a client that offers no method may also just be dropped.
+    `keepalive`. Over HTTP, WebSocket and NATS the event loop is used from the first call. The thread ends with `close`;
+    a client that offers no method may also just be dropped.
 
     Args:
         address: the server: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port";
@@ -82,8 +84,7 @@ class Client(BaseClient):
             tracing = ClientTracing(self._settings.tracing, self._settings.address)
             self._perform = tracing.performing(self._perform)
             self._begin = tracing.submitting(self._begin)
-            self._notification = tracing.notifying(self._marshaller)
-            self._notified = tracing.notified
+            self._notification = partial(tracing.notification, self._marshaller)
 
     @property
     def state(self) -> str:
@@ -140,54 +141,30 @@ class Client(BaseClient):
             params, left = self._engine.named(method, params, timeout, wait_for)
         return self._perform(Call(self._marshaller, method, params, timeout, returns), left, on_progress, wait_for)
 
-    @overload
-    def request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = ...,
-        *,
-        returns: type[T],
-        timeout: float | None = ...,
-        on_progress: OnProgress | None = ...,
-        wait_for: float | None = ...,
-    ) -> T: ...
-    @overload
-    def request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = ...,
-        *,
-        returns: Any = ...,
-        timeout: float | None = ...,
-        on_progress: OnProgress | None = ...,
-        wait_for: float | None = ...,
-    ) -> Any: ...
-    def request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = None,
-        *,
-        returns: Any = NOT_GIVEN,
-        timeout: Any = NOT_GIVEN,
-        on_progress: OnProgress | None = None,
-        wait_for: Any = NOT_GIVEN,
-    ) -> Any:
-        call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
-        return self._perform(call, timeout, on_progress, wait_for)
+    if TYPE_CHECKING:
+
+        @overload
+        def request(
+            self, method: str, params: Params = ..., *, returns: type[T], **options: Unpack[CallOptions]
+        ) -> T: ...
+        @overload
+        def request(
+            self, method: str, params: Params = ..., *, returns: Any = ..., **options: Unpack[CallOptions]
+        ) -> Any: ...
+        def request(self, method: str, params: Params = None, **options: Any) -> Any: ...
 
     def stream_request(
-        self,
-        method: str,
-        params: list[Any] | dict[str, Any] | None = None,
-        *,
-        returns: Any = NOT_GIVEN,
-        timeout: float | None = None,
-        on_progress: OnProgress | None = None,
-        wait_for: float | None = NOT_GIVEN,
+        self, method: str, params: Params = None, *, returns: Any = NOT_GIVEN, **options: Unpack[CallOptions]
     ) -> ClientStream:
-        params, left = self._engine.named(method, check_params(method, params), timeout, wait_for)
-        self._engine.move_to_loop()
-        return self._engine.loop_thread(method).stream(method, params, left, returns, on_progress, wait_for)
+        from .blocking_streams import ClientStream
+        from .worker_thread import with_threaded_iterators
+
+        engine, wait_for = self._engine, options.get("wait_for", NOT_GIVEN)
+        params, left = engine.named(method, check_params(method, params), options.get("timeout"), wait_for)
+        engine.move_to_loop()
+        thread, params = engine.loop_thread(method), with_threaded_iterators(params)
+        stream = thread.client.stream_request(method, params, returns=returns, **{**options, "timeout": left})
+        return ClientStream(thread.portal, stream, method, thread)
 
     def call_sync(
         self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
@@ -207,9 +184,7 @@ class Client(BaseClient):
         return self._decorate_or_send(message, options)
 
     def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> SyncBatch:
-        return SyncBatch(
-            self._marshaller, timeout, self._perform, self._send, self._engine.named, wait_for, self._notified
-        )
+        return SyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for)
 
     def on_connect(self, hello: Hello) -> Hello:
         check_hello(hello)
@@ -224,14 +199,20 @@ class Client(BaseClient):
     def subscribe(
         self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"
     ) -> ClientSubscription:
-        options = {"returns": returns, "max_queue": max_queue, "policy": policy}
-        return self._engine.lasting_loop_thread("subscribe", "rpc.subscribe").subscribe(topic, options)
+        from .blocking_streams import ClientSubscription
+
+        client = self._engine.lasting_client("subscribe", "rpc.subscribe")
+        subscription = client.subscribe(topic, returns=returns, max_queue=max_queue, policy=policy)
+        thread = self._engine.loop_thread("rpc.subscribe")
+        return ClientSubscription(thread.portal, subscription, topic, thread)
 
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> int:
         params = publish_params(topic, value, retain)
         if self._settings.address.is_nats:
-            return self._engine.lasting_loop_thread("publish", "rpc.publish").publish(params, timeout)
-        count: int = self.request("rpc.publish", params, timeout=timeout)
+            client = self._engine.lasting_client("publish", "rpc.publish")
+            count: int = self._engine.run(lambda: client.publish(**params, timeout=timeout), "rpc.publish")
+        else:
+            count = self.request("rpc.publish", params, timeout=timeout)
         return count
 
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> bool:
@@ -239,20 +220,42 @@ class Client(BaseClient):
         return is_sent
 
     def offer(self, *, shared: bool = False) -> list[str]:
-        return self._engine.lasting_loop_thread(_OFFERING, "rpc.register").offer(shared=shared)
+        client = self._engine.lasting_client(_OFFERING, "rpc.register")
+        names: list[str] = self._engine.run(lambda: client.offer(shared=shared), "rpc.register")
+        return names
 
     def withdraw(self, *names: str) -> list[str]:
-        return self._engine.lasting_loop_thread(_OFFERING, "rpc.unregister").withdraw(names)
+        client = self._engine.lasting_client(_OFFERING, "rpc.unregister")
+        withdrawn: list[str] = self._engine.run(lambda: client.withdraw(*names), "rpc.unregister")
+        return withdrawn
 
     def wait_closed(self) -> None:
         if not self._engine.pool.is_closed:
-            self._engine.lasting_loop_thread("wait_closed", "wait_closed").wait_closed()
+            self._wait(self._engine.lasting_client("wait_closed", "wait_closed").wait_closed)
 
     def run(self, *, drain_timeout: float = 10.0) -> None:
+        from ..process import StopNow, stop_on_signals
+
         try:
-            self._engine.lasting_loop_thread("run", "run").run(drain_timeout)
+            client = self._engine.lasting_client("run", "run")
+            serving = self._engine.run(partial(client._serving, drain_timeout), "run")
+            with stop_on_signals(serving, self._engine.loop_thread("run").portal.loop):
+                self._wait(serving.serve)
+        except StopNow as now:
+            raise SystemExit(128 + now.args[0]) from None
         finally:
             self.close()
+
+    def _wait(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a coroutine of the AsyncClient until it or the client ends."""
+        from concurrent.futures import CancelledError
+
+        from .portal import LoopClosedError
+
+        try:
+            self._engine.loop_thread("run").portal.run(make)
+        except (LoopClosedError, CancelledError):
+            pass  # it was closed
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -261,7 +264,8 @@ class Client(BaseClient):
 
     def __enter__(self) -> Self:
         if self._settings.reconnect is not None:
-            self._engine.loop_thread("(connect)").begin()
+            client = self._engine.loop_client("(connect)")
+            self._engine.run(client.__aenter__, "(connect)")
         return self
 
     def __exit__(
@@ -274,24 +278,12 @@ class Client(BaseClient):
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
-    def _submit(
-        self,
-        method: str,
-        /,
-        *args: Any,
-        timeout: Any = NOT_GIVEN,
-        returns: Any = NOT_GIVEN,
-        on_progress: OnProgress | None = None,
-        wait_for: Any = NOT_GIVEN,
-        **kwargs: Any,
-    ) -> Future[Any]:
+    def _submit(self, method: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        options = take_options(kwargs)
+        timeout, wait_for = options.get("timeout", NOT_GIVEN), options.get("wait_for", NOT_GIVEN)
         params, left = self._engine.named(method, given_params(args, kwargs), timeout, wait_for)
-        outgoing = Call(self._marshaller, method, params, timeout, returns)
-        return self._begin(outgoing, left, on_progress, wait_for)
-
-    def _notify_named(self, method: str, params: MixedParams, timeout: Any, wait_for: Any) -> None:
-        named, left = self._engine.named(method, params, timeout, wait_for)
-        self._send(self._notification(method, named), method, left, wait_for)
+        outgoing = Call(self._marshaller, method, params, timeout, options.get("returns", NOT_GIVEN))
+        return self._begin(outgoing, left, options.get("on_progress"), wait_for)
 
     def _add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self._engine.add_callback(function, options)

@@ -1,50 +1,35 @@
-"""How a sync client makes its calls: connect, send, wait for the reply, try again where that was asked for.
+"""How a sync client makes its calls: by a blocking connection, or by an AsyncClient in a thread.
 
-Owns the choice between the two ways that a call may go:
-
-* a plain call takes a blocking connection out of the pool, with no thread but the caller's, and puts it back;
-* a future, a stream, a subscription and an iterator as an argument go by the loop thread, which carries any number of
-  them on one connection. Once the server may call the client, or connections are greeted, registered or kept, all calls
-  of the client go there.
-
-How a call becomes bytes is the marshaller's task, how bytes are sent the connection's.
+A plain call takes a blocking connection out of the pool, with no thread but the caller's, and puts it back. A future, a
+stream, a subscription and an iterator as an argument go by the loop thread. Once the server may call the client, or
+connections are greeted, registered or kept, all calls of the client go there.
 """
 
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from time import monotonic, sleep
+from functools import partial
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CALL_ERRORS, CallTimeout, ConnectFailed, ConnectionLost, EncodeError, RpcError, at_caller
-from ..peer.deadline import INFINITE, inherited, time_left
-from ..peer.marshal import NOT_GIVEN, Call, Marshaller, Outgoing
-from ..peer.naming import MixedParams, facts_of, named, refused
+from ..errors import AT_CALLER, CALL_ERRORS, AtCaller, EncodeError
+from ..peer.calls import Call
+from ..peer.deadline import INFINITE, inherited, now, time_left
+from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..wire.buffers import Encoded
 from .address import check_lasting, check_one_server
+from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Unsent
+from .naming import MixedParams
 from .options import Settings
-from .retry import (
-    LOSSES,
-    Attempts,
-    Known,
-    Unsent,
-    check_idempotent,
-    is_awaited,
-    is_known,
-    is_missing,
-    may_have_run,
-    pause_of_wait,
-)
 from .sync_pool import SyncPool
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from ..peer.pending import OnProgress
+    from .aio import AsyncClient
     from .callbacks import Callbacks
-    from .loop_bridge import CallFuture
-    from .loop_thread import LoopThread
-    from .worker_thread import Hello
+    from .portal import CallFuture, Hello, LoopThread
 
 
 class SyncEngine:
@@ -56,12 +41,13 @@ class SyncEngine:
     """
 
     def __init__(self, settings: Settings, marshaller: Marshaller) -> None:
-        self.pool = SyncPool(settings, marshaller)
+        self.pool = pool = SyncPool(settings, marshaller)
         self.uses_loop = False
         self._settings = settings
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
         self._marshaller = marshaller
+        self._attempts = Attempts(settings, lambda: pool.is_closed, self._count_lost)
         #: Held while the loop thread is started, or what it begins with is changed.
         self._lock = allocate_lock()
         self._loop_thread: LoopThread | None = None
@@ -69,117 +55,122 @@ class SyncEngine:
         #: The functions that the server may call, with their options: a child process that was forked adds them anew.
         self._callback_functions: list[tuple[Callable[..., Any], dict[str, Any]]] = []
         self._greetings: list[Hello] = []
-        self._known: Known = None
-        #: The count of lost connections when these were asked for.
-        self._lost = 0
-        # Blocking connections say nothing of their own before the first call, and are in the clear.
-        is_plain = settings.address.kind in ("tcp", "unix") and settings.token is None
         # Being registered, and looking after a silent server, go on while no call waits.
         lasts = settings.reconnect is not None or settings.name is not None or settings.keepalive is not None
-        if not is_plain or lasts or settings.on_state is not None:
+        if settings.address.kind not in ("tcp", "tls", "unix") or lasts or settings.on_state is not None:
             self.move_to_loop()
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
     def perform(
-        self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None = None, wait_for: Any = NOT_GIVEN
+        self, outgoing: Call, timeout: Any, on_progress: OnProgress | None = None, wait_for: Any = NOT_GIVEN
     ) -> Any:
         """Make a call and wait for its outcome, trying again as often as that is allowed."""
-        seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        if inherited() != INFINITE:
-            seconds, outgoing.tells_time = time_left(seconds), True
-        deadline = INFINITE if seconds is None else monotonic() + seconds
-        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
-        until = None if wait_for is None else monotonic() + wait_for
+        deadline, wait_for, until = self._times(timeout, wait_for, outgoing)
+        with AT_CALLER:
+            try:
+                return self._attempt(outgoing, on_progress, deadline, until)
+            except LOSSES as error:
+                steps = self._attempts.again(error, outgoing, deadline, wait_for, until)
+                return self._drive(steps, partial(self._attempt, outgoing, on_progress, deadline))
+
+    def _attempt(self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None) -> Any:
+        """Make a call once."""
         pool = self.pool
-        attempts: Attempts | None = None
-        try:
-            while not self.uses_loop:
-                try:
-                    connection = pool.take(outgoing.method, deadline)
-                    try:
-                        got = connection.exchange(outgoing, deadline, on_progress)
-                    finally:
-                        pool.put(connection)
-                    return outgoing.outcome(got.reply, got.line)
-                except Unsent:
-                    continue
-                except EncodeError:
-                    if not self._needs_streams(outgoing):
-                        raise
-                    break
-                except LOSSES as error:
-                    attempts = attempts or Attempts(self._settings.retries, wait_for, until)
-                    pause = attempts.pause(error, monotonic(), deadline) if outgoing.is_repeatable else None
-                    if pause is None or pool.is_closed:
-                        raise
-                    loss, until = error, attempts.until
-                sleep(pause)
-                if may_have_run(loss):
-                    self._check_repeatable(outgoing, loss, deadline, until)
-            return self.loop_thread(outgoing.method).perform(outgoing, _left(deadline), on_progress, wait_for)
-        except CALL_ERRORS as error:
-            raise at_caller(error) from error.__cause__
+        while not self.uses_loop:
+            connection = pool.take(outgoing.method, deadline)
+            if connection is None:
+                break
+            try:
+                got = connection.exchange(outgoing, deadline, on_progress)
+            except Unsent:
+                if not connection.conversation.was_used:
+                    raise
+                continue  # it was lost after an earlier call
+            except EncodeError:
+                if not self._needs_streams(outgoing):
+                    raise
+                break
+            finally:
+                pool.put(connection)
+            return outgoing.outcome(got.reply, got.line)
+        from .worker_thread import with_threaded_iterators
+
+        outgoing.params = with_threaded_iterators(outgoing.params)
+        client = self.loop_client(outgoing.method)
+        return self.run(partial(client._attempt, outgoing, on_progress, deadline, until), outgoing.method)
 
     def send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
-        seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        deadline = INFINITE if seconds is None else monotonic() + seconds
-        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
-        until = None if wait_for is None else monotonic() + wait_for
-        attempts: Attempts | None = None
-        try:
-            while not self.uses_loop:
-                try:
-                    connection = self.pool.take(method, deadline)
-                    try:
-                        return connection.send(message, deadline, method)
-                    finally:
-                        self.pool.put(connection)
-                except Unsent:
-                    continue
-                except (ConnectFailed, ConnectionLost) as error:
-                    attempts = attempts or Attempts(self._settings.retries, wait_for, until)
-                    pause = attempts.pause(error, monotonic(), deadline)
-                    if pause is None or self.pool.is_closed:
-                        raise
-                sleep(pause)
-            return self.loop_thread(method).send(message, method, _left(deadline), wait_for)
-        except CALL_ERRORS as error:
-            raise at_caller(error) from error.__cause__
+        deadline, wait_for, until = self._times(timeout, wait_for)
+        with AT_CALLER:
+            try:
+                self._send_once(message, method, deadline, until)
+            except LOSSES as error:
+                steps = self._attempts.again(error, None, deadline, wait_for, until)
+                self._drive(steps, partial(self._send_once, message, method, deadline))
+
+    def _send_once(self, message: Encoded, method: str, deadline: float, until: float | None) -> None:
+        while not self.uses_loop:
+            connection = self.pool.take(method, deadline)
+            if connection is None:
+                break
+            try:
+                return connection.send(message, deadline, method)
+            except Unsent:
+                if not connection.conversation.was_used:
+                    raise
+            finally:
+                self.pool.put(connection)
+        client = self.loop_client(method)
+        self.run(partial(client._send_once, message, method, deadline, until), method)
 
     def submit(
-        self, outgoing: Outgoing, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN
+        self, outgoing: Call, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN
     ) -> CallFuture:
         """Make a call, and give the future that gets its result or error."""
-        seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        if inherited() != INFINITE:
-            seconds, outgoing.tells_time = time_left(seconds), True
-        wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
-        return self.loop_thread(outgoing.method).submit(outgoing, seconds, on_progress, wait_for)
+        times = self._times(timeout, wait_for, outgoing)
+        return self.loop_thread(outgoing.method).begin(outgoing, on_progress, *times)
 
     def named(self, method: str, params: Any, timeout: Any, wait_for: Any) -> tuple[Any, Any]:
-        """The params of a call, all by name if some are, and the seconds that are left for it.
-
-        As `ServerMethods.named`, and waits.
-        """
+        """The params of a call, all by name if some are, and the seconds that are left for it."""
         if not isinstance(params, MixedParams):
             return params, timeout
-        seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        deadline = INFINITE if seconds is None else monotonic() + seconds
+        deadline, _, until = self._times(timeout, wait_for)
+        with AtCaller(TypeError, *CALL_ERRORS):
+            return self._drive(self._attempts.named(method, params, deadline, until)), _left(deadline)
+
+    def _times(self, seconds: Any, wait_for: Any, outgoing: Call | None = None) -> tuple[float, Any, float | None]:
+        """The deadline of a call that begins now, its `wait_for`, and when that wait is over (monotonic seconds)."""
+        seconds = self._timeout if seconds is NOT_GIVEN else seconds
+        if outgoing is not None and inherited() != INFINITE:
+            seconds, outgoing.tells_time = time_left(seconds), True
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
-        until = None if wait_for is None else monotonic() + wait_for
-        known = self._known
-        try:
-            if known is None or method not in known or self._lost != self._count_lost():
-                known = self._find((method,), deadline, until)
-            return named(method, params, known), _left(deadline)
-        except RpcError as error:
-            raise refused(method, params, error) from None
-        except (TypeError, ConnectFailed, ConnectionLost, CallTimeout) as error:
-            if not isinstance(error, TypeError):
-                error.method = method
-            raise at_caller(error) from error.__cause__
+        start = now()
+        deadline = INFINITE if seconds is None else start + seconds
+        return deadline, wait_for, None if wait_for is None else start + wait_for
+
+    def _drive(self, steps: Steps, attempt: Callable[[float | None], Any] | None = None) -> Any:
+        """Carry out commands, the call among them, and give the result (`attempts`)."""
+        outcome: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = steps.send(outcome) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value
+            outcome = error = None
+            try:
+                if isinstance(step, Sleep):
+                    sleep(step.seconds)
+                elif isinstance(step, Discover):
+                    question = Call(self._marshaller, "rpc.discover")
+                    outcome = self.perform(question, _left(step.deadline), wait_for=None)
+                else:
+                    assert attempt is not None
+                    outcome = attempt(step.until)
+            except Exception as failure:
+                error = failure
 
     def close(self) -> None:
         """Close all connections; calls that wait fail."""
@@ -198,17 +189,21 @@ class SyncEngine:
             return "closed"
         if self.pool.has_open:
             return "connected"
-        return "idle" if self._loop_thread is None else self._loop_thread.state
+        return "idle" if self._loop_thread is None else self._loop_thread.client.state
 
     @property
     def registered_name(self) -> str | None:
         """As `AsyncClient.registered_name`."""
-        return self._settings.name if self._loop_thread is None else self._loop_thread.registered_name
+        return self._settings.name if self._loop_thread is None else self._loop_thread.client.registered_name
 
     @property
     def dropped(self) -> int:
         """Replies on the present connections that no call waited for."""
-        return self.pool.dropped + (self._loop_thread.dropped if self._loop_thread is not None else 0)
+        return self.pool.dropped + (0 if self._loop_thread is None else self._loop_thread.client.replies_dropped)
+
+    def _count_lost(self) -> int:
+        """Return how many connections have been lost so far."""
+        return self.pool.lost + (0 if self._loop_thread is None else self._loop_thread.client._pool.lost)
 
     def move_to_loop(self) -> None:
         """Make all calls by the loop thread from now on; those that wait already end on their own connections."""
@@ -234,8 +229,17 @@ class SyncEngine:
                 self._loop_thread.greet(hello)
         self.move_to_loop()
 
-    def lasting_loop_thread(self, feature: str, method: str) -> LoopThread:
-        """Give the loop thread, for a feature that needs a lasting connection; all calls go there from now on.
+    def run(self, make: Callable[[], Coroutine[Any, Any, Any]], method: str) -> Any:
+        """Run a coroutine of the AsyncClient, and wait for its result.
+
+        Args:
+            make: gives the coroutine.
+            method: names the call, for errors.
+        """
+        return self.loop_thread(method).portal.call(make, method)
+
+    def lasting_client(self, feature: str, method: str) -> AsyncClient:
+        """Give the AsyncClient, for a feature that needs a lasting connection; all calls go there from now on.
 
         Args:
             feature: names it in the RuntimeError that is raised where the address has no such connection.
@@ -243,7 +247,11 @@ class SyncEngine:
         """
         check_lasting(self._settings.address, feature)
         self.move_to_loop()
-        return self.loop_thread(method)
+        return self.loop_client(method)
+
+    def loop_client(self, method: str) -> AsyncClient:
+        """Give the AsyncClient; as `loop_thread`."""
+        return self.loop_thread(method).client
 
     def loop_thread(self, method: str) -> LoopThread:
         """Give the loop thread, which is started with the first call that needs it.
@@ -252,25 +260,25 @@ class SyncEngine:
             RuntimeError: the client is closed.
         """
         loop_thread = self._loop_thread
-        if loop_thread is None or loop_thread.is_over:
+        if loop_thread is None or loop_thread.portal.is_over:
             with self._lock:
                 if self.pool.is_closed:
                     address = self._marshaller.address
                     raise RuntimeError(f"{method!r} was called on a closed client (of {address})")
                 loop_thread = self._loop_thread
-                if loop_thread is None or loop_thread.is_over:
+                if loop_thread is None or loop_thread.portal.is_over:
                     loop_thread = self._loop_thread = self._start_loop_thread(loop_thread)
         return loop_thread
 
     def _start_loop_thread(self, before: LoopThread | None) -> LoopThread:
-        from .loop_thread import LoopThread
+        from .portal import LoopThread
 
         if self._callbacks is None or before is not None:
             self._callbacks = self._make_callbacks()
             for function, options in self._callback_functions:
                 self._callbacks.add(function, **options)
         settings = self._settings
-        if before is not None and before.is_of_parent:
+        if before is not None and before.portal.is_of_parent:
             settings = replace(settings, name=None)  # it is taken by the process that this one was forked from
         return LoopThread(settings, self._callbacks, self._greetings, self._marshaller)
 
@@ -279,7 +287,7 @@ class SyncEngine:
 
         return Callbacks(self._settings, in_threads=True)
 
-    def _needs_streams(self, outgoing: Outgoing) -> bool:
+    def _needs_streams(self, outgoing: Call) -> bool:
         """Whether a call could not be encoded for an iterator among its arguments; if so, move to the loop thread."""
         from ..peer.uploads import holds_streams
 
@@ -288,47 +296,6 @@ class SyncEngine:
         self.move_to_loop()
         return True
 
-    # -- trying again -----------------------------------------------------------------------------------------------
-
-    def _check_repeatable(self, outgoing: Outgoing, error: Exception, deadline: float, until: float | None) -> None:
-        """Raises ConnectionLost or ProviderGone unless the call may be repeated, by the client's `retry`.
-
-        A method that the server does not have is waited for `until` then (monotonic, s); None: not at all.
-        """
-        if self._settings.retry == "all" or outgoing.method == "rpc.discover":
-            return
-        known = self._known
-        if not is_known(outgoing.methods, known, error, waits=until is not None):
-            try:
-                known = self._find(outgoing.methods, deadline, until)
-            except (RpcError, OSError):  # with the errors of connections and time-outs
-                known = None
-        check_idempotent(outgoing, known, error)
-
-    def _find(self, methods: Iterable[str], deadline: float, until: float | None) -> Known:
-        """Ask the server for its methods until it answers and has these, or that is waited for no longer."""
-        waits = 0
-        while True:
-            failure: Exception | None = None
-            try:
-                discover = Call(self._marshaller, "rpc.discover", None, NOT_GIVEN, NOT_GIVEN)
-                known = facts_of(self.perform(discover, _left(deadline), wait_for=None))
-                self._known, self._lost = known, self._count_lost()
-            except ConnectFailed as error:
-                failure = error
-            if until is not None and (is_missing(methods, known) if failure is None else is_awaited(failure)):
-                waits, now = waits + 1, monotonic()
-                if (pause := pause_of_wait(waits, until - now, deadline - now)) is not None:
-                    sleep(pause)
-                    continue
-            if failure is not None:
-                raise failure
-            return known
-
-    def _count_lost(self) -> int:
-        """Return how many connections have been lost so far (see `ServerMethods`)."""
-        return self.pool.lost + (0 if self._loop_thread is None else self._loop_thread.lost)
-
 
 def _left(deadline: float) -> float | None:
-    return None if deadline == INFINITE else deadline - monotonic()
+    return None if deadline == INFINITE else deadline - now()

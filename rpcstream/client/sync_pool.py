@@ -1,27 +1,23 @@
 """The blocking connections of one sync client: each is lent to one thread at a time, for one call.
 
-Owns how many there are: another one is made only while all others are in use, up to the option `pool`; then threads
-wait in line. Owns as well what a fork means: a child process leaves the connections to its parent and makes its own.
-Knows nothing of calls but their method's name, for errors.
+Another one is made only while all others are in use, up to the option `pool`; then threads wait. A child process that
+was forked leaves the connections to its parent and makes its own.
 
-The common case, a connection that is free, takes no lock: what `list.append` and `list.pop` do, they do at once. The
-lock guards the line and the number of connections.
+The common case, a connection that is free, takes no lock: what `list.append` and `list.pop` do, they do at once.
 """
 
 from __future__ import annotations
 
 import os
-from _thread import allocate_lock
-from collections import deque
-from threading import TIMEOUT_MAX, get_ident
-from time import monotonic
+from dataclasses import replace
+from threading import TIMEOUT_MAX, Condition, get_ident
 from weakref import WeakSet
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost
-from ..peer.deadline import INFINITE
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
+from ..peer.calls import Call
+from ..peer.deadline import INFINITE, now
 from ..peer.marshal import Marshaller
-from .options import Settings
-from .retry import Unsent
+from .options import Settings, hide_token
 from .sockets import dial
 from .sync_connection import SyncConnection
 
@@ -48,35 +44,38 @@ class SyncPool:
         self.is_retired = False
         self.lost = 0
         self.address = marshaller.address
+        if settings.token is not None and settings.trace is not None:
+            settings = replace(settings, trace=hide_token(settings.trace, settings.token))
         self._settings = settings
         self._marshaller = marshaller
         self._size = settings.pool or DEFAULT_SIZE
-        self._lock = allocate_lock()
+        #: Guards all below but `_free`; notified when a connection is free, or there is room for a new one.
+        self._changed = Condition()
+        #: Threads that wait for that.
+        self._waiting = 0
         #: The connections that are free, the one used last at the end: so one thread uses one connection.
         self._free: list[SyncConnection] = []
-        #: Threads that wait, the first one first. While there are any, no connection is free.
-        self._line: deque[_Turn] = deque()
         #: All that are open, free or lent. Held weakly: one that a thread could not give back, for it was interrupted
         #: just then, is closed by the garbage collector and makes room for another.
         self._connections: WeakSet[SyncConnection] = WeakSet()
-        #: The threads that make one now; weakly for the same reason.
-        self._connecting: WeakSet[_Turn] = WeakSet()
+        #: How many are being made now.
+        self._making = 0
         _all.add(self)
 
     @property
     def dropped(self) -> int:
         """Replies on the present connections that no call waited for."""
-        with self._lock:
-            return sum(connection.pending.dropped for connection in self._connections)
+        with self._changed:
+            return sum(connection.conversation.pending.dropped for connection in self._connections)
 
     @property
     def has_open(self) -> bool:
         """There is a connection that is not known to be lost."""
-        with self._lock:
-            return any(connection.lost is None for connection in self._connections)
+        with self._changed:
+            return any(connection.conversation.lost is None for connection in self._connections)
 
-    def take(self, method: str, deadline: float) -> SyncConnection:
-        """Give this thread a connection of its own, until it hands it to `put`.
+    def take(self, method: str, deadline: float) -> SyncConnection | None:
+        """Give this thread a connection of its own, until it hands it to `put`; None once the pool has retired.
 
         Args:
             method: for errors.
@@ -84,8 +83,8 @@ class SyncPool:
 
         Raises:
             ConnectFailed, CallTimeout: there is none.
+            NotAuthenticated: the server does not take the token.
             ConnectionLost: the client was closed while the thread waited.
-            Unsent: the pool has retired.
             RuntimeError: the client is closed; or the thread runs an `on_progress`, and waited for itself.
         """
         try:
@@ -95,188 +94,138 @@ class SyncPool:
 
     def put(self, connection: SyncConnection) -> None:
         """Give a connection back."""
-        if connection.lost is not None:
-            with self._lock:
-                self._drop(connection)
-                self.lost += 1
-            return
-        self._free.append(connection)
-        if self._line or self.is_retired:
-            self._sort()
-
-    def _sort(self) -> None:
-        """Hand free connections on to the threads in line; close them if the pool has retired."""
-        with self._lock:
-            for _ in range(len(self._free)):
-                try:
-                    connection = self._free.pop(0)
-                except IndexError:  # another thread has it
-                    return
+        is_lost = connection.conversation.lost is not None
+        if not is_lost:
+            self._free.append(connection)
+        if is_lost or self._waiting or self.is_retired:
+            with self._changed:
+                self.lost += is_lost
+                if is_lost:
+                    connection.close(RETIRED)
+                    self._connections.discard(connection)
                 if self.is_retired:
-                    self._drop(connection)
-                else:
-                    self._hand_on(connection)
-
-    def _drop(self, connection: SyncConnection) -> None:
-        """Close a connection, which makes room for another one (the lock is held)."""
-        connection.close(RETIRED)
-        self._connections.discard(connection)
-        self._hand_on(None)
+                    self._close_free()
+                self._changed.notify()
 
     def retire(self) -> None:
         """Lend nothing any more: each connection is closed as soon as it is free."""
-        with self._lock:
+        with self._changed:
             self.is_retired = True
-            while self._line:
-                self._line.popleft().give(None)
-        self._sort()
+            self._close_free()
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Close all connections; the calls that wait on them fail."""
         self.is_closed = True
-        with self._lock:
+        with self._changed:
             connections = list(self._connections)
         for connection in connections:
             connection.abort(CLOSED)
         self.retire()
 
-    # -- behind a lock ------------------------------------------------------------------------------------------
+    def _close_free(self) -> None:
+        while self._free:
+            try:
+                connection = self._free.pop()
+            except IndexError:  # another thread has it
+                return
+            connection.close(RETIRED)
+            self._connections.discard(connection)
 
-    def _take_or_make(self, method: str, deadline: float) -> SyncConnection:
-        with self._lock:
+    def _take_or_make(self, method: str, deadline: float) -> SyncConnection | None:
+        has_waited = False
+        with self._changed:
             if self.is_closed:
                 raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
-            if self.is_retired:
-                raise Unsent(RETIRED, method=method, address=self.address)
-            connection = self._pop_free()
-            if connection is not None:
-                return connection
-            turn = _Turn()
-            must_wait = len(self._connections) + len(self._connecting) >= self._size
-            if must_wait:
-                self._check_may_wait(method)
-                self._line.append(turn)
-                connection = self._pop_free()  # given back just now by a thread that has not seen the line
-                if connection is not None:
-                    self._line.pop()
-                    return connection
+            while not self.is_retired:
+                self._waiting += 1  # first, so that a thread that gives one back just now sees it
+                try:
+                    if self._free:
+                        return self._free.pop()
+                    if len(self._connections) + self._making < self._size:
+                        self._making += 1
+                        break
+                    self._wait(method, deadline)
+                    has_waited = True
+                except IndexError:  # another thread took it
+                    continue
+                except BaseException:
+                    self._changed.notify()  # this thread may have been woken, and leaves
+                    raise
+                finally:
+                    self._waiting -= 1
             else:
-                self._connecting.add(turn)
-        if must_wait:
-            connection = self._wait(turn, method, deadline)
-        return self._make(turn, method, deadline) if connection is None else connection
-
-    def _pop_free(self) -> SyncConnection | None:
-        try:
-            return self._free.pop()
-        except IndexError:
-            return None
-
-    def _wait(self, turn: _Turn, method: str, deadline: float) -> SyncConnection | None:
-        """Wait in line; gives a connection, or None if there is room for a new one now."""
-        left = min(deadline - monotonic(), TIMEOUT_MAX)
-        is_given = False
-        try:
-            is_given = left > 0 and turn.given.acquire(timeout=left)
-        finally:
-            if not is_given:
-                self._leave_line(turn)
-        if not is_given:
-            reason = f"no connection was free in time: all {self._size} (pool={self._size}) were in use"
-            raise CallTimeout(reason, method=method, address=self.address)
-        if turn.connection is None and self.is_retired:
-            kind = ConnectionLost if self.is_closed else Unsent
-            raise kind(CLOSED if self.is_closed else RETIRED, method=method, address=self.address)
-        return turn.connection
-
-    def _leave_line(self, turn: _Turn) -> None:
-        with self._lock:
-            if turn in self._line:
-                self._line.remove(turn)
-            else:  # its time came just now
-                self._connecting.discard(turn)
-                self._hand_on(turn.connection)
-
-    def _hand_on(self, connection: SyncConnection | None) -> None:
-        """Give a connection, or the room for a new one, to the first thread in line (the lock is held)."""
-        if self._line:
-            turn = self._line.popleft()
-            if connection is None:
-                self._connecting.add(turn)
-            turn.give(connection)
-        elif connection is not None:
-            self._free.append(connection)
-
-    def _check_may_wait(self, method: str) -> None:
-        """Raises RuntimeError where the thread would wait for a connection that it has itself."""
-        if any(connection.reporting == get_ident() for connection in self._connections):
-            raise RuntimeError(
-                f"{method!r} was called in on_progress, while all {self._size} connections are in use: it would wait "
-                f"for the call whose progress it is told"
-            )
-
-    def _make(self, turn: _Turn, method: str, deadline: float) -> SyncConnection:
+                if has_waited and self.is_closed:
+                    raise ConnectionLost(CLOSED, method=method, address=self.address)
+                return None
         try:
             connection = self._connect(method, deadline)
-        except BaseException:
-            with self._lock:
-                self._connecting.discard(turn)
-                self._hand_on(None)
-            raise
-        with self._lock:
-            self._connecting.discard(turn)
-            self._connections.add(connection)
+            with self._changed:
+                self._connections.add(connection)
+        finally:
+            with self._changed:
+                self._making -= 1
+                self._changed.notify()
         if self.is_closed:
             connection.abort(CLOSED)
         return connection
 
+    def _wait(self, method: str, deadline: float) -> None:
+        """Wait until a connection is free, or there is room for a new one (the lock is held)."""
+        if any(connection.conversation.reporting == get_ident() for connection in self._connections):
+            raise RuntimeError(
+                f"{method!r} was called in on_progress, while all {self._size} connections are in use: it would wait "
+                f"for the call whose progress it is told"
+            )
+        left = deadline - now()
+        if left <= 0:
+            reason = f"no connection was free in time: all {self._size} (pool={self._size}) were in use"
+            raise CallTimeout(reason, method=method, address=self.address)
+        self._changed.wait(min(left, TIMEOUT_MAX))
+
     def _connect(self, method: str, deadline: float) -> SyncConnection:
         limit = self._settings.connect_timeout
-        left = deadline - monotonic()
-        if left <= 0:
-            raise self._no_connection(method)
-        seconds = left if limit is None else min(limit, left)
+        ends = min(deadline, INFINITE if limit is None else now() + limit)
+        connection = None
         try:
-            sock = dial(self._settings.address, None if seconds == INFINITE else seconds, method)
-        except TimeoutError as error:
-            if seconds == left:
-                raise self._no_connection(method) from error
-            from .faults import failure
+            if deadline <= now():
+                raise TimeoutError
+            seconds = None if ends == INFINITE else ends - now()
+            connection = SyncConnection(dial(self._settings, seconds), self._settings, self._marshaller)
+            if self._settings.token is not None:
+                self._log_in(connection, ends)
+            return connection
+        except BaseException as error:
+            if connection is not None:
+                connection.close("the client gave up while it connected")
+            if isinstance(error, RpcError):
+                error.method = method
+            if not isinstance(error, OSError):
+                raise
+            from .faults import failure, is_own_timeout, is_permanent_failure
 
-            reason = failure(error, limit, self._settings.address)
-            raise ConnectFailed(reason, method=method, address=self.address) from error
-        return SyncConnection(sock, self._settings, self._marshaller)
+            if is_own_timeout(error) and ends == deadline:
+                raise CallTimeout("no connection in time", method=method, address=self.address) from error
+            why, lasts = failure(error, limit, self._settings.address), is_permanent_failure(error)
+            raise ConnectFailed(why, method=method, address=self.address, is_permanent=lasts) from error
 
-    def _no_connection(self, method: str) -> CallTimeout:
-        return CallTimeout("no connection in time", method=method, address=self.address)
+    def _log_in(self, connection: SyncConnection, deadline: float) -> None:
+        """Send the token, before anything else. A server that does not know the method needs no token."""
+        call = Call(self._marshaller, "rpc.authenticate", {"token": self._settings.token})
+        got = connection.exchange(call, deadline)
+        try:
+            call.outcome(got.reply, got.line)
+        except MethodNotFound:
+            pass
+        connection.conversation.was_used = False  # for calls
 
     def leave_to_parent(self) -> None:
         """Forget all connections, in a process that was just forked from the one that made them."""
-        self._lock = allocate_lock()
         connections = list(self._connections)
-        self._free, self._line, self._connections, self._connecting = [], deque(), WeakSet(), WeakSet()
+        self._changed, self._waiting, self._making = Condition(), 0, 0
+        self._free, self._connections = [], WeakSet()
         for connection in connections:
             connection.abandon()
-
-
-class _Turn:
-    """A thread that waits for a connection in line, or makes one.
-
-    Attributes:
-        connection: what it was given; None where it may make one.
-        given: locked until then.
-    """
-
-    __slots__ = ("__weakref__", "connection", "given")
-
-    def __init__(self) -> None:
-        self.connection: SyncConnection | None = None
-        self.given = allocate_lock()
-        self.given.acquire()
-
-    def give(self, connection: SyncConnection | None) -> None:
-        self.connection = connection
-        self.given.release()
 
 
 _all: WeakSet[SyncPool] = WeakSet()

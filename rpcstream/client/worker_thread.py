@@ -1,21 +1,15 @@
-"""Threads that run code of users which may block, for an event loop that must not: iterators, greetings, callbacks.
-
-Each thread is a daemon, and there only while it has something to run. Knows nothing of calls.
-"""
+"""Threads for code of users that may block, which an event loop must not: iterators, callbacks, greetings."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from ..peer.blocking import Bridge
-from ..peer.remote import BlockingPeer, Peer
 from ..peer.uploads import holds_streams, is_stream
 from ..text import get_logger
 
@@ -23,18 +17,12 @@ T = TypeVar("T")
 
 log = get_logger("rpcstream.client")
 
-#: A thread that had nothing to do for so long (s) ends.
+#: Seconds after which a thread ends that has nothing to do.
 IDLE = 5.0
-
-#: Types of most arguments, which need no closer look.
-_NO_ITERATORS = frozenset((int, float, str, bool, type(None), list, dict, tuple, bytes))
-
-#: Run on each new connection, before anything else is sent on it; a coroutine function, or one that may block.
-Hello = Callable[[Any], object]
 
 
 class WorkerThread:
-    """A thread that runs functions one after the other; started with the first one, ends when it is idle."""
+    """A daemon thread that runs functions one after the other; started with the first one, ends when it is idle."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -56,6 +44,12 @@ class WorkerThread:
             if self._is_running:
                 self._functions.put(None)
 
+    async def result_of(self, function: Callable[[], T]) -> T:
+        """Run a function, and give its result. If this is cancelled, the function still runs to its end."""
+        future: Future[T] = Future()
+        self.run(partial(_run_for, future, function))
+        return await asyncio.wrap_future(future)
+
     def _work(self) -> None:
         while True:
             try:
@@ -75,14 +69,7 @@ class WorkerThread:
             function = None  # what it refers to must not live until the next one
 
 
-async def in_thread(thread: WorkerThread, function: Callable[[], T]) -> T:
-    """Run a function in the thread, and give its result. If this is cancelled, the function still runs to its end."""
-    future: Future[T] = Future()
-    thread.run(partial(_run, future, function))
-    return await asyncio.wrap_future(future)
-
-
-def _run(future: Future[T], function: Callable[[], T]) -> None:
+def _run_for(future: Future[T], function: Callable[[], T]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -91,9 +78,6 @@ def _run(future: Future[T], function: Callable[[], T]) -> None:
         future.set_exception(RuntimeError(f"{type(error).__name__} in a thread: {error}"))
     except BaseException as error:
         future.set_exception(error)
-
-
-# -- iterators as arguments -----------------------------------------------------------------------------------------
 
 
 class ThreadedIterator:
@@ -107,7 +91,7 @@ class ThreadedIterator:
         return self
 
     async def __anext__(self) -> Any:
-        is_over, item = await in_thread(self._thread, self._step)
+        is_over, item = await self._thread.result_of(self._step)
         if is_over:
             raise StopAsyncIteration
         return item
@@ -128,8 +112,7 @@ class ThreadedIterator:
 
 def with_threaded_iterators(params: Any) -> Any:
     """Give the params of a call, plain iterators among them as async ones."""
-    values = params.values() if isinstance(params, dict) else params or ()
-    if _NO_ITERATORS.issuperset(map(type, values)) or not holds_streams(params):
+    if not isinstance(params, dict | list) or not holds_streams(params):
         return params
     if isinstance(params, dict):
         return {name: _threaded(value) for name, value in params.items()}
@@ -138,22 +121,3 @@ def with_threaded_iterators(params: Any) -> Any:
 
 def _threaded(value: Any) -> Any:
     return ThreadedIterator(value) if is_stream(value) and not hasattr(type(value), "__aiter__") else value
-
-
-# -- greetings ------------------------------------------------------------------------------------------------------
-
-
-def threaded_greeting(hello: Hello, bridge: Bridge) -> Callable[[Peer], Awaitable[object]]:
-    """A function for `on_connect` as an AsyncClient runs it; a plain function gets a peer whose calls block."""
-
-    async def greet(peer: Peer) -> None:
-        if inspect.iscoroutinefunction(hello):
-            await hello(peer)
-        else:
-            thread = WorkerThread("rpcstream-greeting")
-            try:
-                await in_thread(thread, partial(hello, BlockingPeer(peer, bridge)))
-            finally:
-                thread.stop()
-
-    return greet

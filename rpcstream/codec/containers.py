@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,72 +24,34 @@ def encode_mapping(value: Mapping[Any, Any], _: Encoding) -> object:
     return dict(value)
 
 
-def encode_dataclass(value: Any, _: Encoding) -> object:
-    """An object with all fields that are set."""
-    return _set_fields(value, _dataclass_fields(value.__class__))
+def encode_fields(value: Any, _: Encoding) -> object:
+    """An object with all fields that are set, of a dataclass or an attrs class."""
+    members = {name: getattr(value, name) for name in _field_names(value.__class__)}
+    return {name: member for name, member in members.items() if not _is_unset(member)}
 
 
-def encode_attrs(value: Any, _: Encoding) -> object:
-    """An object with all fields of an attrs class."""
-    return _set_fields(value, tuple(field.name for field in type(value).__attrs_attrs__))
+@functools.lru_cache(maxsize=1024)
+def _field_names(cls: Any) -> tuple[str, ...]:
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else cls.__attrs_attrs__
+    return tuple(field.name for field in fields)
 
 
 def encode_struct(value: Any, _: Encoding) -> object:
     """An object or (`array_like`) an array, with its tag, renamed, without defaults: as its class says."""
     config = value.__struct_config__
-    names = value.__struct_fields__
+    values = [getattr(value, name) for name in value.__struct_fields__]
     if config.array_like:
-        tag = [] if config.tag is None else [config.tag]
-        return tag + [getattr(value, name) for name in names]
-    result = {} if config.tag is None else {config.tag_field: config.tag}
-    unset = _unset()
-    defaults = _defaults(value.__class__) if config.omit_defaults else {}
-    for name, wire_name in zip(names, value.__struct_encode_fields__, strict=True):
-        member = getattr(value, name)
-        if member is unset or (name in defaults and _is_default(member, defaults[name])):
-            continue
-        result[wire_name] = member
-    return result
+        return values if config.tag is None else [config.tag, *values]
+    members = dict(zip(value.__struct_encode_fields__, values, strict=True))
+    if config.omit_defaults:
+        import msgspec
+
+        kept = msgspec.to_builtins(value, enc_hook=lambda _: None, str_keys=True)
+        members = {name: member for name, member in members.items() if name in kept}
+    tag = {} if config.tag is None else {config.tag_field: config.tag}
+    return tag | {name: member for name, member in members.items() if not _is_unset(member)}
 
 
-@functools.lru_cache(maxsize=1024)
-def _dataclass_fields(cls: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
-
-
-def _set_fields(value: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    unset = _unset()
-    result = {}
-    for name in names:
-        member = getattr(value, name, unset)
-        if member is not unset:
-            result[name] = member
-    return result
-
-
-_NOTHING = object()
-
-
-def _unset() -> object:
-    """msgspec.UNSET if msgspec is imported, else an object that no field has."""
-    msgspec = sys.modules.get("msgspec")
-    return getattr(msgspec, "UNSET", _NOTHING)
-
-
-@functools.lru_cache(maxsize=1024)
-def _defaults(cls: Any) -> dict[str, Any]:
-    """The defaults of a Struct by field: the last fields have one, unless it is NODEFAULT."""
-    import msgspec
-
-    return {
-        field.name: field.default if field.default is not msgspec.NODEFAULT else field.default_factory
-        for field in msgspec.structs.fields(cls)
-        if not field.required
-    }
-
-
-def _is_default(member: object, default: object) -> bool:
-    """Tell whether a field has its default, as msgspec decides: the same object, or an empty list, dict or set."""
-    if member is default:
-        return True
-    return any(default is kind for kind in (list, dict, set)) and type(member) is default and not member
+def _is_unset(member: object) -> bool:
+    """True for msgspec.UNSET, which need not be imported."""
+    return type(member).__name__ == "UnsetType"

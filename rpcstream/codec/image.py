@@ -3,11 +3,11 @@
 What is sent for each format that can be chosen; the first that can hold the image without loss of its own, downwards:
 
     format   modes it takes as they are       not these, which go on to PNG
-    jpeg     L, RGB, CMYK                     a transparent colour; a side over 65,500
-    webp     RGB, RGBA                        a transparent colour; a side over 16,383; RGBA without transparency
-    avif     RGB, RGBA                        as webp; a side over 32,768
-    raw      all but P and PA                 a transparent colour
-    png      1, L, LA, P, RGB, RGBA, I;16     what is left goes raw; P and PA as RGBA if it must; so do empty images
+    jpeg     L, RGB, CMYK                     a transparent colour
+    webp     RGB, RGBA                        a transparent colour; RGBA without transparency
+    avif     RGB, RGBA                        as webp
+    raw      all but 1, P and PA              a transparent colour
+    png      1, L, LA, P, RGB, RGBA, I;16     what is left goes raw, PA as RGBA; so do empty images
 
 Palette, transparent colour, colour profile and EXIF go with the file formats. Raw carries pixels only. Pixels are sent
 as they are stored: the orientation in the EXIF data is for the receiver (`PIL.ImageOps.exif_transpose`). Of an
@@ -19,213 +19,123 @@ from __future__ import annotations
 
 import io
 import sys
-import typing
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from ..errors import EncodeError
-from ..limits import DEFAULT_LIMITS
 from . import base64
-from .binary import TAG as BYTES
+from .attachments import Attachment
 from .encoding import Encoding
-from .image_budget import (
-    COPYING,
-    DECODING_BYTES,
-    LEAST,
-    PIXEL_BYTES,
-    DecodeElsewhere,
-    ImageBudget,
-    ImageLimits,
-    TooMuchImage,
-    reading,
-)
-from .image_files import (
-    MAX_PASSES,
-    given_file,
-    header_size,
-    is_open_file,
-    jpeg_passes,
-    metadata_size,
-    opened,
-    size_in_head,
-    unread_file,
-    webp_size,
-)
-from .image_formats import AVIF, FORMATS, HEAD, ImageData, format_of
+from .image_files import given_file, opened, unread_file
+from .image_formats import AVIF, FORMATS, format_of
 from .options import ImageFile, ImageOptions, MaxSide
-from .payloads import Attachment, Payload
+from .reading import COPYING, DecodeElsewhere, Reading, TooMuchImage
 from .rich_hint import TAG_KEY, base64_of, members, mismatch, shortened, tagged_schema
 
 TAG = "image"
 
-_PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "I;16"})
-#: Of these a PNG has rows of differences. Runs in them are all that is worth looking for (zlib's Z_RLE): of photos it
-#: makes smaller files than the fastest level does, in three quarters of the time.
-_FILTERED = frozenset({"L", "LA", "RGB", "RGBA", "I;16"})
+#: The modes that each format holds.
+_FILE_MODES = {"jpeg": ("L", "RGB", "CMYK"), "webp": ("RGB", "RGBA"), AVIF: ("RGB", "RGBA")}
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "I;16")
+#: The fastest level of compression. Where rows are sent as differences, runs in them are all that is worth looking for
+#: (zlib's Z_RLE): of photos it makes smaller files than that level does alone, in three quarters of the time.
 _FASTEST = {"compress_level": 1, "compress_type": 3}
-_JPEG_MODES = frozenset({"L", "RGB", "CMYK"})
-_JPEG_SIDE = 65_500
-_WEBP_MODES = frozenset({"RGB", "RGBA"})
-_WEBP_SIDE = 16_383
-_AVIF_SIDE = 32_768
-#: The most that JPEG can hold in its one segment for it.
-_EXIF_SIZE = 65_000
 
-#: Bytes a pixel in the raw form; mode 1 has eight pixels a byte, rows padded. I and F are little-endian.
+#: Bytes a pixel in the raw form. I and F are little-endian.
 _RAW_MODES = {
-    "1": 0,
-    "L": 1,
-    "LA": 2,
-    "La": 2,
-    "RGB": 3,
-    "RGBA": 4,
-    "RGBa": 4,
-    "RGBX": 4,
-    "CMYK": 4,
-    "YCbCr": 3,
-    "LAB": 3,
-    "HSV": 3,
-    "I": 4,
-    "F": 4,
-    "I;16": 2,
-    "I;16B": 2,
+    **{"L": 1, "LA": 2, "La": 2, "RGB": 3, "RGBA": 4, "RGBa": 4, "RGBX": 4, "CMYK": 4, "YCbCr": 3, "LAB": 3},
+    **{"HSV": 3, "I": 4, "F": 4, "I;16": 2, "I;16B": 2},
 }
-#: What raw pixels have no place for.
-_METADATA = frozenset({"icc_profile", "exif"})
-#: The same memory under another name.
-_RAW_NAMES = {"I;16L": "I;16", "I;16N": "I;16" if sys.byteorder == "little" else "I;16B"}
+if sys.byteorder == "big":
+    del _RAW_MODES["I"], _RAW_MODES["F"]
 
-#: What reading the data of a pixel of a JPEG costs, where it is not decoded; decoding it as well costs 1.
-_READING = 1 / 3
-#: A pixel of AVIF takes as long as some of another format: 20 to 70 ns.
+#: What opening a file costs in pixels, for each of its bytes: the text in a PNG may be a thousand times larger.
+_OPENING = 3
+#: What keeping its parts takes for each of its bytes: libwebp has a record for each of 8.
+_PART_BYTES = 8
+#: A pixel of AVIF takes as long as several of another format: 20 to 70 ns.
 _AVIF_PASSES = 3
+#: What begins each pass over the pixels of a JPEG.
+_SCAN = b"\xff\xda"
+
+
+# -- to the wire ------------------------------------------------------------------------------------------------------
 
 
 def encode_image(value: Image.Image, encoding: Encoding) -> object:
     """The tagged object. EncodeError if Pillow cannot read or write the image."""
-    encoding.expect_payload()
-    if type(value) is not Image.Image and (file := unread_file(value, encoding.images)) is not None:
-        return encode_image_data(file, encoding)
-    options = encoding.images.options
-    name = _format_for(value, options, is_raw_cheaper=encoding.has_room(4 * value.width * value.height))
+    if type(value) is not Image.Image and (file := unread_file(value, encoding.images, encoding.max_file)) is not None:
+        return _tagged_file(*file, encoding)
+    name = _format_for(value, encoding)
     if name != "raw":
-        return {TAG_KEY: TAG, "format": name, "data": encoding.payload(_file(value, name, options))}
-    image = value.convert("RGBA") if value.mode in ("P", "PA") else value
-    mode = _RAW_NAMES.get(image.mode, image.mode)
-    if mode not in _RAW_MODES:
-        raise EncodeError(f"an image of mode {image.mode} has no form on the wire")
-    data = _little_endian(_pixels(image), mode)
-    return {TAG_KEY: TAG, "format": "raw", "mode": mode, "size": image.size, "data": encoding.payload(data)}
+        return _tagged_file(name, _file(value, name, encoding.images), encoding)
+    image = value if value.mode in _RAW_MODES else value.convert("RGBA")
+    data = encoding.payload(_pixels(image))
+    return {TAG_KEY: TAG, "format": "raw", "mode": image.mode, "size": image.size, "data": data}
 
 
 def encode_image_file(value: Any, encoding: Encoding) -> object:
     """The tagged object for an `ImageFile`, a path or an open binary file. EncodeError if that is no image file."""
-    encoding.expect_payload()
-    return encode_image_data(given_file(value, encoding.images.max_file), encoding)
+    return _tagged_file(*given_file(value, encoding.max_file), encoding)
 
 
-def encode_image_data(value: ImageData, encoding: Encoding) -> object:
-    """The tagged object for the bytes of an image file."""
-    return {TAG_KEY: TAG, "format": value.format, "data": encoding.payload(value.data)}
+def _tagged_file(name: str, data: bytes, encoding: Encoding) -> object:
+    return {TAG_KEY: TAG, "format": name, "data": encoding.payload(data)}
 
 
-def _format_for(image: Image.Image, options: ImageOptions, *, is_raw_cheaper: bool) -> str:
-    mode, side = image.mode, max(image.size)
+def _format_for(image: Image.Image, encoding: Encoding) -> str:
+    mode, wanted = image.mode, encoding.images.format
     if 0 in image.size:
         return "raw"
-    if _transparent_colour(image) is None:
-        if options.format == "jpeg" and mode in _JPEG_MODES and side <= _JPEG_SIDE:
-            return "jpeg"
-        if options.format == "webp" and mode in _WEBP_MODES and side <= _WEBP_SIDE and not _is_opaque(image):
-            return "webp"
-        if options.format == "avif" and mode in _WEBP_MODES and side <= _AVIF_SIDE and not _is_opaque(image):
-            return "avif"
-        if options.format == "raw" and mode not in ("P", "PA"):
-            return "raw"
-        if options.format is None and is_raw_cheaper and mode not in ("P", "PA") and not _METADATA & image.info.keys():
-            return "raw"
-    return "png" if mode in _PNG_MODES else "raw"
+    has_colour = "transparency" in image.info
+    # WebP and AVIF would drop a channel for transparency that has none.
+    if mode in _FILE_MODES.get(wanted or "", ()) and not has_colour and not (mode == "RGBA" and _is_opaque(image)):
+        return wanted or ""
+    is_cheapest = wanted is None and not {"icc_profile", "exif"} & image.info.keys()
+    is_raw = wanted == "raw" or (is_cheapest and encoding.has_room(4 * image.width * image.height))
+    if mode in _PNG_MODES and (has_colour or not is_raw or mode not in _RAW_MODES):
+        return "png"
+    return "raw"
 
 
 def _is_opaque(image: Image.Image) -> bool:
-    """RGBA without transparency: WebP and AVIF would drop the channel."""
-    return image.mode == "RGBA" and image.getchannel("A").getextrema() == (255, 255)
-
-
-def _transparent_colour(image: Image.Image) -> Any:
-    """The transparent colour (tRNS of PNG), or the alpha of each colour of a palette; None if the mode has none."""
-    colour = image.info.get("transparency")
-    kinds: dict[str, type | tuple[type, ...]] = {"1": int, "L": int, "I;16": int, "RGB": tuple, "P": (int, bytes)}
-    return colour if isinstance(colour, kinds.get(image.mode, ())) else None
+    return image.getchannel("A").getextrema() == (255, 255)
 
 
 def _pixels(image: Image.Image) -> bytes:
     """As `image.tobytes()`, which puts it together of pieces of 64 KiB: in one piece, in a half of the time."""
-    width, height = image.size
-    size = width * height * _RAW_MODES[_RAW_NAMES.get(image.mode, image.mode)]
-    if not size:  # or one bit a pixel
-        return image.tobytes()
+    size = image.width * image.height * _RAW_MODES[image.mode]
+    if not size:
+        return b""
     image.load()
     encoder = Image._getencoder(image.mode, "raw", image.mode)
-    try:
-        encoder.setimage(image.im, (0, 0, width, height))
-        _, is_done, data = encoder.encode(size)
-    finally:
-        encoder.cleanup()
+    encoder.setimage(image.im, (0, 0, *image.size))
+    _, is_done, data = encoder.encode(size)
     return data if is_done == 1 and len(data) == size else image.tobytes()
 
 
 def _file(image: Image.Image, name: str, options: ImageOptions) -> bytes:
-    profile = image.info.get("icc_profile")
-    parameters: dict[str, Any] = {"icc_profile": profile if isinstance(profile, bytes) else None}
-    if name == "png":
-        parameters["transparency"] = _transparent_colour(image)
-        if options.compression is not None or options.format is not None:
-            parameters["compress_level"] = 3 if options.compression is None else options.compression
-        else:
-            parameters |= _FASTEST if image.mode in _FILTERED else {"compress_level": 1}
+    image = image.copy()  # `save` keeps its parameters in the image, and another thread may be sending it too
+    parameters: dict[str, Any] = {
+        key: value for key in ("icc_profile", "exif") if isinstance(value := image.info.get(key), bytes)
+    }
+    if name == "png":  # at level 3 files are nearly as small as at 6, zlib's default, in half the time
+        parameters |= _FASTEST if options.format is None else {"compress_level": 3}
     elif name == "webp":
         parameters |= {"lossless": options.lossless, "exact": options.lossless}
     if options.quality is not None and name == options.format:
         parameters["quality"] = options.quality
-    exif = image.info.get("exif")
-    if isinstance(exif, bytes) and len(exif) <= _EXIF_SIZE:
-        parameters["exif"] = exif
-    # A copy: `save` keeps its parameters in the image, and another thread may be sending it too.
-    image = image.copy()
-    if image.mode == "P":
-        _fill_palette(image)
     file = io.BytesIO()
     image.save(file, name, **parameters)
     return file.getvalue()
 
 
-def _fill_palette(image: Image.Image) -> None:
-    """Give each index in use the colour that Pillow shows for it: on saving it would cut those the palette lacks."""
-    mode = "RGBA" if image.palette is not None and image.palette.mode == "RGBA" else "RGB"
-    known = len(image.getpalette(mode) or []) // len(mode)
-    if typing.cast(int, image.getextrema()[1]) >= known:
-        every = image.crop((0, 0, 16, 16))
-        every.info = {}
-        every.frombytes(bytes(range(256)))
-        image.putpalette(every.convert(mode).tobytes(), mode)
+# -- from the wire ----------------------------------------------------------------------------------------------------
 
 
-def _little_endian(data: Any, mode: str) -> Any:
-    if sys.byteorder == "little" or mode not in ("I", "F"):
-        return data
-    import array
-
-    numbers = array.array("I", data)
-    numbers.byteswap()
-    return numbers.tobytes()
-
-
-def decode_image(tagged: dict[str, Any], budget: ImageBudget, wanted: MaxSide | None = None) -> Image.Image:
-    """The image of a tagged object; what it costs is taken from the budget of its message.
+def decode_image(tagged: dict[str, Any], reading: Reading, wanted: MaxSide | None = None) -> Image.Image:
+    """The image of a tagged object; what it costs is taken from the reading of its message.
 
     Args:
         wanted: the image is reduced to this size.
@@ -237,135 +147,66 @@ def decode_image(tagged: dict[str, Any], budget: ImageBudget, wanted: MaxSide | 
     name = tagged.get("format")
     if name == "raw":
         _, mode, size, data = members(tagged, "format", "mode", "size", "data")
-        return _reduced(_from_raw(mode, size, data, budget), wanted, budget)
+        return _reduced(_from_raw(mode, size, data, reading), wanted)
     _, data = members(tagged, "format", "data")
-    if not isinstance(name, str) or name not in FORMATS:
-        shown = repr(shortened(name)) if isinstance(name, str) else type(name).__name__
-        raise ValueError(f"image: format {shown} is not one of {', '.join(FORMATS)}, raw")
-    return _from_file(data, name, budget, wanted)
+    if name not in reading.formats:
+        raise ValueError(f"image: format {shortened(repr(name))} is not one of {', '.join(reading.formats)}, raw")
+    return _from_file(data, name, reading, wanted)
 
 
-def _from_raw(mode: object, size: object, data: object, budget: ImageBudget) -> Image.Image:
-    kind, width, height = _raw_form(mode, size, data, budget)
-    budget.take_pixels((width, height), COPYING)
-    return Image.frombytes(kind, (width, height), _little_endian(base64.readable(data), kind))
-
-
-def _raw_form(mode: object, size: object, data: object, budget: ImageBudget) -> tuple[str, int, int]:
-    """Mode, width and height of raw pixels. ValueError if they are not in order, or are not as many as the data."""
+def _from_raw(mode: object, size: object, data: object, reading: Reading) -> Image.Image:
     if not isinstance(mode, str) or mode not in _RAW_MODES:
         raise ValueError(f"image: mode must be one of {', '.join(_RAW_MODES)}")
     if not (isinstance(size, list) and len(size) == 2 and all(type(side) is int and side >= 0 for side in size)):
         raise ValueError("image: size must be [width, height]")
     width, height = size
-    budget.check_size(width, height)
-    expected = width * height * _RAW_MODES[mode] if mode != "1" else (width + 7) // 8 * height
-    if base64.decoded_size(data) != expected:
-        raise ValueError(f"image: {base64.decoded_size(data)} bytes of data, mode and size need {expected}")
-    return mode, width, height
+    reading.take_pixels((width, height), COPYING)
+    pixels, expected = base64.readable(data), width * height * _RAW_MODES[mode]
+    if len(pixels) != expected:
+        raise ValueError(f"image: {len(pixels)} bytes of data, mode and size need {expected}")
+    image = Image.new(mode, (width, height), None)  # not filled first, as `Image.frombytes` does
+    if expected:
+        image.frombytes(pixels)
+    return image
 
 
-def _from_file(text: object, name: str | None, budget: ImageBudget, wanted: MaxSide | None) -> Image.Image:
-    """The image in a file of the named format, or of any that is read.
+def _from_file(content: object, name: str | None, reading: Reading, wanted: MaxSide | None) -> Image.Image:
+    """The image in a file.
 
     Args:
-        text: the file as base64.
-        wanted: the image is reduced to this size.
+        content: bytes, or a payload.
+        name: the format that it must have; None: any.
     """
-    if budget.here is not None:
-        budget.check_file(base64.decoded_size(text))
-    data = base64.decode(text)
-    return _in_file(data, name, budget, wanted, text)
-
-
-def _from_bytes(data: bytes, budget: ImageBudget, wanted: MaxSide | None) -> Image.Image:
-    """The image in a file whose bytes were decoded already."""
-    if budget.here is not None:
-        budget.check_file(len(data))
-    return _in_file(data, None, budget, wanted)
-
-
-def _in_file(
-    data: bytes, wanted_name: str | None, budget: ImageBudget, wanted: MaxSide | None, text: object = None
-) -> Image.Image:
-    name = format_of(data[:HEAD])
-    if name is None or name != (wanted_name or name):
-        known = wanted_name or " or ".join(each for each in FORMATS if each != AVIF or budget.limits.reads_avif)
-        raise ValueError(f"image: the file is not {known}{base64.path_advice(text)}")
-    if name == AVIF and not budget.limits.reads_avif:
-        raise ValueError("image: avif files are read where the codec names them: ImageOptions(format='avif')")
+    size = len(content) if isinstance(content, bytes) else base64.size(content)
+    reading.spend(_OPENING * size, _PART_BYTES * size)
+    data = content if isinstance(content, bytes) else bytes(base64.readable(content))
+    found = format_of(data)
+    if found not in reading.formats or found != (name or found):
+        raise ValueError(f"image: the file is not {name or ' or '.join(reading.formats)}")
     try:
-        if name == "webp":  # opening it takes the memory already
-            budget.take_pixels(webp_size(data))
-        with opened(data, name) as image:
-            header = header_size(image, name)
-            budget.take_metadata(header)
-            size = image.size if wanted is None else wanted.fitting(*image.size)
-            _take(image, name, size, data, budget)
+        with opened(data, found) as image:
+            # In any JPEG of several scans libjpeg goes over all pixels for each.
+            passes = data.count(_SCAN) if found == "jpeg" else _AVIF_PASSES if found == AVIF else 1
+            reading.take_pixels(image.size, passes)
+            if wanted is not None:
+                image.draft(None, (wanted.pixels, wanted.pixels))
             image.load()
-            budget.check_size(*image.size)
-            budget.take_metadata(max(0, metadata_size(image) - header))
+            reading.take_metadata(sum(len(each) for each in image.info.values() if isinstance(each, bytes | str)))
             # As `image.copy()`, which would take the memory twice: the file's own object is dropped here.
-            return _resized(image._new(image.im), size, budget)
+            return _reduced(image._new(image.im), wanted)
     except (TooMuchImage, DecodeElsewhere):
         raise
     except Exception as error:  # Pillow raises many kinds for a broken file
-        raise ValueError(f"image: the {name} file is broken: {shortened(str(error), 200)}") from error
+        raise ValueError(f"image: the {found} file is broken: {shortened(str(error), 200)}") from error
 
 
-def _take(image: Any, name: str, size: tuple[int, int], data: bytes, budget: ImageBudget) -> None:
-    """Take what decoding an opened image costs from the budget; have a JPEG decoded to little more than the size."""
-    if name == "webp":
-        return
-    passes = _AVIF_PASSES if name == AVIF else 1
-    whole = image.size
-    if name == "jpeg":
-        passes = jpeg_passes(image, data)
-        if passes > MAX_PASSES:
-            raise TooMuchImage(f"image: {passes} passes over {whole[0]} x {whole[1]} pixels would take too long")
-        if size != whole:
-            image.draft(None, size)
-            if passes == 1:  # only of such a one libjpeg keeps the smaller size alone
-                read = whole[0] * whole[1] * _READING / max(image.size[0] * image.size[1], LEAST)
-                budget.take_pixels(image.size, 1 + read)
-                return
-            budget.reduced(whole, image.size)
-    budget.take_pixels(whole, passes)
-
-
-def _reduced(image: Image.Image, wanted: MaxSide | None, budget: ImageBudget | None = None) -> Image.Image:
+def _reduced(image: Image.Image, wanted: MaxSide | None) -> Image.Image:
     """The image in the wanted size, or itself where it is not larger."""
-    return image if wanted is None else _resized(image, wanted.fitting(*image.size), budget)
-
-
-def _resized(image: Image.Image, size: tuple[int, int], budget: ImageBudget | None) -> Image.Image:
-    """The image in a smaller size, or itself if it has that. Palettes become colours, black and white grey."""
-    if size == image.size:
+    if wanted is None or max(image.size) <= wanted.pixels:
         return image
-    if budget is not None:
-        budget.reduced(image.size, size)
-    mode = {"1": "L", "P": "RGB", "PA": "RGBA"}.get(image.mode, image.mode)
-    if _transparent_colour(image) is not None and image.mode != "I;16":
-        mode = "LA" if mode == "L" else "RGBA"
-    if mode != image.mode:
-        image = image.convert(mode)
-    for gap in (3.0, None):  # quicker in two steps; not of all modes
-        with suppress(ValueError):
-            return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=gap)
-    return image.resize(size, Image.Resampling.NEAREST)
-
-
-def _from_text(text: str, budget: ImageBudget, wanted: MaxSide | None) -> Image.Image:
-    """The image in the base64 of a file, or in a data: URL, whose media type must be that of the file."""
-    url = base64.split_data_url(text)
-    if url is None:
-        return _from_file(text, None, budget, wanted)
-    kind, payload = url
-    name = kind.removeprefix("image/")
-    if kind == name or name not in FORMATS:
-        known = ", ".join(f"image/{each}" for each in FORMATS)
-        raise ValueError(f"image: the data: URL is of type {shortened(kind)!r}, and must be of one of {known}")
-    return _from_file(payload, name, budget, wanted)
+    image = image.copy()  # a handler may keep its own
+    image.thumbnail((wanted.pixels, wanted.pixels), reducing_gap=None)
+    return image
 
 
 class ImageHint:
@@ -377,46 +218,25 @@ class ImageHint:
 
     name = TAG
 
-    def __init__(self, limits: ImageLimits, wanted: MaxSide | None = None) -> None:
-        self._limits = limits
+    def __init__(self, _: object, wanted: MaxSide | None = None) -> None:
         self._wanted = wanted
 
-    def decode(self, value: object) -> object:
+    def decode(self, value: object, reading: Reading) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
-            return decode_image(value, reading.get() or ImageBudget(self._limits), self._wanted)
-        if isinstance(value, Attachment):
-            return _from_file(value, None, reading.get() or ImageBudget(self._limits), self._wanted)
-        if isinstance(value, str):
-            return _from_text(value, reading.get() or ImageBudget(self._limits), self._wanted)
-        if isinstance(value, dict) and value.get(TAG_KEY) == BYTES:
-            (data,) = members(value, "data")
-            return _from_file(data, None, reading.get() or ImageBudget(self._limits), self._wanted)
-        if isinstance(value, bytes):
-            return _from_bytes(value, reading.get() or ImageBudget(self._limits), self._wanted)
+            return decode_image(value, reading, self._wanted)
+        if isinstance(value, str | bytes | Attachment):
+            content = base64.without_data_url(value) if isinstance(value, str) else value
+            return _from_file(content, None, reading, self._wanted)
         if isinstance(value, Image.Image):
             return _reduced(value, self._wanted)
-        raise mismatch(self.name, value)
+        raise mismatch(self.name, value, "an image is a string: its file in base64")
 
-    def check_announced(self, value: object) -> None:
-        """Check raw pixels of which only the number of bytes is known. ValueError as of `decode`; other values pass."""
-        if isinstance(value, dict) and value.get(TAG_KEY) == TAG and value.get("format") == "raw":
-            _, mode, size, data = members(value, "format", "mode", "size", "data")
-            _raw_form(mode, size, data, ImageBudget(self._limits))
-
-    def accept(self, value: object) -> object:
+    def accept(self, value: Any) -> object:
         if isinstance(value, Image.Image):
             return _reduced(value, self._wanted)
-        if isinstance(value, ImageFile | Path) or is_open_file(value):
-            return value if self._wanted is None else self._small(value)
+        if isinstance(value, ImageFile | Path) or hasattr(value, "read"):
+            return value
         raise mismatch(self.name, value)
-
-    def _small(self, value: Any) -> object:
-        """The image in a file, reduced."""
-        try:
-            data = given_file(value, DEFAULT_LIMITS.max_message_size).data
-        except EncodeError as error:
-            raise ValueError(f"Expected `{self.name}`: {error}") from error
-        return _in_file(data, None, ImageBudget(self._limits), self._wanted)
 
     @property
     def component(self) -> str:
@@ -437,61 +257,3 @@ class ImageHint:
             schema["x-maxSide"] = self._wanted.pixels
             schema["description"] = f"reduced to at most {self._wanted.pixels} pixels on its larger side"
         return schema
-
-
-# -- how much memory images will take ----------------------------------------------------------------------------------
-
-#: Characters of base64 in which the size of an image is looked for.
-_LOOKED_AT = 128 * 1024
-#: Values in a message that are looked at: some milliseconds.
-_MAX_PARTS = 20_000
-#: How files begin in base64; how data: URLs of images begin, and the longest part before the comma that is looked for.
-_BEGINNINGS = ("iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD", "AAAA")
-_DATA_URL = "data:image/"
-_LONGEST_HEAD = 64
-
-
-def image_weight(value: Any, limits: ImageLimits) -> int:
-    """About how many bytes of memory the images in plain JSON data take at most while they are decoded.
-
-    From the headers alone, and of those that may be images by their looks. Of a file whose header lies, the limits of
-    the message are what counts; they are what is given for data with many parts, too.
-    """
-    kept = largest = looked_at = 0
-    most = limits.message_pixels * DECODING_BYTES
-    rest: list[Any] = [value]
-    while rest:
-        looked_at += 1
-        if looked_at + len(rest) > _MAX_PARTS:
-            return most
-        part = rest.pop()
-        if type(part) is list:
-            rest += part
-        elif type(part) is dict and part.get(TAG_KEY) != TAG:
-            rest += part.values()
-        elif type(part) is dict or type(part) is str or type(part) is Attachment:
-            pixels = min(_pixels_of(part, limits.pixels), limits.pixels)
-            kept += pixels * PIXEL_BYTES
-            largest = max(largest, pixels)
-    return min(kept + largest * (DECODING_BYTES - PIXEL_BYTES), most)
-
-
-def _pixels_of(part: Any, unknown: int) -> int:
-    """Pixels of what may be an image: at least `LEAST` of one, 0 of anything else, `unknown` where that is not seen."""
-    if type(part) is dict:
-        size: Any = part.get("size")
-        if part.get("format") == "raw" and isinstance(size, list) and len(size) == 2 and {*map(type, size)} == {int}:
-            return max(LEAST, int(size[0] * size[1]))
-        part = part.get("data")
-    elif type(part) is str:
-        if not part.startswith(_BEGINNINGS) and part[: len(_DATA_URL)].lower() != _DATA_URL:
-            return 0
-        begin = part.find(",", 0, _LONGEST_HEAD) + 1
-        part = part[begin : begin + _LOOKED_AT]
-    if not isinstance(part, str | Payload | Attachment):
-        return 0
-    head = base64.decode_head(part, _LOOKED_AT)
-    if format_of(head[:HEAD]) is None:
-        return 0
-    found = size_in_head(head)
-    return unknown if found is None else max(LEAST, found[0] * found[1])

@@ -1,171 +1,134 @@
-"""Markers: what stands in a lowered hint for a type that msgspec cannot check, and how values are checked with them.
+"""Markers: classes that stand in a hint for what msgspec cannot check, and how values are checked with them.
 
-A marker is a class whose `decode` msgspec calls for the value, through `dec_hook`. Owns how `msgspec.convert` is called
-for a lowered hint. Does not know which hints are lowered to what; that is `hints`.
+A marker stands for a rich type, for a union that msgspec does not support, or for a class with such a field.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Callable, Iterable
+from typing import Any, Union, get_args
 
 import msgspec
 
-from .check_count import counting
-from .schema import Components
+from .reading import Reading
+from .rich_hint import TAG_KEY, RichHint, described
+from .schema import Components, schema_of
 
-Convert = Callable[[Any], Any]
+Convert = Callable[[Any, Reading], Any]
+MakeSchema = Callable[[Components], dict[str, Any]]
 
 
 class Marker(type):
     """The class of markers.
 
     Attributes:
-        decode: turns the JSON value into what the hint means, or raises ValueError.
+        decode: gives what the hint means for a JSON value, or raises ValueError. Called by `Reading.hook`.
+        accept: the same for the result of a handler.
         schema: gives the JSON schema; called with the components that it may refer to.
-        stands_for: the lowered hint that values are checked against first: of a class, a Struct with its fields; None
-            where there is none.
+        left: the tags of objects that it decodes itself; None: it takes values of any kind.
     """
 
     decode: Convert
-    schema: Callable[[Components], dict[str, Any]]
-    stands_for: Any
+    accept: Convert
+    schema: MakeSchema
+    left: frozenset[str] | None = frozenset()
 
     def __instancecheck__(cls, value: object) -> bool:
         return True  # msgspec asks this of what `decode` gave; decode itself is the check
 
 
-def dec_hook(kind: type, value: Any) -> Any:
-    """For `msgspec.convert`: markers know what to do."""
-    if (count := counting.get()) is not None:
-        count.take()
-    return kind.decode(value)  # type: ignore[attr-defined]
+def marker(name: str, decode: Convert, schema: MakeSchema) -> Any:
+    """Make a marker with this name in errors."""
+    made = Marker(name, (), {})
+    made.decode, made.accept, made.schema = decode, decode, schema
+    return made
 
 
-def marker(
-    name: str, decode: Convert, schema: Callable[[Components], dict[str, Any]], *, stands_for: Any = None
-) -> Any:
-    """Make a marker: a class that stands in a lowered hint for a type that msgspec cannot check.
+def has_marker(lowered: Any) -> bool:
+    """True if a marker stands in a lowered hint."""
+    return isinstance(lowered, Marker) or any(map(has_marker, get_args(lowered)))
+
+
+def converter(lowered: Any, *, is_plain: bool = False) -> Convert:
+    """Make a function that checks a value, and converts it to a lowered hint.
+
+    It raises ValueError; the text says what was expected, and ends with the path.
 
     Args:
-        name: for errors.
-        decode: gives what the hint means for the JSON value, or raises ValueError.
-        schema: see `Marker`; so is `stands_for`.
+        is_plain: msgspec checks all of it, keys included.
     """
-    functions = {"decode": staticmethod(decode), "schema": staticmethod(schema)}
-    return Marker(name, (), {**functions, "stands_for": stands_for})
+    if lowered is Any:
+        return lambda value, _: value
+    # msgspec reads a class once, and any other hint with each value: as a field of a class it takes half the time.
+    wrapped: Any = msgspec.defstruct("Value", [("value", lowered)], array_like=True, gc=False)
+
+    def convert(value: Any, reading: Reading) -> Any:
+        try:
+            if is_plain:
+                return msgspec.convert([value], wrapped).value
+            return msgspec.convert([value], wrapped, dec_hook=reading.hook, str_keys=True).value
+        except msgspec.ValidationError as error:
+            text, _, path = str(error).rpartition("$[0]")
+            raise ValueError(f"{text}${path}") from None
+        except AttributeError:  # msgspec takes an ndarray, which has items, for a mapping, and asks it for its keys
+            raise ValueError("Expected `object`, got `ndarray`") from None
+
+    return convert
 
 
-def converter(lowered: Any) -> Convert:
-    """Make a function that checks one value and gives it in the type of the (lowered) hint.
+def rich_marker(rich: RichHint) -> Any:
+    """A marker for a rich type."""
 
-    It raises msgspec.ValidationError; the text says what was expected, and the path.
+    def schema(components: Components) -> dict[str, Any]:
+        made = rich.schema()
+        return made if rich.component is None else components.refer(rich.component, str(made), lambda: made)
+
+    # That of a model of pydantic refers to others.
+    schema = getattr(rich, "schema_in", schema)
+    made = marker(rich.name, rich.decode, schema)
+    made.accept = lambda value, _: rich.accept(value)
+    made.left = None if getattr(rich, "takes_json", False) else getattr(rich, "tags", made.left)
+    return made
+
+
+def choice_marker(members: list[Any]) -> Any:
+    """A marker for a union that msgspec does not support: the first member that fits.
+
+    Types of plain JSON come first for plain values, and rich ones for tagged objects.
     """
-    options = convert_options(lowered)
-    return lambda value: msgspec.convert(value, lowered, **options)
+    plain_first = [converter(member) for member in sorted(members, key=has_marker)]
+    name = " | ".join(map(name_of_hint, members))
+
+    def decode(value: Any, reading: Reading) -> Any:
+        told = f"Expected `{name}`, got `{described(value)}`"
+        is_tagged = type(value) is dict and TAG_KEY in value
+        for convert in reversed(plain_first) if is_tagged else plain_first:
+            try:
+                return convert(value, reading)
+            except ValueError as error:
+                text = str(error)
+                if text.startswith("Expected `") and ", got `" not in text:  # the type fits, a constraint does not
+                    told = text
+        raise ValueError(told)
+
+    return marker(name, decode, lambda components: {"anyOf": [schema_of(each, components) for each in members]})
 
 
-def convert_options(*lowered: Any) -> dict[str, Any]:
-    """The arguments that `msgspec.convert` needs for a type, or for a Struct of these types; each costs time."""
-    options: dict[str, Any] = {}
-    for found in map(_findings_in, lowered):
-        if found.markers:
-            options["dec_hook"] = dec_hook
-        if found.keys:
-            options["str_keys"] = True
-    return options
+def union_of(members: Iterable[Any]) -> Any:
+    """A union of hints, as `typing` makes it."""
+    return Union.__getitem__(tuple(members))  # `|` cannot be written for a list of members
 
 
-def is_untyped(lowered: Any) -> bool:
-    """True if some part of the hint takes any value, so that it must be searched for tagged objects."""
-    return _findings_in(lowered).anything
-
-
-class _Findings:
-    """The parts of a lowered hint that matter for how values are checked.
-
-    Attributes:
-        markers: there are markers, so `dec_hook` is needed.
-        anything: some part takes any value.
-        keys: some keys are no strings.
-        unchecked: a type that cannot be checked.
-    """
-
-    def __init__(self) -> None:
-        self.markers = self.anything = self.keys = False
-        self.unchecked: type | None = None
-        self._seen: set[Any] = set()
-
-    def look(self, info: Any) -> None:
-        if isinstance(info, msgspec.inspect.CustomType):
-            self.markers = True
-            if not isinstance(info.cls, Marker):
-                self.unchecked = info.cls
-            elif info.cls not in self._seen:
-                self._seen.add(info.cls)
-                self._look_within(info.cls)
-        elif isinstance(info, msgspec.inspect.AnyType):
-            self.anything = True
-        elif isinstance(info, msgspec.inspect.DictType):
-            if not isinstance(info.key_type, msgspec.inspect.StrType | msgspec.inspect.AnyType):
-                self.keys = True
-        elif isinstance(info, msgspec.inspect.RawType | msgspec.inspect.ExtType):
-            self.unchecked = msgspec.Raw
-        if id(info) not in self._seen:
-            self._seen.add(id(info))
-            for part in _parts(info):
-                self.look(part)
-
-    def _look_within(self, found: Marker) -> None:
-        within = _Findings()
-        within._seen = self._seen
-        if found.stands_for is not None:
-            within.look(msgspec.inspect.type_info(found.stands_for))
-        self.anything |= within.anything
-
-
-def _findings_in(lowered: Any) -> _Findings:
-    if isinstance(lowered, type) and lowered.__module__ not in ("builtins", "typing"):
-        return _look_through(lowered)  # a user's class or a marker: the cache would keep it alive
+def is_known(hint: Any) -> bool:
+    """True if msgspec can check it."""
     try:
-        return _known_findings(lowered)
-    except TypeError:  # it has no hash, or is no hint
-        return _look_through(lowered)
-
-
-def _look_through(lowered: Any) -> _Findings:
-    found = _Findings()
-    found.look(msgspec.inspect.type_info(lowered))
-    return found
-
-
-#: Most hints are few, and each is asked about several times.
-_known_findings = functools.lru_cache(maxsize=256)(_look_through)
-
-
-def _parts(info: Any) -> list[Any]:
-    """The hints inside a hint."""
-    parts = [getattr(info, name) for name in ("item_type", "key_type", "value_type", "type") if hasattr(info, name)]
-    parts += getattr(info, "item_types", ()) or getattr(info, "types", ())
-    parts += [field.type for field in getattr(info, "fields", ())]
-    return parts
-
-
-def check_lowered(lowered: Any) -> None:
-    """Raise TypeError if a part of a lowered hint cannot be checked."""
-    found = _findings_in(lowered)
-    if found.unchecked is not None:
-        raise TypeError(
-            f"there is no way to check a value against {name_of_hint(found.unchecked)}; "
-            "use a dataclass, a msgspec.Struct or a type registered with the codec"
-        )
+        msgspec.inspect.type_info(hint)
+    except TypeError:
+        return False
+    return True
 
 
 def name_of_hint(hint: Any) -> str:
     """A short name for a lowered hint, for messages."""
-    if hint is None or hint is type(None):
-        return "null"
-    if get_origin(hint) is Annotated:
-        return name_of_hint(get_args(hint)[0])
-    return getattr(hint, "__name__", None) or str(hint) if isinstance(hint, type) else str(hint)
+    plain = getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint
+    return "null" if plain in (None, type(None)) else plain.__name__ if isinstance(plain, type) else str(plain)

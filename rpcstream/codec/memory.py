@@ -9,7 +9,10 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from _thread import allocate_lock
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 #: Bytes of a message. glibc uses blocks of less than 128 KiB again in any case, but two of these may come together.
 BIG = 64 * 1024
@@ -41,27 +44,12 @@ def keep_freed_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, _KEPT)
 
 
-class _CollectorPause:
-    """`with` it the cyclic garbage collector is off, then as it was. Blocks may be nested, and in several threads."""
-
-    def __init__(self) -> None:
-        self._lock = allocate_lock()
-        self._depth = 0
-        self._was_on = False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._depth:
-                self._was_on = gc.isenabled()
-                gc.disable()
-            self._depth += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._depth -= 1
-            if not self._depth and self._was_on:
-                gc.enable()
-
-
-#: For parsing: nothing that is made there can be garbage yet.
-collector_paused = _CollectorPause()
+def without_collector(parse: Callable[[T], Any], text: T) -> Any:
+    """Parse a text while the cyclic garbage collector is off: nothing that is made there can be garbage yet."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return parse(text)
+    finally:
+        if was_on:
+            gc.enable()

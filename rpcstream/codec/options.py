@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import Literal, NamedTuple
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,20 +16,18 @@ class ImageOptions:
     """The format of images that are sent. What it cannot hold goes as PNG, and what PNG cannot hold goes raw.
 
     So only a lossy format loses something, and only what it is known to lose; `codec.image` has the table. An opened
-    image whose pixels were not read yet goes as its file, where that has this format and neither quality nor
-    compression is set.
+    image whose pixels were not read yet goes as its file, where that has this format and no quality is
+    set.
 
     Attributes:
-        format: "png" (lossless), "jpeg", "webp", "avif" (smallest and slowest; both ends need a Pillow that has it:
-            11.3 or later; AVIF files are read only by a codec with this option), or "raw": the pixels as they are,
-            which takes no time and much room. None: what costs the least. An opened image whose pixels were not read
-            yet goes as its file (png, jpeg, webp, gif); any other raw where the connection takes binary frames, and as
-            PNG at a fast level where it does not, or where raw would lose a palette, a transparent colour, a colour
-            profile or EXIF.
+        format: "png" (lossless), "jpeg", "webp", "avif" (smallest and slowest; both ends need Pillow 11.3 or later with
+            AVIF; read only by a codec with this option), or "raw": the pixels as they are, which
+            takes no time and much room. None: what costs the least. An opened image whose pixels were not read yet goes
+            as its file (png, jpeg, webp, gif); any other raw where the connection takes binary frames, and as PNG at a
+            fast level where it does not, or where raw would lose a palette, a transparent colour, a colour profile or
+            EXIF.
         quality: 1 to 100, for "jpeg", "avif" and lossy "webp"; None is Pillow's default (75, 75 and 80).
         lossless: for "webp".
-        compression: 0 to 9, for PNG. None: the fastest where the format is None; else 3, at which files are nearly as
-            small as at 6 (zlib's default) in half the time.
 
     Raises:
         ValueError: an option is out of range, or means nothing for the format.
@@ -38,12 +36,10 @@ class ImageOptions:
     format: Literal["png", "jpeg", "webp", "avif", "raw"] | None = None
     quality: int | None = None
     lossless: bool = False
-    compression: int | None = None
 
     def __post_init__(self) -> None:
         if self.format not in (None, "png", "jpeg", "webp", "avif", "raw"):
-            known = "'png', 'jpeg', 'webp', 'avif', 'raw' or None"
-            raise ValueError(f"format must be {known}, got {self.format!r}")
+            raise ValueError(f"format must be 'png', 'jpeg', 'webp', 'avif', 'raw' or None, got {self.format!r}")
         if self.lossless and self.format != "webp":
             raise ValueError(f"lossless is for 'webp' only, the format is {self.format!r}")
         if self.quality is not None:
@@ -51,16 +47,6 @@ class ImageOptions:
                 raise ValueError("quality is for 'jpeg', 'avif' and lossy 'webp' only")
             if type(self.quality) is not int or not 1 <= self.quality <= 100:
                 raise ValueError(f"quality must be an integer from 1 to 100, got {self.quality!r}")
-        if self.compression is not None and (type(self.compression) is not int or not 0 <= self.compression <= 9):
-            raise ValueError(f"compression must be an integer from 0 to 9, got {self.compression!r}")
-
-
-class ImageSettings(NamedTuple):
-    """The settings by which the images of a codec are sent: the user's options, and the limit of files."""
-
-    options: ImageOptions
-    #: Bytes of a file that is sent as it is.
-    max_file: int
 
 
 @dataclass(frozen=True)
@@ -68,7 +54,7 @@ class ImageFile:
     """An image that is sent as its file: byte by byte, without being decoded here. It is read when it is sent.
 
     A `pathlib.Path` and an open binary file are sent in the same way. It must be a file of a format that is read: png,
-    jpeg, webp, gif, and avif where the other end reads it. Open any other with `PIL.Image.open`.
+    jpeg, webp, gif. Open any other with `PIL.Image.open`.
 
     Args:
         path: of a regular file.
@@ -77,37 +63,25 @@ class ImageFile:
     path: str | os.PathLike[str]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class MaxSide:
     """The largest side that an image is wanted in, in a hint: `Annotated[Image.Image, MaxSide(1024)]`.
 
     An image that is larger is reduced, its proportions kept. A JPEG is decoded to little more than the wanted size in
-    the first place, which takes a third to two thirds of the time and a fraction of the memory.
+    the first place, which takes a third to two thirds of the time.
 
     Args:
         pixels: of the larger side, after reducing.
 
     Raises:
-        ValueError, TypeError: it is less than 1, or no int.
+        ValueError: it is less than 1, or no int.
     """
 
     pixels: int
 
     def __post_init__(self) -> None:
-        if type(self.pixels) is not int:
-            raise TypeError(f"a side is an int, got {self.pixels!r}")
-        if self.pixels < 1:
-            raise ValueError(f"a side has at least one pixel, got {self.pixels}")
-
-    def fitting(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height of an image of this size after it was reduced."""
-        longest = max(width, height)
-        if longest <= self.pixels:
-            return width, height
-        return max(1, round(width * self.pixels / longest)), max(1, round(height * self.pixels / longest))
-
-    def __repr__(self) -> str:
-        return f"MaxSide({self.pixels})"
+        if type(self.pixels) is not int or self.pixels < 1:
+            raise ValueError(f"a side is an int of at least 1, got {self.pixels!r}")
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -118,32 +92,23 @@ class Shape:
         dims: the length along each axis; None for any length; one `...` for any number of axes, none included.
 
     Raises:
-        ValueError, TypeError: a dimension is negative, or of another type, or there are two `...`.
+        ValueError: a dimension is negative, or of another type, or there are two `...`.
     """
 
     dims: tuple[int | EllipsisType | None, ...]
 
     def __init__(self, *dims: int | EllipsisType | None) -> None:
-        for dim in dims:
-            if type(dim) is int:
-                if dim < 0:
-                    raise ValueError(f"a dimension cannot be negative: {dim}")
-            elif dim is not None and dim is not Ellipsis:
-                raise TypeError(f"a dimension is an int, None or ..., got {dim!r}")
-        if dims.count(Ellipsis) > 1:
-            raise ValueError("at most one ... in a shape")
+        known = all(dim is None or dim is Ellipsis or (type(dim) is int and dim >= 0) for dim in dims)
+        if not known or dims.count(Ellipsis) > 1:
+            raise ValueError(f"a dimension is an int that is not negative, None, or once ..., got {dims!r}")
         object.__setattr__(self, "dims", dims)
 
     def matches(self, shape: tuple[int, ...]) -> bool:
         """True if an array of this shape fits."""
         dims = self.dims
         if Ellipsis in dims:
-            here = dims.index(Ellipsis)
-            after = len(dims) - here - 1
-            if len(shape) < here + after:
-                return False
-            dims = dims[:here] + dims[here + 1 :]
-            shape = shape[:here] + shape[len(shape) - after :]
+            at = dims.index(Ellipsis)
+            dims = dims[:at] + (None,) * (len(shape) - len(dims) + 1) + dims[at + 1 :]
         return len(dims) == len(shape) and all(dim in (None, size) for dim, size in zip(dims, shape, strict=True))
 
     def __str__(self) -> str:

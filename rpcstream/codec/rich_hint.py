@@ -5,11 +5,8 @@ Knows no type in particular.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from importlib import import_module
-from typing import Any, Protocol, runtime_checkable
-
-from .schema import Components
+from typing import Any, Protocol
 
 #: The member that makes a JSON object a tagged one.
 TAG_KEY = "$type"
@@ -24,20 +21,21 @@ class RichHint(Protocol):
 
     @property
     def name(self) -> str:
-        """The name for error messages: "float32 ndarray of shape (*, 3)", "image", "bytes"."""
+        """The name for error messages: "ndarray of float32 of shape (*, 3)", "image", "bytes"."""
 
     @property
     def component(self) -> str | None:
         """The name that its schema has among the components of a document; None: it stands where it is used."""
 
-    def decode(self, value: object) -> object:
+    def decode(self, value: object, reading: Any) -> object:
         """The value that came over the wire, as the hint wants it.
 
-        Takes the tagged object, the plain base64 string where the wire page allows one, and a value that is already
-        right.
+        Takes a value whose tagged objects are decoded (but for costly ones, and those of `tags`, which it decodes
+        itself), and the plain base64 string where the wire page allows one. `reading` is the `Reading` of the message.
 
         Raises:
-            ValueError: it is something else, whatever it is; never another exception.
+            ValueError: it is something else, whatever it is.
+            DecodeElsewhere: it must be decoded in another thread.
         """
 
     def accept(self, value: object) -> object:
@@ -51,24 +49,20 @@ class RichHint(Protocol):
         """JSON schema (2020-12) of what is on the wire."""
 
 
-@runtime_checkable
-class HasSchemaParts(Protocol):
-    """A rich type whose schema refers to others, which must stand among the components of the document."""
+def mismatch(expected: str, value: object, form: str = "") -> ValueError:
+    """The error for a value of another type, in the form that msgspec uses too.
 
-    def schema_in(self, components: Components) -> dict[str, Any]:
-        """The schema; those that it refers to are added to the components."""
-
-
-def mismatch(expected: str, value: object) -> ValueError:
-    """The error for a value of another type, in the form that msgspec uses too."""
-    return ValueError(f"Expected `{expected}`, got `{described(value)}`")
+    Args:
+        form: how such a value is written.
+    """
+    return ValueError(f"Expected `{expected}`, got `{described(value)}`{'; ' if form else ''}{form}")
 
 
 def described(value: object) -> str:
     """A short name for a value of any kind, however large it is."""
     if isinstance(value, dict):
         tag = value.get(TAG_KEY)
-        return f"object tagged {shortened(tag)!r}" if isinstance(tag, str) else "object"
+        return f"an object tagged {shortened(tag)!r}" if isinstance(tag, str) else "object"
     if isinstance(value, list):
         return "array"
     return "null" if value is None else type(value).__name__
@@ -79,21 +73,14 @@ def shortened(text: str, limit: int = 40) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def with_members(value: Any, kinds: frozenset[type], change: Callable[[Any], Any]) -> Any:
-    """A list or dict with its members of these types changed; a copy where one becomes another object, else itself."""
-    result = value
-    places: Iterable[tuple[Any, Any]] = value.items() if type(value) is dict else enumerate(value)
-    for place, member in places:
-        if type(member) in kinds and (changed := change(member)) is not member:
-            if result is value:
-                result = value.copy()
-            result[place] = changed
-    return result
+def full_name(cls: type) -> str:
+    """The name of a class with its module."""
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def type_name(cls: type) -> str:
     """The full name of a class, for messages."""
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    return full_name(cls).removeprefix("builtins.")
 
 
 def optional_module(name: str, extra: str) -> Any:
@@ -108,9 +95,8 @@ def optional_module(name: str, extra: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        package = name.partition(".")[0]
         advice = f"pip install 'rpcstream[{extra}]'"
-        raise ValueError(f"this needs the package {package}, which is not installed here: {advice}") from None
+        raise ValueError(f"this needs the package {name}, which is not installed here: {advice}") from None
 
 
 def members(tagged: dict[str, Any], *names: str) -> list[Any]:
@@ -119,13 +105,9 @@ def members(tagged: dict[str, Any], *names: str) -> list[Any]:
     Raises:
         ValueError: one is missing, or there are others.
     """
-    try:
-        found = [tagged[name] for name in names]
-    except KeyError as error:
-        raise ValueError(f"tagged object {tagged.get(TAG_KEY)!r} misses {error}") from None
-    if len(tagged) != len(names) + 1:
-        others = [shortened(name) for name in tagged if name not in names and name != TAG_KEY]
-        raise ValueError(f"tagged object {tagged.get(TAG_KEY)!r} has unknown members: {', '.join(others[:3])}")
+    found = [tagged[name] for name in names if name in tagged]
+    if not len(found) == len(names) == len(tagged) - 1:
+        raise ValueError(f"tagged object {tagged.get(TAG_KEY)!r}: its members are {', '.join(names)}, and no others")
     return found
 
 
@@ -139,11 +121,27 @@ def tagged_schema(tag: str, properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-#: JSON schema of a payload.
-BASE64_SCHEMA = {"type": "string", "contentEncoding": "base64"}
-
-
-def base64_of(media_type: str, description: str | None = None) -> dict[str, Any]:
+def base64_of(media_type: str, description: str = "") -> dict[str, Any]:
     """JSON schema of base64 of a content of this type."""
-    described = {} if description is None else {"description": description}
-    return {**BASE64_SCHEMA, "contentMediaType": media_type, **described}
+    schema = {"type": "string", "contentEncoding": "base64", "contentMediaType": media_type}
+    return schema | ({"description": description} if description else {})
+
+
+class RegisteredHint:
+    """A hint for a class that was registered with the codec."""
+
+    def __init__(self, cls: type, tag: str) -> None:
+        self._cls = cls
+        self._tag = tag
+        self.name = type_name(cls)
+        self.component = cls.__name__
+
+    def decode(self, value: object, _: object = None) -> object:
+        if isinstance(value, self._cls):
+            return value
+        raise mismatch(self.name, value)
+
+    accept = decode
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "object", "properties": {TAG_KEY: {"const": self._tag}}, "required": [TAG_KEY]}

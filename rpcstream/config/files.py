@@ -1,25 +1,33 @@
-"""Reads configuration files: TOML, and JSON with comments.
-
-Owns which of both a file is. Every error names the file, and the line where there is one. Knows no option.
-"""
+"""Reads configuration files, TOML and JSON with comments, and files that hold a token or a certificate."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from typing import Any, NoReturn
+import stat
+from typing import TYPE_CHECKING, Any
+
+from ..text import get_logger
+
+if TYPE_CHECKING:  # imports ssl, which most do without
+    from ..tls import TLS
+
+log = get_logger("rpcstream.config")
 
 #: Bytes. A thousand rules are a tenth of it; a device or a film that is named by mistake is refused.
 MAX_FILE_SIZE = 1024 * 1024
 
-#: A string as a whole, so that nothing in it is taken for a comment; or a comment; or the start of an endless one.
-_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/|/\*', re.DOTALL)
+#: Bytes of a token file; as many as a token that is sent to a server may have.
+MAX_TOKEN_FILE = 64 * 1024
+
+#: A string as a whole, so that nothing in it is taken for a comment; or a comment.
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _NOT_BLANK = re.compile(r"[^\r\n]")
 
 
 class ConfigError(ValueError):
-    """An option, or a whole file, that cannot be used. The text is one sentence that begins with where it stands."""
+    """An option, or a whole file, that cannot be used. The text begins with the place of the mistake."""
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -39,104 +47,99 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ConfigError(f"{name}: a configuration file has at most {MAX_FILE_SIZE} bytes")
     try:
         text = data.decode("utf-8-sig")
+        found = json.loads(_without_comments(text)) if _is_json(name, text) else _toml(text)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{name}: line {line}: this is not UTF-8") from None
-    if _is_json(os.path.splitext(name)[1].lower(), text):
-        return parse_json(text, name)
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: this is not TOML: {error}") from None
-    except RecursionError:
-        raise ConfigError(f"{name}: too many arrays and tables inside each other") from None
+    except (ValueError, RecursionError) as error:  # both name line and column
+        raise ConfigError(f"{name}: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{name}: the file must hold an object with options")
+    return found
 
 
-def parse_json(text: str, name: str) -> dict[str, Any]:
-    """Parse an object of JSON with comments.
-
-    Args:
-        text: of the file.
-        name: of the file, for errors.
-
-    Raises:
-        ConfigError: it is not valid, or a name stands twice in one object.
-    """
-    plain = _without_comments(text, name)
-    try:
-        value = json.loads(plain, object_pairs_hook=_ObjectMaker(name), parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        at = _trailing_comma(plain, error.pos)
-        if at is not None:
-            _fail(plain, name, at, "a comma stands behind the last value")
-        _fail(plain, name, error.pos, f"this is not JSON: {error.msg[:1].lower()}{error.msg[1:]}")
-    except _ConstantError as error:
-        raise ConfigError(f"{name}: {error} is no number in JSON") from None
-    except RecursionError:
-        raise ConfigError(f"{name}: too many arrays and objects inside each other") from None
-    except ConfigError:
-        raise
-    except ValueError:  # a number of thousands of digits, which Python does not read
-        raise ConfigError(f"{name}: a number in it is too long") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{name}: the file holds {type(value).__name__}, not an object with options")
-    return value
-
-
-def _is_json(ending: str, text: str) -> bool:
+def _is_json(name: str, text: str) -> bool:
+    ending = os.path.splitext(name)[1].lower()
     if ending in (".json", ".jsonc"):
         return True
     return ending != ".toml" and text.lstrip().startswith(("{", "//", "/*"))
 
 
-def _without_comments(text: str, name: str) -> str:
+def _without_comments(text: str) -> str:
     """Replace comments by blanks, so that lines and columns stay the same."""
-
-    def replace(found: re.Match[str]) -> str:
-        piece = found[0]
-        if piece == "/*":
-            _fail(text, name, found.start(), "a comment begins here and does not end")
-        return piece if piece.startswith('"') else _NOT_BLANK.sub(" ", piece)
-
-    return _STRING_OR_COMMENT.sub(replace, text)
+    return _STRING_OR_COMMENT.sub(lambda found: found[0] if found[0][0] == '"' else _NOT_BLANK.sub(" ", found[0]), text)
 
 
-def _trailing_comma(plain: str, at: int) -> int | None:
-    """Return the place of a comma before a closing bracket, if that is the parser's error at this place."""
-    before = plain[:at].rstrip()
-    if plain[at : at + 1] in ("}", "]") and before.endswith(","):
-        return len(before) - 1
-    # Later Pythons point at the comma itself.
-    behind = plain[at + 1 :].lstrip()
-    return at if plain[at : at + 1] == "," and behind[:1] in ("}", "]") else None
+def _toml(text: str) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(text)
 
 
-def _fail(text: str, name: str, at: int, why: str) -> NoReturn:
-    line = text.count("\n", 0, at) + 1
-    column = at - text.rfind("\n", 0, at)
-    raise ConfigError(f"{name}: line {line}, column {column}: {why}") from None
+# -- secrets ----------------------------------------------------------------------------------------------------------
 
 
-class _ObjectMaker:
-    """Makes an object of its names and values; each name may stand there once."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
-            seen: set[str] = set()
-            twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise ConfigError(f"{self._name}: {twice!r} stands twice in one object")
-        return made
+def take_token(found: dict[str, Any]) -> None:
+    """Read the token in the file that `token_file` names, if there is no `token`. Raises ConfigError."""
+    file = found.pop("token_file", None)
+    if file is not None and found.get("token") is None:
+        warn_of_readers(file)
+        found["token"] = read_token(file)
 
 
-class _ConstantError(Exception):
-    """NaN or Infinity."""
+def warn_of_readers(path: str) -> None:
+    """Log a warning if other users may read a file that holds a token."""
+    if _is_readable_by_others(path):
+        log.warning("%s holds a token, and other users of this machine may read it: chmod 600 %s", path, path)
 
 
-def _refuse_constant(text: str) -> NoReturn:
-    raise _ConstantError(text)
+def read_token(path: str, place: str = "token_file") -> str:
+    """Read the token that a file holds, without blanks and line ends around it.
+
+    Args:
+        place: where the file is named, for errors.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds no token; the text does not show what it holds.
+    """
+    try:
+        with open(path, "rb") as opened:
+            data = opened.read(MAX_TOKEN_FILE + 1)
+        text = data.decode().strip()
+    except OSError as error:
+        raise ConfigError(f"{place}: cannot read {path!r}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{place}: {path!r} holds no text") from None
+    if not text or len(data) > MAX_TOKEN_FILE or any(part.isspace() or not part.isprintable() for part in text):
+        raise ConfigError(f"{place}: {path!r} must hold one token, without blanks, on one line")
+    return text
+
+
+def read_tls(**files: Any) -> TLS:
+    """Make a certificate's settings; its files are read once to check them.
+
+    Args:
+        files: as for `TLS`.
+
+    Raises:
+        ConfigError: the files cannot be read, or hold no certificate.
+    """
+    import ssl
+
+    from ..tls import TLS
+
+    tls = TLS(**files)
+    try:
+        tls.stamp()
+        tls.context()
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"no certificate with its key: {error}") from None
+    return tls
+
+
+def _is_readable_by_others(path: str) -> bool:
+    """Whether users besides the owner may read a file, by its permissions; False where there are none (Windows)."""
+    try:
+        return os.name == "posix" and bool(os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH))
+    except OSError:
+        return False

@@ -1,229 +1,201 @@
-"""Finds the value of each option: in the arguments, else in the environment, else in a file.
-
-Owns the names of options (aliases too), which source counts, and errors that say where a wrong value stands. Defaults
-are those of the program. Knows no option itself.
-"""
+"""Reads the options of one kind of program from arguments, environment variables and tables of files."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
+
+from ..codec.error_text import in_words
+from ..limits import DEFAULT_LIMITS, Limits
 from ..nearest import did_you_mean, nearest
+from ..option import SECONDS_OR_NONE, Kind, Option, whole
 from ..text import get_logger
-from .files import ConfigError, read_file
-from .option_types import OptionType
+from .files import ConfigError
 
 log = get_logger("rpcstream.config")
 
 #: A file, or a mapping with the same options.
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | None
 
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One option.
-
-    Attributes:
-        aliases: other names of it. A time may also be given as milliseconds, with `_ms` behind its name.
-        is_secret: its value is never shown.
-        displaces: options that it replaces: where a source gives this one, those of later sources are ignored, and no
-            source may give both.
-    """
-
-    name: str
-    type: OptionType
-    aliases: tuple[str, ...] = ()
-    is_secret: bool = False
-    displaces: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All names by which it may be given."""
-        own = (self.name, *self.aliases)
-        return (*own, *(f"{name}_ms" for name in own)) if self.type.is_time else own
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resolved:
-    """The value of an option.
-
-    Attributes:
-        place: in words, where it stands.
-        rank: the number of its source, 0 for the arguments and 1 for the environment; a lower one takes precedence.
-    """
-
-    value: Any
-    place: str
-    rank: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Options as they stand in a file or a mapping.
-
-    Attributes:
-        title: the file, for errors.
-        folder: that paths in it are relative to; "" for the current one.
-    """
-
-    values: Mapping[str, Any]
-    title: str
-    folder: str = ""
-
-
-def read_table(source: ConfigSource) -> Table | None:
-    """Read a file, or take a mapping as it is; None for None.
-
-    Raises:
-        ConfigError: the file is not valid.
-        OSError: it cannot be read.
-        TypeError: the source is neither a path nor a mapping.
-    """
-    if source is None:
-        return None
-    if isinstance(source, Mapping):
-        return Table(values=source, title="configuration")
-    if not isinstance(source, str | os.PathLike):
-        raise TypeError(f"a configuration is a file's path or a mapping, got {type(source).__name__}")
-    title = os.fspath(source)
-    return Table(values=read_file(source), title=title, folder=os.path.dirname(os.path.abspath(title)))
+#: What the readers below return: options by name. None: the option is set to no value.
+Values = dict[str, Any]
 
 
 class Schema:
     """The options of one kind of program.
 
     Args:
+        options: by name; those without a form in files are for Python only.
         what: the program, for errors: "a hub".
-        groups: names of tables in a file whose members are options: `tls` with `key` in it gives `tls_key`.
+        prefix: of the environment variables.
+        exclusive: sets of options of which a program takes one: `(("unix",), ("host", "port"))`.
     """
 
-    def __init__(self, options: Iterable[Option], *, what: str, groups: Iterable[str] = ()) -> None:
-        self._options = {name: option for option in options for name in option.names}
+    def __init__(
+        self,
+        options: Mapping[str, Option],
+        *,
+        what: str,
+        prefix: str,
+        exclusive: Iterable[tuple[tuple[str, ...], ...]],
+    ) -> None:
+        self._kinds = {name: option.file for name, option in options.items() if option.file is not None}
+        self._names = {alias: name for name in self._kinds for alias in (name, *options[name].aliases)}
+        #: The environment variables, and the options that they give.
+        self._variables = {f"{prefix}{name.upper()}": name for name in self._kinds if options[name].env}
         self._what = what
-        self._groups = frozenset(groups)
+        self._prefix = prefix
+        self._exclusive = tuple(exclusive)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self._options
+    # -- one source -----------------------------------------------------------------------------------------------
 
-    def resolve(
-        self, tables: Iterable[Table], arguments: Mapping[str, Any], *, prefix: str, environ: Mapping[str, str]
-    ) -> dict[str, Resolved]:
-        """Find the values of all options that any source gives.
-
-        Args:
-            tables: from files; an option of an earlier one takes precedence.
-            arguments: of the program itself; None there means that the option has no value at all.
-            prefix: of the environment's variables.
-            environ: the environment.
-
-        Raises:
-            ConfigError: an unknown option, or a wrong value.
-        """
-        found: dict[str, Resolved] = {}
-        displaced: set[str] = set()
-        sources = (
-            self._of_arguments(arguments),
-            self._of_environment(environ, prefix),
-            *(self._of_table(table) for table in tables),
-        )
-        for rank, given in enumerate(sources):
-            taken: set[str] = set()
-            for name, each in given.items():
-                others = self._options[name].displaces if each.value is not None else ()
-                for other in others:
-                    if other in given and given[other].value is not None:
-                        raise ConfigError(f"{each.place}: either {name} or {other}, not both")
-                if name not in displaced:
-                    found.setdefault(name, replace(each, rank=rank))
-                    taken.update(others)
-            displaced |= taken | given.keys()
+    def of_arguments(self, arguments: Mapping[str, Any]) -> Values:
+        """The arguments of a program. Those that a file could give are checked, and objects are passed on."""
+        plain = {name: value for name, value in arguments.items() if name in self._names and _is_plain(value)}
+        objects = {name: value for name, value in arguments.items() if name not in plain}
+        found = self.of_table(plain, "argument") | objects
+        self._check_exclusive(found, "arguments")
         return found
 
-    def warn_of_unknown(self, environ: Mapping[str, str], prefix: str) -> None:
-        """Log environment variables with the prefix that are no options: most likely a slip."""
-        known = [f"{prefix}{name.upper()}" for name, option in self._options.items() if option.type.from_text]
+    def of_environment(self, environ: Mapping[str, str]) -> Values:
+        """The options that environment variables give. An empty variable counts as not set."""
+        found: Values = {}
+        for variable, name in self._variables.items():
+            if text := environ.get(variable):
+                found[name] = _checked(self._kinds[name], text, f"environment variable {variable}", strict=False)
+        self._check_exclusive(found, "environment variables")
+        return found
+
+    def of_table(self, values: Mapping[str, Any], title: str, folder: str = "") -> Values:
+        """The options in a table.
+
+        Args:
+            title: where the table stands, for errors.
+            folder: that paths are relative to.
+
+        Raises:
+            ConfigError: an option is unknown, has a wrong value, or is given twice.
+        """
+        found: Values = {}
+        for key, value in values.items():
+            name, is_milliseconds = self._name_of(key, title)
+            if name in found:
+                raise ConfigError(f"{title}: {name} is given twice")
+            kind = self._kinds[name]
+            place = f"argument {key}" if title == "argument" else f"{title}: {key}"
+            if title == "argument" and value is None:
+                found[name] = None
+                continue
+            found[name] = _checked(kind, _seconds(value) if is_milliseconds else value, place, folder)
+        self._check_exclusive(found, title)
+        return found
+
+    def _name_of(self, key: Any, title: str) -> tuple[str, bool]:
+        """The name of the option that a key in a table means, and whether the key is in milliseconds."""
+        if isinstance(key, str):
+            if key in self._names:
+                return self._names[key], False
+            name = self._names.get(key.removesuffix("_ms"))
+            if name is not None and self._kinds[name].is_time:
+                return name, True
+        hint = did_you_mean(nearest(key, self._names))
+        raise ConfigError(f"{title}: unknown option {key!r:.100} of {self._what}{hint}")
+
+    def _check_exclusive(self, found: Values, title: str) -> None:
+        for groups in self._exclusive:
+            given = [[name for name in group if found.get(name) is not None] for group in groups]
+            several = [names[0] for names in given if names]
+            if len(several) > 1:
+                raise ConfigError(f"{title}: either {several[0]} or {several[1]}, not both")
+
+    # -- several sources ------------------------------------------------------------------------------------------
+
+    def merged(self, *sources: Values) -> Values:
+        """The options of several sources; the first that gives an option, or one that excludes it, counts."""
+        found: Values = {}
+        for source in sources:
+            excluded = {
+                name
+                for groups in self._exclusive
+                for group in groups
+                if any(found.get(other) is not None for others in groups if others is not group for other in others)
+                for name in group
+            }
+            for name, value in source.items():
+                if name not in excluded:
+                    found.setdefault(name, value)
+        return found
+
+    def warn_of_unknown(self, environ: Mapping[str, str]) -> None:
+        """Log environment variables with the prefix that are no options, which are most likely typing errors."""
         for variable in environ:
-            option = self._options.get(variable.removeprefix(prefix).lower())
-            if variable.startswith(prefix) and (option is None or option.type.from_text is None):
-                hint = did_you_mean(nearest(variable, known)).replace("'", "")
+            if variable.startswith(self._prefix) and variable not in self._variables:
+                hint = did_you_mean(nearest(variable, self._variables)).replace("'", "")
                 log.warning("the environment variable %s is no option of %s%s", variable, self._what, hint)
 
-    # -- the sources ------------------------------------------------------------------------------------------------
 
-    def _of_arguments(self, values: Mapping[str, Any]) -> dict[str, Resolved]:
-        given: dict[str, Resolved] = {}
-        for name, value in self._spread(values, "argument"):
-            option = self._option(name, "argument")
-            place = f"argument {name}"
-            if value is None:
-                self._put(given, option, Resolved(value=None, place=place))
-            else:
-                self._put(given, option, self._checked(option, name, value, place, is_argument=True))
-        return given
+def _seconds(milliseconds: Any) -> Any:
+    return milliseconds / 1000 if type(milliseconds) in (int, float) else milliseconds
 
-    def _of_environment(self, environ: Mapping[str, str], prefix: str) -> dict[str, Resolved]:
-        given: dict[str, Resolved] = {}
-        for name, option in self._options.items():
-            from_text, text = option.type.from_text, environ.get(prefix + name.upper(), "")
-            if text and from_text is not None:
-                place = f"environment variable {prefix}{name.upper()}"
-                self._put(given, option, self._checked(option, name, from_text(text), place))
-        return given
 
-    def _of_table(self, table: Table) -> dict[str, Resolved]:
-        given: dict[str, Resolved] = {}
-        for name, value in self._spread(table.values, table.title):
-            option = self._option(name, table.title)
-            each = self._checked(option, name, value, f"{table.title}: {name}")
-            if table.folder:
-                each = Resolved(value=option.type.relative_to(each.value, table.folder), place=each.place)
-            self._put(given, option, each)
-        return given
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(_is_plain(each) for each in value)
+    return isinstance(value, str | int | float | Mapping | os.PathLike | None)
 
-    # -- one value --------------------------------------------------------------------------------------------------
 
-    def _spread(self, values: Mapping[str, Any], title: str) -> Iterable[tuple[str, Any]]:
-        """Yield names and values, those in groups under their whole names."""
-        for name, value in values.items():
-            if name not in self._groups:
-                yield name, value
-            elif isinstance(value, Mapping):
-                for inner, each in value.items():
-                    joined = f"{name}_{inner}"
-                    if joined not in self._options:
-                        known = [option.removeprefix(f"{name}_") for option in self._options if name in option]
-                        raise ConfigError(
-                            f"{title}: unknown option {inner!r} in {name}{did_you_mean(nearest(inner, known))}"
-                        )
-                    yield joined, each
-            else:
-                raise ConfigError(f"{title}: {name} must be a table, got {type(value).__name__}")
+def _checked(kind: Kind, value: Any, place: str, folder: str = "", *, strict: bool = True) -> Any:
+    """The value as Python takes it. Raises ConfigError without the value, which may be a secret."""
+    try:
+        found = msgspec.convert(os.fspath(value) if isinstance(value, os.PathLike) else value, kind.type, strict=strict)
+        _check_range(kind, found)
+        return found if kind.finish is None else kind.finish(found, folder)
+    except msgspec.ValidationError as error:
+        choices = [each for each in get_args(kind.type) if isinstance(each, str)]
+        reason = in_words(str(error), choices, "")
+        reason = reason if reason.startswith(("[", ".")) else f": {reason}"
+    except (ValueError, TypeError) as error:  # raised by the class that the value makes
+        reason = f": {error}"
+    raise ConfigError(f"{place}{reason}")
 
-    def _option(self, name: Any, title: str) -> Option:
-        option = self._options.get(name) if isinstance(name, str) else None
-        if option is None:
-            raise ConfigError(f"{title}: unknown option {name!r} of {self._what}{self._nearest(name)}")
-        return option
 
-    def _put(self, given: dict[str, Resolved], option: Option, found: Resolved) -> None:
-        if option.name in given:
-            raise ConfigError(f"{found.place}: {option.name} is given already ({given[option.name].place})")
-        given[option.name] = found
+def _check_range(kind: Kind, found: Any) -> None:
+    if found in ("", [""]):
+        raise ValueError("expected text that is not empty")
+    if kind.least is None or found is None:
+        return
+    if kind.most is not None and not kind.least <= found <= kind.most:
+        raise ValueError(f"expected a number from {kind.least} to {kind.most}, got {found}")
+    if not kind.least <= found < math.inf:
+        raise ValueError(f"expected a number of at least {kind.least}, got {found}")
 
-    @staticmethod
-    def _checked(option: Option, name: str, value: Any, place: str, *, is_argument: bool = False) -> Resolved:
-        try:
-            if option.type.is_time and name.endswith("_ms"):
-                value = option.type.check_milliseconds(value)
-            else:
-                value = option.type.check(value, is_argument=is_argument)
-        except ValueError as error:
-            got = type(value).__name__ if option.is_secret else f"{value!r:.100}"
-            raise ConfigError(f"{place} must be {error}, got {got}") from None
-        return Resolved(value=value, place=place)
 
-    def _nearest(self, name: Any) -> str:
-        return did_you_mean(nearest(name, [*self._options, *self._groups]))
+def limit_options() -> dict[str, Option]:
+    """Each field of `Limits` as an option of its own."""
+    kinds = {field.name: SECONDS_OR_NONE if "float" in str(field.type) else whole(1) for field in _LIMITS}
+    return {field.name: Option(field.default, kinds[field.name]) for field in _LIMITS}
+
+
+_LIMITS = dataclasses.fields(Limits)
+
+
+def take_limits(found: Values) -> None:
+    """Make `limits` of the limits among the options that were found.
+
+    Raises:
+        ConfigError: a limit is out of its range.
+        TypeError: the option `limits` itself is no Limits.
+    """
+    base = found.pop("limits", None)
+    if not isinstance(base, Limits | None):
+        raise TypeError(f"limits must be Limits, got {type(base).__name__}")
+    given = {field.name: found.pop(field.name) for field in _LIMITS if field.name in found}
+    try:
+        found["limits"] = dataclasses.replace(base or DEFAULT_LIMITS, **given) if given else base
+    except ValueError as error:
+        raise ConfigError(f"limits: {error}") from None

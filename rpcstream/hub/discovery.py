@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from ..methods.document import OpenRpcDocument
+from ..methods.discovery import OpenRpcDocument
 from ..methods.openrpc_compat import OlderDocument
 from ..wire.buffers import trimmed
 from .directory import Directory
@@ -42,7 +42,7 @@ def document(own: OpenRpcDocument, directory: Directory, compat: str | None = No
     own_methods = [(str(each["name"]), each) for each in reversed(described["methods"])]
     if older is not None:
         own_methods = [each for each in own_methods if older.has(each[0])]
-    for name in directory.listed():
+    for name in sorted(directory.listed()):
         while own_methods and own_methods[-1][0] < name:
             yield between + _dumps(method(own_methods.pop()[1]))
             between = b","
@@ -70,11 +70,11 @@ def _schemas(
     own = described["components"]["schemas"]
     if older is None:
         yield ((name, _dumps(schema)) for name, schema in own.items())
-        for member in directory.all_named():
+        for member in list(directory.by_name.values()):
             yield list(member.schemas.items())
         return
     yield ((name, _dumps(schema)) for name, schema in older.schemas(own))
-    for member in directory.all_named():
+    for member in list(directory.by_name.values()):
         schemas = {name: orjson.loads(text) for name, text in member.schemas.items()}
         yield ((name, _dumps(schema)) for name, schema in older.schemas(schemas))
 
@@ -83,7 +83,7 @@ def _described(name: str, route: Route, older: OlderDocument | None) -> Iterator
     """Write a method as its first member describes it; idempotent only if all members say so."""
     offers = [member.offers[route.method] for member in route.members]
     yield b'{"name":%b,' % _dumps(name)
-    text = offers[0].text
+    text = offers[0].described
     if older is not None:
         made = older.method({**orjson.loads(b"{%b}" % text), "name": name})
         text = _dumps({member: value for member, value in made.items() if member != "name"})[1:-1]
@@ -101,7 +101,7 @@ def _described(name: str, route: Route, older: OlderDocument | None) -> Iterator
 def methods(directory: Directory) -> Iterator[bytes]:
     """Write the methods that members offer, by name, with the members that offer each."""
     between = b"["
-    for name in directory.listed():
+    for name in sorted(directory.listed()):
         route = directory.routes.get(name)
         if route is None:
             continue
@@ -110,7 +110,7 @@ def methods(directory: Directory) -> Iterator[bytes]:
         yield from _names(route.members)
         yield b'],"shared":%b%b}' % (
             b"true" if route.is_shared else b"false",
-            b"," + offer.text[: offer.summary_end] if offer.summary_end else b"",
+            b"," + offer.description if offer.description else b"",
         )
         between = b","
     yield b"]" if between == b"," else b"[]"
@@ -123,13 +123,11 @@ def _names(members: list[Member]) -> Iterator[bytes]:
 
 
 def members(directory: Directory) -> Iterator[bytes]:
-    """Write the members, in the order in which they came; then the clients of other hubs."""
+    """Write the members, in the order in which they came."""
     between = b"["
-    others = [each for holders in directory.elsewhere.values() for each in holders]
-    for member in [*directory.members.values(), *others]:
-        if member.is_client:
-            yield between + _dumps(member.described())
-            between = b","
+    for member in list(directory.members.values()):
+        yield between + _dumps(member.described())
+        between = b","
     yield b"]" if between == b"," else b"[]"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from ..peer.pending import PendingCall
-from ..peer.state import ConversationState
+from ..peer.session import Session
 from ..wire import envelope
 from .directory import Directory
 from .members import Member
@@ -73,13 +73,13 @@ class HubKeepalive:
         can_hear = member.is_there and not member.session.write_gate.stalled
         return self._ping_interval is not None and not member.is_pinged and can_hear
 
-    def watch(self, session: ConversationState) -> None:
+    def watch(self, session: Session) -> None:
         """Close a new connection that neither registers nor calls in time."""
         if self._registration_timeout is not None:
             timer = session.loop.call_later(self._registration_timeout, self._check_begun, session)
-            session.add_lost_callback(timer.cancel)
+            session.on_lost.append(timer.cancel)
 
-    def _check_begun(self, session: ConversationState) -> None:
+    def _check_begun(self, session: Session) -> None:
         # By HTTP there is a session for each call, so it has called.
         if session not in self._directory.members and session.channel is not None and session.is_lasting:
             reason = f"neither registered nor called within {self._registration_timeout:g} s (registration_timeout)"

@@ -1,8 +1,4 @@
-"""A member of a hub: one connected client, with what it offers and the messages that wait for it.
-
-Owns what is sent to one member, and how much of that may wait while it does not read. Knows neither routes nor other
-members (those are the directory's) nor sockets.
-"""
+"""A member of a hub: one connected client, with what it offers and the messages that wait for it."""
 
 from __future__ import annotations
 
@@ -13,11 +9,9 @@ from typing import Any
 
 from ..errors import MessageTooLarge, ServerBusy
 from ..events.event_queue import QueueMemory
-from ..peer.state import ConversationState
+from ..peer.session import Session
 from ..wire.buffers import AttachedMessage, Encoded, size_as_text, trimmed_message
-from . import passthrough
 from .offers import Offer
-from .passthrough import Line
 
 #: Bytes of memory that a message takes besides its own while it waits.
 WAITING_COST = 150
@@ -38,44 +32,16 @@ class Member:
         key: shown on another connection, it lets the same program take its name over.
         offers: the methods that it offers, by name.
         schemas: the schemas that the descriptions of its methods refer to, as JSON by name.
-        offered_size: bytes of the names and descriptions of its methods, as JSON.
         offered_cost: bytes of memory that its methods and schemas take, about.
         since: when it connected; Unix time, s.
         calls_made: calls and notifications that it sent.
         calls_served: calls and notifications that were sent to it.
-        waiting: messages that wait until it reads again.
-        waiting_size: bytes of memory that these take.
+        waiting_size: bytes of memory that messages take which wait until it reads again.
         last_heard: loop time, s, of its last sign of life.
         is_pinged: it was sent a ping that it has not answered.
-        hub: the hub that it is a client of; None: this one.
-        is_client: False: it is another hub itself, as what its clients are sent goes to it.
     """
 
-    hub: str | None = None
-    is_client = True
-
-    __slots__ = (
-        "_is_held_back",
-        "_memory",
-        "_queue",
-        "address",
-        "calls_made",
-        "calls_served",
-        "is_pinged",
-        "key",
-        "last_heard",
-        "name",
-        "offered_cost",
-        "offered_size",
-        "offers",
-        "schemas",
-        "session",
-        "since",
-        "waiting",
-        "waiting_size",
-    )
-
-    def __init__(self, session: ConversationState, memory: QueueMemory) -> None:
+    def __init__(self, session: Session, memory: QueueMemory) -> None:
         self.session = session
         self._memory = memory
         self._queue: deque[tuple[Encoded, Callable[[], bool] | None]] = deque()
@@ -84,11 +50,10 @@ class Member:
         self.key = ""
         self.offers: dict[str, Offer] = {}
         self.schemas: dict[str, bytes] = {}
-        self.offered_size = self.offered_cost = 0
+        self.offered_cost = 0
         self.since = time.time()
         self.calls_made = self.calls_served = 0
-        self.waiting = self.waiting_size = 0
-        self._is_held_back = False
+        self.waiting_size = 0
         self.last_heard = session.loop.time()
         self.is_pinged = False
 
@@ -98,24 +63,14 @@ class Member:
         return self.session.is_open and not self.session.streams.has_ended
 
     @property
+    def waiting(self) -> int:
+        """Messages that wait until it reads again."""
+        return len(self._queue)
+
+    @property
     def is_flowing(self) -> bool:
         """A message sent to it now is written at once, behind all that were sent before."""
-        return not self.waiting and self.session.write_gate.is_open
-
-    @property
-    def called(self) -> str:
-        """What it is called in errors."""
-        return self.name or self.address
-
-    @property
-    def max_waiting_size(self) -> int:
-        """Bytes of memory that the messages which wait for it may take; one single message may take more."""
-        return self.session.limits.max_message_size
-
-    @property
-    def has_sent(self) -> bool:
-        """All that was sent to it is on its way: nothing waits here."""
-        return not self.waiting
+        return not self._queue and self.session.write_gate.is_open
 
     @property
     def load(self) -> int:
@@ -139,54 +94,28 @@ class Member:
             is_wanted: asked when the message has waited; if it returns False, the message is dropped.
 
         Raises:
-            ServerBusy: as many messages, or bytes, wait for the member as may (`max_queue`, `max_waiting_size`).
+            ServerBusy: too much waits for the member (`max_queue`, `max_message_size`, `max_waiting`).
             MessageTooLarge: it is sent to the member as text, which is too long.
         """
         session = self.session
         if type(message) is AttachedMessage:
             check_as_text(message, session)
         if self.is_flowing:
-            session.pass_on(message)
+            session.send(message)
             return
         limits, size = session.limits, len(message) + WAITING_COST
-        is_full = self.waiting_size + size > min(self.max_waiting_size, self._memory.free) and self.waiting > 0
-        if self.waiting >= limits.max_queue or is_full or size > self._memory.free:
-            data = {"reason": f"{self.called} does not read what it is sent", "waiting": self.waiting}
+        # A single message may be larger. The other members find as much room as this one takes.
+        is_full = self.waiting and self.waiting_size + size > min(limits.max_message_size, self._memory.free)
+        if self.waiting >= limits.max_queue or is_full or not self._memory.take(size):
+            data = {"reason": f"{self.name or self.address} does not read what it is sent", "waiting": self.waiting}
             raise ServerBusy("Server busy: the provider takes no more calls at present", data)
         if type(message) is AttachedMessage:
             message.secure()
-        session.pending.set_out_of_order()  # other calls of this session may overtake it
+        session.pending.is_in_order = False  # other calls of this session may overtake it
         self._queue.append((trimmed_message(message), is_wanted))
-        self.waiting += 1
         self.waiting_size += size
-        self._memory.reserve(size)
         if self.waiting == 1:
             session.write_gate.when_open(self._send_waiting)
-
-    def notify(self, line: Line, method: str, *, has_params: bool) -> None:
-        """Send a notification with the params of an `rpc.notify` request, whose line this is; raises as `send`."""
-        self.send(passthrough.notification(line, method, has_params=has_params))
-
-    def hold_back(self) -> None:
-        """Let all messages wait, until `resume`: the reply to its registration goes before calls of its methods."""
-        if not self._is_held_back:
-            self._is_held_back = True
-            self.waiting += 1  # so that the next ones wait behind
-
-    def resume(self) -> None:
-        """Send what was held back; drop it if the connection is lost. Harmless at any time."""
-        if not self._is_held_back:
-            return
-        self._is_held_back = False
-        self.waiting -= 1
-        if self.session.channel is not None:
-            if self._queue:
-                self.session.write_gate.when_open(self._send_waiting)
-                self.session.write_gate.admit_next()
-            return
-        self._queue.clear()
-        self._memory.release(self.waiting_size)
-        self.waiting = self.waiting_size = 0
 
     def _send_waiting(self) -> None:
         """Send as much as the connection takes now; then other senders on this connection have their turn."""
@@ -195,12 +124,11 @@ class Member:
         while self._queue and sent < SHARE and (write_gate.is_open or not sent):
             message, is_wanted = self._queue.popleft()
             size = len(message) + WAITING_COST
-            self.waiting -= 1
             self.waiting_size -= size
-            self._memory.release(size)
+            self._memory.give_back(size)
             if is_wanted is None or is_wanted():
                 sent += len(message)
-                session.pass_on(message)
+                session.send(message)
         if self._queue:
             write_gate.when_open(self._send_waiting)
 
@@ -221,7 +149,7 @@ class Member:
         return f"<member {self.name or self.address}>"
 
 
-def check_as_text(message: Encoded, session: ConversationState) -> None:
+def check_as_text(message: Encoded, session: Session) -> None:
     """Check the size of a message that goes as text, since its receiver does not read binary frames.
 
     Raises:

@@ -1,46 +1,32 @@
-"""The methods that only a hub has: registering, publishing, notifying one client, and its lists.
-
-Owns their parameters, and what each checks before it changes or sends anything.
-"""
+"""The methods that only a hub has: registering, publishing, notifying one client, and its lists."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import InvalidParams, InvalidRequest, NotPermitted, wrong_parameter
 from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..events.topics import Topics
 from ..limits import Limits
-from ..methods.document import OpenRpcDocument
+from ..methods.discovery import OpenRpcDocument
 from ..methods.openrpc_compat import COMPAT, Compat
 from ..methods.registry import MethodRegistry
 from ..nearest import did_you_mean, nearest_for_peer
 from ..peer.context import CallContext
-from ..peer.state import ConversationState
+from ..peer.session import Session
 from . import discovery, passthrough
 from .directory import Directory
-from .held import HeldCalls
 from .listing import Listing
 from .offers import METHOD_MAX
 from .passthrough import Line
 from .registrations import Registrations
 from .rules import Rules
 
-
-class PassingMethod(NamedTuple):
-    """A method of the hub whose params are not decoded.
-
-    Attributes:
-        check: called with the session and the message, whose payloads may still be on their way; returns the arguments,
-            or raises RpcError.
-        carry_out: called with what that returned, and the line of the message; returns the result.
-    """
-
-    check: Callable[[ConversationState, dict[str, Any]], list[Any]]
-    carry_out: Callable[[list[Any], Line], Any]
+#: Carries out a call whose params are not decoded; called with the session, the message and its line.
+PassingMethod = Callable[[Session, dict[str, Any], Line], Any]
 
 
 class HubMethods:
@@ -48,8 +34,10 @@ class HubMethods:
 
     Args:
         rules: who may publish and notify what; None: everything is permitted.
-        held: the calls that wait for providers; None where none are held.
-        is_for_hubs: for calls of other hubs: the clients that are notified are those of this hub.
+        document: of the hub's own methods.
+
+    Attributes:
+        documents: the OpenRPC document of the hub and its members, by its version: None and "1.2.6".
     """
 
     def __init__(
@@ -60,16 +48,23 @@ class HubMethods:
         *,
         limits: Limits,
         rules: Rules | None,
-        held: HeldCalls | None,
-        is_for_hubs: bool = False,
+        document: OpenRpcDocument,
     ) -> None:
-        self._find = directory.by_name.get if is_for_hubs else directory.named
         self._directory = directory
         self._registrations = registrations
         self._topics = topics
-        self._limits = limits
         self._rules = rules
-        self._held = held
+        most = limits.max_message_size
+        self._clients = Listing(partial(discovery.members, directory), None, max_size=most)
+        self._offered = Listing(partial(discovery.methods, directory), lambda: directory.version, max_size=most)
+        self.documents: dict[str | None, Listing] = {
+            compat: Listing(
+                partial(discovery.document, document, directory, compat),
+                lambda: directory.version + document.version,
+                max_size=most,
+            )
+            for compat in (None, COMPAT)
+        }
 
     def add_to(self, registry: MethodRegistry, *, stats: Callable[[], dict[str, Any]]) -> None:
         """Make these methods of the hub; `stats` becomes `get_server_stats`."""
@@ -78,15 +73,22 @@ class HubMethods:
             "rpc.unregister": self.unregister,
             "rpc.publish": self.publish,
             "rpc.notify": self.notify,
-            "rpc.clients": self.clients,
-            "rpc.methods": self.methods,
             "get_server_stats": stats,
             "keepAlive": self.keep_alive,
         }
         for name, function in own.items():
             registry.add(function, name=name, reserved=True)
         registry.add(self.ping, name="rpc.ping", reserved=True, replace=True)
-        registry.add(self.discover, name="rpc.discover", reserved=True, replace=True)
+        for written in (self.clients, self.methods, self.discover):
+            # Ordered, so that a connection that does not read is sent one list only.
+            registry.add(
+                written,
+                name=f"rpc.{written.__name__}",
+                reserved=True,
+                replace=True,
+                ordered=True,
+                check_result=False,
+            )
 
     # -- registration -------------------------------------------------------------------------------------------------
 
@@ -106,14 +108,7 @@ class HubMethods:
         """
         _check_connection(ctx, "rpc.register")
         member = self._directory.find(ctx.session)
-        if self._held is not None and self._held.count:
-            member.hold_back()
-            ctx.after_reply(member.resume)
-        try:
-            self._registrations.register(member, name, methods or [], components or {}, key)
-        except BaseException:
-            member.resume()
-            raise
+        self._registrations.register(member, name, methods or [], components or {}, key)
         return {"name": member.name, "key": member.key, "methods": list(member.offers)}
 
     def unregister(self, ctx: CallContext, methods: list[str] | None = None) -> list[str]:
@@ -134,7 +129,7 @@ class HubMethods:
         self._heard(ctx.session)
         return True
 
-    def _heard(self, session: ConversationState) -> None:
+    def _heard(self, session: Session) -> None:
         member = self._directory.members.get(session)
         if member is not None:
             member.last_heard = session.loop.time()
@@ -159,11 +154,12 @@ class HubMethods:
     def passing(self) -> dict[str, PassingMethod]:
         """The methods whose values are passed on as they came, by name."""
         return {
-            "rpc.publish": PassingMethod(self._check_publish, self._pass_publish),
-            "rpc.notify": PassingMethod(self._check_notify, self._pass_notify),
+            "rpc.publish": self._pass_publish,
+            "rpc.notify": self._pass_notify,
         }
 
-    def _check_publish(self, session: ConversationState, message: dict[str, Any]) -> list[Any]:
+    def _pass_publish(self, session: Session, message: dict[str, Any], line: Line) -> int:
+        """Carry out `rpc.publish`, with the value as it came."""
         topic, value, retain = _arguments(message, ("topic", "value"), {"retain": False})
         _check_type(topic, (str,), "topic", "a string")
         _check_type(retain, (bool,), "retain", "true or false")
@@ -174,17 +170,13 @@ class HubMethods:
             raise wrong_parameter("topic", f"the topic {reason}")
         if self._rules is not None and not self._rules.permits(session.identity, "publish", topic):
             raise NotPermitted(data={"topic": topic})
-        return [topic, value, retain]
-
-    def _pass_publish(self, arguments: list[Any], line: Line) -> int:
-        """Carry out `rpc.publish`, with the value as it came."""
-        topic, value, retain = arguments
         count = self._topics.forward(topic, passthrough.event(line, topic), retain=retain and value is not None)
         if retain and value is None:
             self._topics.forget(topic)
         return count
 
-    def _check_notify(self, session: ConversationState, message: dict[str, Any]) -> list[Any]:
+    def _pass_notify(self, session: Session, message: dict[str, Any], line: Line) -> bool:
+        """Carry out `rpc.notify`, with the params as they came."""
         name, method, params = _arguments(message, ("client", "method"), {"params": None})
         _check_type(name, (str,), "client", "a string")
         _check_type(method, (str,), "method", "a string")
@@ -197,59 +189,38 @@ class HubMethods:
             raise wrong_parameter("client", f"no client has the name {name!r:.200}")
         if self._rules is not None and not self._rules.permits_call(session.identity, method, name):
             raise NotPermitted(data={"method": f"{name}.{method}"})
-        member = self._find(name)
+        member = self._directory.by_name.get(name)
         if member is None:
             raise wrong_parameter("client", f"no client has the name {name!r:.200}")
-        return [member, method, params]
-
-    def _pass_notify(self, arguments: list[Any], line: Line) -> bool:
-        """Carry out `rpc.notify`, with the params as they came."""
-        member, method, params = arguments
-        member.notify(line, method, has_params=params is not None)
+        member.send(passthrough.notification(line, method, has_params=params is not None))
         return True
 
     # -- lists --------------------------------------------------------------------------------------------------------
 
-    def clients(self) -> list[dict[str, Any]]:
+    async def clients(self) -> list[dict[str, Any]]:
         """The connections that have sent a request, in the order in which they came."""
-        raise AssertionError("answered by a listing, which is written in slices")
+        listed: list[dict[str, Any]] = await self._clients.fragment()
+        return listed
 
-    def methods(self) -> list[dict[str, Any]]:
+    async def methods(self) -> list[dict[str, Any]]:
         """The methods that clients offer, by name, with the clients that offer each."""
-        raise AssertionError("answered by a listing, which is written in slices")
+        listed: list[dict[str, Any]] = await self._offered.fragment()
+        return listed
 
-    def discover(self, compat: Compat | None = None) -> dict[str, Any]:
+    async def discover(self, compat: Compat | None = None) -> dict[str, Any]:
         """The methods of the hub and of its clients, as an OpenRPC document.
 
         Args:
             compat: "1.2.6" for a document of this older version of OpenRPC, whose schemas are of JSON Schema draft 07
                 alone, and do not refer to themselves.
         """
-        raise AssertionError("answered by a listing, which is written in slices")
+        document: dict[str, Any] = await self.documents[compat].fragment()
+        return document
 
-    def listings(self, document: OpenRpcDocument) -> dict[str, Listing]:
-        """Return the lists that answer `rpc.methods`, `rpc.discover` and `rpc.clients`, by method.
-
-        Args:
-            document: of the hub's own methods.
-        """
-
-        def discovered(compat: str | None, **variants: Listing) -> Listing:
-            return Listing(
-                lambda: discovery.document(document, directory, compat),
-                lambda: directory.version + document.version,
-                max_size=most,
-                variants=variants,
-            )
-
-        directory, most = self._directory, self._limits.max_message_size
-        listings = {
-            "rpc.methods": Listing(partial(discovery.methods, directory), lambda: directory.version, max_size=most),
-            "rpc.discover": discovered(None, **{COMPAT: discovered(COMPAT)}),
-            "rpc.clients": Listing(partial(discovery.members, directory), None, max_size=most),
-        }
-        directory.on_change += [listing.forget for listing in listings.values()]
-        return listings
+    def close(self) -> None:
+        """Stop writing lists: the hub stops."""
+        for listing in (self._clients, self._offered, *self.documents.values()):
+            listing.close()
 
 
 def _check_connection(ctx: CallContext, method: str) -> None:

@@ -1,7 +1,4 @@
-"""Offers: the methods in a registration (`rpc.register`), read, checked, and described for `rpc.discover`.
-
-Owns what a registration may contain. Pure; knows no other member.
-"""
+"""Offers: the methods in a registration (`rpc.register`), read, checked, and described for `rpc.discover`."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ from typing import Any
 
 import orjson
 
-from ..errors import ServerBusy, wrong_parameter
+from ..errors import wrong_parameter
 from ..events.patterns import CLIENT_NAME
-from ..limits import Limits
 from ..wire.buffers import trimmed
 
 #: Characters of a method's name. Names that people write are shorter; each is kept once for every member.
@@ -60,21 +56,23 @@ class Offer:
     Attributes:
         name: as the member calls it.
         shared: others may offer it, too; its calls are then distributed.
-        text: the rest of its OpenRPC method object, as JSON without the braces. It begins with the `description` for
-            people, if there is one.
-        summary_end: bytes of that.
+        description: the member `description` of its OpenRPC method object, as JSON, for `rpc.methods`; or nothing.
+        text: the other members of that object but the name, as JSON.
         idempotent: it may be called twice.
-        size: bytes of its name and description as JSON.
         cost: bytes of memory that it takes, about.
     """
 
     name: str
     shared: bool
+    description: bytes
     text: bytes
-    summary_end: int
     idempotent: bool
-    size: int
     cost: int
+
+    @property
+    def described(self) -> bytes:
+        """Its OpenRPC method object without the name, as JSON without the braces."""
+        return b"%b,%b" % (self.description, self.text) if self.description else self.text
 
 
 def check_name(name: str) -> None:
@@ -99,39 +97,22 @@ def _fault_of_name(name: str) -> str | None:
     return None
 
 
-def read_offers(
-    methods: list[Any], components: dict[str, Any], *, owner: str | None, limits: Limits
-) -> dict[str, Offer]:
+def read_offers(methods: list[Any], components: dict[str, Any], owner: str) -> dict[str, Offer]:
     """Read the methods in a registration; return them by name.
 
     Args:
         methods: names, or OpenRPC method objects.
         components: the schemas that these refer to, by name.
-        owner: the client's name, which tells its components from those of others; None: they have that name already.
-        limits: `max_offered` is enforced here.
+        owner: the client's name, which tells its components from those of others.
 
     Raises:
         InvalidParams: one of them is no method, or has a name that is not allowed.
-        ServerBusy: they are more than one client may offer.
     """
-    if len(methods) > limits.max_offered:
-        limit = limits.max_offered
-        raise ServerBusy(f"Server busy: a client may offer {limit} methods (max_offered)", {"limit": limit})
-    offers = {}
-    for place, method in enumerate(methods):
-        offer = _read_offer(method, f"methods[{place}]", owner)
-        offers[offer.name] = offer
+    offers = [_read_offer(method, f"methods[{place}]", owner) for place, method in enumerate(methods)]
     for name, schema in components.items():
         if not isinstance(schema, dict):
             raise wrong_parameter("components", f"{name!r:.100} must be a schema")
-    return offers
-
-
-def offer_text(offer: Offer) -> bytes:
-    """Write an offer as JSON, as it stands in a registration."""
-    shared = b'"shared":true,' if offer.shared else b""
-    idempotent = b'"x-idempotent":true,' if offer.idempotent else b""
-    return b'{"name":%b,%b%b%b}' % (trimmed(orjson.dumps(offer.name)), shared, idempotent, offer.text)
+    return {offer.name: offer for offer in offers}
 
 
 def text_of(described: Any, where: str) -> bytes:
@@ -142,7 +123,7 @@ def text_of(described: Any, where: str) -> bytes:
         raise wrong_parameter(where, f"a description is plain JSON: {error}") from None
 
 
-def _read_offer(method: Any, where: str, owner: str | None) -> Offer:
+def _read_offer(method: Any, where: str, owner: str) -> Offer:
     described = {"name": method} if isinstance(method, str) else method
     if not isinstance(described, dict):
         raise wrong_parameter(where, "a method is its name, or an object with its name")
@@ -159,22 +140,15 @@ def _read_offer(method: Any, where: str, owner: str | None) -> Offer:
         raise wrong_parameter(where, "'shared' must be true or false")
     rest = {member: value for member, value in described.items() if member in _DESCRIBED}
     rest.setdefault("params", [])
-    text, summary_end = text_of(_with_own_schemas(rest, owner), where)[1:-1], 0
-    if rest.get("description"):
-        # In front, where `rpc.methods` takes it from.
-        head = b'"description":' + text_of(_with_own_schemas(rest.pop("description"), owner), where)
-        summary_end = len(head)
-        text = b"%b,%b" % (head, text_of(_with_own_schemas(rest, owner), where)[1:-1])
-    idempotent = described.get("x-idempotent") is True
-    size = len(text) + len(name.encode())
-    cost = METHOD_COST + 4 * (sys.getsizeof(name) + len(owner or "")) + len(text)
-    return Offer(name, shared, text, summary_end, idempotent, size, cost)
+    description = rest.pop("description", None)
+    head = b'"description":' + text_of(description, where) if description else b""
+    text = text_of(_with_own_schemas(rest, owner), where)[1:-1]
+    cost = METHOD_COST + 4 * (sys.getsizeof(name) + len(owner)) + len(head) + len(text)
+    return Offer(name, shared, head, text, described.get("x-idempotent") is True, cost)
 
 
-def _with_own_schemas(value: Any, owner: str | None) -> Any:
+def _with_own_schemas(value: Any, owner: str) -> Any:
     """Copy a description, with references to the owner's components."""
-    if owner is None:
-        return value
     if isinstance(value, dict):
         return {
             name: _reference(part, owner) if name == "$ref" else _with_own_schemas(part, owner)

@@ -4,8 +4,8 @@ Owns how a message that is passed on is read (`PassThroughReader`: long strings 
 written anew: its members are copied as the text that came, so that nothing in them is rounded or lost, and each member
 stands there once, so that no two readers see different messages. Knows neither members nor routes.
 
-Wherever a `line` is taken, it is a message that was parsed (`Codec.parse`) and is JSON throughout
-(`payloads.is_json`): its long strings are put back in, uncopied.
+Wherever a `line` is taken, it is a message that was parsed and is JSON throughout: its long strings are put back in,
+uncopied.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import msgspec
 import orjson
 
 from ..codec import payloads
-from ..codec.payloads import CutLine, Payload
+from ..codec.attachments import CutLine, Payload, SharedLine, whole
 from ..peer.flow_control import StreamReceiver
 from ..peer.inflight import ForwardedCall
-from ..peer.state import ConversationState
+from ..peer.session import Session
 from ..wire import envelope
 from ..wire.buffers import Encoded, trimmed
 
@@ -77,10 +77,8 @@ class PassThroughReader:
     def __init__(self, routes: Mapping[str, object]) -> None:
         self._routes = routes
 
-    def read(self, line: bytes, session: ConversationState) -> tuple[Any, bytes]:
-        """Parse as `Codec.parse` does; in a message that is passed on every long string is a `Payload`.
-
-        Whether such a string is JSON is checked before it is sent (`payloads.is_json`).
+    def read(self, line: bytes, session: Session) -> tuple[Any, bytes]:
+        """Parse as `payloads.parse` does; in a message that is passed on every long string is a `Payload`.
 
         Raises:
             orjson.JSONDecodeError: it is not JSON.
@@ -88,9 +86,9 @@ class PassThroughReader:
         found = payloads.outline(line, session.limits)
         if found is not None and self._is_passed_on(*found, session):
             return found
-        return payloads.parse(line, session.limits)
+        return payloads.parse_whole(line, session.limits), line
 
-    def _is_passed_on(self, message: Any, line: CutLine, session: ConversationState) -> bool:
+    def _is_passed_on(self, message: Any, line: CutLine, session: Session) -> bool:
         if type(message) is not dict:
             return False
         method = message.get("method")
@@ -100,7 +98,7 @@ class PassThroughReader:
             return False
         if method in self._routes:
             # A stream among the arguments must be seen, also one whose tag is written with escapes.
-            return not line.has_escapes and line.count(STREAM_TEXT) == ("stream" in message)
+            return line.find(b"\\u") < 0 and line.count(STREAM_TEXT) == ("stream" in message)
         params = message.get("params")
         if method in PASSED:
             members = params.items() if type(params) is dict else enumerate(params if type(params) is list else ())
@@ -108,7 +106,7 @@ class PassThroughReader:
         return "id" not in message and type(params) is dict and _is_of_forwarded_call(method, params, session)
 
 
-def _is_of_forwarded_call(method: str, params: dict[str, Any], session: ConversationState) -> bool:
+def _is_of_forwarded_call(method: str, params: dict[str, Any], session: Session) -> bool:
     """Tell whether a notification is an item, or progress, of a call that goes through the hub."""
     if method == envelope.PROGRESS:
         return _is_forwarded(params.get("token"), session)
@@ -121,16 +119,13 @@ def _is_of_forwarded_call(method: str, params: dict[str, Any], session: Conversa
     return receiver is not None and type(receiver) is not StreamReceiver
 
 
-def _is_forwarded(call_id: Any, session: ConversationState) -> bool:
+def _is_forwarded(call_id: Any, session: Session) -> bool:
     return isinstance(session.pending.find(call_id), ForwardedCall)
 
 
 def text_of(value: Any) -> bytes:
-    """Write an id, or any small value, as JSON; an id that was read exactly (`envelope.with_exact_ids`) as it came.
-
-    It may be put beside parts of a line that was cut, so it never looks like a placeholder.
-    """
-    return b"%d" % value if type(value) is int else payloads.disguised(trimmed(orjson.dumps(value)))
+    """Write an id, or any small value, as JSON."""
+    return b"%d" % value if type(value) is int else trimmed(orjson.dumps(value))
 
 
 def request(
@@ -218,20 +213,6 @@ def notification(line: Line, method: str, *, has_params: bool) -> Encoded:
     return _written(b'{"jsonrpc":"2.0","method":%b%b}' % (text_of(method), more), line)
 
 
-def notify(line: Line, client: str, method: str, *, has_params: bool) -> Encoded:
-    """Write the `rpc.notify` that another hub is sent for a client of its own, with the params of this one."""
-    more = b',"params":%b' % _member(line, *PASSED["rpc.notify"]) if has_params else b""
-    head = b'{"jsonrpc":"2.0","method":"rpc.notify","params":{"client":%b' % text_of(client)
-    return _written(b'%b,"method":%b%b}}' % (head, text_of(method), more), line)
-
-
-def event_of(line: Line, topic: str) -> Encoded:
-    """Write an event of another hub as it goes to subscribers of this one."""
-    value = _read_value(_read_request(line).params).value
-    head = b'{"jsonrpc":"2.0","method":"%b","params":{"topic":%b' % (envelope.EVENT.encode(), text_of(topic))
-    return _written(b'%b,"value":%b}}' % (head, value), line)
-
-
 def _member(line: Line, name: str, place: int) -> bytes:
     """Return one of the params of a request, which has it by name or by place; as JSON."""
     members = members_of(line)
@@ -274,7 +255,7 @@ def line_of(line: Line, message: dict[str, Any]) -> Line:
 
 def _replies(line: Line) -> dict[Any, bytes]:
     """Return the replies in a batch by their ids, the first of several with the same; split once for all of them."""
-    if isinstance(line, payloads.SharedLine) and line.replies is not None:
+    if isinstance(line, SharedLine) and line.replies is not None:
         known: dict[Any, bytes] = line.replies
         return known
     replies: dict[Any, bytes] = {}
@@ -282,7 +263,7 @@ def _replies(line: Line) -> dict[Any, bytes]:
         member = orjson.loads(raw)
         if envelope.is_reply(member) and ((call_id := member.get("id")) is None or type(call_id) in (int, str)):
             replies.setdefault(call_id, raw)
-    if isinstance(line, payloads.SharedLine):
+    if isinstance(line, SharedLine):
         line.replies = replies
     return replies
 
@@ -297,4 +278,4 @@ def _written(data: bytes, line: Line) -> Encoded:
     # A line end is white space where the message came from, but may end the message where it goes.
     if b"\n" in data or b"\r" in data:
         data = data.translate(_BLANKS)
-    return data if type(line) is bytes else payloads.whole(data, line)
+    return data if type(line) is bytes else whole(data, line)

@@ -1,19 +1,17 @@
 """Registration at a hub: members take names, offer methods, withdraw them and leave.
 
-Owns each of these steps as a whole: what is checked first, the change of the directory, the line in the log and the
-event that announces it (`rpc.hub.joined`, ...). Knows nothing of calls.
+Each step checks, changes the directory, writes a line in the log, and announces the change (`rpc.hub.joined`, ...).
 """
 
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..errors import NotPermitted, RpcError, ServerBusy
 from ..events.topics import Topics
-from ..limits import Limits
+from ..limits import MIB, Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
@@ -27,11 +25,17 @@ log = get_logger("rpcstream.hub")
 #: The topics of a hub's own events begin with this.
 SYSTEM_TOPICS = "rpc.hub."
 
+#: Memory of what one client offers, including tables and names. A hundred methods with schemas take about 140 KB.
+MAX_OFFERED_SIZE = 2 * MIB
+
+#: Memory of what all clients of a hub offer, including tables and names: 0.9 KiB for a method besides its description.
+#: Ten methods with schemas take about 14 KB: room for 9,000 clients, or for 140,000 methods without any description.
+#: Besides these bytes the hub keeps the last answers to `rpc.methods` and `rpc.discover`, each of `max_message_size` at
+#: most.
+MAX_OFFERED_TOTAL = 128 * MIB
+
 #: Names of methods that one line of the log has.
 LOGGED = 10
-
-#: What keys look like.
-_KEY = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class Registrations:
@@ -42,10 +46,6 @@ class Registrations:
         rules: who may have which name and offer what; None: everything is permitted.
         topics: where changes are announced.
         counters: where members that were dropped are counted.
-
-    Attributes:
-        on_replaced: called with a client of another hub, whose name a client of this hub has taken with its key; it is
-            taken out of the directory there. None: there are no other hubs.
     """
 
     def __init__(
@@ -56,7 +56,6 @@ class Registrations:
         self._rules = rules
         self._topics = topics
         self._counters = counters
-        self.on_replaced: Callable[[Member], object] | None = None
         self._log = LimitedLog(log)
         directory.on_enter.append(self._entered)
 
@@ -86,16 +85,16 @@ class Registrations:
         if name is None:
             name = member.name or directory.new_name()
         replaced = directory.check_free(member, name, key)
-        offers = read_offers(methods, components, owner=name, limits=self._limits)
+        offers = read_offers(methods, components, name)
         schemas = own_schemas(components, name)
         self._check_room(member, replaced, offers, schemas)
         self._check_permitted(member, name, offers)
         directory.check_offers(member, name, list(offers.values()), replaced)
         if replaced is not None:
-            self._replace(replaced, name)
+            self.drop(replaced, f"{name!r} has taken its place on another connection")
         is_new = member.name is None
         if is_new:
-            directory.set_name(member, name, key if replaced is not None or self._keeps(key) else None)
+            directory.set_name(member, name, key if replaced is not None else None)
         directory.add_schemas(member, schemas)
         directory.offer(member, offers)
         if is_new:
@@ -129,17 +128,6 @@ class Registrations:
         self.leave(member)
         member.session.abort(reason)
 
-    def _replace(self, replaced: Member, name: str) -> None:
-        if replaced.hub is None:
-            self.drop(replaced, f"{name!r} has taken its place on another connection")
-        elif self.on_replaced is not None:
-            self._log.info(name, "%r has come from the hub %s", name, replaced.hub)
-            self.on_replaced(replaced)
-
-    def _keeps(self, key: str | None) -> bool:
-        """Whether a client that shows this key for a free name keeps it: another hub, out of reach, may know it."""
-        return self.on_replaced is not None and key is not None and _KEY.match(key) is not None
-
     # -- what is checked ----------------------------------------------------------------------------------------------
 
     def _check_room(
@@ -156,27 +144,19 @@ class Registrations:
         Raises:
             ServerBusy: there is no room.
         """
-        limits, offered, known = self._limits, member.offers, member.schemas
-        again = [offered[name] for name in offers if name in offered]
-        known_again = {name: known[name] for name in schemas if name in known}
-        if len(offered) + len(offers) - len(again) > limits.max_offered:
-            limit = limits.max_offered
+        limit, offered, known = self._limits.max_offered, member.offers, member.schemas
+        if len(offered.keys() | offers.keys()) > limit:
             raise ServerBusy(f"Server busy: a client may offer {limit} methods (max_offered)", {"limit": limit})
-        size = member.offered_size + sum([offer.size for offer in offers.values()])
-        size += sum(map(len, schemas.values())) - sum(map(len, known_again.values()))
-        size -= sum([offer.size for offer in again])
-        if size > limits.max_offered_size:
-            limit = limits.max_offered_size
-            text = f"Server busy: the descriptions of a client's methods may have {limit} bytes (max_offered_size)"
-            raise ServerBusy(text, {"limit": limit})
-        cost = sum([offer.cost for offer in offers.values()]) - sum([offer.cost for offer in again])
+        cost = sum([offer.cost - (offered[name].cost if name in offered else 0) for name, offer in offers.items()])
         cost += sum(itertools.starmap(schema_cost, schemas.items()))
-        cost -= sum(itertools.starmap(schema_cost, known_again.items()))
-        cost -= leaving.offered_cost if leaving is not None and leaving.hub is None else 0
-        if cost > 0 and self._directory.offered_cost + cost > limits.max_offered_total:
-            limit = limits.max_offered_total
-            text = f"Server busy: the offers of all clients may take {limit} bytes of memory (max_offered_total)"
-            raise ServerBusy(text, {"limit": limit})
+        cost -= sum([schema_cost(name, known[name]) for name in schemas if name in known])
+        if member.offered_cost + cost > MAX_OFFERED_SIZE:
+            text = f"Server busy: the methods of a client may take {MAX_OFFERED_SIZE} bytes of memory"
+            raise ServerBusy(text, {"limit": MAX_OFFERED_SIZE})
+        cost -= leaving.offered_cost if leaving is not None else 0
+        if cost > 0 and self._directory.offered_cost + cost > MAX_OFFERED_TOTAL:
+            text = f"Server busy: the offers of all clients may take {MAX_OFFERED_TOTAL} bytes of memory"
+            raise ServerBusy(text, {"limit": MAX_OFFERED_TOTAL})
 
     def _check_permitted(self, member: Member, name: str, offers: Collection[str]) -> None:
         rules = self._rules
@@ -193,8 +173,8 @@ class Registrations:
     # -- what is told -------------------------------------------------------------------------------------------------
 
     def _entered(self, member: Member) -> None:
-        member.session.add_lost_callback(lambda: self._lost(member))
-        member.session.set_end_callback(lambda: self._ends(member))
+        member.session.on_lost.append(lambda: self._lost(member))
+        member.session.on_end = lambda: self._ends(member)
 
     def _ends(self, member: Member) -> None:
         """Take out the methods of a member that reads no more requests (`$/goAway`); it may have calls to answer."""
@@ -204,7 +184,6 @@ class Registrations:
     def _lost(self, member: Member) -> None:
         del self._directory.members[member.session]
         self.leave(member)
-        member.resume()
 
     def _withdrawn(self, name: str | None, methods: list[str]) -> None:
         if methods:

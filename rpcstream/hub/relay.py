@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ..codec import payloads
 from ..errors import (
     CallCancelled,
     CallTimeout,
@@ -20,17 +19,18 @@ from ..errors import (
     InternalError,
     InvalidRequest,
     MessageTooLarge,
-    MethodNotFound,
     ProviderGone,
     RpcError,
     Unread,
 )
+from ..methods.replies import ReplyWriter
 from ..peer.deadline import INFINITE
 from ..peer.inflight import ForwardedCall
 from ..peer.pending import PendingCall
-from ..peer.state import ConversationState
+from ..peer.session import Session
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.json_scan import is_deeper
 from . import passthrough
 from .members import Member, check_as_text
 from .passthrough import Line
@@ -40,17 +40,13 @@ from .relayed_streams import ArgumentStream, ReplyStream
 class Forwarder(Protocol):
     """What has made a relay."""
 
+    replies: ReplyWriter
+
     def write_error(self, call_id: Any, error: RpcError) -> Encoded | None:
         """Write the error reply to the request with this id."""
 
     def send_again(self, relay: Relay) -> bool:
         """Send a call that its provider has not begun to another one; False: there is none, or it cannot be sent."""
-
-
-class OnEnd(Protocol):
-    """Gets the reply of a forwarded call, and the code of the error that it is; None: the reply was written here."""
-
-    def __call__(self, reply: Encoded | None, code: int | None) -> None: ...
 
 
 class Relay(ForwardedCall, PendingCall):
@@ -81,24 +77,20 @@ class Relay(ForwardedCall, PendingCall):
         "_provider_name",
         "_reply_stream",
         "caller",
-        "code",
         "deadline",
         "future",
         "line",
         "message",
         "method",
-        "on_end",
         "pending_id",
         "provider",
         "tries",
     )
 
-    keeps_order = True
-
     def __init__(
         self,
         method: str,
-        caller: ConversationState,
+        caller: Session,
         call_id: Any,
         provider: Member,
         *,
@@ -107,7 +99,7 @@ class Relay(ForwardedCall, PendingCall):
         message: dict[str, Any],
         line: Line | None,
     ) -> None:
-        self.call_id = call_id
+        super().__init__(call_id)
         self.method = method
         self.provider = provider
         self.deadline = deadline
@@ -161,10 +153,10 @@ class Relay(ForwardedCall, PendingCall):
         """
         provider = self.provider
         provider.send(message, self._is_wanted)
-        self._is_sent = provider.has_sent
+        self._is_sent = not provider.waiting
         provider.calls_served += 1
         if self.deadline != INFINITE:
-            provider.session.calls.expect(self.pending_id, self.deadline)
+            provider.session.calls.expect(self.deadline)
         if self._reply_stream is not None:
             self._reply_stream.open()
         for stream in self._argument_streams:
@@ -197,8 +189,6 @@ class Relay(ForwardedCall, PendingCall):
 
     def answer(self, reply: dict[str, Any], line: Line) -> None:
         """Pass the reply back."""
-        if self.provider.hub is not None and "error" in reply and has_no_provider(reply["error"]):
-            return self._not_begun()
         if "error" in reply and self._was_given_up(reply["error"]):
             if was_not_begun(reply["error"]):
                 return self._not_begun()
@@ -206,6 +196,8 @@ class Relay(ForwardedCall, PendingCall):
         try:
             message = self._checked(reply, passthrough.line_of(line, reply))
             check_as_text(message, self.caller)
+            error = reply.get("error")
+            self._forwarder.replies.failed = None if error is None else (error["code"], error["message"])
             self._finish(message)
         except MessageTooLarge as error:
             self.refuse(error)
@@ -226,14 +218,14 @@ class Relay(ForwardedCall, PendingCall):
         if not self._is_over and not self._forwarder.send_again(self):
             self.refuse(self._gone(executed=False))
 
-    def item(self, params: dict[str, Any], line: Line) -> bool:
+    def put(self, params: dict[str, Any], line: Line) -> None:
         """Pass an item of the reply's stream back.
 
         Raises:
             InvalidRequest: there was no credit for it, or it cannot be read; the call has ended.
         """
         if self._reply_stream is None or self._is_over:
-            return True
+            return
         try:
             self._reply_stream.count()
             message = self._carried(params, line, envelope.ITEM, "id")
@@ -245,20 +237,18 @@ class Relay(ForwardedCall, PendingCall):
             raise InvalidRequest(data=error.data) from error
         self.caller.send(message)
         self._reply_stream.renew()
-        return True
 
-    def progress(self, params: dict[str, Any], line: Line) -> bool:
+    def progress(self, params: dict[str, Any], line: Line, marshaller: Any) -> None:
         """Pass progress back; while the caller does not read, only the latest is kept."""
         message = self._carried(params, line, envelope.PROGRESS, "token") if self.call_id is not None else None
         if message is None or (type(message) is AttachedMessage and not self._takes(message)):
-            return True
+            return
         if self._latest is None:
             if self.caller.write_gate.is_open:
                 self.caller.send(message)
-                return True
+                return
             self.caller.write_gate.when_open(self._send_latest)
         self._latest = message
-        return True
 
     def _takes(self, message: Encoded) -> bool:
         """Whether the caller can be sent a message, of which it may get the text."""
@@ -276,10 +266,8 @@ class Relay(ForwardedCall, PendingCall):
     def _checked(self, reply: dict[str, Any], line: Line) -> Encoded:
         """Write the reply as it goes back; ValueError if it is malformed."""
         depth = self.caller.limits.max_depth
-        if len(line) > 2 * depth and envelope.is_deeper(line, depth):
+        if len(line) > 2 * depth and is_deeper(line, depth):
             raise ValueError("nested too deep")
-        if not payloads.is_json(line):
-            raise ValueError("no JSON")
         error = reply.get("error")
         if error is not None:
             if type(error) is not dict or type(error.get("code")) is not int or type(error.get("message")) is not str:
@@ -292,7 +280,7 @@ class Relay(ForwardedCall, PendingCall):
         """Write an item or progress for the caller; None if it cannot be read."""
         line = passthrough.line_of(line, {"params": params})
         depth = self.caller.limits.max_depth
-        if "value" not in params or not payloads.is_json(line) or envelope.is_deeper(line, depth):
+        if "value" not in params or is_deeper(line, depth):
             return None
         return passthrough.carrier(line, method, name, self._id_text)
 
@@ -332,16 +320,15 @@ class Relay(ForwardedCall, PendingCall):
         if session.pending.discard(self.pending_id) and session.channel is not None:
             session.send(envelope.cancel(self.pending_id))
 
-    def leave(self) -> None:
-        """Note that the call goes on without this."""
-        self._is_over = True
-
     def _finish(self, reply: Encoded | None) -> None:
         if self._is_over:
             return
         if self._latest is not None:
             self._send_latest()
         self._is_over = True
+        if self.on_end is not None:
+            on_end, self.on_end = self.on_end, None
+            on_end(reply)
         if self._reply_stream is not None:
             self._reply_stream.stop()
         for stream in self._argument_streams:
@@ -356,12 +343,6 @@ def was_not_begun(error: Any) -> bool:
     """Tell whether an error that came from a provider says that it has not begun the call."""
     data = error.get("data")
     return type(data) is dict and data.get("executed") is False
-
-
-def has_no_provider(error: Any) -> bool:
-    """Tell whether an error of another hub says that it has given the call to no client."""
-    is_ours = type(error) is dict and error.get("code") in (ProviderGone.CODE, MethodNotFound.CODE)
-    return is_ours and was_not_begun(error)
 
 
 def _malformed(reason: str) -> InternalError:

@@ -11,13 +11,14 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from ..codec import TAG_KEY, payloads
+from ..codec import TAG_KEY
 from ..errors import CallCancelled, InternalError, InvalidParams, InvalidRequest, RpcError
-from ..peer.flow_control import CreditWindow, Item
-from ..peer.state import ConversationState
-from ..peer.stream_table import argument_key, reply_key
+from ..peer.control_messages import argument_key, reply_key
+from ..peer.flow_control import CREDIT_MAX, CreditWindow
+from ..peer.session import Session
 from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
+from ..wire.json_scan import is_deeper
 from . import passthrough
 from .members import Member
 from .passthrough import Line
@@ -29,24 +30,22 @@ class _CreditMessages:
     Args:
         session: of the sender.
         stream: how the sender knows the stream, as in `$/credit`.
-        window: counts the items that it may send.
 
     Attributes:
         is_over: the stream has ended; nothing is sent any more.
     """
 
-    __slots__ = ("_session", "_stream", "_window", "is_over")
-
-    def __init__(self, session: ConversationState, stream: dict[str, Any], window: CreditWindow) -> None:
+    def __init__(self, session: Session, stream: dict[str, Any]) -> None:
         self._session = session
         self._stream = stream
-        self._window = window
+        #: Items granted, of which the sender is still to be told.
+        self._owed = 0
         self.is_over = False
 
     def send(self, n: int, *, now: bool) -> None:
         """Tell the sender of `n` more items: now, or behind what waits for it."""
-        waits = self._window.owed > 0
-        self._window.owe(n)
+        waits = self._owed > 0
+        self._owed = min(self._owed + n, CREDIT_MAX)
         if waits:
             return
         if now:
@@ -55,13 +54,13 @@ class _CreditMessages:
             self._session.write_gate.when_open(self._send_owed)
 
     def _send_owed(self) -> None:
-        n = self._window.take_owed()
+        n, self._owed = self._owed, 0
         if not self.is_over:
             self._session.send(envelope.credit(self._stream, n))
 
 
 class ReplyStream:
-    """The items that answer one call; a `CreditSink` at the caller's connection.
+    """The items that answer one call; a sender at the caller's connection.
 
     The provider gets credit for no more items than the caller has granted, for no more than a window at a time, and
     for none while the caller does not read.
@@ -72,18 +71,7 @@ class ReplyStream:
         credit: items that the caller grants at first.
     """
 
-    __slots__ = (
-        "_caller",
-        "_credit",
-        "_credit_messages",
-        "_has_ended",
-        "_is_waiting",
-        "_key",
-        "_provider",
-        "_window",
-    )
-
-    def __init__(self, caller: ConversationState, call_id: Any, provider: Member, pending_id: int, credit: int) -> None:
+    def __init__(self, caller: Session, call_id: Any, provider: Member, pending_id: int, credit: int) -> None:
         self._caller = caller
         self._key = reply_key(call_id)
         self._provider = provider
@@ -91,7 +79,7 @@ class ReplyStream:
         self._credit = CreditWindow(credit=credit)
         #: Items that the provider may send.
         self._window = CreditWindow(caller.limits.stream_window, self._credit.credit)
-        self._credit_messages = _CreditMessages(provider.session, {"id": pending_id}, self._window)
+        self._credit_messages = _CreditMessages(provider.session, {"id": pending_id})
         #: The caller will grant no more.
         self._has_ended = False
         #: `renew` is called again when the caller reads.
@@ -159,7 +147,7 @@ class ReplyStream:
 class ArgumentStream:
     """A stream among the arguments of a call.
 
-    An `ItemSink` at the caller's connection, a `CreditSink` at the provider's.
+    A receiver at the caller's connection, a sender at the provider's.
 
     Args:
         token: its name at the caller.
@@ -170,20 +158,7 @@ class ArgumentStream:
         is_broken: it has ended with an error.
     """
 
-    __slots__ = (
-        "_caller",
-        "_credit_messages",
-        "_fail",
-        "_provider",
-        "_provider_token",
-        "_window",
-        "is_broken",
-        "token",
-    )
-
-    def __init__(
-        self, caller: ConversationState, token: str, provider: Member, fail: Callable[[RpcError], object]
-    ) -> None:
+    def __init__(self, caller: Session, token: str, provider: Member, fail: Callable[[RpcError], object]) -> None:
         self.token = token
         self._caller = caller
         self._provider = provider
@@ -192,7 +167,7 @@ class ArgumentStream:
         # this one.
         self._provider_token = f"{provider.session.streams.new_token()}-{secrets.token_hex(8)}"
         self._window = CreditWindow()
-        self._credit_messages = _CreditMessages(caller, {"stream": token}, self._window)
+        self._credit_messages = _CreditMessages(caller, {"stream": token})
         self.is_broken = False
 
     @property
@@ -213,16 +188,15 @@ class ArgumentStream:
 
     # -- messages of the caller ---------------------------------------------------------------------------------------
 
-    def put(self, item: Item) -> None:
+    def put(self, params: dict[str, Any], line: Line) -> None:
         """Pass an item on; the call fails if there was no credit for it, or it cannot be read."""
-        params, line = item
         if self._credit_messages.is_over:
             return
         if not self._window.credit:
             self._fail(InvalidRequest(data={"reason": "the stream had more items than were permitted (credit)"}))
             return
         depth = self._caller.limits.max_depth
-        if "value" not in params or not payloads.is_json(line) or envelope.is_deeper(line, depth):
+        if "value" not in params or is_deeper(line, depth):
             self._fail(InvalidParams("Invalid params: an item of a stream cannot be read"))
             return
         self._window.spend()
@@ -240,9 +214,6 @@ class ArgumentStream:
             except TypeError:  # the data of the error is nested too deep
                 message = passthrough.text_of(envelope.end(self._provider_token, InternalError("The stream broke off")))
             self._send(message)
-
-    def clear(self) -> None:
-        """Do nothing: no items wait here."""
 
     # -- messages of the provider -------------------------------------------------------------------------------------
 
@@ -262,7 +233,7 @@ class ArgumentStream:
 
 
 def argument_streams(
-    line: Line, params: Any, caller: ConversationState, provider: Member, fail: Callable[[RpcError], object]
+    line: Line, params: Any, caller: Session, provider: Member, fail: Callable[[RpcError], object]
 ) -> tuple[list[ArgumentStream], bytes | None]:
     """Return the streams among the arguments of a call, and the arguments as they go on (None if as they came).
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..auth.authenticator import TOKEN_IDENTITY, User, UserIdentity
-from ..config import HubConfig
+from ..auth.authenticator import TOKEN_IDENTITY
 from ..errors import NotPermitted
 from ..events.topics import Topics
-from ..peer.state import ConversationState
+from ..peer.session import Session
+from .config import HubConfig, User
 from .directory import Directory
 from .rules import Rules
+from .users import UserIdentity
 
-#: Arguments of `Hub` that are taken over while it runs, beside users and rules.
-CHANGEABLE = frozenset(("token", "call_timeout"))
+#: Arguments of `Hub` that are taken over while it runs, beside users.
+CHANGEABLE = frozenset(("token", "call_timeout", "rules"))
 
 
 def needs_restart(before: HubConfig, after: HubConfig) -> list[str]:
@@ -24,7 +25,7 @@ def needs_restart(before: HubConfig, after: HubConfig) -> list[str]:
     names = []
     for old, new in ((before.options, after.options), (before.where, after.where)):
         names += [name for name in {**old, **new} if name not in CHANGEABLE and old.get(name) != new.get(name)]
-    return sorted([*names, "nats"] if before.nats != after.nats else names)
+    return sorted(names)
 
 
 class ChangedRights:
@@ -51,7 +52,7 @@ class ChangedRights:
         self._directory = directory
         self._topics = topics
 
-    def may_stay(self, session: ConversationState) -> bool:
+    def may_stay(self, session: Session) -> bool:
         """Tell whether a connection may stay: its user is what it was, and what it has is permitted still."""
         identity = session.identity
         if identity is None:  # it has not authenticated; when it does, that is by the users of now
@@ -63,7 +64,7 @@ class ChangedRights:
             return False
         return self._rules is None or (self._may_offer(session, self._rules) and self._may_hear(session, self._rules))
 
-    def _may_offer(self, session: ConversationState, rules: Rules) -> bool:
+    def _may_offer(self, session: Session, rules: Rules) -> bool:
         member, identity = self._directory.members.get(session), session.identity
         if member is None or member.name is None:
             return True
@@ -72,7 +73,7 @@ class ChangedRights:
             rules.permits(identity, "register", offered, unless=(f"{name}.{offered}",)) for offered in member.offers
         )
 
-    def _may_hear(self, session: ConversationState, rules: Rules) -> bool:
+    def _may_hear(self, session: Session, rules: Rules) -> bool:
         try:
             return all(
                 rules.check_subscription(session.identity, topic) == denied

@@ -1,7 +1,6 @@
 """Permission on a hub: which identity may take which name, and register, call, publish and subscribe to what.
 
-Owns what a rule is, and what several of them allow one identity. What no rule allows is not permitted, and what one
-rule denies no other rule allows. Pure, but for a cache of answers; knows neither members nor messages.
+What no rule allows is not permitted, and what one rule denies no other rule allows.
 """
 
 from __future__ import annotations
@@ -9,13 +8,15 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, get_args
+
+import msgspec
+from msgspec.structs import force_setattr
 
 from ..auth.allow import names_of
 from ..errors import NotPermitted
-from ..events.patterns import CLIENT_NAME, RESERVED, covers, fault_of_pattern, matches, overlaps
-from ..nearest import did_you_mean, nearest
+from ..events.patterns import CLIENT_NAME, RESERVED, covers, fault_of_pattern, is_pattern, matches
 
 Action = Literal["name", "register", "call", "publish", "subscribe"]
 
@@ -36,8 +37,7 @@ MAX_LENGTH = 300
 Names = str | Collection[str]
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What some identities may do, and may not do.
 
     Methods, topics and the names of clients are given as patterns: levels separated by dots, `*` for one whole level,
@@ -78,7 +78,7 @@ class Rule:
         who = _texts("who", self.who)
         if not who:
             raise ValueError("who: has no names; '*' is every authenticated identity")
-        object.__setattr__(self, "who", who)
+        force_setattr(self, "who", who)
         for field in PATTERN_FIELDS:
             if field == "name" and self.name is None:
                 continue
@@ -89,15 +89,13 @@ class Rule:
                     fault = _fault_of_name(pattern)
                 if fault is not None:
                     raise ValueError(f"{field}: {pattern!r:.100} {fault}")
-            object.__setattr__(self, field, patterns)
+            force_setattr(self, field, patterns)
         if self.name is not None and not any(getattr(self, field) for field in PATTERN_FIELDS):
             raise ValueError("the rule neither allows nor denies anything")
 
 
 #: The fields of a rule that hold patterns.
 PATTERN_FIELDS = (*ACTIONS, *(f"deny_{action}" for action in ACTIONS))
-
-_FIELDS = ("who", *PATTERN_FIELDS)
 
 
 class Rules:
@@ -113,29 +111,16 @@ class Rules:
             if not isinstance(rule, Rule):
                 raise TypeError(f"rule {number}: must be a Rule, got {type(rule).__name__}")
         self._who = tuple(_expression(rule.who) for rule in self._rules)
-        self._merged: dict[frozenset[str], _MergedRules] = {}
-        self._answers: dict[tuple[frozenset[str], str, tuple[str, ...], tuple[str, ...]], bool] = {}
+        self._known_answer = lru_cache(MAX_ANSWERS)(self._answer)
+        self._known_merged = lru_cache(MAX_IDENTITIES)(self._merge)
         #: The names of clients that rules give, each by itself.
         self._given = frozenset(name for rule in self._rules for name in rule.name or () if name not in ("*", ">"))
-
-    @classmethod
-    def from_config(cls, tables: Iterable[Mapping[str, Any]], *, place: str = "rules") -> Rules:
-        """Read rules from a configuration: tables whose keys are the fields of `Rule`.
-
-        Args:
-            tables: one for each rule.
-            place: where they stand, for errors.
-
-        Raises:
-            ValueError, TypeError: a table is no rule; the text has its number, from 1, and the field.
-        """
-        return cls([_rule_of(table, f"{place}: rule {number}") for number, table in enumerate(tables, 1)])
 
     def replace(self, other: Rules) -> None:
         """Become what other rules are."""
         self._rules, self._who, self._given = other._rules, other._who, other._given
-        self._merged.clear()
-        self._answers.clear()
+        self._known_answer.cache_clear()
+        self._known_merged.cache_clear()
 
     def __len__(self) -> int:
         return len(self._rules)
@@ -149,27 +134,10 @@ class Rules:
             names: all names of one thing, such as `vectorize` and `gpu-1.vectorize`: one of them must be allowed, and
                 none denied. To call the hub's own methods, `rpc.…` and `OWN_METHODS`, needs no rule.
             unless: further names of it: none of them may be denied, but to allow them is not enough.
-
-        Raises:
-            ValueError: there is no such action, or no name.
         """
-        if action not in ACTIONS or not names:
-            raise ValueError(
-                f"expected an action ({', '.join(ACTIONS)}) and at least one name, got {action!r}, {names}"
-            )
         who = _names_of(identity)
-        if who is None:
-            return self._decide(_NO_IDENTITY, action, names, unless)
-        key = (who, action, names, unless)
-        known = self._answers.get(key)
-        if known is not None:
-            return known
-        answer = self._decide(self._merged_for(who), action, names, unless)
-        if sum(map(len, (*names, *unless, *who))) <= MAX_LENGTH:
-            if len(self._answers) >= MAX_ANSWERS:
-                self._answers.clear()
-            self._answers[key] = answer
-        return answer
+        is_short = _length(*names, *unless, *(who or ())) <= MAX_LENGTH
+        return (self._known_answer if is_short else self._answer)(who, action, names, unless)
 
     def permits_call(self, identity: Any, method: str, client: str) -> bool:
         """Tell whether an identity may call, or notify, a method of a client.
@@ -182,32 +150,24 @@ class Rules:
             return self.permits(identity, "call", own, unless=(method,))
         return self.permits(identity, "call", method, own)
 
-    def permits_pattern(self, identity: Any, pattern: str) -> bool:
-        """Tell whether an identity may subscribe to a pattern: one that is allowed covers it, and none that is denied.
-
-        Some topics that it matches may be denied all the same, see `denied`.
-        """
-        merged = self._merged_for(_names_of(identity))
-        if any(covers(denied, pattern) for denied in merged.denied["subscribe"]):
-            return False
-        return any(covers(allowed, pattern) for allowed in merged.allowed["subscribe"])
-
     def check_subscription(self, identity: Any, pattern: str) -> tuple[str, ...]:
-        """Check a subscription to a pattern; return the patterns of the topics that are denied of it.
+        """Check a subscription to a pattern; return the patterns of topics that are denied.
 
         Raises:
-            NotPermitted: the identity may not subscribe to it.
+            NotPermitted: no pattern that is allowed covers this one, or one that is denied does.
         """
-        if not self.permits_pattern(identity, pattern):
+        merged = self._merged(_names_of(identity))
+        denied = merged.denied["subscribe"]
+        if any(covers(each, pattern) for each in denied) or not any(
+            covers(allowed, pattern) for allowed in merged.allowed["subscribe"]
+        ):
             raise NotPermitted(data={"topic": pattern})
-        return self.denied(identity, "subscribe", pattern)
+        return tuple(denied) if is_pattern(pattern) else ()
 
-    def denied(self, identity: Any, action: Action, pattern: str) -> tuple[str, ...]:
-        """Return the patterns denied to this identity that have a name or topic in common with this one."""
-        merged = self._merged_for(_names_of(identity))
-        return tuple(denied for denied in merged.denied[action] if overlaps(denied, pattern))
-
-    def _decide(self, merged: _MergedRules, action: Action, names: tuple[str, ...], unless: tuple[str, ...]) -> bool:
+    def _answer(
+        self, who: frozenset[str] | None, action: Action, names: tuple[str, ...], unless: tuple[str, ...]
+    ) -> bool:
+        merged = self._merged(who)
         if any(matches(pattern, name) for pattern in merged.denied[action] for name in (*names, *unless)):
             return False
         if action == "call" and all(name.startswith(RESERVED) or name in OWN_METHODS for name in names):
@@ -216,22 +176,16 @@ class Rules:
             return True
         return any(matches(pattern, name) for pattern in merged.allowed[action] for name in names)
 
-    def _merged_for(self, who: frozenset[str] | None) -> _MergedRules:
-        """Merge the rules for an identity with these names."""
-        if who is None:
-            return _NO_IDENTITY
-        merged = self._merged.get(who)
-        if merged is None:
-            merged = _MergedRules(
-                rule
-                for rule, expression in zip(self._rules, self._who, strict=True)
-                if expression is None or any(map(expression.fullmatch, who))
-            )
-            if sum(map(len, who)) <= MAX_LENGTH:
-                if len(self._merged) >= MAX_IDENTITIES:
-                    self._merged.clear()
-                self._merged[who] = merged
-        return merged
+    def _merged(self, who: frozenset[str] | None) -> _MergedRules:
+        """The rules for an identity with these names."""
+        return (self._known_merged if _length(*(who or ())) <= MAX_LENGTH else self._merge)(who)
+
+    def _merge(self, who: frozenset[str] | None) -> _MergedRules:
+        return _MergedRules(
+            rule
+            for rule, expression in zip(self._rules, self._who, strict=True)
+            if who is not None and (expression is None or any(map(expression.fullmatch, who)))
+        )
 
 
 class _MergedRules:
@@ -251,12 +205,12 @@ def _all(rules: Iterable[Rule], field: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(pattern for rule in rules for pattern in getattr(rule, field) or ()))
 
 
-#: For a client without an identity.
-_NO_IDENTITY = _MergedRules(())
-
-
 def _names_of(identity: Any) -> frozenset[str] | None:
     return None if identity is None else frozenset(names_of(identity))
+
+
+def _length(*names: str) -> int:
+    return sum(map(len, names))
 
 
 def _expression(who: Names) -> re.Pattern[str] | None:
@@ -287,19 +241,3 @@ def _fault_of_name(pattern: str) -> str | None:
     if not CLIENT_NAME.fullmatch(pattern):
         return "is no name of a client: 1 to 128 letters, digits, '_' and '-'; or '*' for any"
     return None
-
-
-def _rule_of(table: Mapping[str, Any], place: str) -> Rule:
-    if not isinstance(table, Mapping):
-        raise TypeError(f"{place}: must be a table, got {type(table).__name__}")
-    for key in table:
-        if key not in _FIELDS:
-            raise ValueError(f"{place}: unknown field {key!r}{did_you_mean(nearest(key, _FIELDS))}")
-    if "who" not in table:
-        raise ValueError(f"{place}: who: is missing; '*' is every authenticated identity")
-    try:
-        return Rule(**table)
-    except TypeError as error:
-        raise TypeError(f"{place}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None

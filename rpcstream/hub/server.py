@@ -1,7 +1,7 @@
 """The class `Hub`: a server whose clients offer methods to each other.
 
 Puts the parts of a hub together: directory, registrations, methods, dispatcher and keep-alive. A call does not come by
-here: it goes from the caller's session through `HubDispatcher` and `Relay` to the provider's session.
+here: it goes from the caller's session through `Forwarding` and `Relay` to the provider's session.
 """
 
 from __future__ import annotations
@@ -12,39 +12,35 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn, Self, Unpack
 
 import orjson
 
-from ..auth.authenticator import authenticate_users
-from ..config import ConfigSource, HubConfig, hub_options
-from ..errors import RegistrationError, RpcError
+from ..config.schema import ConfigSource
+from ..errors import RegistrationError
 from ..events.event_queue import QueueMemory
 from ..keyword_options import with_options
 from ..methods.dispatch import Dispatcher
-from ..methods.invoke import Invoker
-from ..observe.metrics import Family, Sample
-from ..peer.deadline import INFINITE
-from ..peer.marshal import NOT_GIVEN, params_of
+from ..observe.metrics import Family, single
+from ..peer.calls import params_of
+from ..peer.marshal import NOT_GIVEN
 from ..peer.session import Session
-from ..peer.state import ConversationState
+from ..server import Server
 from ..server.options import DEFAULTS, ServerOptions
 from ..text import get_logger
 from ..wire import envelope
 from . import discovery
+from .config import HubConfig, hub_options
 from .directory import Directory
-from .dispatch import HubDispatcher
-from .held import HeldCalls
+from .dispatch import Forwarding
 from .keepalive import HubKeepalive
-from .membership import GroupMembership, join_as_configured
 from .methods import HubMethods
-from .observed import observed_hub
 from .passthrough import PassThroughReader
 from .registrations import SYSTEM_TOPICS, Registrations
 from .reload import CHANGEABLE, ChangedRights, needs_restart
-from .routes import Balance, check_balance
 from .rules import Rule, Rules
-from .sharing import SharingServer
+from .users import authenticate_users
 
 log = get_logger("rpcstream.hub")
 
@@ -58,7 +54,7 @@ HUB_DEFAULTS: Mapping[str, Any] = {**DEFAULTS, "title": "rpcstream hub"}
 
 
 @with_options(HUB_DEFAULTS, ServerOptions)
-class Hub(SharingServer):
+class Hub(Server):
     """A server that routes calls between its clients, and may have methods of its own, too.
 
     >>> hub = Hub()
@@ -70,8 +66,6 @@ class Hub(SharingServer):
     Args:
         rules: which client may register, call, publish and subscribe to what; needs `token` or `authenticate`. None:
             every client that may connect may do everything.
-        balance: which of several clients that share a method is called: "least_in_flight", the one with the fewest
-            unanswered calls (of the next eight in turn), or "round_robin", the next in turn.
         call_timeout: seconds after which a call through the hub is answered with -32003; None: as long as its caller
             waits.
         keepalive_timeout: seconds; a client with a name that has shown no sign of life for so long is disconnected,
@@ -81,9 +75,6 @@ class Hub(SharingServer):
             `keepalive_timeout`, so that an answer may take as long again, and at most 20.
         registration_timeout: seconds after which a connection that has neither registered nor called is closed; None:
             never.
-        grace: seconds for which calls and notifications are held of a method whose provider has just left; they are
-            passed on when it is offered again. As long after the start, calls of all methods that are not offered. 0:
-            they are refused at once.
         options: those of a `Server`, see below; all of them are keywords.
 
     Raises:
@@ -97,12 +88,10 @@ class Hub(SharingServer):
         self,
         *,
         rules: Rules | Iterable[Rule] | None = None,
-        balance: Balance = "least_in_flight",
         call_timeout: float | None = None,
         keepalive_timeout: float | None = 60.0,
         ping_interval: float | None = NOT_GIVEN,
         registration_timeout: float | None = None,
-        grace: float = 0.0,
         **options: Unpack[ServerOptions],
     ) -> None:
         if ping_interval is NOT_GIVEN:
@@ -113,22 +102,17 @@ class Hub(SharingServer):
             registration_timeout=registration_timeout,
             ping_interval=ping_interval,
         )
-        if not 0 <= grace < INFINITE:
-            raise ValueError(f"grace must be a number of seconds, 0 or more, got {grace!r}")
-        check_balance(balance)
         options.setdefault("title", HUB_DEFAULTS["title"])
         super().__init__(**options)
         if rules is not None and self._authenticator is None:
             raise ValueError("rules need callers that are authenticated: give the hub token= or authenticate=")
         self._rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
         #: The members, their names and the routes to their methods.
-        memory = QueueMemory(self.limits.max_waiting_total)
+        memory = QueueMemory(self.limits.max_waiting)
         self.directory = Directory(self._registry, memory)
         self._registrations = Registrations(
             self.directory, limits=self.limits, rules=self._rules, topics=self.topics, counters=self.counters
         )
-        self._group = GroupMembership(self.directory, self._registrations, self.topics, limits=self.limits)
-        self._balance: Balance = balance
         self._call_timeout = call_timeout
         self._keepalive = HubKeepalive(
             self.directory,
@@ -142,21 +126,18 @@ class Hub(SharingServer):
         self._source: ConfigSource = None
         self._arguments: dict[str, Any] = {}
         self._config: HubConfig | None = None
-        self._dispatcher: HubDispatcher | None = None
+        self._forwarding: Forwarding | None = None
         #: The address that its configuration gives, as arguments for `run`.
         self.where: dict[str, Any] = {}
-        #: The calls that wait for providers which have just left.
-        self._held = HeldCalls(grace, self.directory, limits=self.limits, memory=memory) if grace else None
         self._methods = HubMethods(
             self.directory,
             self._registrations,
             self.topics,
             limits=self.limits,
             rules=self._rules,
-            held=self._held,
+            document=self._document,
         )
         self._methods.add_to(self._registry, stats=self.stats)
-        self._listings = self._methods.listings(self._document)
         self._reader = PassThroughReader(self.directory.routes)
 
     # -- public methods -----------------------------------------------------------------------------------------------
@@ -190,14 +171,9 @@ class Hub(SharingServer):
     @classmethod
     def _of_config(cls, config: HubConfig) -> Self:
         options = dict(config.options)
-        if config.rules is not None:
-            options["rules"] = Rules.from_config(config.rules, place=config.rules_place)
         if config.users is not None:
             options["authenticate"] = authenticate_users(config.users)
-        hub = cls(**options)
-        if config.nats is not None:
-            join_as_configured(hub.join_nats, config.nats, config.nats_place)
-        return hub
+        return cls(**options)
 
     def reload(self) -> None:
         """Read the configuration again that the hub was made from, as SIGHUP does. To be called in its event loop.
@@ -229,10 +205,8 @@ class Hub(SharingServer):
         elif self._rules is not other._rules:
             left.append("whether there are rules")
         self._call_timeout = other._call_timeout
-        if self._dispatcher is not None:
-            self._dispatcher.call_timeout = other._call_timeout
-        if self._for_hubs is not None:
-            self._for_hubs.call_timeout = other._call_timeout
+        if self._forwarding is not None:
+            self._forwarding.call_timeout = other._call_timeout
         _set_log_level(config)
         self._config = replace(config, options={**before.options, **_changeable(config)}, where=before.where)
         if left:
@@ -263,14 +237,10 @@ class Hub(SharingServer):
             ServerBusy: the client does not read, and no more messages may wait for it.
             EncodeError, MessageTooLarge: an argument cannot be sent.
         """
-        member = self.directory.named(client)
+        member = self.directory.by_name.get(client)
         if member is None:
             raise LookupError(f"no client has the name {client!r}")
-        params = params_of(method, args, kwargs)
-        message = envelope.request(method, params)
-        if member.hub is not None:
-            told = {"client": client, "method": method, **({} if params is None else {"params": params})}
-            message = envelope.request("rpc.notify", told)
+        message = envelope.request(method, params_of(method, args, kwargs))
         member.send(member.session.calls.marshaller.encode(message, method))
 
     def stats(self) -> dict[str, Any]:
@@ -283,23 +253,16 @@ class Hub(SharingServer):
         return document
 
     async def _document_text(self, compat: str | None) -> bytes:
-        listing = self._listings["rpc.discover"].asked_for([compat])
-        version = listing.ask()
-        found = listing.now(version) or await listing.soon(version)
-        if isinstance(found, RpcError):
-            raise found
-        return found
+        return await self._methods.documents[compat].text()
 
     # -- as a server --------------------------------------------------------------------------------------------------
 
     def _stats(self) -> dict[str, Any]:
         return {
             **super()._stats(),
-            "calls_forwarded": sum(each.forwarded for each in (self._dispatcher, self._for_hubs) if each is not None),
-            "calls_held": self._held.count if self._held is not None else 0,
+            "calls_forwarded": self._forwarding.forwarded if self._forwarding is not None else 0,
             "clients": len(self.directory.by_name),
             "methods_offered": self.directory.offered,
-            **self._group.stats(),
         }
 
     def middleware(self, function: Any) -> NoReturn:
@@ -309,45 +272,49 @@ class Hub(SharingServer):
             "middleware around the methods where they are offered"
         )
 
-    def _is_offered(self, name: str) -> bool:
-        return name in self.directory.routes
+    def _is_known(self, name: str) -> bool:
+        return super()._is_known(name) or name in self.directory.routes
+
+    def join_nats(self, *_: Any, **options: Any) -> NoReturn:
+        """Raises RegistrationError: clients reach a hub at its port, and several hubs by several addresses."""
+        raise RegistrationError(
+            "a hub does not join NATS: give clients the addresses of several hubs (`hub-1:8545,hub-2:8545`), or join a "
+            "Server"
+        )
 
     def _more_metrics(self) -> list[Family]:
         stats = self._stats()
-        forwarded = Sample(stats["calls_forwarded"])
+        forwarded = stats["calls_forwarded"]
         gauges = (
-            ("calls_held", "Calls that wait for a provider that has just left."),
             ("clients", "Clients with a name."),
             ("methods_offered", "Methods that clients offer."),
         )
         return [
-            Family("hub_calls_forwarded_total", "counter", "Calls that were passed to members.", [forwarded]),
-            *(Family(f"hub_{name}", "gauge", text, [Sample(stats[name])]) for name, text in gauges),
-            *self._group.metrics(),
+            single("hub_calls_forwarded_total", "counter", "Calls that were passed to members.", forwarded),
+            *(single(f"hub_{name}", "gauge", text, stats[name]) for name, text in gauges),
         ]
 
-    def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
-        options = self._dispatcher_options(invoker)
-        make: type[HubDispatcher] = HubDispatcher
+    def _forward(self, dispatcher: Dispatcher) -> None:
+        tracing: Any = {}
         if self._tracing is not None:
-            from .tracing import TracingHubDispatcher
+            from .tracing import TracedRelay, traced_notification
 
-            make, options["tracing"] = TracingHubDispatcher, self._tracing
-        if self._observation is not None:
-            make = observed_hub(make)
-            options.update(self._observation.dispatcher_options())
-        options.update(directory=self.directory, balance=self._balance, call_timeout=self._call_timeout)
-        self._dispatcher = make(
-            self._registry,
-            **options,
+            tracing = {
+                "make_relay": partial(TracedRelay, self._tracing),
+                "notification": partial(traced_notification, self._tracing),
+            }
+        self._forwarding = Forwarding(
+            dispatcher,
+            own=self._registry,
+            codec=self.codec,
+            limits=self.limits,
+            counters=self.counters,
+            directory=self.directory,
             rules=self._rules,
+            call_timeout=self._call_timeout,
             passing=self._methods.passing,
-            listings=self._listings,
-            held=self._held,
+            **tracing,
         )
-        if self._group.others is not None:
-            self._for_hubs = self._group.dispatcher(make, self._registry, options)
-        return self._dispatcher
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         session = super()._make_session(dispatcher, on_gone)
@@ -357,7 +324,7 @@ class Hub(SharingServer):
     def _session_options(self, dispatcher: Dispatcher) -> dict[str, Any]:
         return {**super()._session_options(dispatcher), "parse_long": self._reader.read}
 
-    def _check_subscription(self, session: ConversationState, topic: str) -> tuple[str, ...]:
+    def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
         return () if self._rules is None else self._rules.check_subscription(session.identity, topic)
 
     @property
@@ -368,15 +335,12 @@ class Hub(SharingServer):
     @asynccontextmanager
     async def _started(self) -> AsyncIterator[Any]:
         async with super()._started() as running:
-            self._listings["rpc.discover"].forget()  # the addresses in it may be others
+            self.directory.version += 1  # the addresses in `rpc.discover` may be others
             keeping = asyncio.ensure_future(self._keepalive.run())
-            if self._held is not None:
-                self._held.begin()
             try:
                 yield running
             finally:
-                if self._held is not None:
-                    self._held.end()
+                self._methods.close()
                 keeping.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await keeping

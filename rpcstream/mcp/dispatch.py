@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 
 from ..codec import Codec
-from ..codec.image_budget import ImageTotal
 from ..codec.payloads import parse_exactly
 from ..codec.rich_hint import shortened
 from ..errors import (
@@ -30,17 +29,18 @@ from ..errors import (
 )
 from ..limits import Limits
 from ..methods.dispatch import Dispatcher
-from ..methods.failures import internal_error
 from ..methods.invoke import Invoker
+from ..methods.replies import internal_error
 from ..observe.limited_log import LimitedLog
 from ..peer import control_messages
+from ..peer.control_messages import reply_key
 from ..peer.interfaces import Later, Waiting
 from ..peer.session import Session
-from ..peer.stream_table import reply_key
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
+from ..wire.json_scan import is_deeper
 from ..wire.messages import Oversize
 from . import content, protocol
 from .session import McpSession, Progress
@@ -131,7 +131,7 @@ class McpDispatcher:
         except RpcError as error:
             return self._error(call_id, error)
         except Exception as error:
-            told = internal_error(self._log, "server", None, "a message of MCP failed", error=error)
+            told = internal_error(self._log, "server", "a message of MCP", error)
             return self._error(call_id, told)
 
     def refuse(self, message: Any, error: RpcError) -> Encoded | None:
@@ -144,10 +144,6 @@ class McpDispatcher:
             return None
         call_id = message.get("id") if type(message) is dict else None
         return self._error(call_id if type(call_id) is int or type(call_id) is str else None, error)
-
-    def refusal_of(self, message: dict[str, Any], session: Session) -> RpcError | None:
-        """As `Dispatch.refusal_of`: MCP has no binary frames."""
-        return InvalidRequest(data={"reason": "MCP has no binary frames"})
 
     def goes_on(self, message: Any) -> bool:
         """As `Dispatch.goes_on`, of the method behind a tool."""
@@ -170,7 +166,7 @@ class McpDispatcher:
 
     def _check_depth(self, line: Line) -> None:
         limit = self._limits.max_depth
-        if len(line) > 2 * limit and envelope.is_deeper(line, limit):
+        if len(line) > 2 * limit and is_deeper(line, limit):
             reason = f"more than {limit} arrays and objects inside each other (the server's max_depth)"
             raise InvalidRequest(data={"reason": reason, "limit": limit})
 
@@ -265,7 +261,7 @@ class McpDispatcher:
         call = _ToolCall(self, tool, call_id, session)
         try:
             message = {"jsonrpc": VERSION, "id": call_id, "method": tool.method.name}
-            message["params"] = tool.params(arguments or {}, self._codec.max_checked_values)
+            message["params"] = tool.params(arguments or {}, self._codec.reading(is_counted=True))
         except MessageTooLarge as error:
             return call.failed(error)
         except ValueError as error:
@@ -278,7 +274,7 @@ class McpDispatcher:
         key = reply_key(call_id)
         if token is not None:
             session.progress[key] = Progress(token)
-        reply = self._dispatcher.answer(message, b"", session, ImageTotal(is_tagged=True))
+        reply = self._dispatcher.answer(message, b"", session, self._codec.reading(is_counted=True))
         if reply is None or isinstance(reply, Encoded):
             session.progress.pop(key, None)
             written = bytes(reply or b"")

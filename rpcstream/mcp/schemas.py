@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pybase64
 
-from ..codec.check_count import CheckCount
+from ..codec.reading import Reading
 from ..codec.rich_hint import NESTED, TAG_KEY
 from ..codec.schema import SCHEMA_REF
 
@@ -220,11 +220,11 @@ class Reader:
             return []
         return [each for each in self._choices if tag_of(each) == "ndarray"]
 
-    def value(self, given: Any, count: CheckCount) -> Any:
+    def value(self, given: Any, reading: Reading) -> Any:
         """What an agent has given, as the method takes it.
 
         Args:
-            count: of the arrays and objects that are looked at.
+            reading: counts the arrays and objects that are looked at.
 
         Raises:
             ValueError: nested lists are no array.
@@ -232,20 +232,20 @@ class Reader:
         """
         if (type(given) is not dict and type(given) is not list) or not self.is_rich:
             return given
-        count.take()
+        reading.take_values(1)
         if isinstance(given, dict):
             found = _from_content(given, self._tags)
-            return self._object(given, count) if found is None else found
+            return self._object(given, reading) if found is None else found
         if self._forms:
             return _array(given, self._forms)
         if NESTED.isdisjoint(map(type, given)):
             return given
         known = self._known_items
-        first = [self._item(at).value(item, count) for at, item in enumerate(given[:known])]
+        first = [self._item(at).value(item, reading) for at, item in enumerate(given[:known])]
         others = self._item(None)
         if not others.is_rich:
             return [*first, *given[known:]]
-        return [*first, *(others.value(item, count) for item in given[known:])]
+        return [*first, *(others.value(item, reading) for item in given[known:])]
 
     @functools.cached_property
     def _known_items(self) -> int:
@@ -257,10 +257,10 @@ class Reader:
             self._items[at] = self._schemas.reader(_item_schema(self._choices, self._known_items if at is None else at))
         return self._items[at]
 
-    def _object(self, given: dict[str, Any], count: CheckCount) -> dict[str, Any]:
+    def _object(self, given: dict[str, Any], reading: Reading) -> dict[str, Any]:
         if TAG_KEY in given or NESTED.isdisjoint(map(type, given.values())):
             return given
-        return {name: self._member(name).value(value, count) for name, value in given.items()}
+        return {name: self._member(name).value(value, reading) for name, value in given.items()}
 
     def _member(self, name: str) -> Reader:
         known = name if any(name in each.get("properties", ()) for each in self._choices) else None

@@ -13,9 +13,8 @@ from typing import Any
 import orjson
 
 from ..codec.payloads import parse_whole
+from ..peer.control_messages import reply_key
 from ..peer.session import Session
-from ..peer.state import ConversationState
-from ..peer.stream_table import reply_key
 from ..wire.buffers import Encoded
 from ..wire.envelope import PROGRESS
 
@@ -81,7 +80,7 @@ def _is_number(value: Any) -> bool:
     return type(value) is int or type(value) is float
 
 
-def parse_long(line: bytes, state: ConversationState) -> tuple[Any, bytes]:
+def parse_long(line: bytes, state: Session) -> tuple[Any, bytes]:
     """Parse a long message, as `peer.incoming.parse_long`, with all of its strings in place."""
     return parse_whole(line, state.limits), line
 

@@ -45,7 +45,7 @@ class StdioStream(LineStream):
 
     def _connect_session(self) -> None:
         # Not lasting, as a POST is not: nothing is asked of the client, and nothing is sent that is no answer.
-        self.session.connected(self, is_lasting=False, is_lines=True)
+        self.session.connected(self, is_lasting=False)
 
     def check(self, now: float) -> str | None:
         """As `Connection.check`: there are no time limits, since a host may leave its tools alone for days."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import orjson
 
-from ..codec.check_count import CheckCount
+from ..codec.reading import Reading
 from ..errors import InvalidParams
-from ..limits import DEFAULT_LIMITS
-from ..methods.registry import Method, MethodRegistry
+from ..methods.method import Method
+from ..methods.registry import MethodRegistry
 from ..text import documentation_of
 from .schemas import DIALECT, AgentSchemas, Schema
 
@@ -129,21 +129,18 @@ class Tool:
         wrapped: Schema = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
         return {**wrapped, "$defs": defs} if defs else wrapped
 
-    def params(
-        self, arguments: dict[str, Any], most: int = DEFAULT_LIMITS.max_checked_values
-    ) -> dict[str, Any] | list[Any]:
+    def params(self, arguments: dict[str, Any], reading: Reading) -> dict[str, Any] | list[Any]:
         """The arguments as the params of the method.
 
         Args:
-            most: arrays and objects that may have to be looked at, `max_checked_values`.
+            reading: counts the arrays and objects that are looked at.
 
         Raises:
             ValueError: an argument cannot be what is wanted, whatever the method says.
-            MessageTooLarge: there are more arrays and objects.
+            MessageTooLarge: there are more arrays and objects to look at than `MAX_CHECKED`.
         """
         if self._is_rich:
-            count = CheckCount(most)
-            arguments = {name: self._value(name, value, count) for name, value in arguments.items()}
+            arguments = {name: self._value(name, value, reading) for name, value in arguments.items()}
         if self._rest is None or self._rest not in arguments:
             return arguments
         rest = arguments[self._rest]
@@ -159,10 +156,10 @@ class Tool:
             raise ValueError(f"{self._rest} does not go with arguments behind it")
         return [*(arguments[name] for name in before), *rest]
 
-    def _value(self, name: str, value: Any, count: CheckCount) -> Any:
+    def _value(self, name: str, value: Any, reading: Reading) -> Any:
         reader = self._readers.get(name, self._reads_others)
         try:
-            return value if reader is None else reader.value(value, count)
+            return value if reader is None else reader.value(value, reading)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
 
@@ -208,7 +205,7 @@ class Tools:
             return None
         tool = self._tools.get(name)
         if tool is None:
-            method = self._methods.by_name[method_name]
+            method = self._methods[method_name]
             tool = self._tools[name] = Tool(name, method, self._described[method_name], self._schemas)
         return tool
 
@@ -246,7 +243,7 @@ class Tools:
     @property
     def are_for_all(self) -> bool:
         """Whether every caller has the same tools."""
-        return all(method.allow is None for method in self._methods.by_name.values() if method.mcp)
+        return all(method.allow is None for method in self._methods.values() if method.mcp)
 
     def _refresh(self) -> None:
         """Describe the methods anew if they have changed."""
@@ -259,7 +256,7 @@ class Tools:
         self._schemas = AgentSchemas(document.get("components", {}).get("schemas", {}))
         self._tools = {}
         self._names = {}
-        offered = [name for name, method in self._methods.by_name.items() if method.mcp and name in self._described]
+        offered = [name for name, method in self._methods.items() if method.mcp and name in self._described]
         taken: dict[str, int] = {}
         # Names that need no change first: no other one takes theirs.
         for name in sorted(offered, key=lambda each: (each != _fitting(each), each)):

@@ -1,7 +1,4 @@
-"""The built-in methods: `rpc.discover`, `rpc.ping` and `rpc.stats`; at servers also `rpc.authenticate` and events.
-
-Knows nothing of how they are called.
-"""
+"""The built-in methods `rpc.*` of servers, and of clients that offer methods."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from typing import Any, cast
 
 import orjson
 
-from ..auth.gate import AUTHENTICATE, NOT_IN_BATCH, GatedSession
+from ..auth.gate import AUTHENTICATE, GatedSession
 from ..errors import InvalidRequest
 from ..events.topics import Topics
+from ..peer import binary_offer
 from ..peer.context import CallContext
-from ..peer.state import ConversationState
-from ..wire import envelope
-from .document import OpenRpcDocument
+from ..peer.session import Session
+from .discovery import OpenRpcDocument
 from .openrpc_compat import Compat
 from .registry import MethodRegistry
 
@@ -24,7 +21,7 @@ from .registry import MethodRegistry
 def add_own_methods(
     registry: MethodRegistry, document: OpenRpcDocument, *, stats: Callable[[], dict[str, Any]]
 ) -> None:
-    """Register `rpc.discover`, `rpc.ping` and `rpc.stats`, which a server has, and a client that offers methods.
+    """Register `rpc.discover`, `rpc.ping`, `rpc.stats` and `rpc.hello`.
 
     Args:
         registry: gets the methods.
@@ -50,18 +47,6 @@ def add_own_methods(
         """The counters of this end since its start."""
         return stats()
 
-    for name, function in (("discover", discover), ("ping", ping), ("stats", counted)):
-        registry.add(function, name=f"rpc.{name}", reserved=True, check_result=function is not discover)
-
-
-def add_hello(registry: MethodRegistry, topics: Topics | None = None) -> None:
-    """Register `rpc.hello`.
-
-    Args:
-        registry: gets the method.
-        topics: whose events are then sent with payloads attached.
-    """
-
     def hello(ctx: CallContext, binary: int = 0, shm: Any = None) -> dict[str, Any]:
         """Says that the caller reads binary frames of this version (1; 0: none), and tells what is read here.
 
@@ -70,26 +55,25 @@ def add_hello(registry: MethodRegistry, topics: Topics | None = None) -> None:
         session = ctx.session
         answer: dict[str, Any] = {"binary": int(session.takes_binary)}
         if binary and session.takes_binary and session.is_lasting:
-            ring = session.peer_reads_binary(shm)
+            ring = binary_offer.accept(session, shm)
             if ring is not None:
                 answer["shm"] = ring
-            if topics is not None:
-                topics.attach_payloads()
         return answer
 
-    registry.add(hello, name=envelope.HELLO, reserved=True)
+    for name, function in (("discover", discover), ("ping", ping), ("stats", counted), ("hello", hello)):
+        registry.add(function, name=f"rpc.{name}", reserved=True, check_result=function is not discover)
 
 
 def add_auth_method(registry: MethodRegistry) -> None:
-    """Register `rpc.authenticate` for peers that are authenticated already; before that the gate answers it."""
+    """Register `rpc.authenticate`, which the gate lets pass before a peer is authenticated."""
 
     async def authenticate(token: str, ctx: CallContext) -> bool:
-        """Changes the identity of the caller by another token; if that is not accepted, the identity stays."""
+        """Says who the caller is, by a token; another token changes that. One that is not accepted changes nothing."""
         if ctx.in_batch:
-            raise InvalidRequest(data=NOT_IN_BATCH)
+            raise InvalidRequest(data={"reason": "rpc.authenticate must not stand in a batch"})
         if not isinstance(ctx.session, GatedSession) or not ctx.session.is_lasting:
             raise InvalidRequest(data={"reason": "here the token goes into the header Authorization: Bearer"})
-        await ctx.session.gate.change(ctx.session, token)
+        await ctx.session.authenticate(token)
         return True
 
     # Ordered, so that a wrong token is counted before the next one is looked at.
@@ -99,8 +83,7 @@ def add_auth_method(registry: MethodRegistry) -> None:
 def add_event_methods(
     registry: MethodRegistry,
     topics: Topics,
-    check: Callable[[ConversationState, str], tuple[str, ...]],
-    *,
+    check: Callable[[Session, str], tuple[str, ...]],
     is_shared: bool = False,
 ) -> None:
     """Register `rpc.subscribe` and `rpc.unsubscribe`; those that are registered are replaced.
@@ -121,7 +104,7 @@ def add_event_methods(
         if not ctx.session.is_lasting:
             reason = "events need a connection that stays: subscribe over a WebSocket or the line stream"
             raise InvalidRequest(data={"reason": reason})
-        topics.check_subscription(topic)  # first: the rules are asked about names of bounded length only
+        topics.check_subscription(topic)  # first, because the rules are asked about names of bounded length only
         return check(ctx.session, topic)
 
     def subscribe(topic: str, ctx: CallContext) -> dict[str, Any]:

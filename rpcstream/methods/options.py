@@ -1,19 +1,14 @@
-"""The options of registering a method: documented, typed and with their defaults in one place.
-
-Owns what users may give to `@server`, `Server.add`, `add_object`, `add_module`, `batched`, and `@client`. Does not know
-what the options do.
-"""
-
-from __future__ import annotations
+"""The options of `@server`, `Server.add`, `add_object`, `add_module`, `batched` and `@client`, with their defaults."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from ..auth.allow import AllowRule
 from ..errors import RpcError
+from ..option import Option, defaults_of
 
 if TYPE_CHECKING:
-    from .about import Example
+    from .method_docs import Example
 
 Offload = Literal["thread", "process"]
 
@@ -25,7 +20,7 @@ class CommonOptions(TypedDict, total=False):
         timeout: seconds after which the caller is answered with -32003. Not for a sync function that runs in the event
             loop, since nothing could stop it there; a generator can be stopped between its items.
         check_result: check what the function returns against its return hint.
-        idempotent: calling it twice does no harm: `rpc.discover` says so, and clients may repeat lost calls.
+        idempotent: calling it twice does no harm. `rpc.discover` says so, and clients may repeat lost calls.
         allow: who may call it: a name, several, or a function of the identity. Others are answered with -32006.
         mcp: it is a tool for agents, where the server has `mcp`.
         replace: take the place of a method of that name, if there is one.
@@ -36,15 +31,15 @@ class CommonOptions(TypedDict, total=False):
             with `warnings.deprecated` is, too.
     """
 
-    timeout: float | None
-    check_result: bool
-    idempotent: bool
-    allow: AllowRule | None
-    mcp: bool
-    replace: bool
-    tags: Iterable[str] | None
-    errors: Iterable[RpcError | type[RpcError]]
-    deprecated: bool | str
+    timeout: Annotated[float | None, Option()]
+    check_result: Annotated[bool, Option(True)]
+    idempotent: Annotated[bool, Option(False)]
+    allow: Annotated[AllowRule | None, Option()]
+    mcp: Annotated[bool, Option(True)]
+    replace: Annotated[bool, Option(False)]
+    tags: Annotated[Iterable[str] | None, Option()]
+    errors: Annotated[Iterable[RpcError | type[RpcError]], Option(())]
+    deprecated: Annotated[bool | str, Option(False)]
 
 
 class GroupOptions(CommonOptions, total=False):
@@ -57,9 +52,9 @@ class GroupOptions(CommonOptions, total=False):
         detached: the handler goes on when its caller is gone; others are cancelled then.
     """
 
-    offload: Offload | None
-    ordered: bool
-    detached: bool
+    offload: Annotated[Offload | None, Option()]
+    ordered: Annotated[bool, Option(False)]
+    detached: Annotated[bool, Option(False)]
 
 
 class MethodOptions(GroupOptions, total=False):
@@ -71,8 +66,8 @@ class MethodOptions(GroupOptions, total=False):
             hints.
     """
 
-    name: str | None
-    examples: Iterable[Example]
+    name: Annotated[str | None, Option()]
+    examples: Annotated[Iterable["Example"], Option(())]
 
 
 class MicrobatchOptions(CommonOptions, total=False):
@@ -83,20 +78,20 @@ class MicrobatchOptions(CommonOptions, total=False):
         max_size: items in one run at most.
         max_wait: seconds that the first item waits for others; 0 takes those that are there.
         threads: runs at the same time, async ones too.
-        offload: "thread": a sync function runs in threads of its own; None: in the event loop.
+        offload: "thread": a sync function runs in a thread (`asyncio.to_thread`); None: in the event loop.
         retry_single: when a run raises, each of its items is run again, alone.
         max_queue: items that may wait; one more is answered with -32002.
         examples: calls with their results, for `rpc.discover`: `Example({"a": 1}, 2)`.
     """
 
-    name: str | None
-    max_size: int
-    max_wait: float
-    threads: int
-    offload: Literal["thread"] | None
-    retry_single: bool
-    max_queue: int
-    examples: Iterable[Example]
+    name: Annotated[str | None, Option()]
+    max_size: Annotated[int, Option(32)]
+    max_wait: Annotated[float, Option(0.002)]
+    threads: Annotated[int, Option(1)]
+    offload: Annotated[Literal["thread"] | None, Option("thread")]
+    retry_single: Annotated[bool, Option(True)]
+    max_queue: Annotated[int, Option(10_000)]
+    examples: Annotated[Iterable["Example"], Option(())]
 
 
 class CallbackOptions(MethodOptions, total=False):
@@ -106,44 +101,9 @@ class CallbackOptions(MethodOptions, total=False):
         shared: at a hub, other clients may offer a method of this name, too.
     """
 
-    shared: bool
+    shared: Annotated[bool, Option(False)]
 
 
-#: The default of every option of a method.
-METHOD_DEFAULTS: Mapping[str, Any] = {
-    "name": None,
-    "timeout": None,
-    "offload": None,
-    "check_result": True,
-    "ordered": False,
-    "detached": False,
-    "idempotent": False,
-    "allow": None,
-    "mcp": True,
-    "replace": False,
-    "tags": None,
-    "errors": (),
-    "examples": (),
-    "deprecated": False,
-}
-
-#: The default of every option of `batched`.
-MICROBATCH_DEFAULTS: Mapping[str, Any] = {
-    "max_size": 32,
-    "max_wait": 0.002,
-    "threads": 1,
-    "offload": "thread",
-    "retry_single": True,
-    "max_queue": 10_000,
-    "name": None,
-    "timeout": None,
-    "check_result": True,
-    "idempotent": False,
-    "allow": None,
-    "mcp": True,
-    "replace": False,
-    "tags": None,
-    "errors": (),
-    "examples": (),
-    "deprecated": False,
-}
+#: The default of every option of a method, and of `batched`.
+METHOD_DEFAULTS: Mapping[str, Any] = defaults_of(MethodOptions)
+MICROBATCH_DEFAULTS: Mapping[str, Any] = defaults_of(MicrobatchOptions)

@@ -1,6 +1,6 @@
 """Remote methods by name: how functions, objects and modules become methods.
 
-Owns the names, and how options are checked and combined. A function's signature is compiled here, once. Runs nothing.
+A function's signature is compiled once, when it is registered.
 """
 
 from __future__ import annotations
@@ -8,27 +8,24 @@ from __future__ import annotations
 import fnmatch
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from dataclasses import replace as replace_fields
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 from ..auth.allow import CallerRule
 from ..codec import Codec
-from ..codec.image_budget import INLINE_PIXELS
+from ..codec.reading import INLINE_PIXELS
 from ..errors import RegistrationError
 from ..keyword_options import check_names
-from ..peer.proxy import CLIENT_NAMES
-from ..text import get_logger
-from .about import About, about
-from .arguments import Bind
-from .dependencies import Dependencies, Overrides
+from .call import Call
+from .dependencies import CONTEXT, Dependencies, Overrides
 from .injection import Injection
-from .introspect import holds, name_of
-from .options import METHOD_DEFAULTS, GroupOptions, MethodOptions, Offload
+from .introspect import FunctionKind, name_of
+from .method import Method
+from .method_docs import method_docs
+from .middleware import Middleware, composed
+from .options import METHOD_DEFAULTS, GroupOptions, MethodOptions
 from .signature import Signature
-
-log = get_logger("rpcstream.server")
 
 #: Names that begin with these belong to the protocol (JSON-RPC 2.0, section 4) and to rpcstream itself.
 RESERVED = ("rpc.", "$/")
@@ -36,52 +33,11 @@ RESERVED = ("rpc.", "$/")
 #: Characters of a name.
 NAME_MAX = 1000
 
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A remote method: its function, and all that a call of it needs.
-
-    Attributes:
-        bind: gives the arguments for the function (`Signature.bind`).
-        returns: a result of this very class needs no `check_result`.
-        inline: it is a plain sync function, which is called while its message is read.
-        begins_now: it is a sync function in the event loop that is called at once, be it a generator or with a Context.
-        injection: what the handler gets beside the arguments on the wire; None for nothing.
-        dependencies: the parameters that functions of the server provide; None where there are none.
-        generator: the function, if it is a generator function.
-        stream: the same method for callers that take the items one by one; None unless it is a generator function.
-        check_item: checks and converts an item of a generator; None where there is nothing to check.
-        allow: who may call it; None: every caller.
-        about: what `rpc.discover` says of it besides its signature.
-
-    The other attributes are those of `MethodOptions`.
-    """
-
-    name: str
-    function: Callable[..., Any]
-    signature: Signature
-    bind: Bind
-    is_async: bool
-    offload: Offload | None
-    timeout: float | None
-    check_result: Callable[[Any], Any] | None
-    returns: type | None
-    inline: bool
-    begins_now: bool
-    injection: Injection | None
-    dependencies: Dependencies | None
-    generator: Callable[..., Any] | None
-    stream: Method | None
-    check_item: Callable[[Any], Any] | None
-    ordered: bool
-    detached: bool
-    idempotent: bool
-    allow: CallerRule | None
-    mcp: bool
-    about: About
+#: Options that are kept as they are given.
+_AS_THEY_ARE = ("offload", "timeout", "ordered", "detached", "idempotent", "mcp")
 
 
-class MethodRegistry(Mapping[str, Method]):
+class MethodRegistry(dict[str, Method]):
     """The methods of a server, by name, in order of registration.
 
     Args:
@@ -89,28 +45,21 @@ class MethodRegistry(Mapping[str, Method]):
         overrides: of dependencies, see `Server.dependency_overrides`; None: handlers can have no dependencies.
 
     Attributes:
-        by_name: all of them.
         for_all: those without `allow`, for the path of a call.
         version: counts the changes.
     """
 
     def __init__(self, codec: Codec, *, knows_callers: bool = False, overrides: Overrides | None = None) -> None:
+        super().__init__()
         self._codec = codec
         self._overrides = overrides
         self._knows_callers = knows_callers
-        self.by_name: dict[str, Method] = {}
         self.for_all: dict[str, Method] = {}
         self.version = 0
+        self._middleware: list[Middleware] = []
+        #: The methods without middleware.
+        self._unwrapped: dict[str, Method] = {}
         self.on_added: Callable[[str], object] | None = None
-
-    def __getitem__(self, name: str) -> Method:
-        return self.by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.by_name)
-
-    def __len__(self) -> int:
-        return len(self.by_name)
 
     def add(
         self,
@@ -136,108 +85,122 @@ class MethodRegistry(Mapping[str, Method]):
             TypeError: an option is unknown.
         """
         check_names("a method", options, METHOD_DEFAULTS)
-        if isinstance(function, type):
-            kind_of_object = function.__name__
-            raise RegistrationError(
-                f"{kind_of_object} is a class, and a remote method is a function: give a function that makes one and "
-                f"returns what is to be sent; for the methods of an object, server.add_object({kind_of_object}(...))"
-            )
-        given: Any = {**METHOD_DEFAULTS, **options}
+        given: dict[str, Any] = {**METHOD_DEFAULTS, **options}
         if reserved:
             given["mcp"] = False
         name = name_of(function) if given["name"] is None else given["name"]
-        self._check_name(name, replace=given["replace"], reserved=reserved)
-        if name.partition(".")[0] in CLIENT_NAMES:
-            log.warning(
-                "method %r: clients have an attribute %r of their own, so that callers must write client.call(%r, ...)",
-                *(name, name.partition(".")[0], name),
-            )
-        kind = _Kind.of(function)
-        _check_options(name, function, kind, timeout=given["timeout"], offload=given["offload"])
-        if given["allow"] is not None and not self._knows_callers:
-            raise RegistrationError(
-                f"{name}: allow needs callers that are authenticated: give the server token= or authenticate="
-            )
-        method = self._compile(function, name, kind, given, namespace)
-        self.by_name[name] = method
-        if method.allow is None:
-            self.for_all[name] = method
-        else:
-            self.for_all.pop(name, None)
+        kind = FunctionKind(function)
+        self._check(name, function, kind, given, reserved=reserved)
+        in_thread = given["offload"] == "thread"
+        signature = Signature(function, method=name, codec=self._codec, namespace=namespace, in_thread=in_thread)
+        dependencies = self._dependencies(signature, namespace, in_thread=in_thread)
+        method = self._compile(function, kind, given, signature, dependencies)
+        self._enter(method)
         self.version += 1
         if self.on_added is not None:
             self.on_added(name)
         return method
 
-    def _check_name(self, name: Any, *, replace: bool, reserved: bool) -> None:
-        if not isinstance(name, str) or not name:
-            raise RegistrationError(f"a method's name must be a string that is not empty, got {name!r}")
-        if len(name) > NAME_MAX or any("\ud800" <= letter <= "\udfff" for letter in name):
-            raise RegistrationError(f"a method's name has at most {NAME_MAX} characters of Unicode, got {name[:80]!r}")
-        if name.startswith(RESERVED) and not reserved:
-            raise RegistrationError(f"{name}: names that begin with {' or '.join(RESERVED)} are reserved")
-        if name in self.by_name and not replace:
+    def add_middleware(self, function: Middleware) -> None:
+        """Run a function around every call from now on, inside of those that were given before; not around `rpc.*`."""
+        self._middleware.append(function)
+        for method in list(self._unwrapped.values()):
+            self._enter(method)
+
+    def _enter(self, method: Method) -> None:
+        self._unwrapped[method.name] = method
+        if self._middleware and not method.name.startswith(RESERVED):
+            signature = method.signature
+            # The images of its arguments are kept for as long as the middleware waits, so their memory is counted.
+            signature.decode_images(here=0 if method.offload else INLINE_PIXELS, reports=True)
+            # A sync handler that takes no Context leaves it to the middleware, which is async.
+            takes_context = any(each.depends is CONTEXT for each in signature.provided)
+            is_async = method.is_async or not (takes_context or signature.streams)
+            run = composed(self._middleware, method)
+            around: Any = {"inline": False, "is_plain": False, "begins_now": False, "is_async": is_async, "run": run}
+            stream = None if method.stream is None else replace_fields(method.stream, **around)
+            method = replace_fields(method, **around, stream=stream)
+        self[method.name] = method
+        self.for_all.pop(method.name, None)
+        if method.allow is None:
+            self.for_all[method.name] = method
+
+    def _check(
+        self, name: Any, function: Callable[..., Any], kind: FunctionKind, options: dict[str, Any], *, reserved: bool
+    ) -> None:
+        """Raise RegistrationError for a name that cannot be, and for options that cannot be combined."""
+        if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
+            raise RegistrationError(f"a method's name is a string of 1 to {NAME_MAX} characters, got {name!r:.80}")
+        offload, timeout = options["offload"], options["timeout"]
+        needs_login = options["allow"] is not None and not self._knows_callers
+        blocks = not (offload or kind.is_async or kind.is_generator)
+        refusals = {
+            "it is a class: register a function, or an object with server.add_object": isinstance(function, type),
+            "names that begin with rpc. or $/ are reserved": name.startswith(RESERVED) and not reserved,
+            "offload must be 'thread', 'process' or None": offload not in (None, "thread", "process"),
+            "offload is for sync functions; an async one shares the loop already": offload and kind.is_async,
+            "a generator runs in a thread at most: offload='thread'": offload == "process" and kind.is_generator,
+            "timeout must be a positive number of seconds": timeout is not None and not timeout > 0,
+            "a time-out cannot stop a sync function in the event loop; add offload='thread'": timeout and blocks,
+            "allow needs callers that are authenticated: give the server token= or authenticate=": needs_login,
+        }
+        for text, is_wrong in refusals.items():
+            if is_wrong:
+                raise RegistrationError(f"{name}: {text}")
+        if name in self and not options["replace"]:
             raise ValueError(f"a method {name!r} is registered already; pass replace=True to put another in its place")
 
     def _compile(
         self,
         function: Callable[..., Any],
-        name: str,
-        kind: _Kind,
-        options: Mapping[str, Any],
-        namespace: dict[str, Any] | None,
+        kind: FunctionKind,
+        options: dict[str, Any],
+        signature: Signature,
+        dependencies: Dependencies | None,
     ) -> Method:
-        offload, check_result, ordered = options["offload"], options["check_result"], options["ordered"]
-        signature = Signature(
-            function, method=name, codec=self._codec, namespace=namespace, in_thread=offload == "thread"
-        )
-        said = about(function, signature, self._codec, options, is_generator=kind.is_generator)
+        offload, checks, ordered = options["offload"], options["check_result"], options["ordered"]
+        docs = method_docs(function, signature, self._codec, options, kind.is_generator)
         injection = Injection.of(signature, is_async=kind.is_async, offload=offload)
-        dependencies = self._dependencies(signature, namespace)
         inline = not (kind.is_async or offload or kind.is_generator or injection or ordered)
+        is_plain = not (inline or kind.is_generator or injection or ordered)
+        begins_now = not (kind.is_async or offload or ordered or dependencies)
         signature.decode_images(here=0 if offload else INLINE_PIXELS, reports=not inline)
         method = Method(
-            name=name,
+            name=signature.method,
             function=function,
             signature=signature,
             bind=signature.bind,
             is_async=kind.is_async,
-            offload=offload,
-            timeout=options["timeout"],
-            check_result=signature.check_result if check_result else None,
+            check_result=signature.check_result if checks else None,
             returns=signature.exact_result,
             inline=inline,
-            begins_now=not (kind.is_async or offload or ordered or dependencies),
+            is_plain=is_plain,
+            begins_now=begins_now,
             injection=injection,
-            dependencies=dependencies,
-            generator=function if kind.is_generator else None,
+            run=Call.handle if dependencies is None else dependencies.run,
+            is_generator=kind.is_generator,
             stream=None,
-            check_item=signature.check_item if check_result else None,
-            ordered=ordered,
-            detached=options["detached"],
-            idempotent=options["idempotent"],
-            allow=None if options["allow"] is None else CallerRule(options["allow"], method=name),
-            mcp=options["mcp"],
-            about=said,
+            check_item=signature.check_item if checks else None,
+            allow=None if options["allow"] is None else CallerRule(options["allow"], method=signature.method),
+            docs=docs,
+            **{option: options[option] for option in _AS_THEY_ARE},
         )
         if kind.is_generator:
-            if signature.is_limited_as_a_whole:
-                raise RegistrationError(
-                    f"{name}: the return value: constraints on all items of a generator cannot be checked in a stream; "
-                    "put them on the item: Iterator[Annotated[T, ...]]"
-                )
             # The hint of a generator says what its items are; of what it returns at its end, if anything, by itself.
-            check_end = signature.check_end if check_result else None
-            method = replace_fields(method, stream=replace_fields(method, check_result=check_end))
+            stream = replace_fields(method, check_result=signature.check_end if checks else None)
+            method = replace_fields(method, stream=stream)
         return method
 
-    def _dependencies(self, signature: Signature, namespace: dict[str, Any] | None) -> Dependencies | None:
-        wanted = {name: each.depends for name, each in signature.dependencies.items()}
-        if not wanted:
+    def _dependencies(
+        self, signature: Signature, namespace: dict[str, Any] | None, *, in_thread: bool
+    ) -> Dependencies | None:
+        wanted = [each.depends for each in signature.provided]
+        if all(each is CONTEXT for each in wanted):
             return None
         if self._overrides is None:
             raise RegistrationError(f"{signature.method}: dependencies are for the methods of a server")
-        return Dependencies(wanted, method=signature.method, overrides=self._overrides, namespace=namespace)
+        overrides, method = self._overrides, signature.method
+        return Dependencies(wanted, method=method, overrides=overrides, namespace=namespace, in_thread=in_thread)
 
     def add_object(self, target: object, *, prefix: str = "", **options: Unpack[GroupOptions]) -> list[Method]:
         """Make the public methods of an object remote methods: those of its class that are written in Python.
@@ -250,17 +213,13 @@ class MethodRegistry(Mapping[str, Method]):
         Raises:
             RegistrationError: there are none; or as for `add`.
         """
-        check_names("add_object", options, GroupOptions.__optional_keys__)
-        prefix = f"{prefix}." if prefix and prefix[-1].isalnum() else prefix
         owner = target if isinstance(target, type) else type(target)
-        methods = []
-        for name, member in inspect.getmembers_static(owner):
-            plain = isinstance(member, types.FunctionType) and target is not owner
-            if not name.startswith("_") and (plain or isinstance(member, staticmethod | classmethod)):
-                methods.append(self.add(getattr(target, name), name=prefix + name, **options))
-        if not methods:
+        kinds = (staticmethod, classmethod) if target is owner else (staticmethod, classmethod, types.FunctionType)
+        members = inspect.getmembers_static(owner, lambda member: isinstance(member, kinds))
+        functions = [(name, getattr(target, name)) for name, _ in members if not name.startswith("_")]
+        if not functions:
             raise RegistrationError(f"{target!r} has no public methods")
-        return methods
+        return self._add_all(functions, prefix, options)
 
     def add_module(
         self, module: types.ModuleType, *, pattern: str = "*", prefix: str = "", **options: Unpack[GroupOptions]
@@ -277,48 +236,16 @@ class MethodRegistry(Mapping[str, Method]):
         Raises:
             RegistrationError: there are none; or as for `add`.
         """
-        check_names("add_module", options, GroupOptions.__optional_keys__)
-        prefix = f"{prefix}." if prefix and prefix[-1].isalnum() else prefix
-        listed = getattr(module, "__all__", None)
-        methods = []
-        for name, function in inspect.getmembers(module, inspect.isfunction):
-            own = name in listed if listed is not None else pattern != "*" or function.__module__ == module.__name__
-            if own and not name.startswith("_") and fnmatch.fnmatchcase(name, pattern):
-                methods.append(self.add(function, name=prefix + name, **options))
-        if not methods:
+        found: list[tuple[str, Any]] = inspect.getmembers(module, inspect.isfunction)
+        if hasattr(module, "__all__"):
+            found = [each for each in found if each[0] in module.__all__]
+        elif pattern == "*":
+            found = [each for each in found if each[1].__module__ == module.__name__]
+        functions = [each for each in found if fnmatch.fnmatchcase(each[0], pattern) and each[0][0] != "_"]
+        if not functions:
             raise RegistrationError(f"the module {module.__name__} has no public functions that match {pattern!r}")
-        return methods
+        return self._add_all(functions, prefix, options)
 
-
-class _Kind(NamedTuple):
-    """The kind of a handler's function, behind partials, wrappers and callable objects."""
-
-    is_async: bool
-    is_generator: bool
-
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> _Kind:
-        is_async_generator = holds(function, inspect.isasyncgenfunction)
-        is_async = (
-            holds(function, inspect.iscoroutinefunction)
-            or is_async_generator
-            or holds(inspect.unwrap(function), inspect.iscoroutinefunction)
-        )
-        return cls(is_async, is_async_generator or holds(function, inspect.isgeneratorfunction))
-
-
-def _check_options(
-    name: str, function: Callable[..., Any], kind: _Kind, *, timeout: float | None, offload: str | None
-) -> None:
-    if offload not in (None, "thread", "process"):
-        raise RegistrationError(f"{name}: offload must be 'thread', 'process' or None, got {offload!r}")
-    if offload is not None and kind.is_async:
-        raise RegistrationError(f"{name}: offload is for sync functions; an async one shares the loop already")
-    if timeout is not None and not timeout > 0:
-        raise RegistrationError(f"{name}: timeout must be a positive number of seconds, got {timeout!r}")
-    if timeout is not None and offload is None and not (kind.is_async or kind.is_generator):
-        raise RegistrationError(
-            f"{name}: a time-out cannot stop a sync function in the event loop; add offload='thread' or 'process'"
-        )
-    if offload == "process" and "<" in getattr(function, "__qualname__", ""):  # <locals>, <lambda>
-        raise RegistrationError(f"{name}: offload='process' needs a function that another process can import")
+    def _add_all(self, functions: list[tuple[str, Any]], prefix: str, options: GroupOptions) -> list[Method]:
+        prefix = f"{prefix}." if prefix and prefix[-1].isalnum() else prefix
+        return [self.add(function, name=prefix + name, **options) for name, function in functions]

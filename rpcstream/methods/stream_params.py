@@ -1,7 +1,6 @@
 """Streams as parameters: `frames: AsyncIterator[NDArray[np.uint8]]` in a handler's signature.
 
-Owns what such a hint takes from the wire (a stream, or an array of all items), and the iterator that the handler gets.
-Does not know how items are sent; that is in `peer`.
+Callers send a stream, or an array of all items; the handler gets an iterator.
 """
 
 from __future__ import annotations
@@ -9,24 +8,24 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Generator, Iterator
-from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
+import msgspec
+
 from ..codec import TAG_KEY, Codec
-from ..codec.constraints import read
-from ..codec.fields import expanded
-from ..codec.hints import item_hint, lower
-from ..codec.lowered import union_of, with_schema
-from ..codec.markers import converter, marker
-from ..codec.schema import Components, schema_of
-from ..errors import InvalidParams
-from ..peer.blocking import BlockingStream, Bridge
+from ..codec.hints import CompiledHint, expanded, item_hint
+from ..codec.markers import marker
+from ..codec.reading import Reading
+from ..codec.schema import schema_of
+from ..errors import CallCancelled, InvalidParams
+from ..peer.blocking import BlockingStream
+from ..peer.context import CallContext
 from ..peer.flow_control import StreamReceiver
-from ..peer.state import ConversationState
+from ..peer.session import Session
 from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
 from .arguments import ArgumentsWithImages
-from .image_decoding import ImageDecoder, ImageMemory
+from .image_decoding import ImageDecoder
 
 _ASYNC = (AsyncIterator, AsyncIterable, AsyncGenerator)
 _BLOCKING = (Iterator, Generator)
@@ -35,15 +34,8 @@ _BLOCKING = (Iterator, Generator)
 BindItem = Callable[..., tuple[tuple[Any, ...], dict[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A reference to a stream in place of its items.
-
-    Attributes:
-        token: the name that the caller gave the stream.
-    """
-
-    token: str
+class Reference(str):
+    """A reference to a stream in place of its items: the name that the caller gave the stream."""
 
 
 def stream_hint(hint: Any, codec: Codec, *, in_thread: bool) -> tuple[Any, Any] | None:
@@ -54,63 +46,44 @@ def stream_hint(hint: Any, codec: Codec, *, in_thread: bool) -> tuple[Any, Any] 
         in_thread: the handler runs in a thread, where a plain iterator may wait for the next item.
 
     Returns:
-        The hint of an item; and that of the parameter itself, as msgspec can check it.
+        The hint of an item; and that of the parameter itself, with a marker in the place of the stream.
 
     Raises:
-        TypeError: a stream inside of another hint, or with constraints as a whole, which could not be checked.
+        TypeError: a stream inside of another hint.
     """
-    plain, metadata, is_optional = expanded(hint), [], False
-    while True:
-        if get_origin(plain) is Annotated:
-            plain, *more = get_args(plain)
-            metadata += more
-        elif len(others := [each for each in _members(plain) if each is not type(None)]) == 1:
-            plain, is_optional = expanded(others[0]), True
-        else:
-            break
-    if (get_origin(plain) or plain) not in (_ASYNC + _BLOCKING if in_thread else _ASYNC):
+    plain, *metadata = get_args(expanded(hint)) if get_origin(expanded(hint)) is Annotated else (expanded(hint),)
+    is_union = get_origin(plain) in (Union, types.UnionType)
+    stream, *others = [each for each in get_args(plain) if each is not type(None)] if is_union else [expanded(plain)]
+    if others or (get_origin(stream) or stream) not in (_ASYNC + _BLOCKING if in_thread else _ASYNC):
         if _names_async(hint):
             raise TypeError(
-                "a stream inside of another hint cannot be read: a parameter is a stream as a whole, AsyncIterator[T] "
-                "or AsyncIterator[T] | None"
+                "a stream inside of another hint cannot be read: write AsyncIterator[T], perhaps with | None"
             )
         return None
-    found = read(metadata, codec.ignored_metadata)
-    if found.constraints:
-        raise TypeError("a stream as a whole cannot have a constraint; constrain its items")
-    made = _lowered(plain, codec)
-    if found.schema:
-        made = with_schema(made, found.schema)
-    if is_optional:
-        made = with_schema(union_of([made, type(None)]), {"x-stream": True})
-    return item_hint(plain), made
-
-
-def _members(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else ()
+    item = item_hint(stream)
+    made = _items_or_reference(CompiledHint(list[item], codec))  # type: ignore[valid-type]
+    described = (*metadata, msgspec.Meta(extra_json_schema={"x-stream": True}))
+    return item, Annotated[(made | None if is_union else made, *described)]
 
 
 def _names_async(hint: Any) -> bool:
     return (get_origin(hint) or hint) in _ASYNC or any(map(_names_async, get_args(hint)))
 
 
-def _lowered(hint: Any, codec: Codec) -> Any:
-    """A reference to a stream, or a list of all items."""
-    items = lower(list[item_hint(hint)], codec)  # type: ignore[misc]
-    convert = converter(items)
+def _items_or_reference(items: CompiledHint) -> Any:
+    """A marker for a list of all items, or a reference to a stream of them."""
 
-    def decode(value: Any) -> Any:
+    def decode(value: Any, reading: Reading) -> Any:
         if type(value) is not dict:
-            return convert(value)
+            return items.check(value, reading)
         token = value.get("id")
         if value.get(TAG_KEY) != STREAM_TAG or type(token) is not str or len(value) != 2:
             raise ValueError('Expected an array, or a stream: {"$type": "stream", "id": "…"}')
         return Reference(token)
 
-    def schema(components: Components) -> dict[str, Any]:
-        return {**schema_of(items, components), "x-stream": True}
-
-    return marker("stream", decode, schema)
+    made = marker("stream", decode, lambda components: schema_of(items.described, components))
+    made.left = items.left
+    return made
 
 
 #: Bytes of JSON of an item that may take a millisecond to check.
@@ -125,96 +98,78 @@ class StreamArgument(AsyncIterator[Any]):
         RpcError, ConnectionLost: while it is read: the caller ended the stream with an error, or is gone.
     """
 
-    def __init__(
-        self, receiver: StreamReceiver, bind: BindItem, session: ConversationState, images: ImageDecoder
-    ) -> None:
+    def __init__(self, receiver: StreamReceiver, bind: BindItem, session: Session, images: ImageDecoder) -> None:
         self._receiver = receiver
         self._bind = bind
         self._session = session
         self._images = images
-        #: Of the images in the item that the reader has now.
-        self._memory: ImageMemory | None = None
+        #: Bytes of the images in the item that the reader has now.
+        self._size = 0
 
     def __aiter__(self) -> StreamArgument:
         return self
 
     async def __anext__(self) -> Any:
-        self._release()
+        self.release()
         params, line = await self._receiver.get()
         if len(line) >= LONG_ITEM:
             await asyncio.sleep(0)  # others have their turn between items that take long to check
         try:
             (_, value), _ = self._bind(params, line)
         except ArgumentsWithImages as found:
-            arguments, self._memory = await self._images.arguments(found, self._session, params, line)
-            (_, value), _ = arguments
+            ((_, value), _), self._size = await self._images.decode(found, self._session)
         return value
 
-    def _release(self) -> None:
-        if self._memory is not None:
-            self._memory.release()
-            self._memory = None
+    def release(self) -> None:
+        """Give back the memory of the images that the reader has."""
+        size, self._size = self._size, 0
+        if size:
+            self._images.give_back(size)
 
     async def aclose(self) -> None:
         """Stop reading: items that still come are dropped."""
-        self._release()
-        self._receiver.end()
-        self._receiver.clear()
+        self.release()
+        self._receiver.drop()
 
 
-class _ListArgument(AsyncIterator[Any]):
-    """Iterates over the items of a list, for a caller that sent all items at once."""
-
-    def __init__(self, items: list[Any]) -> None:
-        self._items = iter(items)
-
-    def __aiter__(self) -> _ListArgument:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return next(self._items)
-        except StopIteration:
-            raise StopAsyncIteration from None
-
-    async def aclose(self) -> None:
-        self._items = iter(())
+async def _items_of(items: list[Any]) -> AsyncIterator[Any]:
+    """The items of a list, for a caller that sent all items at once."""
+    for item in items:
+        yield item
 
 
 def opened(
-    value: Any, bind: BindItem, session: ConversationState, bridge: Bridge | None, images: ImageDecoder
-) -> tuple[Any, str | None]:
-    """Open the stream for one parameter.
+    value: Any, bind: BindItem, context: CallContext, images: ImageDecoder, releases: list[Callable[[], object]]
+) -> Any:
+    """The argument for one parameter that takes a stream, which is opened.
 
     Args:
         value: the argument as bound: a reference, a list of all items, or the parameter's default.
         bind: checks an item.
-        session: on which the stream comes.
-        bridge: to the event loop, for a handler that runs in a thread.
+        context: of the call.
         images: decodes images that come as items.
-
-    Returns:
-        The argument for the handler, and the token of the stream; None if it is none.
+        releases: gets what closes the stream; items that still come then are dropped.
 
     Raises:
         InvalidParams: the caller has a stream of that name open already.
     """
-    if not isinstance(value, Reference | list):  # the parameter's default
-        return value, None
+    bridge, session = context.bridge, context.session
     if isinstance(value, list):
-        return (_ListArgument(value) if bridge is None else iter(value)), None
-    token, streams = value.token, session.streams
+        return _items_of(value) if bridge is None else iter(value)
+    if not isinstance(value, Reference):  # the parameter's default
+        return value
+    token, streams = str(value), session.streams
     if token in streams.receivers:
         raise InvalidParams(f"Invalid params: the stream {token!r} is open already", {"stream": token})
 
     def grant(n: int) -> None:
         session.send(envelope.credit({"stream": token}, n))
 
-    items = StreamArgument(streams.open_receiver(token, session.limits.stream_window, grant), bind, session, images)
-    return (items if bridge is None else BlockingStream(bridge, lambda: items)), token
-
-
-def close(session: ConversationState, tokens: list[str]) -> None:
-    """Close the streams of a handler that is done; items that still come are dropped."""
-    for token in tokens:
-        session.streams.close_receiver(token)
+    receiver = StreamReceiver(session.limits.stream_window, grant, session.server_ledger.waiting, is_granted=False)
+    streams.add_receiver(token, receiver)
+    # Should it be read still when the call is over, that must not look like the end of a whole stream.
+    releases.append(lambda: receiver.drop(CallCancelled("Cancelled: the call that the stream belonged to is over")))
+    releases.append(lambda: streams.remove_receiver(token, receiver))
+    items = StreamArgument(receiver, bind, session, images)
+    releases.append(items.release)
+    return items if bridge is None else BlockingStream(bridge, lambda: items)

@@ -1,37 +1,32 @@
-"""Callers of a service, as one instance sees them: channels of sessions, and connections for the listener.
-
-Owns how long a caller is known, and what it is told of its calls that take longer. Does not know how messages come.
-"""
+"""The callers of a service, as one instance sees them: channels of sessions, and connections for the listener."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
 
-from ..errors import RpcError
+from ..errors import MethodNotFound, NotAuthenticated, NotPermitted, RpcError, ServerBusy
 from ..limits import Limits
 from ..peer.credentials import Credentials
+from ..peer.intake import Phase
+from ..peer.ledger import Account, Share
 from ..peer.session import Session
 from ..transports.message_connection import Trace
-from ..wire.buffers import Encoded, first_part
-from ..wire.envelope import CANCEL, error_reply, id_in_head
-from ..wire.messages import HEAD_SIZE, Message
-from .channel import NOTIFICATION, HeldMessages, NatsChannel
-from .direct import DirectListener
+from ..wire.buffers import Encoded, first_part, json_of
+from ..wire.envelope import ITEM, PROGRESS, error_reply, id_in_head, is_reply_head, oversize
+from ..wire.messages import HEAD_SIZE
+from .channel import NOTIFICATION, NatsChannel
+from .direct import DirectListener, Grant, Output, digest_of
 from .identity import Shown
-from .instance_way import InstanceWay
 from .link import NO_RESPONDERS, NatsLink
-from .payloads import ids_of
+from .payloads import direct_message, ids_in, ids_of, no_way
 
-#: Seconds after which a caller is told that its call is here, if it is not answered by then: so it knows where to send
-#: a cancel, and which instance to watch. Nearly all calls are answered sooner, and need no such message.
+#: Seconds after which an instance acknowledges a call that it has not answered: so the caller knows where to send a
+#: cancel, and which instance to watch. Nearly all calls are answered sooner, and need no such message.
 TELL_AFTER = 0.02
-
-#: Ids of calls that are kept at least: of more, those that are answered are taken out at once.
-BEGUN_MAX = 4096
 
 #: Seconds without a message after which a caller of which nothing is kept is forgotten.
 FORGET_AFTER = 60.0
@@ -39,13 +34,16 @@ FORGET_AFTER = 60.0
 #: Seconds between two looks whether a caller is there for whom something runs.
 PROBE_EVERY = 1.0
 
+#: Errors that a call gets before it is sent by a direct connection.
+_REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
+
 
 class Instance(Protocol):
     """An instance of a service, as its callers see it; see `service.NatsService`."""
 
     link: NatsLink | None
     limits: Limits
-    held: HeldMessages
+    held: Account
     trace: Trace | None
     listener: DirectListener
 
@@ -61,8 +59,6 @@ class Callers(Protocol):
     def new_session(self) -> Session: ...
 
     def closed(self, caller: Any) -> None: ...
-
-    def finished(self, way: InstanceWay) -> None: ...
 
 
 class CallerChannel(NatsChannel):
@@ -95,7 +91,7 @@ class CallerChannel(NatsChannel):
         )
         self.opened = self.last_heard
         self.shown = shown
-        self.session.set_identity(identity)
+        self.session.identity = identity
 
     @property
     def credentials(self) -> Credentials:
@@ -129,48 +125,42 @@ class Caller(CallerChannel):
         )
         self.inbox = inbox
         self.number = own.rpartition(".")[2]
-        #: The ids of calls that were not answered at once; of those the ones that the caller was not told of.
-        self._begun: dict[Any, None] = {}
-        self._untold: list[Any] = []
-        #: The ids of calls that have come in this turn of the loop.
+        #: The ids of calls that have come in this turn of the loop; and of those that were not answered at once.
         self._arrived: list[Any] = []
-        #: The caller has not heard of this instance; and the calls that it was told of then.
-        self._is_new = True
-        self._told: list[int | str] = []
-        self._telling: asyncio.TimerHandle | None = None
+        self._untold: list[Any] = []
+        self.telling: asyncio.TimerHandle | None = None
         self._probing: asyncio.TimerHandle | None = None
         #: How many streams the session has had.
         self._streams = 0
+        #: What goes by direct connections, by the id of the call.
+        self._outputs: dict[Any, Output] = {}
+        self._waiting = Share(self.session.server_ledger.waiting)
+        self._is_closing = False
+        self.secrets: set[bytes] = set()
         # The form of the inbox says so.
         self.session.sends_binary = self.session.takes_binary
         self.session.offers_binary = False
-        self.way = self.direct = InstanceWay(self, self.instance.limits, self.instance.listener)
-        self.way.on_over = callers.finished
 
     def heard(self) -> None:
         """A message has come from the caller, if only to see whether this instance is there."""
         self.last_heard = self._loop.time()
 
-    def call(self, data: bytes, call_ids: Any, asked: dict[str, Any]) -> None:
-        """Handle a message in which there are calls with these ids; or a ticket that asks for a place.
+    def call(self, data: bytes, call_ids: Any, question: dict[str, Any]) -> None:
+        """Handle a message in which there are calls with these ids; or the question where a large one may be sent.
 
         Args:
-            asked: the members of the ticket, as they were checked; none of any other message.
+            question: the members of the latter, as they were checked; none of any other message.
         """
         self.heard()
-        is_new, self._is_new = self._is_new, False
-        if asked:
-            self.way.ask(asked)
+        if question:
+            self._answer(question)
             return
-        if is_new:
-            # Before a handler that may keep the loop: an instance that was not heard of may be taken for gone. nats-py
-            # writes it in the next turn, before the messages of this one are handed over.
-            self._told = [each for each in call_ids if type(each) in (int, str)]
-            self._acknowledge(self._told)
         self._arrived += call_ids
         self.receive(data)
         if not self._gathered:  # it waits
             self.hand_over()
+
+    # -- acknowledgements ---------------------------------------------------------------------------------------------
 
     def hand_over(self) -> None:
         """As `NatsChannel.hand_over`; then see which calls take longer."""
@@ -178,97 +168,39 @@ class Caller(CallerChannel):
         self._note_arrived()
 
     def _note_arrived(self) -> None:
-        """See which of the calls that have come take longer, and tell the caller of them.
+        """See which of the calls that have come take longer, and acknowledge them.
 
-        Of those with streams before any item or credit: the caller answers credit with items, which it cannot send
+        Those with streams before any item or credit: the caller answers credit with items, which it cannot send
         before it knows where the call is.
         """
         arrived, self._arrived = self._arrived, []
         session = self.session
-        if arrived and (session.running or session.queue or self._held):
-            for call_id in arrived:
-                if type(call_id) is int or type(call_id) is str:
-                    self._begun[call_id] = None
-                    self._untold.append(call_id)
+        if arrived and (session.running or session.intake.queue or self._held):
+            self._untold += [each for each in arrived if type(each) is int or type(each) is str]
         has_opened = session.streams.opened != self._streams
         self._streams = session.streams.opened
         if not self._untold:
             return
         if has_opened:
-            self._tell()
-        elif self._telling is None:
-            self._telling = self._loop.call_later(TELL_AFTER, self._tell)
+            self.tell()
+        elif self.telling is None:
+            self.telling = self._loop.call_later(TELL_AFTER, self.tell)
 
-    def answer(self, payload: bytes) -> None:
-        """Send a ticket that is not in the order of messages."""
-        self._link.publish(f"{self.inbox}.ticket", payload, self.own)
-
-    def call_placed(self, message: Message, call_ids: Sequence[Any]) -> None:
-        """Handle a message with calls that has come by the direct connection."""
-        self.heard()
-        self._begun.update(dict.fromkeys(call_ids))
-        self.deliver(message)
-
-    def take_ticket(self, data: bytes, members: dict[str, Any]) -> None:
-        """Take a ticket that came to this very instance."""
-        if "failed" in members:  # what waits for that connection does so in vain
-            self.way.failed(members["failed"], str(members.get("reason")))
-        elif "unused" in members:
-            self.way.give_back(members["unused"])
-        else:
-            self.receive(data)
-
-    def note_cancel(self, read: Any) -> None:
-        """A message may cancel a call that has not come by the direct connection."""
-        if type(read) is dict and read.get("method") == CANCEL and type(read.get("params")) is dict:
-            self.way.cancel(read["params"].get("id"))
-
-    def send(self, messages: list[Encoded]) -> None:
-        """As `Channel.send`."""
-        if self.session.streams.opened != self._streams:
-            self._note_arrived()
-        if len(self._begun) > BEGUN_MAX:
-            self._forget(messages)
-        super().send(messages)
-
-    def _forget(self, messages: list[Encoded]) -> None:
-        """Take out the ids of calls that these messages answer: the others are not looked at while much waits."""
-        for message in messages:
-            head = first_part(message)[:HEAD_SIZE]
-            if head.startswith(NOTIFICATION):
-                continue
-            call_id = id_in_head(head)
-            if call_id is None or head[:1] == b"[":
-                for each in ids_of(orjson.loads(bytes(message))):
-                    self._begun.pop(each, None)
-            else:
-                self._begun.pop(call_id, None)
-
-    def _tell(self) -> None:
-        """Tell the caller which of its calls are here."""
-        if self._telling is not None:
-            self._telling.cancel()
-            self._telling = None
-        if self.is_over:
+    def tell(self) -> None:
+        """Acknowledge the calls that were not answered at once."""
+        if self.telling is not None:
+            self.telling.cancel()
+            self.telling = None
+        untold, self._untold = self._untold, []
+        if self.is_over or not untold:
             return
-        in_progress = self.in_progress()
-        here = [call_id for call_id in self._untold if call_id in in_progress]
-        self._untold = []
-        if not here:
-            return
-        told, self._told = set(self._told), []
-        if untold := [call_id for call_id in here if call_id not in told]:
-            self._acknowledge(untold)
-        if self._probing is None:
-            self._probing = self._loop.call_later(PROBE_EVERY, self._probe_again)
-
-    def _acknowledge(self, call_ids: list[int | str]) -> None:
-        """Tell the caller that these calls are here."""
-        payload = orjson.dumps(call_ids)
+        payload = orjson.dumps(untold)
         # Ids may be long.
         is_long = len(payload) > self._link.max_payload
-        for each in [orjson.dumps([call_id]) for call_id in call_ids] if is_long else [payload]:
+        for each in [orjson.dumps([call_id]) for call_id in untold] if is_long else [payload]:
             self._link.publish(f"{self.inbox}.ack", each, self.own)
+        if self._probing is None:
+            self._probing = self._loop.call_later(PROBE_EVERY, self._probe_again)
 
     def _probe_again(self) -> None:
         """Look whether the caller is there, for as long as something runs for it."""
@@ -277,23 +209,116 @@ class Caller(CallerChannel):
             self.probe()
             self._probing = self._loop.call_later(PROBE_EVERY, self._probe_again)
 
-    def in_progress(self) -> set[Any]:
-        """The ids of the calls that are not answered."""
-        session = self.session
-        running = session.running
-        if session.queue or self._held or self._arrived:  # they are not looked at before their turn comes
-            arrived = [each for each in self._arrived if type(each) in (int, str)]
-            return {*self._begun, *arrived, *self.way.call_ids}
-        messages = [*running.handlers.values(), *running.batch_members.values()]
-        found: set[Any] = {call.call_id for call in running.forwarded if type(call.call_id) in (int, str)}
-        for message in messages:
-            for each in message if type(message) is list else (message,):
-                if type(each) is dict and type(each.get("id")) in (int, str):
-                    found.add(each["id"])
-        self._begun = dict.fromkeys(found)
-        return found.union(self.way.call_ids)
+    # -- direct connections -------------------------------------------------------------------------------------------
+
+    def _answer(self, question: dict[str, Any]) -> None:
+        """Say where a call may be sent that NATS does not carry."""
+        method, size = question.get("method"), question.get("size")
+        error = self._refusal(method, size)
+        if error is not None:
+            for call_id in ids_in(question.get("ids")):
+                self._publish(orjson.dumps(error_reply(call_id, error)))
+        else:
+            self._offer(question.get("ask"), (method,))
+
+    def take_direct(self, params: dict[str, Any]) -> None:
+        """As `NatsChannel.take_direct`: the client asks where it may send items of a call that is here."""
+        if "ask" in params:
+            self._offer(params["ask"], ())
+        elif type(unused := params.get("unused")) is str and (digest := digest_of(unused)) in self.secrets:
+            self.instance.listener.lapse(digest)
+
+    def _offer(self, ask: Any, methods: tuple[str | None, ...]) -> None:
+        listener = self.instance.listener
+        reason = listener.reason
+        if reason is None and not listener.has_room(self):
+            reason = "too many messages wait for their connection"
+        if reason is not None:
+            self._publish(direct_message(ask=ask, reason=reason))
+        else:
+            self._publish(direct_message(ask=ask, **listener.offer(Grant(self, methods)).to_wire()))
+
+    def _refusal(self, method: Any, size: Any) -> RpcError | None:
+        """Why a call may not be sent."""
+        limits, session = self.instance.limits, self.session
+        if type(size) is not int or size > limits.max_message_size:
+            return oversize(size, limits.max_message_size, side="server")
+        if not self.instance.listener.has_room(self):
+            return ServerBusy(data={"executed": False, "reason": "too many large calls wait for their connection"})
+        if session.server_ledger.is_full:
+            return session.server_ledger.refusal()
+        if method is None:
+            return None
+        dispatch: Any = session.dispatch
+        found = dispatch.refusal_of({"jsonrpc": "2.0", "method": method, "id": 0}, session)
+        return found if isinstance(found, _REFUSALS) else None
+
+    def send(self, messages: list[Encoded]) -> None:
+        """As `Channel.send`."""
+        if self.session.streams.opened != self._streams:
+            self._note_arrived()
+        if self._outputs:
+            messages = [each for each in messages if not self._has_sent_directly(each)]
+        if messages:
+            super().send(messages)
+
+    def _has_sent_directly(self, message: Encoded) -> bool:
+        """Send a message of a call, of which all goes by a direct connection now."""
+        call_ids = _calls_of(message)
+        output = self._outputs.get(call_ids[0]) if call_ids else None
+        if output is None:
+            return False
+        if output.session is None:
+            self._keep(output, message, len(message))
+        else:
+            output.session.send(message)
+            if not first_part(message).startswith(NOTIFICATION):
+                del self._outputs[call_ids[0]]
+        return True
+
+    def _send_large(self, message: Encoded, size: int) -> None:
+        call_ids, reason = _calls_of(message), self.instance.listener.reason
+        if not call_ids:
+            reason = "calls of a server to its client, and their streams, go by NATS"
+        if reason is not None:
+            self.send_instead(message, no_way(size, self._link.max_payload, reason))
+            return
+        output = Output(partial(self._output_over, call_ids))
+        if self._keep(output, message, size):
+            self._outputs[call_ids[0]] = output
+            offer = self.instance.listener.offer(Grant(self, output=output))
+            self._publish(direct_message(ids=call_ids, **offer.to_wire()))
+
+    def _keep(self, output: Output, message: Encoded, size: int) -> bool:
+        """Keep a message until the client has connected; False where there is no room."""
+        limits = self.instance.limits
+        most = limits.max_message_size + 4 * limits.write_buffer
+        if self._waiting.size + size > most or not self._waiting.take(size):
+            reason = "too many bytes wait for a direct connection (max_message_size, max_held_total)"
+            self.send_instead(message, ServerBusy(data={"limit": most, "reason": reason}))
+            return False
+        output.hold(message, size)
+        return True
+
+    def _output_over(self, call_ids: list[int | str], output: Output, was_sent: bool, is_whole: bool) -> None:
+        """What waited was sent, or the client has not come for it."""
+        self._waiting.give_back(output.size)
+        if is_whole or not was_sent:
+            self._outputs.pop(call_ids[0], None)
+        if not was_sent and not self.is_over:
+            error = no_way(output.size, self._link.max_payload, "the client did not connect")
+            for call_id in call_ids:
+                self._publish(orjson.dumps(error_reply(call_id, error)))
+        if self._is_closing and not self._outputs:
+            super().close()
 
     # -- for the listener (Connection) --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """As `Channel.close`; what waits for the client to connect is still sent."""
+        self._is_closing = True
+        if not self._waiting.size:
+            super().close()
 
     def refuse(self, error: RpcError) -> None:
         """As `Connection.refuse`."""
@@ -307,12 +332,12 @@ class Caller(CallerChannel):
         """
         if self.instance.is_draining and not self.is_over:
             self.hand_over()
-            self.session.close_when_idle()
+            self.session.drain(Phase.CLOSING)
 
     @property
     def is_unused(self) -> bool:
         """Nothing is kept of it: should it call again, it is as if it had not called before."""
-        return self.session.is_unused and not (self._gathered or self._held or self.way.is_in_use)
+        return self.session.is_unused and not (self._gathered or self._held or self._outputs)
 
     def check(self, now: float) -> str | None:
         """As `Connection.check`: forget a silent caller of which nothing is kept, and look whether others are there."""
@@ -325,13 +350,31 @@ class Caller(CallerChannel):
 
     def end(self, reason: str) -> None:
         """As `NatsChannel.end`; the caller is told, so that it waits for nothing here."""
-        for timer in (self._telling, self._probing):
+        for timer in (self.telling, self._probing):
             if timer is not None:
                 timer.cancel()
-        self._telling = self._probing = None
+        self.telling = self._probing = None
         if not self.is_over:
             self._link.publish(self.target, b"", self.own, NO_RESPONDERS)
         super().end(reason)
+        for digest in list(self.secrets):
+            self.instance.listener.lapse(digest)
+
+
+def _calls_of(message: Encoded) -> list[int | str]:
+    """The ids of the calls of the other end that a message belongs to: a reply, an item, or a progress report."""
+    head = first_part(message)[:HEAD_SIZE]
+    if is_reply_head(head):
+        return ids_in([id_in_head(head)])
+    if head.startswith(b"["):
+        return ids_in(ids_of(orjson.loads(json_of(message))))
+    if not head.startswith(NOTIFICATION):
+        return []
+    read = orjson.loads(json_of(message))
+    params, method = read.get("params"), read.get("method")
+    if type(params) is not dict or method not in (ITEM, PROGRESS):
+        return []
+    return ids_in([params.get("id" if method == ITEM else "token")])
 
 
 class MessageCaller(CallerChannel):
@@ -349,7 +392,7 @@ class MessageCaller(CallerChannel):
         )
         self.session.sends_binary = self.session.offers_binary = False
 
-    def call(self, data: bytes, call_ids: Any, asked: dict[str, Any]) -> None:
+    def call(self, data: bytes, call_ids: Any, question: dict[str, Any]) -> None:
         """Handle the message. The answer may be there when this returns."""
         self.receive(data)
         if not self.is_over:

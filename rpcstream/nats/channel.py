@@ -16,19 +16,16 @@ import orjson
 from ..errors import ConnectionLost, ParseError, RpcError
 from ..limits import Limits
 from ..peer.credentials import Credentials
-from ..peer.incoming import FrameAdmission
-from ..peer.request_queue import busy
+from ..peer.frame_admission import FrameAdmission
+from ..peer.ledger import Account, busy
 from ..peer.session import Session
 from ..transports.message_connection import Trace, trace_all, trace_sent
 from ..wire import envelope
-from ..wire.binary_frame import MARK, FrameError, parts_of_frame
-from ..wire.buffers import AttachedMessage, Encoded, first_part
-from ..wire.frame_messages import FrameMessage
+from ..wire.binary_frame import MARK, FrameError, parts_of_frame, whole_frame
+from ..wire.buffers import AttachedMessage, Encoded, first_part, json_of
 from ..wire.messages import HEAD_SIZE, Message, Oversize
-from .direct_way import DirectWay
 from .link import NatsLink
-from .payloads import read_payload, refusal_of
-from .tickets import TICKET, no_way, read_ticket
+from .payloads import DIRECT, direct_params, no_way, read_payload, refusal_of
 
 #: How a message begins that is a binary frame.
 _MARK = bytes((MARK,))
@@ -39,29 +36,11 @@ JOIN_MAX = 64 * 1024
 #: Bytes that the header of a frame has at most, on top of the size that its message says.
 _FRAME_HEAD = 4096
 
-#: Seconds after which a message that was sent has come, if it ever does: a connection to NATS that is further behind is
-#: given up by then.
-ARRIVED_AFTER = 30.0
-
 #: The beginning of each notification, such as progress and items, which come before the reply of their call.
 NOTIFICATION = b'{"jsonrpc":"2.0","method"'
 
 #: What a message that waits takes besides its bytes.
 _COST = 200
-
-
-class HeldMessages:
-    """Counts what waits in all channels of one process, since NATS cannot be told to send no more.
-
-    Args:
-        limit: bytes, for all of them together.
-    """
-
-    __slots__ = ("limit", "size")
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.size = 0
 
 
 class NatsChannel:
@@ -81,7 +60,6 @@ class NatsChannel:
 
     Attributes:
         carrier: what carries the messages, for metrics and logs.
-        direct: carries messages over `max_payload`; None: nothing does.
     """
 
     carrier = "nats"
@@ -95,7 +73,7 @@ class NatsChannel:
         own: str,
         address: str,
         limits: Limits,
-        held: HeldMessages,
+        held: Account,
         reads_lines: bool = False,
         sends_lines: bool = True,
         gathers: bool = False,
@@ -107,7 +85,6 @@ class NatsChannel:
         self.session = session
         self.target = target
         self.own = own
-        self.direct: DirectWay | None = None
         self._link = link
         self._limits = limits
         self._max_size = limits.max_message_size
@@ -118,18 +95,13 @@ class NatsChannel:
         self._gathered: list[Message] = []
         self._trace = trace
         self._on_close = on_close
-        self._frames = FrameAdmission(session, self._go_on)
-        #: A frame that waits for memory, and how much of its bytes was taken.
-        self._frame: FrameMessage | None = None
-        self._taken = 0
+        self._frames = FrameAdmission(session)
         self._paused = self.is_over = False
         self._held_size = 0
         #: What has come meanwhile.
         self._held: deque[bytes] = deque()
         self._loop = asyncio.get_running_loop()
         self.last_heard = self._loop.time()
-        #: When a notification was sent last (loop time, s).
-        self._notified = -ARRIVED_AFTER
 
     @property
     def credentials(self) -> Credentials:
@@ -146,24 +118,18 @@ class NatsChannel:
         """Handle the payload of a message of the other end."""
         if self.is_over:
             return
-        if (
-            self._paused
-            or self._frame is not None
-            or self._held
-            or (self.direct is not None and self.direct.is_waiting)
-        ):
+        if self._paused or self._held:
             self._hold(data)
         else:
             self._take(data)
 
     def _take(self, data: bytes) -> None:
         if data[:1] == _MARK:
-            self._frame, self._taken = FrameMessage(self._frames, self._max_size, None), 0
-            self._feed(data)
+            self._take_frame(data)
             return
-        if data.startswith(TICKET) and (members := read_ticket(data, self._limits)):
-            if self.direct is not None:
-                self.direct.take(members)
+        if data.startswith(DIRECT) and (params := direct_params(data, read_payload(data, self._limits)[0])):
+            self.hand_over()
+            self.take_direct(params)
             return
         lines = [line for line in data.split(b"\n") if line] if self._reads_lines and b"\n" in data else [data]
         messages: list[Message] = list(lines)
@@ -189,29 +155,12 @@ class NatsChannel:
             trace_all(self._trace, "receive", messages)
         self.session.receive(messages)
 
-    def _feed(self, data: bytes) -> None:
-        """Go on with a frame."""
-        frame = self._frame
-        assert frame is not None
+    def _take_frame(self, data: bytes) -> None:
         try:
-            self._taken = frame.feed(data, self._taken)
-            if frame.is_waiting:
-                refused = self._error_for(data)
-                if refused is None:
-                    self._held.appendleft(data)
-                    self._count(len(data) + _COST)
-                else:
-                    self._frame = None
-                    self._frames.over()
-                    self._refuse(data, refused)
-                return
-            message = frame.end()
+            message = whole_frame(data, self._frames, self._max_size)
         except FrameError as error:
-            self._frame = None
-            self._frames.over()
             self._refuse(data, ParseError(data={"reason": str(error)}))
         else:
-            self._frame = None
             self._deliver([message])
 
     def _hold(self, data: bytes) -> None:
@@ -228,11 +177,11 @@ class NatsChannel:
         held, own, size = self._held_of_all, self._limits.max_held_size, len(data) + _COST
         if self._held_size + size > own:
             return busy(own, "max_held_size")
-        return busy(held.limit, "max_held_total") if held.size + size > held.limit else None
+        return busy(held.limit, "max_held_total") if size > held.free else None
 
     def _count(self, size: int) -> None:
         self._held_size += size
-        self._held_of_all.size += size
+        self._held_of_all.used += size
 
     def _refuse(self, data: bytes, error: RpcError) -> None:
         """Refuse the calls in a message. Without a message that is none, such as a reply, the session cannot go on."""
@@ -243,19 +192,9 @@ class NatsChannel:
         elif not (type(read) is dict and type(read.get("method")) is str and read["method"][:2] != envelope.CONTROL):
             self.abort(f"a message was not taken: {error.message}")
 
-    def _go_on(self) -> None:
-        """There may be memory for the frame that waits."""
-        if self._frame is not None and not self.is_over and self._frame.go_on():
-            data = self._held.popleft()
-            self._count(-len(data) - _COST)
-            self._feed(data)
-            self._release()
-
     def _release(self) -> None:
         """Handle what waits, for as long as the session takes it."""
-        while self._held and not (self._paused or self._frame is not None or self.is_over):
-            if self.direct is not None and self.direct.is_waiting:
-                return
+        while self._held and not (self._paused or self.is_over):
             data = self._held.popleft()
             self._count(-len(data) - _COST)
             self._take(data)
@@ -268,8 +207,6 @@ class NatsChannel:
             return
         if self._trace is not None:
             trace_sent(self._trace, messages, as_frames=self.session.sends_binary)
-        if not all(map(_is_reply, messages)):
-            self._notified = self.session.loop.time()
         if len(messages) == 1:
             self._send_one(messages[0])
             return
@@ -310,29 +247,24 @@ class NatsChannel:
         self._link.publish(self.target, payload, self.own)
 
     def _send_large(self, message: Encoded, size: int) -> None:
-        if self.direct is not None:
-            self.direct.send(message, size)
-        else:
-            self.send_instead(message, no_way(size, self._link.max_payload, "this caller takes none"))
+        """Send a message over `max_payload`, or what says that it cannot be."""
+        self.send_instead(message, no_way(size, self._link.max_payload, "this message can take none"))
+
+    def take_direct(self, params: dict[str, Any]) -> None:
+        """Take a message about direct connections."""
 
     def pause(self) -> None:
         """As `Channel.pause`. What comes meanwhile is kept, within bounds."""
         self._paused = True
-        if self.direct is not None:
-            self.direct.pause()
 
     def resume(self) -> None:
         """As `Channel.resume`."""
         self._paused = False
-        if self.direct is not None:
-            self.direct.resume()
         # Not at once: the session is in the middle of its turn.
         self._loop.call_soon(self._release)
 
     def close(self) -> None:
         """As `Channel.close`: nothing says so to the other end, which learns it when it asks."""
-        if self.direct is not None and not self.is_over:
-            self.direct.finish()
         self.end(self.reason or "the session is over")
 
     def abort(self, reason: str) -> None:
@@ -354,8 +286,6 @@ class NatsChannel:
         self._frames.give_up()
         self._count(-self._held_size)
         self._held.clear()
-        if self.direct is not None:
-            self.direct.end(self.reason)
         if self.session.channel is self:
             self.session.lost(self._lost)
         if self._on_close is not None:
@@ -364,57 +294,19 @@ class NatsChannel:
     def _lost(self, method: str) -> ConnectionLost:
         return ConnectionLost(self.reason or "the session is over", method=method, address=self.address)
 
-    # -- for tickets (TicketChannel) ----------------------------------------------------------------------------------
-
-    @property
-    def max_payload(self) -> int:
-        """Bytes that a message of NATS may have."""
-        return self._link.max_payload
-
-    def publish(self, payload: bytes) -> None:
-        """Send a payload to the other end."""
-        self._publish(payload)
-
     def send_instead(self, message: Encoded, error: RpcError) -> None:
-        """Tell the other end, if it waits for this message, that it cannot be sent."""
-        told = _without(message, error)
-        if told is not None:
-            self._publish(told)
-
-    def may_overtake(self, message: Encoded) -> bool:
-        """Whether a message may come before others that were sent by NATS: a reply, without progress and items."""
-        return _is_reply(message) and self.session.loop.time() - self._notified > ARRIVED_AFTER
-
-    def deliver(self, message: Message) -> None:
-        """Handle a message that has come by the direct connection."""
-        if not self.is_over:
-            self._deliver([message])
-
-    def go_on(self) -> None:
-        """Handle what has come behind a message that was waited for."""
-        self._release()
-
-
-def _is_reply(message: Encoded) -> bool:
-    """Whether a message is no notification, as it begins."""
-    if type(message) is bytes:
-        return not message.startswith(NOTIFICATION)
-    return type(message) is AttachedMessage and not message.pieces[0].startswith(NOTIFICATION)
-
-
-def _without(message: Encoded, error: RpcError) -> bytes | None:
-    """What is sent in place of a message that cannot be; None where the other end waits for nothing."""
-    head = first_part(message)[:HEAD_SIZE]
-    if envelope.is_reply_head(head):
-        return orjson.dumps(envelope.error_reply(envelope.id_in_head(head), error))
-    try:
-        read = orjson.loads(bytes(message))
-    except orjson.JSONDecodeError:
-        return None
-    params = read.get("params") if type(read) is dict else None
-    if type(params) is not dict or read.get("method") != envelope.ITEM:
-        return None
-    if type(token := params.get("stream")) is str:
-        return orjson.dumps(envelope.end(token, error))
-    # An item of a reply: the call ends here for its caller.
-    return orjson.dumps(envelope.error_reply(params.get("id"), error))
+        """Tell who waits for this message that it cannot be sent: the other end, or for a call this one."""
+        head = first_part(message)[:HEAD_SIZE]
+        if envelope.is_reply_head(head):
+            self._publish(orjson.dumps(envelope.error_reply(envelope.id_in_head(head), error)))
+            return
+        read = orjson.loads(json_of(message))
+        params = read.get("params") if type(read) is dict else None
+        if type(params) is dict and read["method"] == envelope.ITEM:
+            token = params.get("stream")
+            # The call that has an item in its reply ends here for its caller.
+            told = envelope.error_reply(params.get("id"), error) if token is None else envelope.end(token, error)
+            self._publish(orjson.dumps(told))
+        elif type(read) is dict and (call := self.session.pending.find(read.get("id"))) is not None:
+            self.session.pending.discard(read["id"])
+            call.fail(error)

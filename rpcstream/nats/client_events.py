@@ -20,8 +20,8 @@ from ..wire.buffers import Encoded
 from .asking import denied
 from .event_messages import NoEvent, payload_of, prefix_of_marks, read_event
 from .last_values import LastValues, NoLastValues, number_of
-from .link import NatsLink, NatsMessage, Subscription, is_unanswerable
-from .subjects import event_prefix, event_subject, topic_of
+from .link import NatsLink, NatsMessage, Subscription
+from .subjects import decoded, event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
 
@@ -53,9 +53,7 @@ class ClientEvents:
         self._ending: set[asyncio.Task[None]] = set()
         self._marks = prefix_of_marks(link.client.new_inbox())
         self._last = 0
-        self._is_listening = False
-        #: By the number of an event: whether it had a subscriber, and by its subject, whether it was permitted.
-        self._unheard: dict[int, bool] = {}
+        #: How many wait for NATS to permit something, and what it did not permit of that.
         self._asked: dict[str, int] = {}
         self._denied: set[str] = set()
         link.denied.append(self._on_denied)
@@ -134,7 +132,7 @@ class ClientEvents:
             is_end: with `retain`: there is no last value any more.
 
         Returns:
-            0 where it has no subscriber, else 1: NATS does not say how many. With `retain` 1.
+            1: NATS does not say how many subscribers there are.
 
         Raises:
             InvalidParams: that is no topic; or `retain` where there are no last values.
@@ -147,8 +145,6 @@ class ClientEvents:
         if fault is not None:
             raise wrong_parameter("topic", f"the topic {fault}")
         payload = payload_of(message, self._link.max_payload)
-        if self._ending:  # before this event, whose number of subscribers is asked for
-            await asyncio.wait(self._ending)
         try:
             subject = event_subject(self._service, topic)
         except ValueError as error:
@@ -157,32 +153,15 @@ class ClientEvents:
             if retain:
                 await self.last_values.start()
                 await self.last_values.put(topic, payload, is_end=is_end)
-                return 1
-            return await self._publish(subject, payload)
+            else:
+                self._last += 1
+                self._link.publish(subject, payload, f"{self._marks}{self._last}")
+                await self._permitted("publish", subject)
+            return 1
         except NoLastValues as error:
             raise wrong_parameter("retain", f"last values cannot be kept: {error}") from error
         except ConnectionError as error:
             raise ConnectionLost(f"the connection to NATS ended: {error}", address=self._address) from error
-
-    async def _publish(self, subject: str, payload: bytes) -> int:
-        if not self._is_listening:
-            self._is_listening = True
-            await self._link.subscribe(f"{self._marks}*", self._on_unheard)
-        self._last += 1
-        number = self._last
-        self._unheard[number] = False
-        try:
-            self._link.publish(subject, payload, f"{self._marks}{number}")
-            await self._permitted("publish", subject)
-            return 0 if self._unheard[number] else 1
-        finally:
-            del self._unheard[number]
-
-    def _on_unheard(self, message: NatsMessage) -> None:
-        """NATS says that an event had no subscriber; a program that answers events is not heard."""
-        number = int(message.subject.rpartition(".")[2])
-        if is_unanswerable(message) and number in self._unheard:
-            self._unheard[number] = True
 
     # -- permissions --------------------------------------------------------------------------------------------------
 
@@ -245,7 +224,7 @@ class ClientSubscription:
         if self.has_ended or not data:  # a last value was deleted without an event
             return
         number = number_of(message)
-        topic = topic_of(message.subject[self._prefix :])
+        topic = decoded(message.subject[self._prefix :])
         if topic is None:
             text = "an event on NATS is skipped, since its subject is not a topic: %s"
             self._events.log.warning(None, text, message.subject)

@@ -1,13 +1,11 @@
 """Opens a connection to one NATS server by nats-py: the login, TLS, and why the server did not take it.
 
-Owns what is read from files of credentials and keys, that nothing secret is sent without the encryption that was asked
-for, and the texts of errors, which name the option to change. Knows neither subscriptions nor what is sent later.
+Nothing secret is sent without the encryption that was asked for. Errors name the option to change.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import re
 import ssl
@@ -34,14 +32,9 @@ _MAX_FILE = 64 * 1024
 #: Seconds for an orderly end of a connection, and of one that could not be used.
 CLOSE_TIME, _DISCARD_TIME = 5.0, 1.0
 
-#: Attempts at a server that asks for certificates of clients and closes the connection behind the handshake. Why it did
-#: is often lost, since what was sent meanwhile resets the connection; a server that has ended is not there at the next.
-_ATTEMPTS = 3
-
-#: How the two parts of a credentials file are set off.
-_JWT = re.compile(rb"-----BEGIN NATS USER JWT-----\s+([\w.=-]+)\s")
-_SEED = re.compile(rb"-----BEGIN USER NKEY SEED-----\s+(SU[A-Z2-7]+)\s")
-_ONLY_SEED = re.compile(rb"\s*(SU[A-Z2-7]+)\s*\Z")
+#: The seed of a user's key, and the JWT, in a file of credentials.
+_SEED = re.compile(r"^(SU[A-Z2-7]+)\s*$", re.MULTILINE | re.ASCII)
+_JWT = re.compile(r"^-----BEGIN NATS USER JWT-----\s+[\w.=-]+\s", re.MULTILINE | re.ASCII)
 
 _NO_TLS = "the NATS server has no TLS: begin the address with nats:// if that is meant"
 _NO_CERTIFICATE = "the NATS server asks for a certificate of the client that it accepts: give certificate=, and key="
@@ -136,22 +129,18 @@ async def open_client(server: str, options: NatsOptions, host: str | None = None
     Raises:
         ConnectFailed: the server is not there, or does not take this login; permanent in the latter case.
     """
+    login = login_arguments(options)
+    if host is not None:
+        login["tls_hostname"] = host
+    client = SecureClient(is_secure=options.is_secure)
     try:
-        login = login_arguments(options.login)
-    except LoginError as error:
-        raise ConnectFailed(str(error), address=options.address, is_permanent=True) from error.__cause__
-    failure = ConnectFailed(_NO_CERTIFICATE, address=options.address, is_permanent=True)
-    for _ in range(_ATTEMPTS):
-        client = SecureClient(is_secure=options.is_secure)
-        try:
-            await _connect(client, server, options, login if host is None else {**login, "tls_hostname": host})
-        except ConnectFailed as error:
-            if error.is_permanent or not client.may_lack_certificate:
-                raise
-            failure.__cause__ = error
-        else:
-            return client
-    raise failure
+        await _connect(client, server, options, login)
+    except ConnectFailed as error:
+        if error.is_permanent or not client.may_lack_certificate:
+            raise
+        # Why the server closed the connection behind the handshake is often lost.
+        raise ConnectFailed(f"{error.reason}; {_NO_CERTIFICATE}", address=options.address) from error
+    return client
 
 
 async def _connect(client: SecureClient, server: str, options: NatsOptions, login: dict[str, Any]) -> None:
@@ -227,125 +216,79 @@ async def close_client(client: SecureClient, seconds: float = CLOSE_TIME) -> Non
 # -- the login --------------------------------------------------------------------------------------------------------
 
 
-class LoginError(ValueError):
-    """A login that cannot be used; the text names the option and the file."""
-
-
-def login_arguments(login: NatsLogin) -> dict[str, Any]:
-    """A login as arguments of nats-py's `connect`. Files are read.
+def login_arguments(options: NatsOptions) -> dict[str, Any]:
+    """A login as arguments of nats-py's `connect`.
 
     Raises:
-        LoginError: a file cannot be read, or has something else in it; or the package `nkeys` is missing.
+        ConnectFailed: a file cannot be read, or has something else in it; or the package `nkeys` is missing.
     """
-    more: dict[str, Any] = {}
-    if login.inbox_prefix is not None:
-        more["inbox_prefix"] = login.inbox_prefix
+    login = options.login
+    more: dict[str, Any] = {} if login.inbox_prefix is None else {"inbox_prefix": login.inbox_prefix}
     if login.creds is not None:
-        return {**more, **_signed(*_read_credentials(login.creds))}
+        _seed_in(login.creds, "creds=", options)
+        return {**more, "user_credentials": os.fspath(login.creds)}
     if login.nkey is not None:
-        text = _read(login.nkey, "nkey=")
-        found = _ONLY_SEED.match(text) or _SEED.search(text)
-        if found is None:
-            raise LoginError(f"nkey= has no seed of a user's key (SU...) in it: {os.fspath(login.nkey)!r}")
-        _key_pair(found[1], "nkey=").wipe()
-        return {**more, "nkeys_seed_str": found[1].decode()}
+        return {**more, "nkeys_seed_str": _seed_in(login.nkey, "nkey=", options)}
     if login.user is not None and login.password is None:
         return {**more, "token": login.user}
     return {**more, "user": login.user, "password": login.password}
 
 
-def _read_credentials(path: str | os.PathLike[str]) -> tuple[bytes, bytes]:
-    """The JWT and the seed of a credentials file."""
-    text = _read(path, "creds=")
-    jwt, seed = _JWT.search(text), _SEED.search(text)
-    if jwt is None or seed is None:
-        what = "JWT of a user" if jwt is None else "seed of a user's key"
-        raise LoginError(f"creds= has no {what} in it: {os.fspath(path)!r}")
-    _key_pair(seed[1], "creds=").wipe()
-    return jwt[1], seed[1]
-
-
-def _signed(jwt: bytes, seed: bytes) -> dict[str, Any]:
-    def sign(nonce: str) -> bytes:
-        pair = _key_pair(seed, "creds=")
-        signature = pair.sign(nonce.encode())
-        pair.wipe()
-        return base64.b64encode(signature)
-
-    return {"user_jwt_cb": lambda: bytearray(jwt), "signature_cb": sign}
-
-
-def _key_pair(seed: bytes, option: str) -> Any:
+def _seed_in(path: str | os.PathLike[str], option: str, options: NatsOptions) -> str:
+    """The seed of a user's key in a file; one of credentials has a JWT as well."""
+    reason = "it has not what is needed in it"
     try:
         import nkeys
-    except ImportError as missing:
-        raise LoginError(f"{option} needs the package nkeys: pip install 'rpcstream[nats]'") from missing
-    try:
-        return nkeys.from_seed(bytearray(seed))
-    except Exception as error:  # several of its own, which have no common class
-        raise LoginError(f"{option} has a seed in it that is none: {error}") from error
 
-
-def _read(path: str | os.PathLike[str], option: str) -> bytes:
-    try:
-        with open(path, "rb") as opened:
-            return opened.read(_MAX_FILE) + b"\n"
-    except OSError as error:
-        raise LoginError(f"{option} cannot be read: {error.strerror or error}: {os.fspath(path)!r}") from error
+        with open(path, encoding="ascii", errors="replace") as file:
+            text = file.read(_MAX_FILE)
+        seed = _SEED.search(text)
+        if seed is not None and (option == "nkey=" or _JWT.search(text)):
+            nkeys.from_seed(bytearray(seed[1].encode())).wipe()
+            return seed[1]
+    except Exception as error:  # nkeys has several of its own, which have no common class
+        reason = str(error)
+    text = f"the login {option}{os.fspath(path)!r} cannot be used: {reason}"
+    raise ConnectFailed(text, address=options.address, is_permanent=True)
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
 
 
 def error_text(error: BaseException | None) -> str:
-    """The text of an error of nats-py, without what all of them begin with."""
+    """The text of an error of nats-py, without what all of them begin with; of one of the system, its reason."""
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
+    if number is not None and number > 0:
+        return os.strerror(number)
     return "" if error is None else str(error).removeprefix("nats: ").strip("'") or type(error).__name__
 
 
 def _failure(error: BaseException, options: NatsOptions) -> ConnectFailed:
     """The error of an attempt to connect, which says what to change."""
-    text = error_text(error)
-    lowered = text.lower()
+    text, alert = error_text(error), str(getattr(error, "reason", None))
     reason = None
-    if "authorization violation" in lowered or "authentication" in lowered:
+    if "authorization violation" in text.lower() or "authentication" in text.lower():
         reason = _refusal(options.login)
     elif getattr(error, "verify_message", None) is not None:
-        message: str = error.verify_message  # type: ignore[attr-defined]
-        reason = f"the certificate of the NATS server is not to be trusted: {message} (authorities to trust: ca=)"
+        reason = f"the certificate of the NATS server is not to be trusted: {text} (authorities to trust: ca=)"
     elif isinstance(error, nats.errors.SecureConnRequiredError) or text == _EXPECTED_TLS.removeprefix("nats: "):
         reason = _NO_TLS
     elif isinstance(error, TooOldError):
         reason = text
-    elif isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
-        reason = _alert_text(error.reason)
+    elif isinstance(error, ssl.SSLError) and "ALERT" in alert:
+        reason = f"the NATS server ended the handshake of TLS: {alert}; {_NO_CERTIFICATE}"
     if reason is not None:
         return ConnectFailed(reason, address=options.address, is_permanent=True)
-    if isinstance(error, ConnectionRefusedError):
-        text = "no NATS server listens at this port (is it running, and the address right?)"
-    elif isinstance(error, OSError) and error.strerror:
-        text = error.strerror
     return ConnectFailed(f"could not connect to NATS: {text}", address=options.address)
 
 
 def _refusal(login: NatsLogin) -> str:
-    """Why a server that has said "Authorization Violation" has done so, as far as this end can tell."""
-    if login.creds is not None:
-        path = os.fspath(login.creds)
-        return f"the NATS server does not accept these credentials (creds={path!r}): expired, or of another account"
-    if login.nkey is not None:
-        return f"the NATS server has no user with this key (nkey={os.fspath(login.nkey)!r})"
-    if login.password is not None:
-        return f"the NATS server does not accept this name and password (user={login.user!r}, password=)"
-    if login.user is not None:
-        return "the NATS server does not accept this token (user= without password=)"
-    return "the NATS server asks for a login: give creds=, nkey=, or user= and password="
-
-
-def _alert_text(alert: str) -> str:
-    if "CERTIFICATE_REQUIRED" in alert:
-        return _NO_CERTIFICATE
-    said = alert.partition("_ALERT_")[2].lower().replace("_", " ")
-    return f"the NATS server ended the handshake of TLS: {said} (the certificate of the client: certificate=)"
+    """Why a server says "Authorization Violation"."""
+    options = {"creds=": login.creds, "nkey=": login.nkey, "password=": login.password, "user=": login.user}
+    given = next((name for name, value in options.items() if value is not None), None)
+    if given is None:
+        return "the NATS server asks for a login: give creds=, nkey=, or user= and password="
+    return f"the NATS server does not accept this login ({given})"
 
 
 def denied_subject(error: Exception) -> tuple[str, str] | None:

@@ -1,66 +1,154 @@
-r"""Direct connections between the two ends of a session on NATS, for messages that NATS does not carry.
+"""Direct connections to an instance, for what NATS does not carry: its listener, and what each secret permits.
 
-Owns the listener of an instance, the secrets that open its connections, and the first line of each; behind it the
-connection is a line stream. Knows neither sessions nor tickets (`tickets`), which say who may connect and what is sent.
-
-    rpcstream <secret>\n      the client
-    ok\n                      the instance; or `refused: <reason>\n`, and it closes
-
-Only instances listen: clients may be where nothing can connect to them.
+A direct connection is a line stream. Its first request is `rpc.authenticate` with a secret that came by NATS. A secret
+is good once, for one caller, for a short time. It permits calls of the method at whose subject the caller asked for it,
+or brings what waits to be sent for a call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-import hmac
 import os
 import secrets
-import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
+import orjson
+
+from ..errors import InvalidRequest, NotAuthenticated, NotPermitted, RpcError
 from ..observe.counters import Counters
-from ..text import get_logger
+from ..peer.credentials import Credentials
+from ..peer.interfaces import Dispatch, Later
+from ..peer.session import Session
+from ..peer.stream_table import StreamTable
 from ..tls import TLS, Certificates
-from ..transports.accept import Acceptor, Arrival, ConnectionSetup, Handshake, listen_at
-from ..transports.connection import format_address, why_lost
+from ..transports.accept import Acceptor, Arrival, ConnectionSetup, listen_at
+from ..transports.connection import Connection, format_address
 from ..transports.stream import LineStream
-from .direct_options import DirectError, DirectOptions, Offer, split_address
+from ..wire.buffers import AttachedMessage, Encoded, first_part
+from .channel import NOTIFICATION
+from .direct_options import DirectOptions, Offer
 
-log = get_logger("rpcstream.nats")
-
-#: Seconds for which a secret opens a connection. A client connects as soon as it has it: one round trip, two with TLS.
+#: Seconds for which a secret is good. A client connects as soon as it has it.
 CLAIM_TIME = 10.0
 
-#: Seconds that a connection has to show its secret, the handshake of TLS included; it is sent with the first packet.
+#: Seconds that a server which stops waits for secrets of calls to be used.
+LEAVE_TIME = 2.0
+
+#: Seconds that a connection has to show its first secret, the handshake of TLS included.
 ENTER_TIME = 5.0
 
-#: Connections that have not shown a secret; of more the oldest is closed. Each costs a few KiB.
-ENTERING_MAX = 256
+#: Secrets of one caller, and of all, that are good at a time.
+OWN_MAX, SECRETS_MAX = 1000, 10_000
 
-#: Seconds that a client tries to connect.
-CONNECT_TIME = 5.0
+#: Seconds for which calls of a method may be sent by the connection that has shown the secret for it.
+CALLS_TIME = 10.0
 
-#: Bytes of a secret; no guess of 256 bits hits one.
-SECRET_SIZE = 32
+#: Bytes of a message before a secret was shown.
+FIRST_MAX = 1024
 
 #: Hosts that stand for all addresses of a machine, none of which others can connect to.
 _ANY = ("", "0.0.0.0", "::")
 
-#: How the first line begins, and bytes that it has at most; and those of its answer.
-_GREETING = b"rpcstream "
-_LINE_MAX, _ANSWER_MAX = 128, 512
+AUTHENTICATE = "rpc.authenticate"
 
 
-class Owner(Protocol):
-    """Has offered a connection."""
+class Caller(Protocol):
+    """A caller as its direct connections see it; see `callers.Caller`.
 
-    def claimed(self, secret: str, transport: asyncio.Transport, rest: bytes) -> None:
-        """The connection stands; its protocol is to be set. `rest` has come already."""
+    Attributes:
+        secrets: the digests of its secrets that are good.
+    """
+
+    session: Session
+    secrets: set[bytes]
+
+    @property
+    def credentials(self) -> Credentials: ...
+
+
+@dataclass(eq=False)
+class Grant:
+    """What one secret permits.
+
+    Attributes:
+        caller: who may use it.
+        methods: calls of these are permitted; None among them: batches.
+        output: what waits to be sent.
+    """
+
+    caller: Caller
+    methods: tuple[str | None, ...] = ()
+    output: Output | None = None
+    timer: asyncio.TimerHandle | None = None
+
+
+@dataclass(eq=False)
+class Output:
+    """The messages of one call that do not go by NATS any more, in their order: its reply, perhaps after items.
+
+    Attributes:
+        on_over: called with this object, whether what waited was sent, and whether the reply was among it.
+        size: bytes that wait for the client to connect.
+        session: of the direct connection; None before it stands.
+    """
+
+    on_over: Callable[[Output, bool, bool], object]
+    waiting: list[Encoded] = field(default_factory=list)
+    size: int = 0
+    session: Session | None = None
+
+    def hold(self, message: Encoded, size: int) -> None:
+        """Keep a message until the client has connected."""
+        if type(message) is AttachedMessage:
+            message.secure()
+        self.waiting.append(message)
+        self.size += size
+
+    def begin(self, session: Session) -> None:
+        """The client has connected."""
+        self.session = session
+        for message in self.waiting:
+            session.send(message)
+        is_whole = not first_part(self.waiting[-1]).startswith(NOTIFICATION)
+        self.over(is_sent=session.channel is not None, is_whole=is_whole)
+
+    def over(self, *, is_sent: bool = False, is_whole: bool = False) -> None:
+        """Nothing waits any more: it was sent, or the client has not come for it."""
+        self.waiting = []
+        self.on_over(self, is_sent, is_whole)
+        self.size = 0
+
+
+class SharedStreams(StreamTable):
+    """The streams of a session, also for its direct connections: these end without them."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, streams: StreamTable) -> SharedStreams:
+        """Share these."""
+        return cls(streams.senders, streams.receivers, streams.early, sent=streams.sent)
+
+    def end(self) -> None:
+        """As `StreamTable.end`; the calls that the streams belong to end by themselves."""
+        self.has_ended = True
+
+
+class Sessions(Protocol):
+    """Where direct connections are, beside all others of the server: its listener."""
+
+    @property
+    def connections(self) -> Any: ...
+
+    def add_session(self, make_session: Any) -> Session: ...
+
+    def message_connection_closed(self, connection: Any) -> None: ...
 
 
 class DirectListener:
@@ -68,24 +156,28 @@ class DirectListener:
 
     Args:
         options: where.
-        counters: of the server; None: nothing is counted.
+        sessions: where its sessions and connections are counted.
+        make_session: makes a session of the server.
 
     Attributes:
         reason: why there are no direct connections; None where there are.
         is_started: `start` was called.
     """
 
-    def __init__(self, options: DirectOptions, counters: Counters | None = None) -> None:
+    def __init__(
+        self, options: DirectOptions, sessions: Sessions, make_session: Any, counters: Counters | None = None
+    ) -> None:
         self.reason: str | None = "the server does not listen for them"
+        self.is_started = False
+        self._counters = counters or Counters()
         self._options = options
-        self._counters = counters
+        self._sessions = sessions
+        self._make_session = make_session
         self._address = ""
         self._acceptors: list[Acceptor] = []
         self._certificates: Certificates | None = None
-        #: Who has offered what, by the digest of the secret: how long a look-up takes tells nothing of secrets.
-        self._offered: dict[bytes, tuple[str, Owner]] = {}
-        self._entering: dict[_Entrance | Handshake, None] = {}
-        self.is_started = False
+        #: By the digest of the secret: how long a look-up takes tells nothing of secrets.
+        self._grants: dict[bytes, Grant] = {}
 
     async def start(self, local_host: str, *, is_encrypted: bool) -> None:
         """Listen.
@@ -110,15 +202,9 @@ class DirectListener:
             self._certificates = Certificates(replace(options.tls, client_ca=None))
             context = self._certificates.context
         bound = await listen_at(options.host or local_host, options.port)
-        setup = ConnectionSetup(
-            lambda arrival: _Entrance(self, partial(setup.arrived, arrival)),
-            context=context,
-            handshake_timeout=ENTER_TIME,
-            on_handshake=self._on_handshake,
-            on_handshake_over=lambda handshake: self._entering.pop(handshake, None),
-            on_handshake_refused=lambda handshake, reason: self._refused(),
-        )
-        self._acceptors = [Acceptor(sock, setup, on_shortage=lambda error: False) for sock in bound.sockets]
+        connections = self._sessions.connections
+        self._setup = setup = ConnectionSetup(partial(_Entrance, self), connections, context, ENTER_TIME)
+        self._acceptors = [Acceptor(sock, setup) for sock in bound.sockets]
         for acceptor in self._acceptors:
             await acceptor.start()
         port = bound.sockets[0].getsockname()[1]
@@ -126,69 +212,188 @@ class DirectListener:
         self._address = options.advertised or (format_address((local_host, port)) if is_any else bound.address)
         self.reason = None
 
+    def make_stream(self, arrival: Arrival) -> DirectStream:
+        """Make the protocol of a connection that is open, and its session."""
+
+        def opened(stream: Connection) -> None:
+            self._setup.arrived(arrival)
+            self._sessions.connections.opened(stream, arrival)
+
+        session = self._sessions.add_session(self._make_session)
+        return DirectStream(self, session, on_open=opened, on_close=self._sessions.message_connection_closed)
+
     def close(self) -> None:
-        """Listen no more; offers lapse."""
+        """Listen no more; secrets are not good any more."""
         self.reason = "the server has stopped"
         for acceptor in self._acceptors:
             acceptor.stop()
         self._acceptors = []
-        self._offered.clear()
-        for each in list(self._entering):
-            each.abort("the server has stopped")
+        for digest in list(self._grants):
+            self.lapse(digest)
 
-    # -- offers -------------------------------------------------------------------------------------------------------
+    # -- secrets ------------------------------------------------------------------------------------------------------
 
-    def offer(self, owner: Owner) -> Offer:
-        """Offer a connection, until it is claimed or `withdraw` is called."""
+    def offer(self, grant: Grant) -> Offer:
+        """Make a secret for this."""
         fingerprint = None
         if self._certificates is not None and self._options.tls is not None:
             self._certificates.refresh()
             fingerprint = fingerprint_of(self._options.tls)
-        secret = secrets.token_hex(SECRET_SIZE)
-        self._offered[_digest(secret)] = secret, owner
+        secret = secrets.token_hex(32)
+        digest = digest_of(secret)
+        grant.timer = asyncio.get_running_loop().call_later(CLAIM_TIME, self.lapse, digest)
+        self._grants[digest] = grant
+        grant.caller.secrets.add(digest)
         return Offer(self._address, secret, fingerprint)
 
-    def withdraw(self, offer: Offer) -> None:
-        """An offer is not valid any more."""
-        self._offered.pop(_digest(offer.secret), None)
+    def has_room(self, caller: Caller) -> bool:
+        """Whether one more secret may be made."""
+        return len(caller.secrets) < OWN_MAX and len(self._grants) < SECRETS_MAX
 
-    def claim(self, secret: str) -> Owner | None:
-        """Use a secret; None where it is not valid."""
-        digest = _digest(secret)
-        found = self._offered.get(digest)
-        if found is None or not hmac.compare_digest(found[0].encode(), secret.encode()):
-            self._refused()
+    def claim(self, stream: DirectStream, secret: Any) -> Grant | None:
+        """Use a secret; None where it is not good for this connection."""
+        digest = digest_of(secret) if type(secret) is str else b""
+        grant = self._grants.get(digest)
+        if grant is None or stream.caller not in (None, grant.caller):
+            self._counters.logins_refused += 1
             return None
-        del self._offered[digest]
-        return found[1]
+        self._take(digest)
+        return grant
 
-    def _refused(self) -> None:
-        if self._counters is not None:
-            self._counters.tickets_refused += 1
+    def _take(self, digest: bytes) -> Grant:
+        grant = self._grants.pop(digest)
+        grant.caller.secrets.discard(digest)
+        if grant.timer is not None:
+            grant.timer.cancel()
+        return grant
 
-    # -- connections that have not shown a secret ----------------------------------------------------------------------
+    def lapse(self, digest: bytes) -> None:
+        """A secret is not good any more."""
+        grant = self._take(digest)
+        if grant.output is not None:
+            grant.output.over()
 
-    def _on_handshake(self, arrival: Arrival) -> bool:
-        assert arrival.handshake is not None
-        self.entered(arrival.handshake)
-        return True
+    async def wait_claimed(self) -> None:
+        """Wait until all secrets were used; not for clients that take long to connect."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_TIME):
+                while self._grants:
+                    await asyncio.sleep(0.02)
 
-    def entered(self, entrance: _Entrance | Handshake) -> None:
-        """A connection has come; the oldest is closed where there are too many."""
-        self._entering[entrance] = None
-        if len(self._entering) > ENTERING_MAX:
-            oldest = next(iter(self._entering))
-            del self._entering[oldest]
-            self._refused()
-            oldest.abort("too many connections without a secret")
-
-    def left(self, entrance: _Entrance) -> None:
-        """A connection has shown its secret, or is closed."""
-        self._entering.pop(entrance, None)
+    @property
+    def is_expected(self) -> bool:
+        """Clients may still come."""
+        return bool(self._grants)
 
 
-def _digest(secret: str) -> bytes:
-    return hashlib.sha256(secret.encode()).digest()
+class _Entrance(asyncio.Protocol):
+    """The protocol of a connection until it is open, which it may never be with TLS."""
+
+    def __init__(self, listener: DirectListener, arrival: Arrival) -> None:
+        self._listener = listener
+        self._arrival = arrival
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = self._listener.make_stream(self._arrival)
+        transport.set_protocol(stream)
+        stream.connection_made(transport)
+
+
+class DirectStream(LineStream):
+    """A direct connection, at the instance.
+
+    Attributes:
+        caller: whose it is; None before it has shown a secret.
+    """
+
+    def __init__(self, listener: DirectListener, session: Session, **options: Any) -> None:
+        super().__init__(session, **options)
+        self.caller: Caller | None = None
+        self._listener = listener
+        self._is_draining = False
+        #: Until when calls of these methods are permitted (loop time, s).
+        self._permitted: dict[str | None, float] = {}
+        self._timer = self._loop.call_later(ENTER_TIME, self.abort, f"no secret was shown for {ENTER_TIME:g} s")
+
+    def _connect_session(self) -> None:
+        session = self.session
+        session.identity = self  # the authentication of the server is not asked
+        super()._connect_session()
+        session.admit(None, _Permitted(self, session.dispatch))
+        self.restrict(FIRST_MAX)
+
+    @property
+    def credentials(self) -> Credentials:
+        """As those of the caller on NATS; for handlers."""
+        return super().credentials if self.caller is None else self.caller.credentials
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def drain(self) -> None:
+        """As `Connection.drain`; one that is about to show a secret may still do so."""
+        self._is_draining = True
+        if self.caller is not None or not self._listener.is_expected:
+            super().drain()
+
+    def error_of(self, method: str | None) -> RpcError | None:
+        """Why a call of this method is not permitted; None if it is. No method: a batch."""
+        if self.caller is None:
+            return NotAuthenticated(data={"reason": "the first message shows the secret, by rpc.authenticate"})
+        if self._permitted.get(method, 0.0) < self._loop.time():
+            reason = "the secrets that were shown permit no calls of this method, or not any more"
+            return NotPermitted(data={"executed": False, "reason": reason})
+        return None
+
+    def enter(self, secret: Any) -> RpcError | None:
+        """Show a secret; gives the error where it is not good."""
+        grant = self._listener.claim(self, secret)
+        if grant is None:
+            if self.caller is None:
+                self._loop.call_soon(self.session.drain)
+            reason = f"the secret was used, is older than {CLAIM_TIME:g} s, or was never given out"
+            return NotAuthenticated(data={"reason": reason})
+        session, caller = self.session, grant.caller
+        if self.caller is None:
+            self.caller = caller
+            self._timer.cancel()
+            self.restrict(None)
+            session.identity = caller.session.identity
+            session.sends_binary, session.offers_binary = caller.session.sends_binary, False
+            session.streams = SharedStreams.of(caller.session.streams)
+        self._permitted.update(dict.fromkeys(grant.methods, self._loop.time() + CALLS_TIME))
+        if grant.output is not None:
+            self._loop.call_soon(grant.output.begin, session)
+        if self._is_draining:
+            self._loop.call_soon(super().drain)
+        return None
+
+
+class _Permitted:
+    """The `Dispatch` of a direct connection."""
+
+    def __init__(self, stream: DirectStream, dispatcher: Dispatch) -> None:
+        self.refuse, self.goes_on = dispatcher.refuse, dispatcher.goes_on
+        self._stream = stream
+        self._answer = dispatcher.answer
+
+    def answer(self, message: Any, line: bytes | bytearray, session: Session) -> Encoded | Later | None:
+        """As `Dispatch.answer`."""
+        method = message.get("method") if type(message) is dict else None
+        if method == AUTHENTICATE:
+            params = message.get("params")
+            error = self._stream.enter(params.get("token") if type(params) is dict else None)
+            reply = {"jsonrpc": "2.0", "id": message.get("id"), "result": True}
+            return orjson.dumps(reply) if error is None else self.refuse(message, error)
+        is_call = type(method) is str or type(message) is list
+        error = self._stream.error_of(method) if is_call else InvalidRequest()
+        return self._answer(message, line, session) if error is None else self.refuse(message, error)
+
+
+def digest_of(secret: str) -> bytes:
+    """What secrets are found by."""
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()
 
 
 def fingerprint_of(tls: TLS) -> str:
@@ -197,202 +402,3 @@ def fingerprint_of(tls: TLS) -> str:
         text = file.read()
     begin, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin : end + len(ssl.PEM_FOOTER)])).hexdigest()
-
-
-class _FirstLine(asyncio.Protocol):
-    """The protocol of a connection until its first line has come.
-
-    Args:
-        most: bytes that the line may have.
-        seconds: that it may take.
-    """
-
-    def __init__(self, most: int, seconds: float) -> None:
-        self.transport: asyncio.Transport | None = None
-        self._most = most
-        self._received = b""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.abort, f"nothing came for {seconds:g} s")
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        line, separator, rest = self._received.partition(b"\n")
-        if len(line) > self._most:
-            self.abort("the first line is too long")
-        elif separator:
-            self._received = b""
-            self.take(line, rest)
-
-    def take(self, line: bytes, rest: bytes) -> None:
-        """The line is there; `rest` came behind it."""
-        raise NotImplementedError
-
-    def over(self) -> None:
-        """Whatever comes next is not for this protocol."""
-        self._timer.cancel()
-        self.transport = None
-
-    def abort(self, reason: str) -> None:
-        """Close at once."""
-        transport = self.transport
-        self.over()
-        if transport is not None:
-            transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.over()
-
-
-class _Entrance(_FirstLine):
-    """A connection at an instance, before its secret is known."""
-
-    def __init__(self, listener: DirectListener, arrived: Callable[[], None]) -> None:
-        super().__init__(_LINE_MAX, ENTER_TIME)
-        self._listener = listener
-        self._arrived = arrived
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._arrived()
-        self._listener.entered(self)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.transport is not None and self._received and not _begins_well(self._received):
-            self._refuse("this port is for claim tickets of rpcstream")
-
-    def take(self, line: bytes, rest: bytes) -> None:
-        transport = self.transport
-        if transport is None or not line.startswith(_GREETING):
-            self._refuse("this port is for claim tickets of rpcstream")
-            return
-        secret = line.removeprefix(_GREETING).strip().decode("latin-1")
-        owner = self._listener.claim(secret)
-        if owner is None:
-            self._refuse(f"the secret was used, is older than {CLAIM_TIME:g} s, or was never given out")
-            return
-        self.over()
-        transport.write(b"ok\n")
-        owner.claimed(secret, transport, rest)
-
-    def _refuse(self, reason: str) -> None:
-        transport = self.transport
-        self.over()
-        if transport is not None:
-            transport.write(f"refused: {reason}\n".encode())
-            transport.close()
-
-    def over(self) -> None:
-        super().over()
-        self._listener.left(self)
-
-
-def _begins_well(received: bytes) -> bool:
-    return _GREETING.startswith(received[: len(_GREETING)])
-
-
-class _Claim(_FirstLine):
-    """A connection of a client, until the instance has taken the secret."""
-
-    def __init__(self, offer: Offer) -> None:
-        super().__init__(_ANSWER_MAX, CONNECT_TIME)
-        self._offer = offer
-        self.answered: asyncio.Future[tuple[asyncio.Transport, bytes]] = asyncio.get_running_loop().create_future()
-        self.reason = "the connection was closed"
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        shown = transport.get_extra_info("ssl_object")
-        if self._offer.fingerprint is not None:
-            found = shown.getpeercert(binary_form=True) if shown is not None else None
-            if found is None or hashlib.sha256(found).hexdigest() != self._offer.fingerprint:
-                self.abort("it shows another certificate than the ticket says")
-                return
-        cast(asyncio.Transport, transport).write(b"%b%b\n" % (_GREETING, self._offer.secret.encode()))
-
-    def take(self, line: bytes, rest: bytes) -> None:
-        transport = self.transport
-        if line != b"ok" or transport is None:
-            self.abort(line.decode(errors="replace"))
-            return
-        self.over()
-        transport.pause_reading()  # until the stream is its protocol
-        if not self.answered.done():
-            self.answered.set_result((transport, rest))
-        else:
-            transport.abort()
-
-    def abort(self, reason: str) -> None:
-        self.reason = reason
-        super().abort(reason)
-        self._fail()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if exc is not None:
-            self.reason = why_lost(exc)
-        self._fail()
-
-    def _fail(self) -> None:
-        if not self.answered.done():
-            self.answered.set_exception(DirectError(self.reason))
-            self.answered.exception()  # it may be that nothing waits for it any more
-
-
-async def connect(offer: Offer) -> tuple[asyncio.Transport, bytes]:
-    """Open the connection that was offered; gives its transport, which is not read yet, and what has come already.
-
-    Raises:
-        DirectError: it cannot be opened.
-    """
-    loop = asyncio.get_running_loop()
-    made: list[_Claim] = []
-
-    def make() -> _Claim:
-        made.append(_Claim(offer))
-        return made[-1]
-
-    how: dict[str, Any] = {}
-    if offer.fingerprint is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # The certificate is compared with the one that the ticket names, which came by NATS.
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        how = {"ssl": context}
-    try:
-        host, port = split_address(offer.address)
-        async with asyncio.timeout(CONNECT_TIME):
-            await loop.create_connection(make, host, int(port), **how)
-            return await made[-1].answered
-    except TimeoutError:
-        raise DirectError(f"no answer within {CONNECT_TIME:g} s") from None
-    except DirectError:
-        raise
-    except (OSError, ValueError) as error:
-        raise DirectError(_text_of(error)) from error
-    finally:
-        for claim in made:
-            if not claim.answered.done() or claim.answered.cancelled() or claim.answered.exception() is not None:
-                claim.abort("given up")
-
-
-def _text_of(error: Exception) -> str:
-    number = (
-        error.errno if isinstance(error, OSError) and not isinstance(error, socket.gaierror | ssl.SSLError) else None
-    )
-    return os.strerror(number) if number else getattr(error, "strerror", None) or str(error)
-
-
-def hand_over(transport: asyncio.Transport, stream: LineStream, rest: bytes) -> None:
-    """Make a line stream the protocol of a connection."""
-    transport.set_protocol(stream)
-    stream.connection_made(transport)
-    if not transport.is_reading():
-        transport.resume_reading()
-    if rest:
-        stream.data_received(rest)

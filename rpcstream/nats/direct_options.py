@@ -76,13 +76,13 @@ class Offer:
     fingerprint: str | None = None
 
     def to_wire(self) -> dict[str, str]:
-        """As members of a ticket."""
+        """As members of a message."""
         wire = {"address": self.address, "secret": self.secret}
         return wire if self.fingerprint is None else {**wire, "tls": self.fingerprint}
 
     @classmethod
     def of(cls, params: dict[str, Any]) -> Offer | None:
-        """The offer in a ticket; None where there is none, or a malformed one."""
+        """The offer in a message; None where there is none, or a malformed one."""
         address, secret, fingerprint = params.get("address"), params.get("secret"), params.get("tls")
         if type(address) is not str or type(secret) is not str or not secret.isalnum():
             return None

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from ..codec import payloads
+from ..codec.attachments import CutLine, FrameLine, whole
 from ..errors import MessageTooLarge
 from ..limits import Limits
 from ..wire import envelope
-from ..wire.binary_frame import MARK, FrameError, body_size, parts_of_frame, read_header
+from ..wire.binary_frame import MARK, FrameError, parts_of_frame, read_header
 from ..wire.buffers import AttachedMessage, Encoded, padding
+from ..wire.json_scan import is_deeper
 
 #: Bytes of NATS's headers that stand with a last value, and that JetStream adds when it passes it on.
 HEADERS_MAX = 1024
@@ -109,12 +111,15 @@ def passed_on(data: bytes, topic: str, limits: Limits) -> Encoded:
         NoEvent: it is none, of another topic, or over a limit.
     """
     line = read_event(data, topic, limits).line
-    if envelope.is_deeper(line, limits.max_depth):
+    if is_deeper(line, limits.max_depth):
         raise NoEvent(f"it is nested deeper than {limits.max_depth} levels (max_depth)")
-    if type(line) is payloads.FrameLine:
-        return payloads.whole(_on_one_line(bytes(line)), line)
-    if not payloads.is_json(line):
-        raise NoEvent("it is not JSON")
+    if type(line) is FrameLine:
+        return whole(_on_one_line(bytes(line)), line)
+    if isinstance(line, CutLine):  # its payloads were not looked at
+        try:
+            payloads.parse_whole(data, limits)
+        except orjson.JSONDecodeError as error:
+            raise NoEvent(f"it is not JSON: {error}") from error
     return _on_one_line(data)
 
 
@@ -137,17 +142,17 @@ def _read_text(data: bytes, limits: Limits) -> tuple[Any, bytes]:
 def _read_frame(data: bytes, limits: Limits) -> tuple[Any, bytes]:
     head, _, rest = data.partition(b"\n")
     try:
-        json_size, sizes, offsets = read_header(head + b"\n")
+        header = read_header(head + b"\n")
     except FrameError as error:
         raise NoEvent(str(error)) from error
-    if any(offset is not None for offset in offsets) or len(rest) != body_size(json_size, sizes):
+    if header.shared or len(rest) != header.body_size:
         raise NoEvent("a binary frame that is not whole")
-    frame = payloads.read_frame(rest[:json_size], sizes, limits, "server")
+    frame = payloads.read_frame(rest[: header.json_size], header.sizes, limits, "server")
     if frame.refusal is not None:
         raise NoEvent(str(frame.refusal))
     message, line = frame.content
-    at = json_size
-    for memory, size in zip(line.take_memory(), sizes, strict=True):
+    at = header.json_size
+    for memory, size in zip(line.take_memory(), header.sizes, strict=True):
         memory[:] = rest[at : at + size]
         at += size + padding(size)
     return message, line

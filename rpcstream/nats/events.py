@@ -16,13 +16,12 @@ import contextlib
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterable
 from functools import partial
 
 from ..errors import MessageTooLarge
 from ..events.patterns import fault_of_topic, is_pattern, matches
-from ..events.relay import COST, WAITING_MAX, Keep
-from ..events.sharing import SharedTopics
+from ..events.subscriptions import Subscriber
+from ..events.topics import CARRIED_COST, CARRIED_MAX, MAX_EVENT_SIZE, Keep, Topics
 from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
@@ -31,7 +30,7 @@ from .event_messages import ALONE, NoEvent, PublisherMark, passed_on, payload_of
 from .last_values import number_of
 from .link import NatsLink, NatsMessage, Subscription
 from .shared_values import SharedValues
-from .subjects import event_prefix, event_subject, topic_of
+from .subjects import decoded, event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
 
@@ -46,7 +45,7 @@ LEAVE_TIME = 2.0
 
 
 class NatsEvents:
-    """Shares the events of one process with all that is in the same service (`events.sharing.EventSharing`).
+    """Shares the events of one process with all that is in the same service (`events.topics.Carrier`).
 
     Args:
         service: the service.
@@ -59,7 +58,7 @@ class NatsEvents:
         self._prefix = event_prefix(service)
         self._id = secrets.token_hex(8)
         self._log = LimitedLog(log)
-        self._topics: SharedTopics | None = None
+        self._topics: Topics | None = None
         self._lock = threading.Lock()
         self._values = SharedValues(service, limits, self._id, self)
         self._link: NatsLink | None = None
@@ -83,20 +82,24 @@ class NatsEvents:
 
     # -- for the topics of this process, under their lock -------------------------------------------------------------
 
-    def join(self, topics: SharedTopics, lock: threading.Lock, retained: Iterable[str]) -> None:
-        """As `EventSharing.join`."""
-        self._topics, self._lock = topics, lock
-        self._values.put_later(retained)
+    def join(self, topics: Topics) -> None:
+        """As `Carrier.join`."""
+        self._topics, self._lock = topics, topics.lock
+        self._values.put_later(topics.retained.messages)
+
+    def wants(self, topic: str) -> bool:
+        """As `Carrier.wants`; who has subscribed on NATS is not known."""
+        return True
 
     def publish(self, topic: str, message: Encoded | None, keep: Keep) -> bool:
-        """As `EventSharing.publish`."""
+        """As `Carrier.publish`."""
         is_stored = bool(keep) and self._values.is_shared
         if self._link is None:  # those who are on NATS do not get it; a last value is stored later
             if keep:
                 self._values.put_later((topic,))
             return False
-        size = COST + (len(message) if message is not None else 0)
-        if self._out and self._out_size + size > WAITING_MAX:
+        size = CARRIED_COST + (len(message) if message is not None else 0)
+        if self._out and self._out_size + size > CARRIED_MAX:
             self._drop(topic, keep)
             return is_stored
         if is_stored:
@@ -108,13 +111,14 @@ class NatsEvents:
             self._loop.call_soon_threadsafe(self._flush)
         return is_stored
 
-    def changed(self, name: str) -> None:
-        """As `EventSharing.changed`."""
-        self._changed.add(name)
-        self._subscribe_soon()
+    def changed(self, subscriber: Subscriber, name: str) -> None:
+        """As `Carrier.changed`."""
+        if not name.startswith("rpc."):
+            self._changed.add(name)
+            self._subscribe_soon()
 
     async def settled(self) -> None:
-        """As `EventSharing.settled`."""
+        """As `Carrier.settled`."""
         if self._subscribing is not None:
             await asyncio.wait({self._subscribing}, timeout=SETTLE_TIME)
 
@@ -137,7 +141,7 @@ class NatsEvents:
         await self._values.begin(link)
         with self._lock:
             self._link = link
-            self._changed.update(name for name in topics.own_names() if not name.startswith("rpc."))
+            self._changed.update(name for name in topics.own.by_topic if not name.startswith("rpc."))
         self._subscribe_soon()
         await self.settled()
         self._values.put_waiting()
@@ -192,7 +196,7 @@ class NatsEvents:
             self._log.warning(topic, "an event of %s is not on NATS: %s", topic, reason)
             self._count_dropped()
             return False
-        if link.unsent > WAITING_MAX:
+        if link.unsent > CARRIED_MAX:
             self._log.warning(None, "events are not on NATS: its server takes them too slowly")
             with self._lock:
                 self._drop(topic, keep)
@@ -215,14 +219,14 @@ class NatsEvents:
     def _drop(self, topic: str, keep: Keep) -> None:
         """Count an event for which there is no room; a last value is stored later. Under the lock."""
         assert self._topics is not None
-        self._topics.count_dropped(1)
+        self._topics.count_dropped()
         if keep:
             self._values.put_later((topic,))
 
     def _count_dropped(self) -> None:
         assert self._topics is not None
         with self._lock:
-            self._topics.count_dropped(1)
+            self._topics.count_dropped()
 
     # -- subscriptions at NATS ----------------------------------------------------------------------------------------
 
@@ -238,7 +242,7 @@ class NatsEvents:
             while self._changed and self._link is link:
                 names, self._changed = self._changed, set()
                 for name in names:
-                    wanted = topics.has_subscribers(name)
+                    wanted = name in topics.own.by_topic
                     if wanted and name not in self._subscriptions:
                         await self._begin(link, name)
                     elif not wanted and name in self._subscriptions:
@@ -269,7 +273,7 @@ class NatsEvents:
         """An event comes, by the subscription of this name."""
         if message.headers and self._values.is_shared and number_of(message):
             return  # a last value, which comes from its bucket
-        topic = topic_of(message.subject[len(self._prefix) :])
+        topic = decoded(message.subject[len(self._prefix) :])
         if topic is None:
             self._log.warning(
                 None, "an event on NATS is skipped, since its subject is not a topic: %s", message.subject
@@ -316,8 +320,8 @@ class NatsEvents:
         try:
             if fault_of_topic(topic) is not None or topic.startswith("rpc."):
                 raise NoEvent("that is no topic")
-            if len(data) > limits.max_event_size:
-                raise NoEvent(f"it has {len(data)} bytes, {limits.max_event_size} are allowed (max_event_size)")
+            if len(data) > MAX_EVENT_SIZE:
+                raise NoEvent(f"it has {len(data)} bytes, {MAX_EVENT_SIZE} are allowed")
             if data:
                 message = passed_on(data, topic, limits)
         except NoEvent as error:
@@ -337,4 +341,4 @@ class NatsEvents:
     def last_value(self, topic: str) -> Encoded | None:
         assert self._topics is not None
         with self._lock:
-            return self._topics.last_value(topic)
+            return self._topics.retained.messages.get(topic)

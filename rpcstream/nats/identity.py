@@ -7,16 +7,17 @@ shown is accepted is decided in `auth.authenticator`; what happens to the messag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping
+import inspect
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from ..auth.authenticator import NOT_SYNC, Authenticator
+from ..auth.authenticator import Authenticator
 from ..errors import CallCancelled, NotAuthenticated, RpcError, ServerBusy
 from ..limits import Limits
 from ..peer.credentials import Credentials
-from ..peer.state import NOT_BEGUN
+from ..peer.session import NOT_BEGUN
 from .protocol import REQUEST_INFO
 
 #: The header with a token, as in HTTP.
@@ -104,11 +105,13 @@ class CallerIdentities:
             credentials = Credentials(
                 token=shown.token, nats_user=shown.user, nats_account=shown.account, address=address
             )
-            identity = self._authenticator.identify_now(credentials)
-            if identity is not NOT_SYNC:
+            identity = self._authenticator.identify(credentials)
+            if not inspect.isawaitable(identity):
                 self._tell(message, identity, shown, address, found)
                 return
         if self._count >= MAX_WAITING or self._size + len(message.data) > self._max_held:
+            if waiting is None:
+                identity.close()
             found(message, None, ServerBusy(data={"executed": False, "reason": "too many callers say who they are"}))
             return
         self._count += 1
@@ -117,15 +120,15 @@ class CallerIdentities:
             waiting.append((message, found))
             return
         self._waiting[key] = [(message, found)]
-        task = asyncio.get_running_loop().create_task(self._look_up(key, credentials, shown))
+        task = asyncio.get_running_loop().create_task(self._look_up(key, identity, shown, address))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _look_up(self, key: Hashable, credentials: Credentials, shown: Shown) -> None:
+    async def _look_up(self, key: Hashable, later: Awaitable[Any], shown: Shown, address: str) -> None:
         identity: Any = None
         error: RpcError | None = None
         try:
-            identity = await self._authenticator.identify(credentials)
+            identity = await later
         except asyncio.CancelledError:
             error = CallCancelled(data={"executed": False, "reason": NOT_BEGUN})
         finally:
@@ -134,7 +137,7 @@ class CallerIdentities:
             self._size -= sum(len(message.data) for message, _ in waiting)
         for message, found in waiting:
             if error is None:
-                self._tell(message, identity, shown, credentials.address, found)
+                self._tell(message, identity, shown, address, found)
             else:
                 found(message, None, error)
 

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from ..errors import NotPermitted, RpcError, ServerBusy
+from ..events.retained import MAX_RETAINED_SIZE
 from ..limits import Limits
 from ..observe.limited_log import shortened
 from ..text import get_logger
 from .asking import ANSWER_TIME, Asker, LateAnswer, NoAnswer
 from .link import NatsLink, NatsMessage, Subscription
-from .subjects import event_prefix, event_tokens, topic_of
+from .subjects import decoded, event_prefix, event_tokens
 
 log = get_logger("rpcstream.nats")
 
@@ -128,7 +129,7 @@ class LastValues:
             "subjects": [f"{self._prefix}>"],
             "max_msgs_per_subject": 1,
             "max_msgs": limits.max_retained,
-            "max_bytes": limits.max_retained_size,
+            "max_bytes": MAX_RETAINED_SIZE,
             "discard": "new",
             "storage": "file",
             "num_replicas": copies,
@@ -234,7 +235,7 @@ class LastValues:
     def value_of(self, message: NatsMessage, number: int) -> StoredValue | None:
         """A message of the bucket; None where its name is no topic."""
         is_ours = message.subject.startswith(self._prefix)
-        topic = topic_of(message.subject[len(self._prefix) :]) if is_ours else None
+        topic = decoded(message.subject[len(self._prefix) :]) if is_ours else None
         if topic is None:
             if not self._has_skipped:
                 self._has_skipped = True

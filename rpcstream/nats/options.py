@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from ..limits import DEFAULT_HOST
 from .subjects import NO_INBOX, ROOT, check_service
@@ -53,6 +54,17 @@ class NatsLogin:
             raise ValueError(f"{reason}; got {self.inbox_prefix!r}")
 
 
+def login_from(login: NatsLogin | None, environ: Mapping[str, str]) -> NatsLogin | None:
+    """A login with what `RPCSTREAM_NATS_CREDS` and `RPCSTREAM_NATS_PASSWORD` add to it."""
+    creds, password = environ.get("RPCSTREAM_NATS_CREDS"), environ.get("RPCSTREAM_NATS_PASSWORD")
+    found = login or NatsLogin()
+    if creds and found.creds is found.nkey is found.user is None:
+        return replace(found, creds=creds)
+    if password and found.user is not None and found.password is None:
+        return replace(found, password=password)
+    return login
+
+
 @dataclass(frozen=True, kw_only=True)
 class NatsOptions:
     """How this process connects to NATS.
@@ -87,29 +99,20 @@ def joining_options(
     service: str | None,
     login: NatsLogin | None,
     tls: ssl.SSLContext | None,
-    *,
-    what: str = "service",
-    default: str | None = None,
-    program: str = "rpcstream",
 ) -> tuple[str, NatsOptions]:
-    """How a server joins a service, or a hub a group, and its name: in the address, or given.
-
-    Args:
-        what: it is, for errors.
-        default: the name where there is none; None: one is needed.
-        program: stands before the name in NATS's monitoring.
+    """How a server joins a service, and the name of the service: in the address, or given.
 
     Raises:
         ValueError: the address or the name has another form, there is no name, or there are two.
     """
     servers, named, is_secure = parse_url(url)
     if service is not None and named is not None and service != named:
-        raise ValueError(f"the address names the {what} {named!r}, and service= is {service!r}")
-    name = service or named or default
+        raise ValueError(f"the address names the service {named!r}, and service= is {service!r}")
+    name = service or named
     if name is None:
-        raise ValueError(f"the name of the {what} is missing: join_nats(url, service=...), or nats://host/name")
+        raise ValueError("the name of the service is missing: join_nats(url, service=...), or nats://host/name")
     return check_service(name), NatsOptions(
-        servers=servers, login=login or NatsLogin(), tls=tls, is_secure=is_secure, name=f"{program} {name}"
+        servers=servers, login=login or NatsLogin(), tls=tls, is_secure=is_secure, name=f"rpcstream {name}"
     )
 
 

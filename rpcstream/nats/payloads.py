@@ -1,6 +1,12 @@
-"""What stands in the payload of a message, for those that do not handle it: which calls, and how they are refused.
+"""Reads payloads of NATS without handling them: which calls they hold, and how these are refused.
 
-Pure: owns nothing that lasts.
+Messages `$/direct` are about direct connections, which carry what is over NATS's `max_payload`:
+
+* `ask`, `method`, `size`, `ids`: the client asks where it may send a call. It does so at the subject of the method, or
+  without a method at the subject of the session, for items of an argument.
+* `ask`, or `id`, with `address`, `secret`, `tls`: the instance says where, or that something waits there for that call.
+* `ask`, `reason`: there are no direct connections.
+* `unused`: the client could not use this secret.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from typing import Any
 import orjson
 
 from ..codec import payloads
-from ..errors import ParseError, RpcError
+from ..errors import MessageTooLarge, ParseError, RpcError
 from ..limits import Limits
 from ..wire import envelope
 from ..wire.binary_frame import MARK, FrameError, read_header
@@ -18,6 +24,10 @@ from ..wire.messages import LONG
 
 #: Stands for the JSON of a message that cannot be read.
 UNREADABLE = object()
+
+#: How a message about direct connections begins, exactly so.
+DIRECT = b'{"jsonrpc":"2.0","method":"$/direct","params":'
+DIRECT_METHOD = "$/direct"
 
 #: The refusals of a batch of more members than this are one, without an id.
 _BATCH_MAX = 1000
@@ -93,3 +103,34 @@ def _is_call(read: Any) -> bool:
     if type(read) is not dict or "id" not in read or envelope.is_reply(read):
         return False
     return read["id"] is None or type(read["id"]) in (int, float, str)
+
+
+# -- direct connections -----------------------------------------------------------------------------------------------
+
+
+def direct_message(**params: Any) -> bytes:
+    """A message about direct connections with these members, those that are None left out."""
+    return DIRECT + orjson.dumps({name: value for name, value in params.items() if value is not None}) + b"}"
+
+
+def direct_params(data: bytes, read: Any) -> dict[str, Any]:
+    """The members of a message about direct connections; none of any other message.
+
+    Args:
+        data: the message.
+        read: its JSON. How a message begins does not say what it is: a later member of the same name counts.
+    """
+    if not data.startswith(DIRECT) or type(read) is not dict or read.get("method") != DIRECT_METHOD:
+        return {}
+    params = read.get("params")
+    return params if type(params) is dict else {}
+
+
+def no_way(size: int, limit: int, why: str) -> MessageTooLarge:
+    """The error for a message that neither NATS carries nor a direct connection."""
+    reason = (
+        f"{size} bytes are more than NATS carries here (max_payload, {limit}), and there is no direct connection for "
+        f"them: {why}; raise max_payload of the NATS server, or let clients connect to the instances (direct=, "
+        "--nats-direct)"
+    )
+    return MessageTooLarge(data={"limit": limit, "size": size, "reason": reason})

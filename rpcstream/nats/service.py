@@ -1,8 +1,5 @@
 """One instance of a service: the methods of a server, called by NATS.
 
-Owns which message is for which session, joining, and the order of the end. Knows neither functions nor who may call
-them: sessions are made by the server, as for a socket.
-
 A caller with an inbox of our form (`<inbox>.rpcstream.<call>`) has one session here for all its calls, as on a
 connection. Any other has one for each message, which is answered with one message, as a POST of HTTP is.
 """
@@ -21,20 +18,28 @@ from ..errors import ConnectFailed, InvalidRequest, NotAuthenticated, RpcError, 
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
+from ..peer.ledger import Account
 from ..text import get_logger
 from ..transports.message_connection import Trace
 from ..wire import envelope
 from .caller_table import CallerTable, MakeSession, Sender, Sessions
 from .callers import Caller
-from .channel import HeldMessages
 from .direct import DirectListener
 from .direct_options import DirectOptions
 from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
 from .options import NatsOptions
-from .payloads import UNREADABLE, belongs_to_calls, ids_in, ids_of, read_payload, refusal_of
+from .payloads import (
+    DIRECT_METHOD,
+    UNREADABLE,
+    belongs_to_calls,
+    direct_params,
+    ids_in,
+    ids_of,
+    read_payload,
+    refusal_of,
+)
 from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
-from .tickets import TICKET, TICKET_METHOD, members_of
 
 log = get_logger("rpcstream.nats")
 
@@ -81,7 +86,7 @@ class NatsService:
         counters: Counters | None = None,
     ) -> None:
         self.name = service
-        self.listener = DirectListener(direct or DirectOptions(), counters)
+        self.listener = DirectListener(direct or DirectOptions(), sessions, make_session, counters)
         self.instance = secrets.token_hex(8)
         self.link: NatsLink | None = None
         self.subscriptions: dict[str, Subscription] = {}
@@ -89,17 +94,18 @@ class NatsService:
         self.on_leaving: list[Callable[[], Any]] = []
         self.limits = limits
         self.trace = trace
-        self.held = HeldMessages(limits.max_held_total)
+        self.held = Account(limits.max_held_total)
         self._options = options
         self._methods = methods
         self._root, self._events = f"{ROOT}.{service}.", event_prefix(service)
         self._own = f"{self._root}{INSTANCE}.{self.instance}."
         self._callers = CallerTable(self, self._own, sessions, make_session)
-        self._batches: Subscription | None = None
+        #: That of batches, and the one that says that the methods are offered.
+        self._others: list[Subscription] = []
         self._identities = identities
         self._denied: list[str] = []
         self._log = LimitedLog(log)
-        self._stopping = self._is_joining = self._has_joined = False
+        self._stopping = self._is_joining = False
         self._stopped: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
 
@@ -138,15 +144,14 @@ class NatsService:
         await self._listen(link)
         try:
             await link.subscribe(f"{self._own}>", self._direct)
-            await link.subscribe(f"{self._root}{INQUIRY}", self._asked)
-            # Behind these: who calls may be told at once where its call is.
-            self._batches = await link.subscribe(f"{self._root}{BATCH}", partial(self._called, None), QUEUE)
+            # Behind that: who calls may be told at once where its call is.
+            self._others = [await link.subscribe(f"{self._root}{BATCH}", partial(self._called, None), QUEUE)]
             for number, name in enumerate(self._methods()):
                 await self._offer(link, name)
                 if number % TOGETHER == TOGETHER - 1:
                     await link.flush()
+            self._others.append(await link.subscribe(f"{self._root}{INQUIRY}", self._asked))
             await link.flush()
-            self._has_joined = True
             for joined in self.on_joined:
                 await joined(link)
             if not link.is_open:
@@ -187,8 +192,8 @@ class NatsService:
 
     def _leave_callers(self, reason: str) -> None:
         """End the sessions of all callers: the connection to NATS has ended."""
-        self.link, self._has_joined = None, False
-        self.subscriptions = {}
+        self.link = None
+        self.subscriptions, self._others = {}, []
         for caller in self._callers.all():
             caller.end(f"the connection to NATS was lost: {reason}")
 
@@ -233,15 +238,16 @@ class NatsService:
             self._ignored(message)
             return
         read, error = read_payload(data, self.limits)
+        question = direct_params(data, read)
         if error is None:
-            error = _fault(read, method)
+            error = _fault(read, method, question)
         if error is not None:
             self._refuse(message, data, error)
             return
         sender = self._sender(message)
         caller = self._callers.find(sender)
         if caller is not None:
-            caller.call(data, ids_of(read), _asked_by(data, read))
+            caller.call(data, ids_of(read), question)
         elif self._identities is None:
             self._take(sender, read, message)
         elif method == AUTHENTICATE:
@@ -272,7 +278,7 @@ class NatsService:
             self._refuse(message, message.data, busy)
         else:
             if caller is not None:
-                caller.call(message.data, ids_of(read), _asked_by(message.data, read))
+                caller.call(message.data, ids_of(read), direct_params(message.data, read))
 
     def _direct(self, message: NatsMessage) -> None:
         """A message of a caller to this instance, which the caller knows."""
@@ -294,18 +300,12 @@ class NatsService:
             caller.end("the caller is gone")
         elif message.data:
             read, error = read_payload(message.data, self.limits)
-            asked = _asked_by(message.data, read)
-            if asked and not tokens:
-                caller.take_ticket(message.data, asked)
-                return
             if error is None and tokens:
-                error = _fault(read, _method_of(tokens)) or self._stranger(caller, message)
+                error = _fault(read, decoded(tokens) or "", {}) or self._stranger(caller, message)
             elif error is None and read is not UNREADABLE and not belongs_to_calls(read):
                 error = InvalidRequest(data={"reason": "a request has its method behind the subject of the session"})
             if error is None:
-                if caller.way.is_busy:
-                    caller.note_cancel(read)
-                caller.call(message.data, ids_of(read) if tokens else (), asked)
+                caller.call(message.data, ids_of(read) if tokens else (), {})
             else:
                 self._refuse(message, message.data, error)
 
@@ -316,30 +316,18 @@ class NatsService:
         return NotAuthenticated(data=WRONG_TOKEN)
 
     def _asked(self, message: NatsMessage) -> None:
-        """A caller asks which of its calls are here."""
+        """A caller asks for a sign of life of an instance that offers its methods. It gets acknowledgements before."""
         if message.reply.startswith(NO_INBOX):
             self._ignored(message)
-            return
-        sender = self._sender(message)
-        asked, _ = read_payload(message.data, self.limits)
-        if asked is UNREADABLE:
-            return
-        if asked == [] and (self._stopping or not self._has_joined):
-            return  # the caller asks whether an instance offers its methods
-        if not sender.is_client:
-            # Not told apart from others, such as callers of another account: it is not told that its calls are lost.
-            if message.reply and self.link is not None:
-                self.link.publish(message.reply, orjson.dumps(None))
-            return
-        caller = self._callers.find(sender)
-        own = caller.own if caller is not None else f"{self._own}0"
-        here: list[int | str] = []
-        if caller is not None:
-            in_progress = caller.in_progress() if type(asked) is list else ()
-            here = [each for each in ids_in(asked) if each in in_progress]
-        if self.link is not None:
-            number = message.reply.rpartition(".")[2]
-            self.link.publish(f"{sender.inbox}.have", orjson.dumps([number, here]), own)
+        elif message.reply and self.link is not None:
+            sender = self._sender(message)
+            caller = self._callers.find(sender)
+            if caller is not None:
+                caller.hand_over()  # what has come in this turn
+                caller.tell()
+            # Callers of another account have other inboxes here: nothing is acknowledged to them.
+            answer = b"[]" if sender.is_client else b"null"
+            self.link.publish(message.reply, answer, "" if caller is None else caller.own)
 
     def _ignored(self, message: NatsMessage) -> None:
         """A message that asks for an answer where no inbox is: it is dropped."""
@@ -351,7 +339,7 @@ class NatsService:
             return
         read, _ = read_payload(data, self.limits)
         payload = refusal_of(read, error, self.link.max_payload)
-        if call_ids := ids_in(_asked_by(data, read).get("ids")):
+        if call_ids := ids_in(direct_params(data, read).get("ids")):
             answers = [envelope.error_reply(call_id, error) for call_id in call_ids]
             payload = orjson.dumps(answers if len(answers) > 1 else answers[0])
         self.link.publish(message.reply, payload or orjson.dumps(envelope.error_reply(None, error)))
@@ -377,16 +365,14 @@ class NatsService:
         if link is None:
             return
         try:
-            for subscription in (self._batches, *self.subscriptions.values()):
-                if subscription is not None:
-                    await subscription.end()
+            for subscription in (*self._others, *self.subscriptions.values()):
+                await subscription.end()
             await link.flush()
         except ConnectionError:
             pass
         if self._identities is not None:
             await self._identities.finish()
-        placed = [caller.way.wait_placed() for caller in self._callers.clients() if caller.way.is_busy]
-        await asyncio.gather(*placed)
+        await self.listener.wait_claimed()
 
     def _drain(self, _: Any = None) -> None:
         for caller in self._callers.all():
@@ -410,37 +396,24 @@ class NatsService:
             for leaving in self.on_leaving:
                 await leaving()
             link.on_lost = lambda reason: None
-            await self._callers.wait_finished()
             for caller in self._callers.all():
                 caller.end("the server stopped")
             await link.close()
         self.listener.close()
 
 
-def _asked_by(data: bytes, read: Any) -> dict[str, Any]:
-    """The members of a ticket that was parsed; none of any other message. It is parsed once: what is checked counts."""
-    return members_of(read) if data.startswith(TICKET) else {}
-
-
-def _fault(read: Any, method: str | None) -> RpcError | None:
+def _fault(read: Any, method: str | None, question: dict[str, Any]) -> RpcError | None:
     """Why a message may not stand on the subject of this method (None: of batches); None if it may.
 
     NATS permits subjects: a message on one must not call anything else.
+
+    Args:
+        question: its members, if it asks where a large call may be sent.
     """
-    members = members_of(read)
-    # A ticket asks for a place for a call that NATS does not carry.
-    if read is UNREADABLE or ("ask" in members and members.get("method") == method):
+    if read is UNREADABLE or ("ask" in question and question.get("method") == method):
         return None
     if method is None:
         return None if type(read) is list else InvalidRequest(data={"reason": "a batch is an array of requests"})
-    if type(read) is not dict or read.get("method") != method or method == TICKET_METHOD:
+    if type(read) is not dict or read.get("method") != method or method == DIRECT_METHOD:
         return InvalidRequest(data={"reason": f"the subject is that of the method {method!r}, and of single requests"})
     return None
-
-
-def _method_of(tokens: str) -> str:
-    """The method that these tokens of a subject stand for; empty: of none."""
-    try:
-        return decoded(tokens)
-    except UnicodeError:
-        return ""

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ..backoff import Backoff
 from ..errors import MessageTooLarge, NotPermitted, RpcError, ServerBusy
-from ..events.relay import LATE_MAX, Keep
+from ..events.topics import LATE_MAX, Keep
 from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger

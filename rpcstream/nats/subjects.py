@@ -70,13 +70,8 @@ def encoded(name: str) -> str:
     return name
 
 
-def decoded(tokens: str) -> str:
-    """The name that became these tokens."""
-    return unquote_to_bytes(tokens.replace(_EMPTY, "")).decode("utf-8", "surrogatepass")
-
-
-def topic_of(tokens: str) -> str | None:
-    """The topic that became these tokens; None where they stand for no text. Any program may have chosen them."""
+def decoded(tokens: str) -> str | None:
+    """The name that became these tokens; None where they stand for no text. Any program may have chosen them."""
     try:
         return unquote_to_bytes(tokens.replace(_EMPTY, "")).decode()
     except UnicodeError:
@@ -119,8 +114,3 @@ def _token(token: str) -> str:
 
 def _percent(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
-
-
-def of_hubs(group: str, *tokens: str) -> str:
-    """The subject by which the hubs of a group find each other, or talk."""
-    return ".".join((ROOT, group, "$hub", *tokens))

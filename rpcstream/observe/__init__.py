@@ -19,4 +19,8 @@ def make_tracing(option: Any) -> Tracing | None:
         return None
     from .tracing import Tracing
 
-    return Tracing.of(option)
+    if isinstance(option, Tracing):
+        return option
+    if option is not True and not callable(getattr(option, "get_tracer", None)):
+        raise TypeError(f"tracing is True, False or a TracerProvider of OpenTelemetry, got {type(option).__name__}")
+    return Tracing(None if option is True else option)

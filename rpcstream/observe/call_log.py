@@ -1,7 +1,6 @@
-"""Logs of calls: the access log, one line for each call, and the log of calls that took long.
+"""Logs of calls: the access log with one line for each call, and the log of calls that took long.
 
-Owns what a line says and how many lines there may be. Never has params, results or tokens: a record of a call holds
-none. Which logging handlers write the lines is up to the program.
+A line never has params, results or tokens: the record of a call holds none.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from ..text import get_logger, visible
-from .calls import EndedCall
-from .limited_log import LimitedLog
+from .limited_log import LimitedLog, shortened
+
+log = get_logger("rpcstream.server")
 
 #: The logger of the access log.
 ACCESS_LOGGER = "rpcstream.access"
@@ -31,164 +31,130 @@ MAX_LINES = 1000
 VALUE_MAX = 200
 
 #: Text that stands in a line without quotes.
-_PLAIN = re.compile(r"[\w.:/$@+-]+", re.ASCII)
+_PLAIN = re.compile(r"[\w.:/$@+\[\]-]+", re.ASCII)
+
+
+class EndedCall(NamedTuple):
+    """One call, or one member of a batch, that has ended.
+
+    Attributes:
+        address: of the caller; "" where its connection is lost.
+        identity: who the caller is, as authentication found; None without.
+        transport: how it came: "tcp", "tls", "unix", "memory", "http" or "websocket".
+        method: as the caller wrote it, of any type and length.
+        call_id: as the caller wrote it; None for a notification.
+        code: the error code of the reply; 0 for a result.
+        seconds: from being read to the reply, or to the end of a notification; None: it was never begun.
+        request_size: bytes of the request; None for a member of a batch.
+        reply_size: bytes of the reply; None where there is none.
+    """
+
+    address: str
+    identity: Any
+    transport: str
+    method: Any
+    call_id: Any
+    code: int
+    seconds: float | None
+    request_size: int | None
+    reply_size: int | None
+
+
+#: Gets each call that has ended.
+CallLog = Callable[[EndedCall], None]
 
 
 class AccessLog:
     """Writes a line for each call when it has ended, at INFO, but `MAX_LINES` a second at most.
 
-    The first line of the next second says how many were left out.
-
     Args:
         format: "text", or "json" for one JSON object a line.
-        logger: gets the lines.
-        clock: seconds, monotonic.
-        now: seconds since 1970.
 
     Attributes:
         dropped: lines that were left out so far.
     """
 
-    def __init__(
-        self,
-        format: AccessLogFormat,
-        *,
-        logger: logging.Logger | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        if format not in ("text", "json"):
-            raise ValueError(f"access_log must be 'text', 'json' or None, got {format!r}")
-        self._logger = get_logger(ACCESS_LOGGER) if logger is None else logger
+    def __init__(self, format: AccessLogFormat) -> None:
+        self._logger = get_logger(ACCESS_LOGGER)
         if self._logger.level == logging.NOTSET:  # or the level of the root, usually WARNING, would hide the lines
             self._logger.setLevel(logging.INFO)
-        self._write = _json_line if format == "json" else _text_line
-        self._say_dropped = _json_dropped if format == "json" else _text_dropped
-        self._clock = clock
-        self._now = now
+        self._written = _json if format == "json" else _text
+        self._warnings = LimitedLog(log)
         self._ends = 0.0
-        self._lines = self._left_out = self.dropped = 0
+        self._lines = self.dropped = 0
 
     def __call__(self, call: EndedCall) -> None:
         """Write the line of a call."""
         if not self._logger.isEnabledFor(logging.INFO):
             return
-        clock = self._clock()
-        if clock >= self._ends:
-            self._ends, self._lines = clock + 1.0, 0
-        elif self._lines >= MAX_LINES:
-            self._left_out += 1
-            self.dropped += 1
-            return
+        now = time.monotonic()
+        if now >= self._ends:
+            self._ends, self._lines = now + 1.0, 0
         self._lines += 1
-        when = _time(self._now())
-        if self._left_out:
-            left_out, self._left_out = self._left_out, 0
-            self._logger.info("%s", self._say_dropped(when, left_out))
-        self._logger.info("%s", self._write(when, call))
+        if self._lines > MAX_LINES:
+            self.dropped += 1
+            self._warnings.warning(None, "the access log leaves out lines beyond %d a second", MAX_LINES)
+            return
+        self._logger.info("%s", self._written(_fields(call)))
 
 
-class SlowCallLog:
-    """Writes a warning for a call that took long; of each method a limited number a minute (see `LimitedLog`).
+def slow_call_log(seconds: float, log: LimitedLog) -> CallLog:
+    """A log that writes a warning for a call that took long; of each method a limited number a minute.
 
     Args:
         seconds: from which on a call takes long; for the text.
         log: gets the lines.
     """
+    kind = "slow call: %s took %.3f s from its request to its reply (log_slow_calls: %g s); id %s, code %d, from %s"
 
-    def __init__(self, seconds: float, log: LimitedLog) -> None:
-        self._seconds = seconds
-        self._log = log
+    def write(call: EndedCall) -> None:
+        if (call.seconds or 0.0) >= seconds:
+            method = shortened(call.method)
+            log.warning(method, kind, method, call.seconds, seconds, call.call_id, call.code, call.address)
 
-    def __call__(self, call: EndedCall) -> None:
-        """Write the warning."""
-        kind = "slow call: %s took %.3f s from its request to its reply (log_slow_calls: %g s); id %s, code %d, from %s"
-        shown = (_value(call.method), call.seconds, self._seconds, _id_text(call.call_id), call.code, call.address)
-        self._log.warning(shown[0], kind, *shown)
+    return write
 
 
-# -- lines ------------------------------------------------------------------------------------------------------------
-
-
-def _text_line(when: str, call: EndedCall) -> str:
-    return (
-        f"{when} {call.address or '-'} {call.transport or '-'} {_value(name_of(call.identity))} {_value(call.method)} "
-        f"id={_id_text(call.call_id)} code={call.code} ms={call.seconds * 1000:.3f} "
-        f"in={_or_dash(call.request_size)} out={_or_dash(call.reply_size)}"
-    )
-
-
-def _json_line(when: str, call: EndedCall) -> str:
-    line = {
-        "time": when,
+def _fields(call: EndedCall) -> dict[str, Any]:
+    identity, call_id = call.identity, call.call_id
+    if identity is not None and not isinstance(identity, str):  # never what else it holds
+        name = getattr(identity, "name", None)
+        identity = name if isinstance(name, str) else type(identity).__name__
+    if type(call_id) is not int or abs(call_id) >= 2**63:  # JSON libraries may not read it exactly
+        call_id = None if call_id is None else _cut(str(call_id))
+    return {
+        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z",
         "address": call.address or None,
         "transport": call.transport or None,
-        "identity": _cut(name_of(call.identity)),
-        "method": _cut(call.method),
-        "id": _id_value(call.call_id),
+        "identity": None if identity is None else _cut(identity),
+        "method": _cut(call.method) if isinstance(call.method, str) else None,
+        "id": call_id,
         "code": call.code,
-        "ms": round(call.seconds * 1000, 3),
+        "ms": round((call.seconds or 0.0) * 1000, 3),
         "request_bytes": call.request_size,
         "reply_bytes": call.reply_size,
     }
-    return orjson.dumps(line).decode()
 
 
-def _text_dropped(when: str, count: int) -> str:
-    return f"{when} - dropped={count}"
+def _json(fields: dict[str, Any]) -> str:
+    return orjson.dumps(fields).decode()
 
 
-def _json_dropped(when: str, count: int) -> str:
-    return orjson.dumps({"time": when, "dropped": count}).decode()
+def _text(fields: dict[str, Any]) -> str:
+    when, address, transport, identity, method, call_id, code, ms, request, reply = map(_word, fields.values())
+    called = f"{when} {address} {transport} {identity} {method}"
+    return f"{called} id={call_id} code={code} ms={ms} in={request} out={reply}"
 
 
-def name_of(identity: Any) -> str | None:
-    """The name of an identity: itself if it is text, else its `name`, else its type; never what else it holds."""
-    if identity is None or isinstance(identity, str):
-        return None if identity is None else str(identity)
-    name = getattr(identity, "name", None)
-    return name if isinstance(name, str) else type(identity).__name__
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
-def _or_dash(size: int | None) -> str:
-    return "-" if size is None else str(size)
-
-
-def _cut(value: Any) -> str | None:
-    """Text of a peer as JSON may have it; None for what is no text."""
-    if not isinstance(value, str):
-        return None
-    text = value if len(value) <= VALUE_MAX else value[:VALUE_MAX] + "…"
-    return text.encode(errors="replace").decode()
-
-
-def _value(value: Any) -> str:
-    """Text of a peer as one word: in quotes, with escapes, unless it is plain; "-" for what is no text."""
-    text = _cut(value)
-    if text is None:
+def _word(value: str | float | None) -> str:
+    """A value as one word: in quotes, with escapes, unless it is plain; "-" for None."""
+    if value is None:
         return "-"
+    text = f"{value:.3f}" if isinstance(value, float) else str(value)
     return text if _PLAIN.fullmatch(text) and text != "-" else visible(orjson.dumps(text).decode())
 
 
-def _id_value(call_id: Any) -> int | str | None:
-    if call_id is None or (type(call_id) is int and abs(call_id) < 2**63):
-        return call_id
-    return _cut(call_id) if type(call_id) is str else _cut(_written(call_id))
-
-
-def _id_text(call_id: Any) -> str:
-    if call_id is None:
-        return "-"
-    return visible(orjson.dumps(_cut(call_id)).decode()) if type(call_id) is str else visible(str(_id_value(call_id)))
-
-
-def _written(call_id: Any) -> str:
-    """An id that is a float, or an integer of any length, as the caller wrote it; of anything else the type."""
-    try:
-        return orjson.dumps(call_id).decode() if type(call_id) is not int else str(call_id)
-    except (TypeError, ValueError):
-        return f"({type(call_id).__name__})"
+def _cut(text: str) -> str:
+    """Text of a peer as JSON may have it."""
+    text = text if len(text) <= VALUE_MAX else text[:VALUE_MAX] + "…"
+    return text.encode(errors="replace").decode()

@@ -1,7 +1,4 @@
-"""Waiting in a thread for what runs in an event loop: for handlers in threads and the sync client.
-
-Owns the futures that threads wait for. Does not know what the coroutines do.
-"""
+"""Waiting in a thread for what runs in an event loop: for handlers in threads and the sync client."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
-from ..errors import CALL_ERRORS, at_caller
+from ..errors import AT_CALLER
 
 T = TypeVar("T")
 
@@ -35,13 +32,6 @@ class Bridge:
         """The current thread runs the event loop."""
         return asyncio._get_running_loop() is self.loop
 
-    def check_may_wait(self) -> None:
-        """Raises RuntimeError if this thread runs the event loop, which would wait for itself for ever."""
-        if self.is_here:
-            raise RuntimeError(
-                "a blocking call in the event loop would wait for itself: make the handler async, or offload it"
-            )
-
     def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run the coroutine that `make` gives, and wait for its result. An interrupt (Ctrl-C) cancels it.
 
@@ -58,7 +48,10 @@ class Bridge:
 
     def submit(self, make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run the coroutine that `make` gives; gives its future, which can be cancelled."""
-        self.check_may_wait()
+        if self.is_here:
+            raise RuntimeError(
+                "a blocking call in the event loop would wait for itself: make the handler async, or offload it"
+            )
         coroutine = make()
         try:
             future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
@@ -105,10 +98,8 @@ class BlockingStream(Iterator[Any]):
     def __next__(self) -> Any:
         if self._has_ended:
             raise StopIteration
-        try:
+        with AT_CALLER:
             item = self._bridge.run(self._next)
-        except CALL_ERRORS as error:
-            raise at_caller(error) from error.__cause__
         if item is _END:
             self._has_ended = True
             raise StopIteration

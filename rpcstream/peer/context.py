@@ -1,15 +1,15 @@
 """The context of a call, which a handler gets as a parameter: `ctx: Context`.
 
-Owns what is known of one call while it runs: the caller, the deadline, whether it was cancelled, progress. `Context` is
-what handlers use, from whatever thread they run in; `CallContext` adds what the code that runs the call needs.
+`Context` is what handlers use, from whatever thread they run in; `CallContext` adds what the code that runs the call
+needs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -18,9 +18,9 @@ from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
 from .blocking import Bridge
 from .credentials import Credentials
-from .deadline import INFINITE, now
+from .deadline import now
 from .remote import BlockingPeer, Peer
-from .state import ConversationState
+from .session import Session
 
 _OWN_MEMBERS = frozenset(("jsonrpc", "id", "method", "params"))
 
@@ -33,59 +33,43 @@ class Context:
         request_id: the caller's id for this call; None for a notification (and for the id null).
         identity: who calls, as the server's `authenticate` gave it when the call came ("token" with `Server(token=…)`);
             None without authentication.
+        is_notification: the caller waits for no reply, and is told neither result nor error.
+        in_batch: the call came in a batch.
+        address: of the caller: "127.0.0.1:50412".
+        headers: of the HTTP request or the WebSocket handshake, by lower-case names; else empty.
+        deadline: when the caller stops waiting, in seconds of `time.monotonic`; None if it does not.
     """
 
     def __init__(
-        self, session: ConversationState, message: dict[str, Any], *, timeout: float | None, is_async: bool, batch: Any
+        self, session: Session, message: dict[str, Any], *, timeout: float | None, is_async: bool, batch: Any
     ) -> None:
         self.method: str = message["method"]
         self.request_id: Any = message.get("id")
         self.identity: Any = session.identity
-        self._batch = batch
-        self._deadline = INFINITE if timeout is None else now() + timeout
+        self.batch = batch
+        self.is_notification = "id" not in message
+        self.in_batch = batch is not None
+        self.headers: Mapping[str, str] = session.headers
+        self.deadline = None if timeout is None else now() + timeout
         self._message = message
-        self._session = session
+        self.session = session
         # Made here, in the event loop, since a handler may be in a thread when it first sends something.
         self._marshaller = session.calls.marshaller
+        self.address = self._marshaller.address
         self._loop_thread = threading.get_ident()
-        self._bridge = None if is_async else Bridge(session.loop)
-        self._peer: Peer | BlockingPeer | None = None
+        self.bridge = None if is_async else Bridge(session.loop)
         self._is_cancelled = self._is_over = False
         self._latest: Encoded | None = None
-        self._is_due = False
-        self._afterwards: list[Callable[[], object]] = []
+        self.afterwards: list[Callable[[], object]] = []
 
-    @property
+    @cached_property
     def peer(self) -> Any:
         """The other end: `await ctx.peer.confirm("…")` calls a method that the caller offers.
 
         In a handler that runs in a thread the calls wait by themselves: `ctx.peer.confirm("…")`. A sync handler in the
         event loop cannot wait, only notify.
         """
-        if self._peer is None:
-            peer = Peer(self._session, self.after_reply)
-            self._peer = peer if self._bridge is None else BlockingPeer(peer, self._bridge)
-        return self._peer
-
-    @property
-    def is_notification(self) -> bool:
-        """The caller waits for no reply, and is told neither result nor error."""
-        return "id" not in self._message
-
-    @property
-    def in_batch(self) -> bool:
-        """The call came in a batch."""
-        return self._batch is not None
-
-    @property
-    def address(self) -> str:
-        """The address of the caller: "127.0.0.1:50412"."""
-        return self._marshaller.address
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers of the HTTP request or the WebSocket handshake, by lower-case names; else empty."""
-        return self._session.headers
+        return Peer(self.session) if self.bridge is None else BlockingPeer(self.session, self.bridge)
 
     @property
     def credentials(self) -> Credentials:
@@ -93,7 +77,7 @@ class Context:
 
         The names of a certificate, the pid, uid and gid at a Unix socket, the address.
         """
-        shown = getattr(self._session.channel, "credentials", None)
+        shown = getattr(self.session.channel, "credentials", None)
         return shown if isinstance(shown, Credentials) else Credentials(address=self.address)
 
     @property
@@ -102,14 +86,9 @@ class Context:
         return MappingProxyType({name: value for name, value in self._message.items() if name not in _OWN_MEMBERS})
 
     @property
-    def deadline(self) -> float | None:
-        """When the caller stops waiting, in seconds of `time.monotonic`; None if it does not."""
-        return None if self._deadline == INFINITE else self._deadline
-
-    @property
     def remaining(self) -> float | None:
-        """Seconds until then, not below 0; None if there is no deadline."""
-        return None if self._deadline == INFINITE else max(self._deadline - now(), 0.0)
+        """Seconds until the deadline, not below 0; None if there is none."""
+        return None if self.deadline is None else max(self.deadline - now(), 0.0)
 
     @property
     def cancelled(self) -> bool:
@@ -117,7 +96,7 @@ class Context:
 
         For handlers in threads, which cannot be interrupted; other handlers are cancelled.
         """
-        return self._is_cancelled or now() >= self._deadline
+        return self._is_cancelled or self.remaining == 0.0
 
     def check(self) -> None:
         """Raise CallCancelled if the caller has stopped waiting; for loops in handlers that run in threads."""
@@ -148,7 +127,7 @@ class Context:
         if threading.get_ident() == self._loop_thread:
             self._send_soon(report)
         else:
-            self._session.loop.call_soon_threadsafe(self._send_soon, report)
+            self.session.loop.call_soon_threadsafe(self._send_soon, report)
 
     def after_reply(self, callback: Callable[[], object]) -> None:
         """Call a function after the reply to this call was handed to the connection.
@@ -156,7 +135,7 @@ class Context:
         For a notification, which has no reply, it is called after the handler has ended.
 
         What it sends is read by the caller behind the reply: a handler may return the id of a subscription, and have
-        the first notifications for it sent afterwards (`ctx.peer.notify(…, after_reply=True)` is the short form). In a
+        the first notifications for it sent afterwards. In a
         batch that is behind the one reply to all of it, over HTTP when the response is written. Functions are called in
         the event loop, in the order in which they were given, and must not block. What they raise is logged.
 
@@ -173,51 +152,36 @@ class Context:
             raise TypeError("after_reply takes a plain function: it may start a task, but is not awaited itself")
         if self._is_over:
             raise RuntimeError("the handler is done: its reply is on its way already")
-        self._afterwards.append(callback)
+        self.afterwards.append(callback)
 
     def _send_soon(self, message: Encoded) -> None:
         if self._is_over:
             return
+        if self._latest is None:
+            self.session.write_gate.when_open(self._send_latest)
         self._latest = message
-        if not self._is_due and not self._session.write_gate.stalled:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._send_latest)
 
     def _send_latest(self) -> None:
-        self._is_due = False
         if self._latest is not None:
             message, self._latest = self._latest, None
-            self._session.send(message)
+            self.session.send(message)
 
 
 class CallContext(Context):
-    """A `Context` with what the code that runs the call needs, and rpcstream's own methods."""
+    """A `Context` for the code that runs the call, and for rpcstream's own methods.
 
-    @property
-    def session(self) -> ConversationState:
-        """The conversation that the call is part of."""
-        return self._session
-
-    @property
-    def batch(self) -> Any:
-        """The batch that the call came in; None if it came alone."""
-        return self._batch
-
-    @property
-    def bridge(self) -> Bridge | None:
-        """Waits in the event loop for what a sync handler's thread wants; None for an async handler."""
-        return self._bridge
-
-    @property
-    def afterwards(self) -> list[Callable[[], object]]:
-        """What is to be called when the reply is on its way."""
-        return self._afterwards
+    Attributes:
+        session: the conversation that the call is part of.
+        batch: the batch that the call came in; None if it came alone.
+        bridge: waits in the event loop for what a sync handler's thread wants; None for an async handler.
+        afterwards: what is to be called when the reply is on its way.
+    """
 
     def cancel(self) -> None:
         """Note that the caller has stopped waiting; what the handler's thread waits for is cancelled."""
         self._is_cancelled = True
-        if self._bridge is not None:
-            self._bridge.cancel()
+        if self.bridge is not None:
+            self.bridge.cancel()
 
     def finish(self) -> None:
         """Note that the handler is done, and its reply comes next."""

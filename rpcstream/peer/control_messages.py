@@ -1,140 +1,112 @@
 """Handlers for control messages, the `$/…` notifications: cancel, progress, items, credit, events.
 
-Owns what each of them does to the conversation it came on (wire page, "Members and methods"). They are never answered:
-one that is malformed, unknown or late is dropped. Does not write any; `wire.envelope` does.
+They are never answered: one that is malformed, unknown or late is dropped (docs/reference/wire.md).
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..errors import InvalidRequest, error_from_wire
+from ..errors import CallCancelled, InternalError, InvalidRequest, error_from_wire
 from ..wire import envelope
-from .flow_control import CreditSink, ItemSink
-from .state import ConversationState
-from .stream_table import argument_key, reply_key
+from .stream_table import END
 
 Line = bytes | bytearray
+
+#: A handler by the method of its control message.
+Handlers = Mapping[str, Callable[[Any, dict[str, Any], Line], None]]
 
 #: Types of the ids that a stream may have.
 _IDS = frozenset((int, str, type(None)))
 
-#: What the key of a stream begins with that is sent, and of one that is received.
-_OUT, _IN = ">", "<"
+
+def reply_key(call_id: Any) -> str:
+    """The key of the items that answer a call. Always a text, so that the peer's ids do not choose our hashes."""
+    return f"id {call_id!r}"
 
 
-def is_control_message(message: dict[str, Any]) -> bool:
-    """Whether a notification is a control message."""
-    method = message.get("method")
-    return type(method) is str and method.startswith(envelope.CONTROL)
+def argument_key(token: str) -> str:
+    """The key of a stream that is an argument."""
+    return f"stream {token}"
 
 
-def handle(state: ConversationState, message: dict[str, Any], line: Line) -> bool:
+def handle(session: Any, message: dict[str, Any], line: Line, handlers: Handlers | None = None) -> bool:
     """Handle a notification if it is a control message; False if it calls a method.
 
     Args:
         message: with a method and without an id.
         line: the message as it came; empty for a member of a batch, of which no rich values are decoded.
+        handlers: for the messages that this session handles; others are dropped. None: it handles all.
     """
     method = message["method"]
     if type(method) is not str or not method.startswith(envelope.CONTROL):
         return False
-    handler, params = _HANDLERS.get(method), message.get("params")
+    handler, params = (handlers or HANDLERS).get(method), message.get("params")
     if handler is not None and type(params) is dict and message.get("jsonrpc") == envelope.VERSION:
-        handler(state, params, line)
+        handler(session, params, line)
     return True
 
 
-def early_key(state: ConversationState, message: Any) -> str | None:
-    """The key (for `is_open`) of the stream that a control message is about, if that is not open; else None.
-
-    The request that opens the stream may wait unread; then the message must stay behind it.
-    """
-    if type(message) is not dict or "id" in message:
-        return None
-    method, params = message.get("method"), message.get("params")
-    if type(method) is not str or type(params) is not dict:
-        return None
-    if method == envelope.CREDIT:
-        key = _sender_key(params)
-        return None if key is None or key in state.streams.senders else _OUT + key
-    if method == envelope.END:
-        token = params.get("stream")
-        return None if type(token) is not str or token in state.streams.receivers else _IN + token
-    return None
-
-
-def is_control(message: dict[str, Any]) -> bool:
+def is_control(message: Any) -> bool:
     """Whether a message is a control notification (`$/...`), by its name."""
-    method = message.get("method")
+    method = message.get("method") if type(message) is dict else None
     return type(method) is str and method.startswith(envelope.CONTROL) and "id" not in message
 
 
-def is_open(state: ConversationState, key: str) -> bool:
-    """Whether the stream with this key is open now."""
-    return key[1:] in (state.streams.senders if key[0] == _OUT else state.streams.receivers)
-
-
-def _cancel(state: ConversationState, params: dict[str, Any], line: Line) -> None:
+def _cancel(session: Any, params: dict[str, Any], line: Line) -> None:
     call_id = params.get("id")
     if type(call_id) is not int and type(call_id) is not str:
         return
-    if not state.running.cancel(call_id) and state.queue.is_overtaken:
-        state.queue.cancel(call_id)
+    if not session.running.cancel(call_id) and (found := session.intake.cancel(call_id)) is not None:
+        session.reply(session.dispatch.refuse(found, CallCancelled()))
 
 
-def _progress(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    call = state.pending.find(params.get("token"))
-    if call is not None and not call.progress(params, line):
-        state.calls.report(call, params, line)
+def _progress(session: Any, params: dict[str, Any], line: Line) -> None:
+    call = session.pending.find(params.get("token"))
+    if call is not None:
+        call.progress(params, line, session.calls.marshaller)
 
 
-def _item(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    if params.get("stream") is None:
-        _item_of_reply(state, params, line)
-        return
-    receiver = _receiver(state, params)
+def _item(session: Any, params: dict[str, Any], line: Line) -> None:
+    token, call_id = params.get("stream"), params.get("id")
+    if token is None:
+        receiver = session.pending.find(call_id)
+    else:
+        receiver = session.streams.receivers.get(token) if type(token) is str else None
     if receiver is None:
-        state.pending.count_dropped()
+        session.pending.dropped += 1
         return
-    with contextlib.suppress(InvalidRequest):  # the consumer has been told
-        receiver.put((params, line))
-
-
-def _item_of_reply(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    call = state.pending.find(params.get("id"))
     try:
-        if call is None or not call.item(params, line):
-            state.pending.count_dropped()
+        receiver.put(params, line)
     except InvalidRequest:
         # The consumer has been told; the producer does not keep to the rules, and need not go on.
-        state.pending.discard(params["id"])
-        state.calls.cancel([params["id"]])
+        if token is None:
+            session.pending.discard(call_id)
+            session.calls.cancel([call_id])
 
 
-def _end(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    receiver = _receiver(state, params)
+def _end(session: Any, params: dict[str, Any], line: Line) -> None:
+    token, error = params.get("stream"), params.get("error")
+    if type(token) is not str:
+        return
+    receiver = session.streams.receivers.get(token)
     if receiver is not None:
-        error = params.get("error")
         receiver.end(None if error is None else error_from_wire(error))
+    elif session.intake.queue:  # a request that waits may open the stream
+        # The error may be of any size; that the stream has failed is enough for one that comes so early.
+        session.streams.keep(END + token, error and InternalError("The caller's stream broke off"))
 
 
-def _credit(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    n, sender = params.get("n"), _sender(state, params)
-    if sender is not None and type(n) is int and n > 0:
+def _credit(session: Any, params: dict[str, Any], line: Line) -> None:
+    n, key = params.get("n"), _sender_key(params)
+    if key is None or type(n) is not int or n <= 0:
+        return
+    sender = session.streams.senders.get(key)
+    if sender is not None:
         sender.grant(n)
-
-
-def _receiver(state: ConversationState, params: dict[str, Any]) -> ItemSink | None:
-    token = params.get("stream")
-    return state.streams.receivers.get(token) if type(token) is str else None
-
-
-def _sender(state: ConversationState, params: dict[str, Any]) -> CreditSink | None:
-    key = _sender_key(params)
-    return None if key is None else state.streams.senders.get(key)
+    elif session.intake.queue:
+        session.streams.keep(key, session.streams.early.get(key, 0) + n)
 
 
 def _sender_key(params: dict[str, Any]) -> str | None:
@@ -145,16 +117,16 @@ def _sender_key(params: dict[str, Any]) -> str | None:
     return reply_key(params["id"]) if "id" in params and type(params["id"]) in _IDS else None
 
 
-def _event(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    if state.on_event is not None:
-        state.on_event(params, line)
+def _event(session: Any, params: dict[str, Any], line: Line) -> None:
+    if session.on_event is not None:
+        session.on_event(params, line)
 
 
-def _go_away(state: ConversationState, params: dict[str, Any], line: Line) -> None:
-    state.peer_leaves(params.get("last", envelope.UNSAYABLE), envelope.reason_of_leave(params))
+def _go_away(session: Any, params: dict[str, Any], line: Line) -> None:
+    session.peer_leaves(params.get("last", envelope.UNSAYABLE), envelope.reason_of_leave(params))
 
 
-_HANDLERS: dict[str, Callable[[ConversationState, dict[str, Any], Line], None]] = {
+HANDLERS: Handlers = {
     envelope.CANCEL: _cancel,
     envelope.PROGRESS: _progress,
     envelope.ITEM: _item,

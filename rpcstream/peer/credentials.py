@@ -1,19 +1,11 @@
 """What the other end of a connection shows of itself: a token, a verified certificate, the process at a Unix socket.
 
-Owns this data and how it is read from a connection. Does not know whether it is accepted; that is `auth`. It stands
-here, since `auth` imports this package, and a handler's `Context` shows the credentials too.
+`auth` decides whether it is accepted. It stands here because a handler's `Context` shows the credentials, too.
 """
 
 from __future__ import annotations
 
-import asyncio
-import socket
-import struct
 from dataclasses import dataclass, field
-from typing import Any
-
-#: pid, uid and gid as Linux gives them for the other end of a Unix socket.
-_PEER = struct.Struct("3i")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,33 +35,3 @@ class Credentials:
     def are_shown(self) -> bool:
         """True if the connection itself shows something: a certificate, or the process at a Unix socket."""
         return bool(self.names) or self.uid is not None
-
-
-def credentials_of(
-    transport: asyncio.BaseTransport | None, *, address: str = "", token: str | None = None
-) -> Credentials:
-    """Read the credentials that a connection shows, and add a token to them."""
-    if transport is None:
-        return Credentials(address=address, token=token)
-    names = _certificate_names(transport.get_extra_info("ssl_object"))
-    pid, uid, gid = _unix_peer(transport.get_extra_info("socket"))
-    return Credentials(token=token, names=names, pid=pid, uid=uid, gid=gid, address=address)
-
-
-def _certificate_names(tls: Any) -> tuple[str, ...]:
-    # Empty for a certificate that was not asked for, and so not verified.
-    certificate = (tls.getpeercert() if tls is not None else None) or {}
-    subject = [pair for parts in certificate.get("subject", ()) for pair in parts]
-    common = [value for kind, value in subject if kind == "commonName"]
-    others = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI", "email")]
-    return tuple(dict.fromkeys(name for name in (*common, *others) if name and "\0" not in name))
-
-
-def _unix_peer(sock: Any) -> tuple[int | None, int | None, int | None]:
-    if sock is None or sock.family != getattr(socket, "AF_UNIX", None) or not hasattr(socket, "SO_PEERCRED"):
-        return None, None, None
-    try:
-        pid, uid, gid = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    except OSError:  # closed meanwhile
-        return None, None, None
-    return pid, uid, gid

@@ -1,8 +1,7 @@
 """How long a call may take: the member `timeout` of a request, and the deadline that calls made in a handler inherit.
 
-Owns how the caller's time-out is combined with that of the method; one context variable, and its clock:
-`time.monotonic`, so that a deadline means the same in every thread and every event loop. Does not know what happens to
-a call that is over its time. Imports no asyncio, which plain calls of the sync client do without.
+The clock is `time.monotonic`, so that a deadline means the same in every thread and every event loop. Imports no
+asyncio, which plain calls of the sync client do without.
 """
 
 from __future__ import annotations
@@ -79,6 +78,17 @@ class TimeLimit(NamedTuple):
     def of(cls, seconds: float | None, loop: asyncio.AbstractEventLoop) -> TimeLimit | None:
         """The limit of a call that begins now; None where there is none."""
         return None if seconds is None else cls(seconds, loop.time() + seconds)
+
+    def begin(self, method: str, now: float) -> None:
+        """Give what runs in this context the time that is left at this loop time. Raises DeadlineExceeded for none."""
+        left = self.ends - now
+        if left <= 0:  # a member of a batch that waited for others
+            raise self.error(method)
+        inherit(left)
+
+    def error(self, method: str) -> DeadlineExceeded:
+        """The error for a call of this method that is over its time."""
+        return DeadlineExceeded(data={"method": method, "timeout": self.seconds})
 
 
 def timeout_of(name: str, most: float | None, message: dict[str, Any], waited: float) -> float | None:

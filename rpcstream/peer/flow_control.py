@@ -1,24 +1,21 @@
-"""Flow control of streams: the receiver grants credit, and the sender sends no more items than it has credit for.
-
-Owns how credit is counted (`CreditWindow`) and the two ends of one stream: a `StreamSender` where the items are made,
-a `StreamReceiver` where they are used. Knows neither values (items stay as they came) nor how messages are written:
-what makes a receiver says how credit is sent to the other end. (Wire page, "Members and methods of our own".)
-"""
+"""Flow control of streams: the receiver grants credit, and the sender sends no more items than it has credit for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ..codec import payloads
 from ..errors import CallCancelled, InvalidRequest
-from .memory import COUNTED, MessageMemory
-from .write_gate import WriteGate
+from .ledger import COUNTED, Account, Share, WriteGate
 
 #: The most credit that is counted; a grant beyond it is ignored. More items than any stream has under way.
 CREDIT_MAX = 2**31
+
+#: Credit that is never used up.
+ENDLESS = 2**62
 
 #: An item as it came: the params of its message, and the message.
 Item = tuple[dict[str, Any], bytes | bytearray]
@@ -36,15 +33,13 @@ class CreditWindow:
 
     Attributes:
         credit: items that may be sent now.
-        owed: items granted here, of which the sender is still to be told.
     """
 
-    __slots__ = ("credit", "owed", "size")
+    __slots__ = ("credit", "size")
 
     def __init__(self, size: int = CREDIT_MAX, credit: int = 0) -> None:
         self.size = size
         self.credit = min(credit, size)
-        self.owed = 0
 
     def grant(self, n: int) -> None:
         """Allow `n` items more."""
@@ -69,40 +64,8 @@ class CreditWindow:
         taken = self.credit + held
         return 0 if taken * 2 > self.size else max(0, min(self.size, limit) - taken)
 
-    def owe(self, n: int) -> None:
-        """Note that the sender is still to be told of `n` granted items."""
-        self.owed = min(self.owed + n, CREDIT_MAX)
 
-    def take_owed(self) -> int:
-        """Return how many granted items the sender is to be told of now."""
-        owed, self.owed = self.owed, 0
-        return owed
-
-
-class CreditSink(Protocol):
-    """The end of a stream that credit is for: it sends items."""
-
-    def grant(self, n: int) -> None:
-        """Allow `n` items more."""
-
-    def close(self) -> None:
-        """Note that no more credit will come."""
-
-
-class ItemSink(Protocol):
-    """The end of a stream that items are for."""
-
-    def put(self, item: Item) -> None:
-        """Take an item that has come; InvalidRequest if there was no credit for it."""
-
-    def end(self, error: Exception | None = None) -> None:
-        """Note that no more items come."""
-
-    def clear(self) -> None:
-        """Drop the items that wait."""
-
-
-class StreamSender:
+class StreamSender(CreditWindow):
     """The end of a stream that sends items, and waits for credit.
 
     Args:
@@ -110,23 +73,22 @@ class StreamSender:
         credit: items that may be sent at once.
     """
 
-    __slots__ = ("_closed", "_wake", "_window", "_write_gate")
+    __slots__ = ("_has_changed", "_is_closed", "_write_gate")
 
     def __init__(self, write_gate: WriteGate, credit: int) -> None:
-        self._window = CreditWindow(credit=credit)
+        super().__init__(credit=credit)
         self._write_gate = write_gate
-        self._closed = False
-        self._wake: asyncio.Future[None] | None = None
+        self._is_closed = False
+        self._has_changed = asyncio.Event()
 
     def grant(self, n: int) -> None:
-        """Allow `n` items more."""
-        self._window.grant(n)
-        self._rouse()
+        super().grant(n)
+        self._has_changed.set()
 
     def close(self) -> None:
         """Note that no more credit will come; what there is may still be used."""
-        self._closed = True
-        self._rouse()
+        self._is_closed = True
+        self._has_changed.set()
 
     async def wait_for_credit(self) -> None:
         """Wait until one item may be sent, and take the credit for it. For one producer at a time.
@@ -134,19 +96,14 @@ class StreamSender:
         Raises:
             CallCancelled: there is no credit, and none will come.
         """
-        window = self._window
-        while not window.credit:
-            if self._closed:
+        while not self.credit:
+            if self._is_closed:
                 raise CallCancelled("Cancelled: the receiver of the stream grants no more credit")
-            self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
+            self._has_changed.clear()
+            await self._has_changed.wait()
         if not self._write_gate.is_open:
             await self._write_gate.wait()
-        window.credit -= 1
-
-    def _rouse(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        self.credit -= 1
 
 
 class StreamReceiver:
@@ -155,67 +112,48 @@ class StreamReceiver:
     Args:
         window: items that may be on their way or wait here.
         grant: tells the sender that it may send so many items more.
+        account: where the bytes of items that wait are counted, small ones left out.
         is_granted: the sender has been told of the first window already.
-        memory: where the bytes of items that wait are counted, small ones left out.
+
+    Attributes:
+        has_ended: no more items will come; some may still wait.
+        on_end: called once, when no more items will come.
     """
 
-    __slots__ = (
-        "_error",
-        "_grant",
-        "_has_ended",
-        "_held_size",
-        "_items",
-        "_memory",
-        "_wake",
-        "_window",
-        "on_end",
-    )
+    __slots__ = ("_error", "_grant", "_has_changed", "_held", "_items", "_window", "has_ended", "on_end")
 
-    def __init__(
-        self, window: int, grant: Callable[[int], None], *, is_granted: bool, memory: MessageMemory | None = None
-    ) -> None:
+    def __init__(self, window: int, grant: Callable[[int], None], account: Account, *, is_granted: bool) -> None:
         if window < 1:
             raise ValueError(f"the window of a stream must be at least 1 item, got {window!r}")
         self._window = CreditWindow(window, window if is_granted else 0)
         self._grant = grant
         self._items: deque[Item] = deque()
-        self._memory = memory
-        #: Bytes of the items that wait, as far as they are counted.
-        self._held_size = 0
-        self._has_ended = False
+        self._held = Share(account)
         self._error: Exception | None = None
-        self._wake: asyncio.Future[None] | None = None
-        #: Called once, when no more items will come.
+        self._has_changed = asyncio.Event()
+        self.has_ended = False
         self.on_end: Callable[[], object] | None = None
 
-    @property
-    def has_ended(self) -> bool:
-        """No more items will come; some may still wait."""
-        return self._has_ended
-
-    def put(self, item: Item) -> None:
+    def put(self, params: dict[str, Any], line: bytes | bytearray) -> None:
         """Take an item that has come.
 
         Raises:
             InvalidRequest: there is no credit or no memory for it. The stream has ended with this error.
         """
-        if self._has_ended:
+        if self.has_ended:
             return
-        size = payloads.size_with_payloads(item[1])
-        if size >= COUNTED and self._memory is not None:
-            if not self._memory.reserve(size, self._held_size):
-                raise self._refused("the items of all streams that wait take too many bytes of memory (max_held_total)")
-            self._held_size += size
         if not self._window.spend():
             raise self._refused("the stream had more items than were permitted (credit)")
-        self._items.append(item)
-        self._rouse()
+        if not self._held.take(_counted(line)):
+            raise self._refused("the items of all streams that wait take too many bytes of memory (max_held_total)")
+        self._items.append((params, line))
+        self._has_changed.set()
 
     def end(self, error: Exception | None = None) -> None:
         """Note that no more items come; the error is raised behind those that wait. Only the first end counts."""
-        if not self._has_ended:
-            self._has_ended, self._error = True, error
-            self._rouse()
+        if not self.has_ended:
+            self.has_ended, self._error = True, error
+            self._has_changed.set()
             if self.on_end is not None:
                 self.on_end()
 
@@ -226,23 +164,23 @@ class StreamReceiver:
             StopAsyncIteration: there are no more.
             Exception: the error that the stream ended with.
         """
-        if not self._has_ended and (n := self._window.next_grant(len(self._items))):
+        if not self.has_ended and (n := self._window.next_grant(len(self._items))):
             self._window.grant(n)
             self._grant(n)
         while not self._items:
-            if self._has_ended:
+            if self.has_ended:
                 raise self._error or StopAsyncIteration
-            self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
+            self._has_changed.clear()
+            await self._has_changed.wait()
         item = self._items.popleft()
-        if self._held_size and (size := payloads.size_with_payloads(item[1])) >= COUNTED:
-            self._release(size)
+        self._held.give_back(_counted(item[1]))
         return item
 
-    def clear(self) -> None:
-        """Drop the items that wait."""
+    def drop(self, error: Exception | None = None) -> None:
+        """Drop the items that wait, and those that still come."""
+        self.end(error)
         self._items.clear()
-        self._release(self._held_size)
+        self._held.give_back(self._held.size)
 
     def _refused(self, reason: str) -> InvalidRequest:
         """End the stream with the error for an item that cannot be taken."""
@@ -250,25 +188,29 @@ class StreamReceiver:
         self.end(error)
         return error
 
-    def _release(self, size: int) -> None:
-        if size and self._memory is not None:
-            self._held_size -= size
-            self._memory.release(size)
 
-    def _rouse(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+def _counted(line: bytes | bytearray) -> int:
+    """Bytes of an item, 0 for a small one."""
+    size = payloads.size_with_payloads(line)
+    return size if size >= COUNTED else 0
 
 
-def credit_of(message: dict[str, Any]) -> int | None:
+def credit_of(message: dict[str, Any], streaming: bool | None) -> int | None:
     """The items that the caller permits at first, by the member `stream` of its request; None if it wants no stream.
+
+    Args:
+        streaming: of its session; True: a caller that says nothing wants a stream, without a limit.
 
     Raises:
         InvalidRequest: the member is no number of items, or the id could not be named by items and credit.
     """
-    credit = message.get("stream")
-    if credit is not None and type(message.get("id")) not in (int, str, type(None)):
+    credit = message.get("stream", ENDLESS if streaming else None)
+    if credit is None or streaming is False or "id" not in message:
+        return None
+    if streaming:
+        return ENDLESS
+    if type(message["id"]) not in (int, str, type(None)):
         raise InvalidRequest(data={"reason": "the id of a stream must be a string or an integer of 64 bits"})
-    if credit is not None and (type(credit) is not int or credit < 0):
+    if type(credit) is not int or credit < 0:
         raise InvalidRequest(data={"reason": "the member 'stream' must be a number of items, not negative"})
     return credit

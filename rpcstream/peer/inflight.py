@@ -1,208 +1,158 @@
-"""The calls of a peer that run: which task handles which message, which calls are forwarded, and how to cancel one.
-
-Owns the tables of tasks, which also keep them alive. Knows neither transports nor methods.
-"""
+"""The calls of a peer that run: their tasks, calls that are forwarded, cancels, and what keeps other calls waiting."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
-from .memory import MessageMemory
+from .ledger import ConnectionLedger
+
+
+class Hold:
+    """Keeps a session from taking up requests, until it is released or dropped.
+
+    Attributes:
+        over: done when it is released.
+    """
+
+    __slots__ = ("_is_released", "_session", "over")
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._is_released = False
+        self.over: asyncio.Future[None] = session.loop.create_future()
+        session.running.holds.append(self.over)
+        session.intake.is_calm = False
+
+    def release(self) -> None:
+        """Have requests taken up again, behind the reply that is being made. Harmless at any time, in any thread."""
+        session = self._session
+        if not (self._is_released or session.loop.is_closed()):
+            self._is_released = True
+            session.loop.call_soon_threadsafe(_end_hold, session, self.over, context=session.context)
+
+    #: Of a call that was cancelled before its first step, of which nothing ever runs.
+    __del__ = release
+
+
+def _end_hold(session: Any, over: asyncio.Future[None]) -> None:
+    session.running.holds.remove(over)
+    over.set_result(None)
+    session.intake.wake()
 
 
 class ForwardedCall:
-    """A call that another peer carries out, without a task here. It ends by `ConversationState.finish`.
+    """A call that another peer carries out, without a task here. It ends by `Session.finish`.
 
     Attributes:
         call_id: the id of the request.
+        on_end: called once with the reply; None: nobody observes the end.
     """
 
-    __slots__ = ("call_id",)
+    __slots__ = ("call_id", "on_end")
 
     def __init__(self, call_id: Any) -> None:
         self.call_id = call_id
+        self.on_end: Callable[[Any], None] | None = None
 
     def cancel(self) -> None:
         """End the call: the caller has cancelled it, or is gone."""
         raise NotImplementedError
 
 
-#: What can be cancelled.
-Cancellable = asyncio.Task[Any] | ForwardedCall
-
-
-class UnstartedBatch(Protocol):
-    """A batch of which not all members have begun."""
-
-    def cancel(self, call_id: Any) -> bool:
-        """Do not begin the call with this id; False if it is none of those that have not begun."""
-
-
+@dataclass(slots=True, eq=False)
 class RunningCalls:
     """The calls of one connection that run.
 
     Args:
-        memory: of the server, where the bytes of the messages count, too.
+        ledger: of the connection.
 
     Attributes:
         handlers: the tasks, each with the message that it handles; a batch has one task.
         batch_members: the tasks of members of batches, each with its member.
         forwarded: the calls that other peers carry out.
-        load: how many calls these are; a batch counts with each member.
-        held: bytes of memory that the messages of tasks take, those of small messages not counted.
-        batch: the batch that has members which have not begun yet; None if there is none.
+        holds: what keeps others from being taken up, whatever room there is; each is done when it is over.
+        batch: the batch that has members which have not begun yet (`RpcBatch`); None if there is none.
     """
 
-    __slots__ = (
-        "_by_id",
-        "_memory",
-        "_sizes",
-        "_undisturbed",
-        "batch",
-        "batch_members",
-        "forwarded",
-        "handlers",
-        "held",
-        "load",
-    )
-
-    def __init__(self, memory: MessageMemory) -> None:
-        self._memory = memory
-        #: Bytes of the messages of tasks, small ones left out.
-        self._sizes: dict[asyncio.Task[Any], int] = {}
-        self.held = 0
-        #: What can be cancelled, by its id as text (so that peers do not choose our hashes), in the order in which it
-        #: began, since an id may be used twice. Made at the first cancel, since most peers never cancel, and kept for
-        #: as long as something runs.
-        self._by_id: dict[str, dict[Cancellable, None]] | None = None
-        self.handlers: dict[asyncio.Task[Any], Any] = {}
-        self.forwarded: dict[ForwardedCall, None] = {}
-        self.batch_members: dict[asyncio.Task[Any], dict[str, Any]] = {}
-        self.load = 0
-        self.batch: UnstartedBatch | None = None
-        self._undisturbed: set[asyncio.Task[Any]] = set()
+    ledger: ConnectionLedger
+    holds: list[asyncio.Future[None]] = field(default_factory=list)
+    handlers: dict[asyncio.Task[Any], Any] = field(default_factory=dict)
+    forwarded: dict[ForwardedCall, None] = field(default_factory=dict)
+    batch_members: dict[asyncio.Task[Any], dict[str, Any]] = field(default_factory=dict)
+    batch: Any = None
+    #: Bytes of the messages of tasks, small ones left out.
+    _sizes: dict[asyncio.Task[Any], int] = field(default_factory=dict)
+    _undisturbed: set[asyncio.Task[Any]] = field(default_factory=set)
+    #: The ids of all tasks, so that many cancels for unknown ids cost little; None: to be collected.
+    _ids: set[Any] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.handlers or self.forwarded)
 
-    def start(self, task: asyncio.Task[Any], message: Any, size: int = 0) -> None:
-        """Add a task and the message that it handles, which takes `size` bytes of memory (0: a small one)."""
+    def start(self, task: asyncio.Task[Any], message: Any, size: int) -> None:
+        """Add the task of a request or a batch, and the memory of its message; 0 if that is not counted."""
         self.handlers[task] = message
-        self.load += len(message) if type(message) is list else 1
+        self._ids = None
+        self.ledger.calls += len(message) if type(message) is list else 1
         if size:
             self._sizes[task] = size
-            self.held += size
-            self._memory.at_work += size
-        if self._by_id is not None:
-            self._enter(task, message)
+            self.ledger.hold(size)
 
-    def finish(self, task: asyncio.Task[Any]) -> Any:
-        """Remove a task; gives the message that it handled."""
+    def end(self, task: asyncio.Task[Any]) -> Any:
+        """Remove a task that is done; gives its message."""
         message = self.handlers.pop(task)
-        self.load -= len(message) if type(message) is list else 1
-        if self._sizes and (size := self._sizes.pop(task, 0)):
-            self.held -= size
-            self._memory.at_work -= size
-        if self._by_id is not None:
-            self._forget(task, message)
+        self.ledger.calls -= len(message) if type(message) is list else 1
+        if self._sizes:
+            self.ledger.hold(-self._sizes.pop(task, 0))
         return message
 
     def enter(self, call: ForwardedCall) -> None:
         """Add a forwarded call."""
         self.forwarded[call] = None
-        self.load += 1
-        if self._by_id is not None:
-            self._enter_id(call, call.call_id)
+        self.ledger.calls += 1
 
     def leave(self, call: ForwardedCall) -> bool:
         """Remove a forwarded call that is over; False if it was removed before."""
         if call not in self.forwarded:
             return False
         del self.forwarded[call]
-        self.load -= 1
-        if self._by_id is not None:
-            self._forget_id(call, call.call_id)
+        self.ledger.calls -= 1
         return True
-
-    def begin_batch(self, batch: UnstartedBatch) -> None:
-        """Note that this batch has members which have not begun yet."""
-        self.batch = batch
-
-    def end_batch(self) -> None:
-        """Note that all members of the batch have begun."""
-        self.batch = None
 
     def start_member(self, task: asyncio.Task[Any], message: dict[str, Any]) -> None:
         """Add the task of a member of a batch; the batch has a task of its own."""
         self.batch_members[task] = message
-        if self._by_id is not None:
-            self._enter(task, message)
-        task.add_done_callback(self._finish_member)
-
-    def _finish_member(self, task: asyncio.Task[Any]) -> None:
-        message = self.batch_members.pop(task)
-        if self._by_id is not None:
-            self._forget(task, message)
+        self._ids = None
+        task.add_done_callback(self.batch_members.pop)
 
     def cancel(self, call_id: Any) -> bool:
         """Cancel the call with this id (a string or an integer), of several the first; False if there is none."""
-        if self._by_id is None:
-            if not (self.handlers or self.batch_members or self.forwarded):
-                return self.batch is not None and self.batch.cancel(call_id)
-            self._by_id = {}
-            for table in (self.handlers, self.batch_members):
-                for task, message in table.items():
-                    self._enter(task, message)
-            for call in self.forwarded:
-                self._enter_id(call, call.call_id)
-        found = self._by_id.get(_key(call_id))
-        if found is None:
-            return self.batch is not None and self.batch.cancel(call_id)
-        first = next(iter(found))
-        if isinstance(first, ForwardedCall):
-            first.cancel()
-        else:
-            self._cancel_once(first)
-        return True
-
-    def _enter(self, task: asyncio.Task[Any], message: Any) -> None:
-        if type(message) is dict:
-            self._enter_id(task, message.get("id"))
-
-    def _enter_id(self, what: Cancellable, call_id: Any) -> None:
-        if type(call_id) is int or type(call_id) is str:
-            assert self._by_id is not None
-            self._by_id.setdefault(_key(call_id), {})[what] = None
-
-    def _forget(self, task: asyncio.Task[Any], message: Any) -> None:
-        self._forget_id(task, message.get("id") if type(message) is dict else None)
-
-    def _forget_id(self, what: Cancellable, call_id: Any) -> None:
-        if not (self.handlers or self.batch_members or self.forwarded):
-            self._by_id = None
-        elif type(call_id) is int or type(call_id) is str:
-            assert self._by_id is not None
-            key = _key(call_id)
-            same = self._by_id.get(key)
-            if same is not None:
-                same.pop(what, None)
-                if not same:
-                    del self._by_id[key]
+        if self._ids is None:
+            self._ids = {m["id"] for _, m in self._calls() if type(m) is dict and type(m.get("id")) in (int, str)}
+        for task, message in self._calls() if call_id in self._ids else ():
+            if is_call(message, call_id):
+                self._cancel_once(task)
+                return True
+        for call in self.forwarded:
+            if type(call.call_id) is type(call_id) and call.call_id == call_id:
+                call.cancel()
+                return True
+        return self.batch is not None and bool(self.batch.cancel(call_id))
 
     def abandon(self, goes_on: Callable[[Any], bool]) -> None:
         """Cancel every call, except those that are to go on without their caller. A batch ends with its members."""
-        for table in (self.handlers, self.batch_members):
-            for task, message in list(table.items()):
-                if type(message) is dict and not goes_on(message):
-                    self._cancel_once(task)
+        for task, message in self._calls():
+            if type(message) is dict and not goes_on(message):
+                self._cancel_once(task)
         self._cancel_forwarded()
 
     def cancel_all(self) -> None:
         """Cancel every call, also those that tidy up already."""
-        for task in [*self.handlers, *self.batch_members]:
+        for task, _ in self._calls():
             task.cancel()
         self._cancel_forwarded()
 
@@ -213,8 +163,7 @@ class RunningCalls:
 
     def method_names(self) -> set[str]:
         """The names of the methods that run."""
-        messages = [*self.handlers.values(), *self.batch_members.values()]
-        return {str(message.get("method")) for message in messages if type(message) is dict}
+        return {str(message.get("method")) for _, message in self._calls() if type(message) is dict}
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -227,9 +176,8 @@ class RunningCalls:
         finally:
             self._undisturbed.discard(task)
 
-    def is_undisturbed(self, task: asyncio.Task[Any]) -> bool:
-        """Whether a task tidies up at the moment."""
-        return task in self._undisturbed
+    def _calls(self) -> list[tuple[asyncio.Task[Any], Any]]:
+        return [*self.handlers.items(), *self.batch_members.items()]
 
     def _cancel_forwarded(self) -> None:
         for call in list(self.forwarded):
@@ -241,6 +189,7 @@ class RunningCalls:
             task.cancel()
 
 
-def _key(call_id: int | str) -> str:
-    """An id as text, since 1, 1.0 and True are equal in Python, but different ids; and 1 is not "1"."""
-    return f"i{call_id}" if type(call_id) is int else f"s{call_id}"
+def is_call(message: Any, call_id: int | str) -> bool:
+    """Whether a message is the request with exactly this id, of the same type too: 1 is not 1.0."""
+    found = message.get("id") if type(message) is dict else None
+    return type(found) is type(call_id) and found == call_id

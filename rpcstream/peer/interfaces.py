@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from ..errors import RpcError
 from ..wire.buffers import Encoded
@@ -14,9 +14,6 @@ Waiting = Coroutine[Any, Any, Encoded | None]
 
 #: Stands for a reply that comes later: a coroutine to run here, or a call that another peer carries out.
 Later = Waiting | ForwardedCall
-
-#: The type of the sessions whose requests are answered.
-S_contra = TypeVar("S_contra", contravariant=True)
 
 
 class Channel(Protocol):
@@ -47,10 +44,10 @@ class Channel(Protocol):
         """Find out whether a peer that has closed its sending half still reads; if not, the connection will be lost."""
 
 
-class Dispatch(Protocol[S_contra]):
+class Dispatch(Protocol):
     """Answers the requests of a session: one parsed message in, one reply out, now or later."""
 
-    def answer(self, message: Any, line: bytes | bytearray, session: S_contra) -> Encoded | Later | None:
+    def answer(self, message: Any, line: bytes | bytearray, session: Any) -> Encoded | Later | None:
         """Carry out a request or a batch.
 
         Args:
@@ -69,18 +66,8 @@ class Dispatch(Protocol[S_contra]):
         Args:
             message: the request or batch. An `Oversize` if it was too large to be read; `{"id": ...}` if it is not
                 JSON, with None where the id cannot be told.
-            error: the reason: MessageTooLarge, ParseError, CallCancelled (also of a handler that was cancelled) or
-                ServerBusy. Of the latter, and of errors that say that nothing was executed, each member of a batch
-                gets its own.
-        """
-        ...
-
-    def refusal_of(self, message: dict[str, Any], session: S_contra) -> RpcError | None:
-        """The error that a request comes to whatever its payloads are; None where they must be there to know.
-
-        Args:
-            message: parsed; an `Attachment` without memory stands for each payload.
-            session: the conversation that it came on.
+            error: the reason: MessageTooLarge, ParseError, CallCancelled (also of a handler that was cancelled),
+                NotAuthenticated or ServerBusy. Each member of a batch gets its own.
         """
         ...
 

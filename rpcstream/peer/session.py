@@ -1,144 +1,160 @@
-"""A session: one end of a conversation, on a connection that it does not see.
-
-Owns the order of things: which message is handled when, which handlers run, when the connection is read, written and
-closed. Calls go to a dispatcher, replies to the calls that wait for them, control messages (`$/…`) to
-`control_messages`. Knows neither sockets (a channel sends for it) nor methods.
-"""
+"""A session: one end of a conversation over a connection that it does not see."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
-import orjson
-
 from ..codec import Codec
-from ..codec.payloads import CutLine, FrameLine
-from ..errors import CallCancelled, RpcError
+from ..codec.payloads import may_have_payload
+from ..errors import CallCancelled, Unread
 from ..limits import Limits
+from ..observe.counters import Counters
+from ..shared_memory import SharedMemory
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
-from ..wire.messages import LONG, BinaryFrame, Message, Oversize
-from . import control_messages, incoming
-from .incoming import OverloadSorter, ParseLong
-from .inflight import ForwardedCall
-from .interfaces import Channel, Dispatch, Later, Waiting
-from .memory import COUNTED, MessageMemory, memory_of
-from .request_queue import busy
-from .state import NOT_BEGUN, ConversationState
+from ..wire.messages import Message
+from . import binary_offer, incoming
+from .deadline import free_context
+from .inflight import ForwardedCall, RunningCalls
+from .intake import Intake, Phase
+from .interfaces import Channel, Dispatch, Waiting
+from .ledger import ConnectionLedger, ServerLedger, WriteGate, counted_size
+from .marshal import Marshaller
+from .outgoing import OutgoingCalls
+from .pending import PendingCalls
+from .slices import TURN
+from .stream_table import StreamTable
 
 log = get_logger("rpcstream.server")
 
-#: The share of a turn in which messages that wait are sorted, so that replies and control messages among them are found
-#: also while requests of the connection are handled.
-SORTING = 0.25
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
-_loads: Callable[[Any], Any] = orjson.loads
+#: Why a request that had come is answered with an error when the server stops.
+NOT_BEGUN = "the server stopped before it began the call"
 
 MakeError = Callable[[str], Exception]
 
-#: As `Dispatch.answer`.
-Answer = Callable[[Any, "bytes | bytearray", "Session"], Encoded | Later | None]
 
-
-class Session(ConversationState):
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
+class Session:
     """One end of a conversation; both ends are equal.
 
     A transport calls `connected` once, then `receive`, `blocked` and `end` as things happen, and at last `lost`.
-    Messages are handled as they come, and kept in a queue while there is no room for more; when that is full, the
-    transport is asked to read no more. `_regulate` decides all of that in one place, after every change.
-
-    Args:
-        dispatch: answers the peer's requests.
-        codec: encodes and decodes values.
-        limits: `max_calls`, `max_held_size`, `max_values` and `write_buffer` are enforced here.
-        slow: seconds; a message that keeps the loop for longer is reported.
-        on_slow: called with such a message and the seconds that it took.
-        side: what this end is called in errors about its limits, "server" or "client".
-        on_gone: called once, when the connection is lost and no handler runs for it any more.
-        memory: shared by all sessions of a server; None: one of its own.
-        parse_long: parses messages of `LONG` bytes or more; by default the codec does.
     """
 
-    __slots__ = (
-        "_answer",
-        "_dispatch",
-        "_drops",
-        "_ending",
-        "_last_id",
-        "_long_read",
-        "_on_slow",
-        "_parse_long",
-        "_paused",
-        "_rests",
-        "_sorter",
-        "_spent",
-        "_write_buffer",
-    )
+    #: Answers the requests of the peer.
+    dispatch: Dispatch
+    _: KW_ONLY
+    codec: Codec
+    limits: Limits
+    #: Of the server: shared by all of its sessions.
+    server_ledger: ServerLedger
+    #: What this end is called in errors about its limits, "server" or "client".
+    side: str = "server"
+    #: Seconds; a message that keeps the loop for longer is reported to `on_slow`.
+    slow: float = 0.1
+    on_slow: Callable[[Any, float], object] | None = None
+    #: Called once, when the connection is lost and no handler runs for it any more.
+    on_gone: Callable[[Session], object] | None = None
+    #: Parses messages of `LONG` bytes or more.
+    parse_long: incoming.ParseLong = incoming.parse_long
 
-    def __init__(
-        self,
-        dispatch: Dispatch[Session],
-        *,
-        codec: Codec,
-        limits: Limits,
-        slow: float = 0.1,
-        on_slow: Callable[[Any, float], object] | None = None,
-        side: str = "server",
-        on_gone: Callable[[Session], object] | None = None,
-        memory: MessageMemory | None = None,
-        parse_long: ParseLong = incoming.parse_long,
-    ) -> None:
-        super().__init__(codec=codec, limits=limits, side=side, memory=memory, slow=slow, on_gone=on_gone)
-        self._dispatch = dispatch
-        self._answer: Answer = dispatch.answer
-        self._on_slow = on_slow
-        self._parse_long = parse_long
-        self._sorter = OverloadSorter(self, parse_long=parse_long, refuse=self._refuse)
-        self._write_buffer = limits.write_buffer
-        #: Seconds: a read that takes longer counts; and what those of this turn of the loop took.
-        self._long_read, self._spent = self.turn_time / 20, 0.0
-        #: It closes when nothing is in flight; no more requests are taken; the transport is not read; the turn is over
-        #: that has taken the time of one.
-        self._ending = self._drops = self._paused = self._rests = False
-        #: The id of the last request that was handled, or put off: see `envelope.go_away`.
-        self._last_id: Any = None
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    #: The transport; None before it is connected and after it is lost.
+    channel: Channel | None = None
+    phase: Phase = Phase.NEW
+    #: Requests may be sent.
+    is_open: bool = False
+    #: False over HTTP, where the peer sends one message: there are neither events nor calls back.
+    is_lasting: bool = True
+    #: JSON values that follow each other in one message are messages of their own.
+    splits_values: bool = False
+    #: A method streams where the request permits items (None), always (True), or never (False).
+    streaming: bool | None = None
+    #: Who the peer is, as authentication found; None without.
+    identity: Any = None
+    #: Of the HTTP request or the WebSocket handshake, by lower-case names.
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    #: When the message that is handled now was taken up (`perf_counter`, s), and the seconds that it had waited.
+    began: float = 0.0
+    waited: float = 0.0
+    #: Called with the params of each event (`$/event`) and the message they stood in.
+    on_event: Callable[[dict[str, Any], bytes | bytearray], None] | None = None
+    #: Called once when no more calls can be made: the peer sends nothing more, or the connection is lost.
+    on_end: Callable[[], object] | None = None
+    #: Called in order when the connection is lost.
+    on_lost: list[Callable[[], object]] = field(default_factory=list)
+    #: The peer has said that it reads no more requests (`$/goAway`), or this end has.
+    peer_is_leaving: bool = False
+    is_leaving: bool = False
+    #: Binary frames are read here; the peer reads some; it is to be asked once a large payload is sent or has come.
+    takes_binary: bool = True
+    sends_binary: bool = False
+    offers_binary: bool = False
+    #: Payloads may go by shared memory, where the transport has some; that memory.
+    shares_memory: bool = True
+    shared: SharedMemory | None = None
+    #: Of the server; None at a client.
+    counters: Counters | None = None
+    #: Makes what calls to the peer are made with.
+    make_calls: Callable[[Any, Marshaller], OutgoingCalls] = OutgoingCalls
+    #: The last of the calls that keep their order.
+    last_in_order: asyncio.Future[None] | None = None
+
+    #: Seconds that this connection may keep the loop before others have their turn.
+    turn_time: float = field(init=False)
+    #: Calls made here that wait for their reply.
+    pending: PendingCalls = field(default_factory=PendingCalls)
+    ledger: ConnectionLedger = field(init=False)
+    running: RunningCalls = field(init=False)
+    intake: Intake = field(init=False)
+    #: Handles the messages that came with one read, in their order.
+    receive: Callable[[list[Message]], None] = field(init=False)
+    streams: StreamTable = field(default_factory=StreamTable)
+    #: Whether more may be sent now; producers wait at it.
+    write_gate: WriteGate = field(init=False)
+
+    #: Messages to send, written together at the end of the turn.
+    outbox: list[Encoded] = field(default_factory=list)
+    _calls: OutgoingCalls | None = None
+    # Handlers begin in whatever callback has read their request, or made room for it: that may be another call's.
+    context: Context = field(default_factory=free_context)
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        # Not longer than `slow`, so that one look at the clock is enough for both.
+        self.turn_time = min(TURN, self.slow)
+        self.ledger = ConnectionLedger(limits, self.server_ledger)
+        self.running = RunningCalls(self.ledger)
+        self.intake = Intake(self)
+        self.receive = self.intake.receive
+        self.write_gate = WriteGate(limits.write_buffer)
 
     # -- from the transport -------------------------------------------------------------------------------------------
 
-    def connected(
-        self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False, is_lines: bool = False
-    ) -> None:
+    def connected(self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False) -> None:
         """The connection stands.
 
         Args:
             channel: the transport.
             is_lasting: False: the peer sends one message, and cannot be asked anything.
             splits_values: JSON values that follow each other in one message are messages of their own.
-            is_lines: a message is one line.
         """
         self.channel = channel
-        self.is_lasting = is_lasting
+        self.is_lasting = self.is_open = is_lasting
         self.splits_values = splits_values
-        self.is_lines = is_lines
-        self.is_open = is_lasting
-        self._is_calm = True
+        self.phase = Phase.OPEN
+        self.intake.is_calm = True
         if not is_lasting:
             self.streams.end()
-
-    def receive(self, messages: list[Message]) -> None:
-        """Handle the messages that came with one read, in their order."""
-        if self._is_calm:
-            self._work(messages)
-        elif self.queue or self._drops or not self.has_room():
-            self._keep(messages)
-        else:
-            self._work(messages)
-        self._settle()
 
     def end(self, make_error: MakeError) -> None:
         """The peer sends nothing more: calls that wait for it fail; what is in flight is answered, then it closes."""
@@ -152,80 +168,162 @@ class Session(ConversationState):
         Replies are handled all the same: perhaps it does not read because it waits until what it sends is read.
         """
         self.write_gate.set_stalled(blocked)
-        self._is_calm = False
-        self._schedule()
+        self.intake.is_calm = False
+        self.intake.wake()
 
     def lost(self, make_error: MakeError) -> None:
-        """The connection is lost: calls that wait fail, handlers are cancelled unless they go on (see `goes_on`)."""
+        """The connection is lost: calls that wait fail, and handlers are cancelled unless `Dispatch.goes_on`."""
         self.channel = None
+        self.phase = Phase.LOST
         self._take_no_calls()
-        self.queue.clear()
-        self._outbox.clear()
+        self.intake.clear()
+        self.outbox.clear()
         self.pending.fail_all(make_error)
         self.streams.end()
         self.write_gate.set_stalled(False)
         self.write_gate.written()
         if self._calls is not None:
             self._calls.stop()
-        self.running.abandon(self._dispatch.goes_on)
-        callbacks, self._on_lost = self._on_lost, []
+        self.running.abandon(self.dispatch.goes_on)
+        callbacks, self.on_lost = self.on_lost, []
         for function in callbacks:
             function()
         self._report_gone()
 
-    # -- from the server or client ------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def begin(self, later: Waiting, message: Any, line: bytes) -> Encoded | None:
+        """Run a handler that waits, in a task; gives its reply if it did not wait after all."""
+        size = counted_size(line)
+        if size and self.server_ledger.is_full and type(message) is dict:
+            later.close()
+            return self.dispatch.refuse(message, self.server_ledger.refusal())
+        if sys.version_info >= (3, 12):
+            task = asyncio.Task(later, loop=self.loop, eager_start=True, context=self.context.copy())
+            if task.done():
+                return self._reply_of(task, message)
+        else:
+            task = self.loop.create_task(later, context=self.context.copy())
+        self.running.start(task, message, size)
+        task.add_done_callback(self._finished)
+        if self.channel is None:  # the handler ended the connection before it waited for anything
+            self.running.abandon(self.dispatch.goes_on)
+        return None
+
+    def _reply_of(self, task: asyncio.Task[Encoded | None], message: Any) -> Encoded | None:
+        """The reply that a handler's task gave; of one that was cancelled, for whatever reason, an error."""
+        try:
+            return task.result()
+        except asyncio.CancelledError:
+            return self.dispatch.refuse(message, CallCancelled())
+        except BaseException as error:
+            self.break_off(error)
+            return None
+
+    def _finished(self, task: asyncio.Task[Encoded | None]) -> None:
+        reply = self._reply_of(task, self.running.end(task))
+        if self.channel is None:
+            self._report_gone()
+            return
+        if type(reply) is AttachedMessage:
+            self.write_attached(reply)
+        elif reply is not None:
+            self.outbox.append(reply)
+        self.intake.wake()
+
+    def finish(self, call: ForwardedCall, reply: Encoded | None) -> None:
+        """End a forwarded call, with its reply. Only the first reply counts."""
+        if not self.running.leave(call):
+            return
+        if self.channel is None:
+            self._report_gone()
+            return
+        if reply is not None and self.intake.is_calm and not (self.outbox or self.running):
+            self.channel.send([reply])  # there is nothing that it could be written with
+            return
+        if reply is not None:
+            self.send(reply)
+        self.intake.wake()  # there is room now, or nothing left to wait for
+
+    # -- what may start, pause or close -------------------------------------------------------------------------------
 
     @property
     def busy(self) -> bool:
         """Something runs, waits to run, or waits to be written."""
-        return bool(self.running or self._outbox or (not self._is_calm and self.queue))
+        return bool(self.running or self.outbox or self.intake.queue)
 
     @property
-    def was_asked(self) -> bool:
-        """Whether the peer has sent a request, which was handled."""
-        return self._last_id is not None
+    def is_unused(self) -> bool:
+        """Nothing runs or waits, and nothing was left behind: another request may be received as the first was."""
+        # A handler with a context, or streams, has the calls of its session; without those no call is pending.
+        return self.intake.is_calm and self._calls is None and not (self.on_lost or self.streams or self.busy)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
 
     @property
-    def is_draining(self) -> bool:
-        """Whether the connection is closed once the requests that were taken are answered."""
-        return self._ending
+    def calls(self) -> OutgoingCalls:
+        """The calls made to the peer. May be set before the first of them."""
+        if self._calls is None:
+            address = self.channel.address if self.channel is not None else ""
+            self._calls = self.make_calls(self, Marshaller(self.codec, self.limits, address, side=self.side))
+            if self.sends_binary:
+                self._calls.marshaller.attach_payloads()
+        return self._calls
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether the session has told its channel to read nothing for now."""
-        return self._paused
+    @calls.setter
+    def calls(self, calls: OutgoingCalls) -> None:
+        self._calls = calls
 
-    def parsed(self, message: Message) -> BinaryFrame | Oversize:
-        """A message with its content parsed, for code that looks at it before `receive` gets it."""
-        return incoming.parsed_text(message, self, self._parse_long) if isinstance(message, bytes) else message
+    def reply(self, message: Encoded | None) -> None:
+        """Have a reply, if there is one, or another short message written at the end of this turn."""
+        if message is not None:
+            self.outbox.append(message)
+            self.intake.wake()
 
-    def refusal_of(self, message: dict[str, Any]) -> RpcError | None:
-        return self._dispatch.refusal_of(message, self)
+    def send(self, message: Encoded) -> None:
+        """Send a message that is no reply to one just received; it is written with all others of this turn."""
+        if self.channel is None:  # what is sent by a handler that goes on without its caller would pile up
+            return
+        if self.offers_binary and may_have_payload(message):
+            binary_offer.offer(self)
+        if type(message) is AttachedMessage:
+            self.write_attached(message)
+            return
+        self.outbox.append(message)
+        self.write_gate.unsent += len(message)
+        self.intake.wake()
 
-    def goes_on(self, message: Any) -> bool:
-        """Whether the handlers of a message (of all members of a batch) go on when the connection is lost."""
-        if type(message) is list:
-            return all(type(member) is not dict or self._dispatch.goes_on(member) for member in message)
-        return self._dispatch.goes_on(message)
+    def write_attached(self, message: AttachedMessage, lent: Sequence[int] = ()) -> None:
+        """Hand a message over at once: its payloads may be in use by others."""
+        message.lent = lent
+        if self.channel is not None:
+            # Emptied, not replaced: what handles messages at the moment has the list in hand.
+            messages = [*self.outbox, message]
+            self.outbox.clear()
+            self.channel.send(messages)
 
-    def drain(self) -> None:
-        """Take no more requests; replies are still taken. When nothing is in flight any more, close."""
-        self._drops = True
-        self.close_when_idle()
+    # -- the end ------------------------------------------------------------------------------------------------------
 
-    def close_when_idle(self) -> None:
-        """Close when nothing is in flight any more. What comes until then is handled, requests among it."""
-        self._ending = True
+    def drain(self, phase: Phase = Phase.DRAINING) -> None:
+        """Take no more requests; replies are still taken. When nothing is in flight any more, close.
+
+        Args:
+            phase: `CLOSING` if requests that come until then are still handled.
+        """
+        self.phase = max(self.phase, phase)
         self._take_no_calls()
-        self._settle()
+        self.intake.settle()
+
+    def admit(self, identity: Any, dispatch: Dispatch) -> None:
+        """The peer is authenticated: from now on this dispatcher answers its requests."""
+        self.identity, self.dispatch = identity, dispatch
+        self.intake.choose_answer()
 
     def go_away(self, reason: str) -> None:
-        """Say which request was read last, for this reason; then as `drain`."""
-        if self.is_lasting and not self._drops and self.channel is not None:
+        """Tell the peer which request was read last, and why no more are; then as `drain`."""
+        if self.is_lasting and self.phase < Phase.DRAINING and self.channel is not None:
             self.is_leaving = True
-            waits = self.queue.last_request()
-            last = self._last_id if waits is None else envelope.sayable_id(waits)
-            self._outbox.append(envelope.go_away(last, reason))
+            self.reply(envelope.go_away(self.intake.last_id, reason))
         self.drain()
 
     def refuse_waiting(self, until: float) -> bool:
@@ -234,291 +332,48 @@ class Session(ConversationState):
         Args:
             until: the end of it (`perf_counter`, s).
         """
-        if self.channel is None or not self.queue:
-            return False
-        has_refused = self._sorter.refuse_rest(CallCancelled(data={"executed": False, "reason": NOT_BEGUN}), until)
-        self._settle()
+        error = CallCancelled(data={"executed": False, "reason": NOT_BEGUN})
+        has_refused = False
+        while self.channel is not None and self.intake.queue and perf_counter() < until:
+            request, has_refused = self.intake.take(), True
+            if request.message is not None:
+                self.reply(self.dispatch.refuse(request.message, error))
         return has_refused
 
-    def admit(self, identity: Any, dispatch: Dispatch[Session]) -> None:
-        """The peer is authenticated: from now on this dispatcher answers its requests."""
-        self.identity = identity
-        self._dispatch = dispatch
-        self._choose_answer()
+    def peer_leaves(self, last: Any, reason: str) -> None:
+        """The peer reads no more requests: calls that it has not read fail, no more are made. Only the first counts.
 
-    @property
-    def is_unused(self) -> bool:
-        """Nothing runs or waits, and nothing was left behind: another request may be received as the first was."""
-        # A handler with a context, or streams, has the calls of its session; without those no call is pending.
-        is_unseen = self._calls is None and not self._on_lost and not self.streams
-        return is_unseen and self._is_calm and not self.busy
-
-    # -- messages -----------------------------------------------------------------------------------------------------
-
-    def _work(self, messages: list[Message]) -> int:  # noqa: C901, PLR0912, PLR0915 (the path of each message)
-        """Handle messages in order; replies that are ready go to the outbox. Gives how many bytes these have.
-
-        Stops early, and keeps the rest for later, when too many calls run, when too many replies wait to be written,
-        or when the turn is over.
+        Args:
+            last: the id of the last request that it read; as for `PendingCalls.take_unread`.
+            reason: of the peer; one sentence.
         """
-        replies = self._outbox
-        size = position = 0
-        began = before = self.began = now = perf_counter()
-        end = began + self.turn_time
-        reply: Encoded | Later | None
-        line: Any
-        last: Any = None
-        try:
-            for line in messages:
-                position += 1
-                try:
-                    if len(line) < LONG:
-                        message = _loads(line)
-                    else:
-                        message, line = self._long(line)  # noqa: PLW2901 (the cut line replaces the received one)
-                except orjson.JSONDecodeError as error:
-                    message = None
-                    messages[position:position], reply = incoming.unparsed(line, error, self, self._refuse)
-                    if self.spread is not None:
-                        self._choose_answer()
-                else:
-                    reply = None
-                    # A message with a method is for the dispatcher, a reply for the calls that wait.
-                    if type(message) is dict and "method" in message:
-                        if "id" in message:
-                            last = message
-                            reply = self._answer(message, line, self)
-                        elif not control_messages.handle(self, message, line):
-                            reply = self._answer(message, line, self)
-                    elif not self.pending.settled(message, line):
-                        if envelope.asks_for_reply(message):
-                            last = message
-                        reply = self._answer_batch(message, line)
-                if type(reply) is bytes:
-                    replies.append(reply)
-                    size += len(reply)
-                elif reply is not None:
-                    size += self._take(reply, message, line)
-                    if self.running.load >= self._max_calls or self.running.held >= self._max_held:
-                        self._is_calm = False
-                        end = 0
-                now = perf_counter()
-                if now > end or size > self._write_buffer:
-                    if now - before > self.slow and self._on_slow is not None:
-                        self._on_slow(message, now - before)
-                    break
-                self.began = before = now
-        except Exception as error:
-            self._broken(error)
-        if last is not None:
-            is_plain = type(last) is dict and type(last["id"]) is int
-            self._last_id = last["id"] if is_plain else envelope.sayable_id(last)
-        if now - began > self._long_read:
-            self._count_turn(now - began)
-        if position < len(messages):
-            self._is_calm = False
-            self.queue.put_back(messages[position:], self.loop.time() - self.waited)
-            if not self.has_room():
-                self._sort()
-        return size
-
-    def _count_turn(self, seconds: float) -> None:
-        """Count the time that a read took; rest when several reads have taken a turn together.
-
-        Needed since an event loop may read one connection many times in a row.
-        """
-        self._spent += seconds
-        if self._spent > self.turn_time:
-            self._is_calm, self._rests = False, True
-        self._schedule()
-
-    def _answer_batch(self, message: Any, line: bytes) -> Encoded | Later | None:
-        """Answer a batch that is not all replies, or a message that is neither an object nor an array."""
-        is_refused = self.memory.is_full and len(line) >= COUNTED and type(message) is list
-        if is_refused and not any(map(envelope.is_reply, message)):
-            return self._dispatch.refuse(message, busy(self.limits.max_held_total, "max_held_total"))
-        return self._answer(message, line, self)
-
-    def _choose_answer(self) -> None:
-        """Choose how requests are answered from now on: by the dispatcher itself, unless something is unusual."""
-        if self.spread is not None:
-            self._answer = self._answer_unless_spread
-        else:
-            self._answer = self._answer_unless_cancelled if self.queue.cancels else self._dispatch.answer
-
-    def _answer_unless_spread(self, message: Any, line: bytes | bytearray, session: Session) -> Encoded | Later | None:
-        """As `Dispatch.answer`, behind a message that was the beginning of a value on several lines."""
-        if incoming.belongs_to_spread(message, line, self):
-            return None
-        self.spread = None
-        self._choose_answer()
-        return self._answer(message, line, self)
-
-    def _answer_unless_cancelled(
-        self, message: Any, line: bytes | bytearray, session: Session
-    ) -> Encoded | Later | None:
-        """As `Dispatch.answer`, while some of the requests that waited were cancelled before they were read."""
-        if type(message) is dict and self.queue.was_cancelled(message):
-            return self._dispatch.refuse(message, CallCancelled())
-        return self._dispatch.answer(message, line, session)
-
-    def _refuse(self, message: Any, error: RpcError) -> Encoded | None:
-        return self._dispatch.refuse(message, error)
-
-    def _long(self, line: Message) -> tuple[Any, bytes]:
-        if isinstance(line, Oversize):
-            raise orjson.JSONDecodeError("too long", "", 0)
-        message, line = incoming.content_of(line) if isinstance(line, BinaryFrame) else self._parse_long(line, self)
-        if self.offers_binary and isinstance(line, CutLine) and line.payloads:
-            self.offer_binary()
-        return message, line
-
-    def _take(self, reply: Encoded | Later, message: Any, line: bytes) -> int:
-        """Take a reply, or what gives one later; gives how many bytes are to be sent now."""
-        if isinstance(reply, ForwardedCall):
-            self.running.enter(reply)
-            return 0
-        ready = reply if isinstance(reply, Encoded) else self._start(reply, message, line)
-        if ready is None:
-            return 0
-        if type(ready) is AttachedMessage:
-            # Before another handler changes an array that this one has returned.
-            self._write_attached(ready, line.lent if type(line) is FrameLine else ())
-        else:
-            self._outbox.append(ready)
-        return len(ready)
-
-    def _start(self, later: Waiting, message: Any, line: bytes) -> Encoded | None:
-        """Run a handler that waits, in a task; gives its reply if it did not wait after all."""
-        held = memory_of(line) if len(line) >= COUNTED or type(line) is FrameLine else 0
-        if held and self.memory.is_full and type(message) is dict:
-            later.close()
-            return self._dispatch.refuse(message, busy(self.limits.max_held_total, "max_held_total"))
-        if sys.version_info >= (3, 12):
-            task = asyncio.Task(later, loop=self.loop, eager_start=True, context=self._context.copy())
-            if task.done():
-                return self._reply_of(task, message)
-        else:
-            task = self.loop.create_task(later, context=self._context.copy())
-        self.running.start(task, message, held)
-        task.add_done_callback(self._finished)
-        if self.channel is None:  # the handler ended the connection before it waited for anything
-            self.running.abandon(self._dispatch.goes_on)
-        return None
-
-    def _finished(self, task: asyncio.Task[Encoded | None]) -> None:
-        reply = self._reply_of(task, self.running.finish(task))
-        if self.channel is None:
-            self._report_gone()
+        if self.peer_is_leaving or self.channel is None:
             return
-        if type(reply) is AttachedMessage:
-            self._write_attached(reply)
-        elif reply is not None:
-            self._outbox.append(reply)
-        self._schedule()
+        self.peer_is_leaving = True
+        unread, address = self.pending.take_unread(last), self.channel.address
+        self._take_no_calls()
+        for call in unread:
+            call.fail(Unread(reason, method=call.method, address=address))
+        self.intake.wake()
 
-    def _reply_of(self, task: asyncio.Task[Encoded | None], message: Any) -> Encoded | None:
-        """The reply that a handler's task gave; of one that was cancelled, for whatever reason, an error."""
-        try:
-            return task.result()
-        except asyncio.CancelledError:
-            return self._dispatch.refuse(message, CallCancelled())
-        except BaseException as error:
-            self._broken(error)
-            return None
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        self._take_no_calls()
+        if self.channel is not None:
+            self.channel.abort(reason)
 
-    # -- flow ---------------------------------------------------------------------------------------------------------
-
-    def _keep(self, messages: list[Message]) -> None:
-        """Keep requests until there is room for them; handle the other messages, which handlers may be waiting for."""
-        self.queue.put(messages, self.loop.time(), drops=self._drops)
-        self._sort()
-
-    def _sort(self) -> None:
-        """Sort messages that wait, for a share of a turn; the rest of them soon."""
-        began, share = perf_counter(), SORTING * self.turn_time
-        try:
-            self._sorter.sort(began + share)
-        except Exception as error:
-            self._broken(error)
-        self._choose_answer()
-        if self.queue.is_behind or perf_counter() - began > share / 2:
-            self._rests = True  # a loop may read a connection many times in a row, and this is for each read
-            self._schedule()
-
-    def _turn(self) -> None:
-        """Take up requests that wait, as far as there is room; then write the outbox."""
-        self._scheduled = self._rests = False
-        self._spent = 0.0
-        if not self._is_calm and self.queue and self.channel is not None:
-            self._take_up()
-            if self.queue.is_behind:
-                self._sort()
-            if self.queue.early and not self.has_room():
-                self._handle_early()
-        self._settle()
-        write_gate = self.write_gate
-        if write_gate.unsent or write_gate.waiting:
-            write_gate.written()
-
-    def _take_up(self) -> None:
-        """Handle requests that waited, for a turn at most."""
-        # As long as half a turn is left, since handling what is taken may take a whole one.
-        end = perf_counter() + self.turn_time / 2
-        size = 0
-        while self.queue and self.channel is not None and self.has_room():
-            messages, since = self.queue.take()
-            self.waited = self.loop.time() - since
-            size += self._work(messages)
-            self.waited = 0.0
-            if size > self._write_buffer or perf_counter() > end:
-                break
-
-    def _handle_early(self) -> None:
-        """Handle control messages that waited for streams, of which requests that have begun may have opened some."""
-        try:
-            self._sorter.handle_early()
-        except Exception as error:
-            self._broken(error)
-
-    def _settle(self) -> None:
-        """Write the outbox with one write; then decide what comes next."""
-        if self._outbox:
-            messages, self._outbox = self._outbox, []
-            if self.channel is not None:
-                self.channel.send(messages)
-        if not self._is_calm:
-            self._regulate()
-
-    def _regulate(self) -> None:
-        """Decide what comes next when something is not as usual: another turn, reading or pausing, or closing."""
-        channel = self.channel
-        if channel is None:  # what came with the message whose handler ended the connection
-            self.queue.clear()
-            return
-        has_room = self.has_room()
-        if not self.queue:
-            self.queue.forget_cancelled()
-            self._choose_answer()
-        elif has_room or self.queue.is_behind:
-            self._schedule()
-        if self._ending and not (self.busy or self.pending):
-            channel.close()
-            return
-        # What must be read is looked through before more is read.
-        has_room_for_more = not self.queue.is_full or (self.must_read() and not self.queue.is_behind)
-        reads = has_room_for_more and not self._rests
-        if self._paused is reads:
-            self._paused = not reads
-            if self._paused:
-                channel.pause()
-            else:
-                channel.resume()
-        self._is_calm = has_room and not (self.queue or self._ending or self._paused)
-
-    # -- the end ------------------------------------------------------------------------------------------------------
-
-    def _broken(self, error: BaseException) -> None:
+    def break_off(self, error: BaseException) -> None:
         """Abort after an error of our own: what was answered is not known, so the conversation cannot go on."""
         log.error("closing a connection: a message could not be handled", exc_info=error)
         self.abort("an internal error")
+
+    def _take_no_calls(self) -> None:
+        self.is_open = self.intake.is_calm = False
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end()
+
+    def _report_gone(self) -> None:
+        if not self.running and self.on_gone is not None:
+            on_gone, self.on_gone = self.on_gone, None
+            on_gone(self)

@@ -6,11 +6,12 @@ Owns what is made for it, by HTTP and on standard input and output. Imports that
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..auth.authenticator import NOT_SYNC, Authenticator
+from ..auth.authenticator import Authenticator
 from ..errors import RegistrationError
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
@@ -18,7 +19,7 @@ from ..methods.registry import MethodRegistry
 from ..peer.credentials import Credentials
 from ..peer.session import Session
 from ..text import get_logger
-from ..transports.http_exchange import Endpoint
+from ..transports.http_call import Endpoint
 from ..transports.listen import Listener
 from ..transports.message_connection import Trace
 from ..web.paths import check_path
@@ -58,9 +59,9 @@ async def identify_starter(authenticator: Authenticator) -> Any:
     group = os.getgid() if hasattr(os, "getgid") else None
     token = os.environ.get(TOKEN_VARIABLE)
     credentials = Credentials(token=token, pid=os.getppid(), uid=own, gid=group, address="stdio")
-    identity = authenticator.identify_now(credentials)
-    if identity is NOT_SYNC:
-        identity = await authenticator.identify(credentials)
+    identity = authenticator.identify(credentials)
+    if inspect.isawaitable(identity):
+        identity = await identity
     if identity is None:
         reason = "is not accepted" if token else "is not set"
         raise PermissionError(f"this server has authentication, and the token in {TOKEN_VARIABLE} {reason}")
@@ -126,10 +127,9 @@ class Agents:
         stream = StdioStream(
             session,
             on_end=running.stopping.set,
-            limits=self._options["limits"],
             address="stdio",
             trace=trace,
-            on_open=running.listener.connection_opened,
+            on_open=running.listener.connections.opened,
             on_close=on_close,
         )
         await asyncio.get_running_loop().create_connection(lambda: stream, sock=pipe.sock)
@@ -149,5 +149,5 @@ class Agents:
             return McpSession(self._dispatcher, **self._options, on_gone=on_gone)
 
         session = listener.add_session(make)
-        session.set_identity(identity)
+        session.identity = identity
         return session

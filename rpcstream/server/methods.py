@@ -1,6 +1,6 @@
 """The methods of a server: how functions, objects and modules are registered.
 
-Owns the registry and the batched methods. Does not know how a server runs.
+`ServerMethods` is the part of `Server` that has the decorators.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ from typing import Any, TypeVar, Unpack, overload
 from ..codec import Codec
 from ..keyword_options import check_names, with_options
 from ..methods.introspect import caller_namespace
-from ..methods.microbatch import BatchedMethods
-from ..methods.options import METHOD_DEFAULTS, CommonOptions, GroupOptions, MethodOptions
-from ..methods.registry import Method, MethodRegistry
+from ..methods.method import Method
+from ..methods.microbatch import BatchedMethod, add_batched, batched_methods
+from ..methods.options import (
+    METHOD_DEFAULTS,
+    MICROBATCH_DEFAULTS,
+    CommonOptions,
+    GroupOptions,
+    MethodOptions,
+    MicrobatchOptions,
+)
+from ..methods.registry import MethodRegistry
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
@@ -27,9 +35,6 @@ class ServerMethods:
 
     Attributes:
         codec: encodes and decodes rich values.
-        batches: the batched methods by name: `server.batches["embed"].stats()`.
-        batched: decorator: make a function of lists or stacked arrays a remote method of one item; see
-            `BatchedMethods.decorator`.
     """
 
     def __init__(self, codec: Codec, *, knows_callers: bool) -> None:
@@ -38,8 +43,6 @@ class ServerMethods:
         #: is put here holds from the next call on.
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._registry = MethodRegistry(codec, knows_callers=knows_callers, overrides=self.dependency_overrides)
-        self.batches = BatchedMethods(self._registry)
-        self.batched = self.batches.decorator
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -64,6 +67,40 @@ class ServerMethods:
             self.add(function, **options)
             return function
         return lambda decorated: self(decorated, **options)
+
+    @with_options(MICROBATCH_DEFAULTS, MicrobatchOptions, CommonOptions)
+    @overload
+    def batched(self, function: Handler, /) -> Handler: ...
+
+    @overload
+    def batched(self, /, **options: Unpack[MicrobatchOptions]) -> Callable[[Handler], Handler]: ...
+
+    def batched(self, function: Any = None, /, **options: Unpack[MicrobatchOptions]) -> Any:
+        """Decorator, with or without options: make a function of many items a remote method of one.
+
+        The function itself is not changed.
+
+        A parameter `list[T]` is T for callers; an array is one row, and the rows are stacked. The function returns one
+        result for each item, or an exception in its place, which is raised at that item's caller. The `timeout` is
+        that of one call, waiting included.
+
+        Raises:
+            RegistrationError: hints, a default or options do not fit; the text says which.
+            ValueError: the name is taken.
+            TypeError: an option is unknown.
+        """
+        check_names("batched()", options, MICROBATCH_DEFAULTS)
+
+        def decorate(function: Handler) -> Handler:
+            add_batched(self._registry, function, options, caller_namespace())
+            return function
+
+        return decorate if function is None else decorate(function)
+
+    @property
+    def batches(self) -> Mapping[str, BatchedMethod]:
+        """The batched methods by name: `server.batches["embed"].stats()`."""
+        return batched_methods(self._registry)
 
     @with_options(METHOD_DEFAULTS, MethodOptions, GroupOptions, CommonOptions)
     def add(self, function: Callable[..., Any], **options: Unpack[MethodOptions]) -> None:

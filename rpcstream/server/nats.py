@@ -53,16 +53,17 @@ class _Membership:
 
 
 def _services_api(service: NatsService, about: AboutServer) -> ServicesApi:
-    from ..nats.services_api import ServiceDescription, ServicesApi
+    from ..nats.services_api import ServicesApi
 
-    description = ServiceDescription(
+    return ServicesApi(
         name=service.name,
         instance=service.instance,
         version=about.version,
         description=about.description,
         takes_binary=about.takes_binary,
+        endpoints=lambda: service.subscriptions,
+        metrics=about.metrics,
     )
-    return ServicesApi(description, endpoints=lambda: service.subscriptions, metrics=about.metrics)
 
 
 class NatsMemberships:
@@ -153,7 +154,7 @@ class NatsMemberships:
             service.on_leaving.append(each.events.leave)
             await service.start()
             self.services.append(service)
-            running.listener.take_from(service, [service.address])
+            running.listener.take_from(service, addresses=[service.address])
 
     def offer(self, name: str) -> None:
         """Offer one more method."""

@@ -11,22 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BY_CODE
-from ..observe.call_log import AccessLog, AccessLogFormat, SlowCallLog
-from ..observe.calls import CallLog, CallObserver
+from ..observe.call_log import AccessLog, AccessLogFormat, CallLog, slow_call_log
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..observe.metrics import (
-    CallMetrics,
-    Family,
-    Kind,
-    Numbers,
-    Sample,
-    numbers_of,
-    process_families,
-    render,
-    render_numbers,
-)
+from ..observe.metrics import CallMetrics, Family, Kind, Numbers, labels, process_families, render, single
 from ..text import get_logger
 from ..transports.listen import transport_of
 from .options import Metrics
@@ -39,44 +27,41 @@ log = get_logger("rpcstream.server")
 #: Of the names of all metrics, but for those of the process.
 PREFIX = "rpcstream_"
 
-#: What each counter of a server is as a metric: its name, its kind, its labels and its text.
-_COUNTERS: Mapping[str, tuple[str, Kind, Mapping[str, str], str]] = {
-    "connections_total": ("connections_accepted_total", "counter", {}, "Connections that were accepted."),
+#: What each counter of a server is as a metric: its name, its kind and its text.
+_COUNTERS: Mapping[str, tuple[str, Kind, str]] = {
+    "connections_total": ("connections_accepted_total", "counter", "Connections that were accepted."),
     "connections_refused": (
         "connections_refused_total",
         "counter",
-        {},
         "Connections refused since max_connections were open.",
     ),
     "closed_for_limits": (
         "connections_closed_for_limits_total",
         "counter",
-        {},
         "Connections closed since a time limit passed, or their peer left too much unread.",
     ),
-    "handshakes_refused": ("handshakes_refused_total", "counter", {}, "TLS and WebSocket handshakes that failed."),
+    "handshakes_refused": ("handshakes_refused_total", "counter", "TLS and WebSocket handshakes that failed."),
     "not_authenticated": (
         "requests_not_authenticated_total",
         "counter",
-        {},
         "Requests refused since their peer was not authenticated.",
     ),
-    "logins_refused": ("logins_refused_total", "counter", {}, "Credentials that were shown and not accepted."),
+    "logins_refused": ("logins_refused_total", "counter", "Credentials that were shown and not accepted."),
     "handler_failures": (
         "handler_failures_total",
         "counter",
-        {},
         "Handlers that raised an exception other than an RpcError.",
     ),
-    "subscriptions": ("subscriptions", "gauge", {}, "Present subscriptions to topics and patterns."),
-    "events_published": ("events_published_total", "counter", {}, "Published events; each counts once."),
-    "events_sent": ("events_sent_total", "counter", {}, "Events sent; each counts for each subscriber."),
+    "subscriptions": ("subscriptions", "gauge", "Present subscriptions to topics and patterns."),
+    "events_published": ("events_published_total", "counter", "Published events; each counts once."),
+    "events_sent": ("events_sent_total", "counter", "Events sent; each counts for each subscriber."),
     "events_dropped": (
         "events_dropped_total",
         "counter",
-        {},
         "Events dropped since their subscriber was too slow or left; each counts for each subscriber.",
     ),
+    "frames_sent": ("frames_sent_total", "counter", "Messages sent as binary frames."),
+    "frames_received": ("frames_received_total", "counter", "Messages received as binary frames."),
 }
 
 
@@ -87,7 +72,7 @@ class Observation:
         metrics: calls are counted, and `/metrics` shows that.
         access_log: the format of the access log; None: there is none.
         log_slow_calls: seconds from which on a call is named in a warning; None: none is.
-        is_registered, is_offered: see `CallMetrics`.
+        is_known: see `CallMetrics`.
 
     Raises:
         ValueError: an option makes no sense.
@@ -99,23 +84,17 @@ class Observation:
         metrics: Metrics,
         access_log: AccessLogFormat | None,
         log_slow_calls: float | None,
-        is_registered: Callable[[str], bool],
-        is_offered: Callable[[str], bool],
+        is_known: Callable[[str], bool],
     ) -> None:
         check_options(metrics, access_log, log_slow_calls)
-        self.calls = CallMetrics(is_registered, BY_CODE, is_offered=is_offered) if metrics else None
-        logs: list[tuple[CallLog, float]] = []
+        self.calls = CallMetrics(is_known) if metrics else None
+        self.logs: list[CallLog] = []
         self._access_log = None
         if access_log is not None:
             self._access_log = AccessLog(access_log)
-            logs.append((self._access_log, 0.0))
+            self.logs.append(self._access_log)
         if log_slow_calls is not None:
-            logs.append((SlowCallLog(log_slow_calls, LimitedLog(log)), log_slow_calls))
-        self.observer = CallObserver(self.calls, logs)
-
-    def dispatcher_options(self) -> dict[str, Any]:
-        """What `ObservedCalls` takes besides the options of a dispatcher."""
-        return {"observer": self.observer, "transport_of": transport_of}
+            self.logs.append(slow_call_log(log_slow_calls, LimitedLog(log)))
 
     def text(self, counters: Counters, running: RunningServer | None, more: Iterable[Family]) -> str:
         """The metrics of a server, in the format of Prometheus; `more` are those of its kind of server."""
@@ -127,31 +106,32 @@ class Observation:
         What the system tells of each process has its id as a label, since that is not to be added.
         """
         families = self._families(counters, running)
-        own = [
-            family._replace(samples=[each._replace(labels={"pid": str(os.getpid())}) for each in family.samples])
-            for family in process_families()
-        ]
+        own = labels(pid=str(os.getpid()))
         return {
-            "metrics": numbers_of(family for family in families if family.kind != "gauge"),
-            "metrics_present": numbers_of([*(family for family in families if family.kind == "gauge"), *own]),
+            "metrics": {each.name: each.samples for each in families if each.kind != "gauge"},
+            "metrics_present": {
+                **{each.name: each.samples for each in families if each.kind == "gauge"},
+                **{each.name: {own: each.samples[""]} for each in process_families()},
+            },
         }
 
     def text_of(self, counters: Counters, running: RunningServer | None, numbers: Mapping[str, Any]) -> str:
         """The text of such numbers of all processes, and of the processes themselves."""
         found = {**numbers["metrics"], **numbers["metrics_present"]}
-        text = render_numbers(self._families(counters, running), found, prefix=PREFIX)
         return (
-            text
+            render(self._families(counters, running), found, prefix=PREFIX)
             + render(_worker_families(numbers["workers"]), prefix=PREFIX)
-            + render_numbers(process_families(), found)
+            + render(process_families(), found)
         )
 
     def _families(self, counters: Counters, running: RunningServer | None) -> list[Family]:
         families: list[Family] = [] if self.calls is None else self.calls.families()
-        families += _counted(counters)
+        families += [
+            single(name, kind, text, getattr(counters, counter)) for counter, (name, kind, text) in _COUNTERS.items()
+        ]
         if self._access_log is not None:
             text = "Lines of the access log that were left out, since there were too many."
-            families.append(Family("access_log_dropped_total", "counter", text, [Sample(self._access_log.dropped)]))
+            families.append(single("access_log_dropped_total", "counter", text, self._access_log.dropped))
         if running is not None:
             families += _running_families(running)
         return families
@@ -167,25 +147,13 @@ def check_options(metrics: Any, access_log: Any, log_slow_calls: Any) -> None:
         raise ValueError(f"log_slow_calls must be a positive number of seconds, or None, got {log_slow_calls!r}")
 
 
-def _counted(counters: Counters) -> list[Family]:
-    """The families of a server's counters."""
-    families = [
-        Family(name, kind, text, [Sample(getattr(counters, counter), labels)])
-        for counter, (name, kind, labels, text) in _COUNTERS.items()
-    ]
-    for way in ("sent", "received"):
-        text = f"Messages {way} as binary frames."
-        families.append(Family(f"frames_{way}_total", "counter", text, [Sample(getattr(counters, f"frames_{way}"))]))
-    return families
-
-
 def _worker_families(workers: Iterable[Mapping[str, Any]]) -> list[Family]:
     workers = list(workers)
     running = sum(each["pid"] is not None for each in workers)
     restarts = sum(each["restarts"] for each in workers)
     return [
-        Family("workers", "gauge", "Workers that serve; another one starts where one has died.", [Sample(running)]),
-        Family("worker_restarts_total", "counter", "Workers that have died and were replaced.", [Sample(restarts)]),
+        single("workers", "gauge", "Workers that serve; another one starts where one has died.", running),
+        single("worker_restarts_total", "counter", "Workers that have died and were replaced.", restarts),
     ]
 
 
@@ -193,32 +161,33 @@ def _running_families(running: RunningServer) -> list[Family]:
     """The families that are read off the sessions, connections and pools of a running server."""
     in_flight = waiting = streams = 0
     for session in running.listener.sessions:
-        in_flight += session.calls_in_flight
-        waiting += session.queue.count
+        in_flight += session.ledger.calls
+        waiting += len(session.intake.queue)
         streams += len(session.streams.senders) + len(session.streams.receivers)
-    transports = Counter(map(transport_of, running.listener.connections))
+    transports = Counter(map(transport_of, running.listener.connections.all()))
     invoker = running.invoker
+    pools = {"thread": invoker.threads, "process": invoker.workers.threads}
     return [
-        Family("calls_in_flight", "gauge", "Calls whose handler or provider is at work.", [Sample(in_flight)]),
-        Family("requests_waiting", "gauge", "Requests that wait for room for calls.", [Sample(waiting)]),
-        Family("streams_open", "gauge", "Open streams of items, in both directions.", [Sample(streams)]),
+        single("calls_in_flight", "gauge", "Calls whose handler or provider is at work.", in_flight),
+        single("requests_waiting", "gauge", "Requests that wait for room for calls.", waiting),
+        single("streams_open", "gauge", "Open streams of items, in both directions.", streams),
         Family(
             "connections",
             "gauge",
             "Open connections; unknown: nothing was received yet, or the TLS handshake is not complete.",
-            [Sample(count, {"transport": name}) for name, count in sorted(transports.items())],
+            {labels(transport=name): count for name, count in sorted(transports.items())},
         ),
         Family(
             "offload_busy",
             "gauge",
             "Handlers at work in threads and worker processes.",
-            [Sample(count, {"kind": kind}) for kind, count in invoker.busy_by_kind.items()],
+            {labels(kind=kind): len(pool.running) for kind, pool in pools.items()},
         ),
         Family(
             "offload_waiting",
             "gauge",
             "Calls that wait for a thread or a worker process.",
-            [Sample(count, {"kind": kind}) for kind, count in invoker.waiting_by_kind.items()],
+            {labels(kind=kind): len(pool.waiting) for kind, pool in pools.items()},
         ),
-        Family("worker_processes", "gauge", "Worker processes that run.", [Sample(len(invoker.worker_ids))]),
+        single("worker_processes", "gauge", "Worker processes that run.", len(invoker.workers.process_ids)),
     ]

@@ -1,19 +1,15 @@
-"""The options of a server: documented, typed and with their defaults in one place, for `Server` and `Hub`.
-
-Owns what users may give to the constructor. Does not know what the options do.
-"""
-
-from __future__ import annotations
+"""The options of a server: documented, typed and with their defaults in one place, for `Server` and `Hub`."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from ..auth.authenticator import Authenticate
 from ..codec import Codec
 from ..events.event_queue import Policy
 from ..limits import DEFAULT_LIMITS, Limits
 from ..observe.call_log import AccessLogFormat
+from ..option import FLAG, SECONDS, SECONDS_OR_NONE, TEXT, TEXTS, Kind, Option, choice, defaults_of, whole
 from ..tls import TLS
 
 if TYPE_CHECKING:
@@ -77,72 +73,39 @@ class ServerOptions(TypedDict, total=False):
             "https://example.org/rpc", "wss://example.org/rpc".
     """
 
-    token: str | None
-    authenticate: Authenticate | None
-    hosts: Iterable[str]
-    origins: Iterable[str]
-    path: str | Iterable[str] | None
-    limits: Limits
-    codec: Codec | None
-    lifespan: Lifespan | None
-    debug: bool
-    threads: int | None
-    processes: int | None
-    delimiter: bytes
-    binary: bool
-    shared_memory: bool
-    notification_status: Literal[200, 204]
-    tls: TLS | None
-    drain_timeout: float
-    drain_delay: float
-    slow_call: float
-    event_queue: int
-    event_policy: Policy
-    tracing: bool | TracerProvider
-    metrics: Metrics
-    access_log: AccessLogFormat | None
-    log_slow_calls: float | None
-    mcp: bool | str
-    javascript: bool
-    docs: bool | None
-    title: str
-    version: str
-    description: str | None
-    public_urls: Iterable[str]
+    token: Annotated[str | None, Option(None, TEXT, env=True)]
+    authenticate: Annotated[Authenticate | None, Option(None)]
+    hosts: Annotated[Iterable[str], Option((), TEXTS)]
+    origins: Annotated[Iterable[str], Option((), TEXTS)]
+    path: Annotated[str | Iterable[str] | None, Option(None, TEXTS)]
+    limits: Annotated[Limits, Option(DEFAULT_LIMITS)]
+    codec: Annotated[Codec | None, Option(None)]
+    lifespan: Annotated[Lifespan | None, Option(None)]
+    debug: Annotated[bool, Option(False, FLAG)]
+    threads: Annotated[int | None, Option(None, whole(1))]
+    processes: Annotated[int | None, Option(None, whole(1))]
+    delimiter: Annotated[bytes, Option(b"\n")]
+    binary: Annotated[bool, Option(True, FLAG)]
+    shared_memory: Annotated[bool, Option(True, FLAG)]
+    notification_status: Annotated[Literal[200, 204], Option(200)]
+    tls: Annotated[TLS | None, Option(None)]
+    drain_timeout: Annotated[float, Option(10.0, SECONDS)]
+    drain_delay: Annotated[float, Option(0.0, SECONDS)]
+    slow_call: Annotated[float, Option(0.1)]
+    event_queue: Annotated[int, Option(1000, whole(1))]
+    event_policy: Annotated[Policy, Option("drop_oldest", choice("drop_oldest", "drop_newest", "disconnect"))]
+    tracing: Annotated["bool | TracerProvider", Option(False, FLAG)]
+    metrics: Annotated[Metrics, Option(False, Kind(bool | Literal["public"]))]
+    access_log: Annotated[AccessLogFormat | None, Option(None, choice("text", "json"))]
+    log_slow_calls: Annotated[float | None, Option(None, SECONDS_OR_NONE)]
+    mcp: Annotated[bool | str, Option(False)]
+    javascript: Annotated[bool, Option(False, FLAG)]
+    docs: Annotated[bool | None, Option(None, FLAG)]
+    title: Annotated[str, Option("rpcstream server", TEXT)]
+    version: Annotated[str, Option("0", TEXT)]
+    description: Annotated[str | None, Option(None, TEXT)]
+    public_urls: Annotated[Iterable[str], Option((), TEXTS)]
 
 
 #: The default of every option.
-DEFAULTS: Mapping[str, Any] = {
-    "token": None,
-    "authenticate": None,
-    "hosts": (),
-    "origins": (),
-    "path": None,
-    "limits": DEFAULT_LIMITS,
-    "codec": None,
-    "lifespan": None,
-    "debug": False,
-    "threads": None,
-    "processes": None,
-    "delimiter": b"\n",
-    "binary": True,
-    "shared_memory": True,
-    "notification_status": 200,
-    "tls": None,
-    "drain_timeout": 10.0,
-    "drain_delay": 0.0,
-    "slow_call": 0.1,
-    "event_queue": 1000,
-    "event_policy": "drop_oldest",
-    "tracing": False,
-    "metrics": False,
-    "access_log": None,
-    "log_slow_calls": None,
-    "mcp": False,
-    "javascript": False,
-    "docs": None,
-    "title": "rpcstream server",
-    "version": "0",
-    "description": None,
-    "public_urls": (),
-}
+DEFAULTS: Mapping[str, Any] = defaults_of(ServerOptions)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..events.relay import EventRelay
+from ..events.topics import Carrier
 from ..limits import Limits
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
@@ -21,7 +21,6 @@ from ..process import CLEAN_UP, join_names
 from ..text import get_logger
 from ..transports.listen import Listener
 from ..web.routes import Routes
-from ..wire.messages import split_shown
 
 log = get_logger("rpcstream.server")
 wire_log = get_logger("rpcstream.wire")
@@ -65,12 +64,16 @@ class Supervision(Protocol):
     Attributes:
         is_first: this process is the first of them; it says what is to be said once.
         hosts: at which connections are accepted, known after `listen`; None for a Unix socket.
-        relay: the way of events to and from the other processes.
+        relay: carries events to and from the other processes.
+        group: the id that all of these processes have, and no others.
     """
 
-    relay: EventRelay
+    group: str
     is_first: bool
     hosts: list[str | None]
+
+    @property
+    def relay(self) -> Carrier: ...
 
     async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any] | None) -> str:
         """Have connections accepted at this host and port, or Unix socket; returns the address.
@@ -161,12 +164,11 @@ class RunningServer:
             # Cancelled handlers run their `finally` while what the lifespan gave them is still there.
             await asyncio.wait({closed}, timeout=CLEAN_UP)
             closed.cancel()
-            await self.dispatcher.clean_ups.abandon(FAREWELL)
             self.left_behind = {task for session in listener.sessions for task in session.running.tasks}
             if self.left_behind:
                 names = _methods_at_work(listener)
                 log.warning("left behind, since they did not end when they were cancelled: methods %s", names)
-        self.dispatcher.log.flush()
+        self.dispatcher.replies.log.flush()
         log.info("stopped")
 
     def dismiss(self, may_stay: Callable[[Session], bool], timeout: float) -> int:
@@ -183,22 +185,16 @@ class RunningServer:
         return len(leaving)
 
     async def _closed(self) -> None:
-        """Wait until all connections are closed, and their calls have cleaned up."""
+        """Wait until all connections are closed, and their calls have ended."""
         await self.listener.closed()
-        await self.dispatcher.clean_ups.wait()
 
 
 def log_message(direction: str, message: bytes) -> None:
     """Log a message that was received or sent, shortened and without secrets; of a binary frame JSON and sizes."""
-    message, payloads, _ = split_shown(message)
     # Neither a token nor the key to a name at a hub may stand in a log.
     is_secret = b"rpc.authenticate" in message
     text = "(rpc.authenticate)" if is_secret else _KEY.sub(b"", message[:2000]).decode(errors="backslashreplace")
-    if payloads:
-        sizes = ", ".join(map(str, payloads))
-        wire_log.info("%s %d bytes, and payloads of %s bytes: %s", direction, len(message), sizes, text)
-    else:
-        wire_log.info("%s %d bytes: %s", direction, len(message), text)
+    wire_log.info("%s %d bytes: %s", direction, len(message), text)
 
 
 def _methods_at_work(listener: Listener) -> str:

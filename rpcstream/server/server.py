@@ -12,32 +12,30 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ..auth.authenticator import Authenticator
-from ..auth.gate import Gate, GatedSession
+from ..auth.gate import GatedSession
 from ..codec import Codec
 from ..errors import RegistrationError
-from ..events.sharing import EventSharing
-from ..events.topics import Topics
+from ..events.topics import Carrier, Topics
 from ..keyword_options import check_names, with_options
 from ..limits import Limits
-from ..methods.builtin_methods import add_auth_method, add_event_methods, add_hello, add_own_methods
-from ..methods.discovery import head_of
+from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
+from ..methods.discovery import OpenRpcDocument, head_of
 from ..methods.dispatch import Dispatcher
-from ..methods.document import OpenRpcDocument
 from ..methods.invoke import Invoker
-from ..methods.middleware import Middleware, MiddlewareDispatcher, checked
-from ..methods.observed import ObservedCalls, observed
+from ..methods.middleware import Middleware, checked
+from ..methods.observed import ObservedCalls
+from ..methods.replies import ReplyWriter
 from ..observe import make_tracing
 from ..observe.call_log import AccessLogFormat
 from ..observe.counters import Counters
 from ..observe.metrics import CONTENT_TYPE, Family
-from ..peer.memory import MessageMemory
+from ..peer.ledger import ServerLedger
 from ..peer.session import Session
-from ..peer.state import ConversationState
 from ..text import get_logger
 from ..tls import TLS, Certificates
 from ..transports.access import AccessRules
 from ..transports.http_router import CallPaths
-from ..transports.listen import Listener
+from ..transports.listen import Listener, transport_of
 from ..web.document import DocumentPage
 from ..web.entries import Pending
 from ..web.paths import check_path
@@ -98,7 +96,7 @@ class Server(ServingServer):
         #: For objects that the lifespan prepares and handlers use, such as a model or a database.
         self.state = types.SimpleNamespace()
         self.counters = Counters()
-        self._memory = MessageMemory(limits.max_held_total, limits.max_unread_total)
+        self._ledger = ServerLedger(limits.max_held_total)
         self._delimiter: bytes = given["delimiter"]
         #: Whether large payloads may travel as binary frames; set before the server runs.
         self.binary: bool = given["binary"]
@@ -109,7 +107,6 @@ class Server(ServingServer):
         self._slow_call: float = given["slow_call"]
         #: Makes spans of the calls; None: there are none.
         self._tracing = make_tracing(given["tracing"])
-        self._middleware: list[Middleware] = []
         # Who may connect, and how.
         self._authenticator: Authenticator | None = None
         token, authenticate = given["token"], given["authenticate"]
@@ -156,7 +153,6 @@ class Server(ServingServer):
 
     def _add_builtin_methods(self) -> None:
         """Add the methods `rpc.*`."""
-        add_hello(self._registry, self.topics)
         add_event_methods(self._registry, self.topics, self._check_subscription)
         #: The document of `rpc.discover` and `/openrpc.json`.
         self._document = OpenRpcDocument(
@@ -302,7 +298,7 @@ class Server(ServingServer):
         """
         if self._running is not None:
             raise RuntimeError("this server is running already: give it its middleware before")
-        self._middleware.append(checked(function))
+        self._registry.add_middleware(checked(function))
         return function
 
     def take_connections_from(self, supervision: Supervision) -> None:
@@ -322,7 +318,7 @@ class Server(ServingServer):
             return await supervision.stats()
 
         self._registry.add(stats, name="rpc.stats", reserved=True, replace=True)
-        self.topics.join(supervision.relay)
+        self.topics.join(supervision.relay, supervision.group)
         add_event_methods(self._registry, self.topics, self._check_subscription, is_shared=True)
 
     def stats(self) -> dict[str, Any]:
@@ -353,15 +349,13 @@ class Server(ServingServer):
         check_options(**self._observed)
         self._observation = None
         if any(value not in (None, False) for value in self._observed.values()):
-            self._observation = Observation(
-                **self._observed, is_registered=self._registry.by_name.__contains__, is_offered=self._is_offered
-            )
+            self._observation = Observation(**self._observed, is_known=self._is_known)
         shown = self._observed["metrics"]
         self.routes.show_metrics(self._metrics_response if shown else None, public=shown == "public")
 
-    def _is_offered(self, name: str) -> bool:
-        """Whether another peer offers a method of this name here."""
-        return False
+    def _is_known(self, name: str) -> bool:
+        """Whether there is a method of this name."""
+        return name in self._registry
 
     def metrics_text(self) -> str:
         """What `/metrics` answers, for programs that show it elsewhere. To be called in the server's event loop.
@@ -394,7 +388,7 @@ class Server(ServingServer):
         return []
 
     def _stats(self) -> dict[str, Any]:
-        batched = self.batches.stats()
+        batched = {name: method.stats() for name, method in self.batches.items()}
         return {**self.counters.as_dict(), **({"batched": batched} if batched else {})}
 
     # -- how it is made when it starts ------------------------------------------------------------------------------
@@ -404,12 +398,12 @@ class Server(ServingServer):
         """Seconds in which a connection must show its protocol; None: no limit."""
         return self.limits.auth_timeout if self._authenticator is not None else None
 
-    def _share_events(self, sharing: EventSharing) -> None:
+    def _share_events(self, sharing: Carrier) -> None:
         """Share the events with other servers."""
         self.topics.share(sharing)
         add_event_methods(self._registry, self.topics, self._check_subscription, is_shared=True)
 
-    def _check_subscription(self, session: ConversationState, topic: str) -> tuple[str, ...]:
+    def _check_subscription(self, session: Session, topic: str) -> tuple[str, ...]:
         """Raise NotPermitted unless the peer may subscribe to a topic or pattern.
 
         Returns:
@@ -420,7 +414,7 @@ class Server(ServingServer):
     def _make_running(self, invoker: Invoker) -> RunningServer:
         dispatcher = self._make_dispatcher(invoker)
         listener = Listener(
-            lambda on_gone: self._make_session(dispatcher, on_gone),
+            make_session=lambda on_gone: self._make_session(dispatcher, on_gone),
             limits=self.limits,
             counters=self.counters,
             delimiter=self._delimiter,
@@ -431,7 +425,7 @@ class Server(ServingServer):
             authenticator=self._authenticator,
             paths=CallPaths(self._paths),
             patience=self._patience,
-            memory=self._memory,
+            ledger=self._ledger,
             binary=self.binary,
             notification_status=self._notification_status,
         )
@@ -462,27 +456,23 @@ class Server(ServingServer):
         )
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
-        options = self._dispatcher_options(invoker)
-        kind: type[Dispatcher] = Dispatcher
-        if self._middleware:
-            kind, options["middleware"] = MiddlewareDispatcher, tuple(self._middleware)
-        if self._tracing is not None:
-            from ..methods.tracing import traced
+        replies = ReplyWriter(self.codec, self.limits, self.counters, debug=self.debug)
+        dispatcher = Dispatcher(self._registry, invoker, replies)
+        self._forward(dispatcher)
+        observation = self._observation
+        if self._tracing is not None or observation is not None:
+            ObservedCalls(
+                dispatcher,
+                self._is_known,
+                metrics=None if observation is None else observation.calls,
+                logs=() if observation is None else observation.logs,
+                tracing=self._tracing,
+                transport_of=transport_of,
+            )
+        return dispatcher
 
-            kind, options["tracing"] = traced(kind), self._tracing
-        if self._observation is not None:
-            kind = observed(kind)
-            options.update(self._observation.dispatcher_options())
-        return kind(self._registry, **options)
-
-    def _dispatcher_options(self, invoker: Invoker) -> dict[str, Any]:
-        return {
-            "codec": self.codec,
-            "invoker": invoker,
-            "limits": self.limits,
-            "counters": self.counters,
-            "debug": self.debug,
-        }
+    def _forward(self, dispatcher: Dispatcher) -> None:
+        """Have a dispatcher forward calls of methods that others offer here: at a hub."""
 
     def _session_options(self, dispatcher: Dispatcher) -> dict[str, Any]:
         return {
@@ -490,7 +480,7 @@ class Server(ServingServer):
             "limits": self.limits,
             "slow": self._slow_call,
             "on_slow": dispatcher.report_slow,
-            "memory": self._memory,
+            "server_ledger": self._ledger,
         }
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
@@ -498,15 +488,13 @@ class Server(ServingServer):
         if self._authenticator is None:
             session = Session(dispatcher, **options, on_gone=on_gone)
         else:
-            on_accepted = dispatcher.accepted if isinstance(dispatcher, ObservedCalls) else None
-            gate = Gate(dispatcher, self._authenticator, self.limits, on_accepted=on_accepted)
-            session = GatedSession(gate, **options, on_gone=on_gone)
+            session = GatedSession(dispatcher, self._authenticator, **options, on_gone=on_gone)
         session.takes_binary, session.shares_memory = self.binary, self._shared_memory
         session.counters = self.counters
         if self._tracing is not None:
-            from ..peer.tracing import TracedOutgoingCalls
+            from ..peer.tracing import traced_calls
 
-            session.make_calls = partial(TracedOutgoingCalls, tracing=self._tracing)
+            session.make_calls = partial(traced_calls, self._tracing)
         return session
 
 

@@ -14,15 +14,16 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from ..auth.authenticator import TOKEN_IDENTITY, Authenticator
 from ..codec import Codec
-from ..events.sharing import EventSharing
+from ..events.topics import Carrier
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..methods.dispatch import Dispatcher
-from ..methods.invoke import Invoker, check_picklable, default_processes, default_threads
-from ..methods.threads import DaemonExecutor
+from ..methods.invoke import Invoker, check_picklable
+from ..methods.threads import DaemonThreads
 from ..methods.workers import is_worker
 from ..observe.counters import Counters
 from ..peer.session import Session
@@ -33,9 +34,9 @@ from ..process import (
     freeze_memory,
     loop_factory,
     on_hangup,
+    raise_descriptor_limit,
     run_to_end,
     stop_on_signals,
-    survive_hangup,
     take_replacement,
 )
 from ..systemd import Notifier
@@ -56,6 +57,9 @@ if TYPE_CHECKING:
     from .asgi import Application, AsgiApplication, AsgiRunner
 
 log = get_logger("rpcstream.server")
+
+#: Seconds after which a start that waits for the lifespan is named in the log.
+SLOW_START = 5.0
 
 
 class ServingServer(ServerMethods):
@@ -78,8 +82,8 @@ class ServingServer(ServerMethods):
         self._lifespan: Lifespan | None = given["lifespan"]
         self._drain_timeout: float = given["drain_timeout"]
         self._drain_delay: float = given["drain_delay"]
-        self._threads: int = default_threads() if given["threads"] is None else given["threads"]
-        self._processes: int = default_processes() if given["processes"] is None else given["processes"]
+        self._threads: int | None = given["threads"]
+        self._processes: int | None = given["processes"]
         self._running: RunningServer | None = None
         self._supervision: Supervision | None = None
         #: The numbers of the signals that have told this process to stop.
@@ -111,7 +115,7 @@ class ServingServer(ServerMethods):
         """Make the session of a peer; `on_gone` is called when it is over."""
         raise NotImplementedError
 
-    def _share_events(self, sharing: EventSharing) -> None:
+    def _share_events(self, sharing: Carrier) -> None:
         """Share the events with other servers."""
         raise NotImplementedError
 
@@ -214,16 +218,17 @@ class ServingServer(ServerMethods):
                 "an event loop runs in this thread already (as in a notebook), and run() would block it: use "
                 "`await server.serve()`, `async with server.listening()`, or asyncio.create_task(server.serve())"
             )
+        raise_descriptor_limit()
         main = self._run(**where, on_listening=_print_address if on_listening is None else on_listening)
-        executor = DaemonExecutor(default_threads(), CLEAN_UP)
+        executor = DaemonThreads(name="rpcstream-default")
         try:
-            with survive_hangup():
+            with on_hangup():
                 run_to_end(main, loop_factory(loop), executor, lambda: self._left_behind)
         except StopNow as now:
-            raise SystemExit(128 + now.number) from None
+            raise SystemExit(128 + now.args[0]) from None
 
     async def _run(self, *, on_listening: Callable[[str], None], **where: Any) -> None:
-        with Notifier.take() as self._notifier, on_hangup(self._reload_or_log), stop_on_signals(self) as signals:
+        with Notifier.take() as self._notifier, self._reloading(), stop_on_signals(self) as signals:
             notifier = self._notifier
 
             self.stop_signals = signals
@@ -266,16 +271,16 @@ class ServingServer(ServerMethods):
 
         pipe = StdioPipe() if pipe is None else pipe
         try:
-            executor = DaemonExecutor(default_threads(), CLEAN_UP)
-            with survive_hangup():
+            executor = DaemonThreads(name="rpcstream-default")
+            with on_hangup():
                 run_to_end(self._run_mcp(pipe), loop_factory(loop), executor, lambda: self._left_behind)
         except StopNow as now:
-            raise SystemExit(128 + now.number) from None
+            raise SystemExit(128 + now.args[0]) from None
         finally:
             pipe.close(CLEAN_UP)
 
     async def _run_mcp(self, pipe: StdioPipe) -> None:
-        with on_hangup(self._reload_or_log), stop_on_signals(self) as signals:
+        with self._reloading(), stop_on_signals(self) as signals:
             async with self._started() as running:
                 identity = None
                 if self._authenticator is not None:
@@ -284,6 +289,10 @@ class ServingServer(ServerMethods):
                 await agents.talk(pipe, running, identity, log_message if self.debug else None)
         if len(signals) > 1:
             raise StopNow(signals[-1])
+
+    def _reloading(self) -> contextlib.AbstractContextManager[None]:
+        """Reload with each SIGHUP within the block, in the running event loop."""
+        return on_hangup(partial(asyncio.get_running_loop().call_soon_threadsafe, self._reload_or_log))
 
     def _reload_or_log(self) -> None:
         """Reload because of SIGHUP; a mistake is logged, and changes nothing."""
@@ -310,9 +319,8 @@ class ServingServer(ServerMethods):
         if self._running is not None:
             self._running.listener.reload_certificate()
         authenticator = self._authenticator
-        if fresh is None or authenticator is None or authenticator.accepts_as(fresh):
+        if fresh is None or authenticator is None or not authenticator.replace(fresh):
             return
-        authenticator.replace(fresh)
         closed = 0
         if self._running is not None:
             closed = self._running.dismiss(lambda each: each.identity != TOKEN_IDENTITY, self._drain_timeout)
@@ -451,10 +459,17 @@ class ServingServer(ServerMethods):
                 hosts = [host] if unix is None else []
                 address = await running.listener.listen(host or "", port, unix, unix_mode)
             for each in hosts:
-                if self._authenticator is None and each is not None and not is_loopback(each):
-                    log.warning("listening at %s, not a loopback address: there is no authentication", each)
+                if each is not None and not is_loopback(each):
+                    self._warn_of_strangers(each)
             log.info("listening at %s", ", ".join(self.addresses))
             yield address
+
+    def _warn_of_strangers(self, host: str) -> None:
+        """Log what other machines could do at an address that they can reach."""
+        if self._authenticator is None:
+            log.warning("listening at %s, not a loopback address: there is no authentication", host)
+        elif self._tls is None:
+            log.warning("listening at %s without TLS: tokens cross the network unencrypted (tls=, or a proxy)", host)
 
     def __repr__(self) -> str:
         own = sum(not name.startswith("rpc.") for name in self.methods)
@@ -516,17 +531,11 @@ class ServingServer(ServerMethods):
         for method in self._registry.values():
             if method.offload == "process":
                 check_picklable(method)
-        invoker = Invoker(
-            threads=self._threads,
-            processes=self._processes,
-            max_queue=self.limits.max_queue,
-            max_result=self.limits.max_worker_result,
-            max_image_memory=self.limits.max_image_memory,
-        )
+        invoker = Invoker(self.limits, threads=self._threads, processes=self._processes)
         self.routes.open(invoker)
         running = self._running = self._make_running(invoker)
         try:
-            async with self._lifespan(self) if self._lifespan else contextlib.nullcontext():
+            async with self._entered_lifespan():
                 try:
                     await self._join_services(running)
                     running.is_serving = True
@@ -542,9 +551,23 @@ class ServingServer(ServerMethods):
             self._running = None
             if self._supervision is not None:
                 self._supervision.ended(self)
-            self.batches.close()
             self.routes.close()
             invoker.close()
+
+    @asynccontextmanager
+    async def _entered_lifespan(self) -> AsyncIterator[None]:
+        """Enter the lifespan, and say so if that takes long."""
+        if self._lifespan is None:
+            yield
+            return
+        text = "the lifespan has run for %g s: connections are accepted when it is done"
+        timer = asyncio.get_running_loop().call_later(SLOW_START, log.warning, text, SLOW_START)
+        try:
+            async with self._lifespan(self):
+                timer.cancel()
+                yield
+        finally:
+            timer.cancel()
 
     async def _join_services(self, running: RunningServer) -> None:
         """Join the services on NATS."""

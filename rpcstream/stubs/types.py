@@ -29,7 +29,6 @@ MAX_HOPS = 16
 #: Texts that stand for something else, as JSON Schema calls them.
 FORMATS = frozenset(("date", "date-time", "time", "duration", "uuid", "decimal"))
 _JSON_TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "null"}
-_CONTAINERS = ("array", "object")
 _DTYPE = re.compile(r"[<>|=]?([biufc])([0-9]{1,2})")
 _KINDS = {"b": "bool", "i": "int", "u": "uint", "f": "float", "c": "complex"}
 #: What can be an element of an array, for `Rich.dtypes`.

@@ -1,7 +1,7 @@
 """Messages and file descriptors between a supervisor and one of its workers, over a pair of Unix sockets.
 
-Owns the framing, and what waits until the other end takes it. A message is a JSON object, with at most one descriptor,
-and with bytes as its member `body` if it has such. Knows no message.
+A message is a JSON object with a `type`, at most one descriptor, and perhaps bytes as its member `body`. A message that
+was sent with `ask` is answered by one of the type "answer".
 
 Each is the length of its JSON (4 bytes), 1 or 0 for whether a descriptor belongs to it, the length of the body (4
 bytes), the JSON and the body. The system delivers a descriptor with the first byte that was sent with it, and ends a
@@ -80,6 +80,9 @@ class Channel:
         self.waiting_size = 0
         self._is_writing = self._has_ended = False
         self.is_open = True
+        #: The questions that the other end has not answered, by their numbers.
+        self._asked: dict[int, asyncio.Future[Message]] = {}
+        self._last_number = 0
 
     @property
     def waiting(self) -> int:
@@ -120,6 +123,7 @@ class Channel:
         self._waiting.clear()
         self.waiting_size = 0
         self._descriptors.clear()
+        self._give_up_questions()
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
@@ -134,6 +138,25 @@ class Channel:
         self.waiting_size += len(data)
         if len(self._waiting) == 1:
             self._write()
+
+    def ask(self, question: Message) -> asyncio.Future[Message]:
+        """Send a message that the other end answers. The future gets the answer; it is cancelled if none comes."""
+        self._last_number = number = self._last_number + 1
+        future: asyncio.Future[Message] = self._loop.create_future()
+        self._asked[number] = future
+        future.add_done_callback(lambda _: self._asked.pop(number, None))
+        self.send({**question, "ask": number})
+        if not self.is_open or self._has_ended:
+            future.cancel()
+        return future
+
+    def answer(self, question: Message, answer: Message) -> None:
+        """Answer a message that the other end has sent with `ask`."""
+        self.send({**answer, "type": "answer", "ask": question["ask"]})
+
+    def _give_up_questions(self) -> None:
+        for future in list(self._asked.values()):
+            future.cancel()
 
     def take_back(self) -> list[tuple[Message, int]]:
         """Take back the messages with descriptors that are not sent yet, and these descriptors."""
@@ -208,6 +231,7 @@ class Channel:
             if not data:
                 self._has_ended = True
                 self._loop.remove_reader(self._sock.fileno())
+                self._give_up_questions()
                 self._on_end()
                 return False
             self._received += data
@@ -229,6 +253,11 @@ class Channel:
                 message["body"] = bytes(view[start + length : end])
             view.release()
             at = end
+            if message["type"] == "answer":
+                future = self._asked.get(message["ask"])
+                if future is not None and not future.done():
+                    future.set_result(message)
+                continue
             self._on_message(message, self._descriptors.popleft() if has_descriptor else None)
             if not self.is_open:
                 return

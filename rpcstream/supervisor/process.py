@@ -1,8 +1,4 @@
-"""A worker as its supervisor sees it: a process, the channel to it, and what it has told.
-
-Owns how the process is started, and what it inherits. Whether and when one is started or ended is decided in
-`supervisor`.
-"""
+"""A worker as its supervisor sees it: a process, the channel to it, and what it has told."""
 
 from __future__ import annotations
 
@@ -86,10 +82,9 @@ class WorkerProcess:
         self.loaded: asyncio.Future[None] = loop.create_future()
         self.ready: asyncio.Future[Message] = loop.create_future()
         self.exited: asyncio.Future[int] = loop.create_future()
-        self.counted: asyncio.Future[Message] | None = None
         #: The counters that it told last.
         self.counters: dict[str, Any] = {}
-        self.is_told = self.has_left = self.is_worn = False
+        self.is_told = self.has_left = False
         #: Connections that were sent; of these those that it had not received when it reported last, and the number of
         #: open ones that it reported then.
         self._sent = self._passed = self._reported = 0
@@ -173,6 +168,20 @@ class WorkerProcess:
 
     def send(self, message: Message) -> None:
         self._channel.send(message)
+
+    def ask(self, question: Message) -> asyncio.Future[Message]:
+        return self._channel.ask(question)
+
+    def answer(self, question: Message, answer: Message) -> None:
+        self._channel.answer(question, answer)
+
+    async def count(self, seconds: float) -> None:
+        """Ask for its counters, and wait for them for so long; without an answer those before stay."""
+        answer = self.ask({"type": "count"})
+        await asyncio.wait({answer}, timeout=seconds)
+        if answer.done() and not answer.cancelled():
+            self.counters = answer.result()["counters"]
+        answer.cancel()
 
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it runs."""

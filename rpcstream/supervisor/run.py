@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
-from ..process import LoopName, survive_hangup, take_replacement
+from ..process import LoopName, on_hangup, take_replacement
 
 if TYPE_CHECKING:
     from ..server import Server
@@ -89,7 +89,7 @@ def run(
     program = _program(server, {**where, "unix": None if unix is None else os.path.abspath(unix)})
     if on_listening is None:
         on_listening = _print_address
-    with survive_hangup():
+    with on_hangup():
         status = Supervisor(program, options, on_listening=on_listening, sockets=sockets).run()
     if status:
         raise SystemExit(status)

@@ -1,11 +1,8 @@
 """A server in several processes: starts workers, replaces those that end, and passes connections on to them.
 
-Owns which workers there are, from the first start over deaths and reloads to the end. What a worker runs is a
-`Program`; this process imports none of it. How connections are accepted and chosen for is in `acceptor`, how a process
-is started in `process`.
-
-A place is one of the `count` workers that there are to be. Its worker may change: one that has died is replaced after a
-pause; on a reload, or when one has answered enough requests, the new one is ready before the old one is told to end.
+This process imports nothing of the program that the workers run. A place is one of the `count` workers that there are
+to be: a worker that has died is replaced there after a pause, and one that is worn out, or reloaded, once the new one
+is ready.
 """
 
 from __future__ import annotations
@@ -19,18 +16,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from random import random
 from typing import Any
 
-from ..events.relay import KINDS as EVENT_KINDS
-from ..process import CLEAN_UP, join_names
+from ..process import CLEAN_UP, join_names, raise_descriptor_limit
 from ..systemd import Notifier
 from ..text import get_logger
 from .acceptor import SharedAcceptor
 from .channel import Message
 from .event_exchange import EventExchange
+from .event_relay import KINDS as EVENT_KINDS
 from .process import Program, WorkerProcess, environment_of_workers, processors
 from .totals import Totals
 from .watch import check_installed, watched
@@ -88,15 +85,13 @@ class StartFailed(Exception):
 
     Attributes:
         status: its exit status.
+        is_late: it was killed, since it was not ready within `start_timeout`.
     """
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, *, is_late: bool = False) -> None:
         super().__init__(status)
         self.status = status
-
-
-class StartTimedOut(StartFailed):
-    """A worker was killed, since it was not ready within `start_timeout`."""
+        self.is_late = is_late
 
 
 class Place:
@@ -104,25 +99,17 @@ class Place:
 
     Attributes:
         active: the worker that takes connections; None while there is none.
-        starting: the task that starts another one: after a death, or to replace a worker.
-        pause: seconds before the last start after a death; 0 if there was none, or it is forgotten.
+        is_due: another worker is to be started here.
+        pause: seconds before the next start.
         restarts: how often a worker has died here.
-        not_before: time of the loop before which a worker that is worn out is not replaced, since that has failed.
     """
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.active: WorkerProcess | None = None
-        self.starting: asyncio.Task[None] | None = None
+        self.is_due = asyncio.Event()
         self.pause = 0.0
         self.restarts = 0
-        self.not_before = 0.0
-
-    def stop_starting(self) -> None:
-        """Give up a start that is under way, unless it is this task's own."""
-        if self.starting is not None and self.starting is not asyncio.current_task():
-            self.starting.cancel()
-        self.starting = None
 
 
 class Supervisor:
@@ -161,8 +148,9 @@ class Supervisor:
         self._events = EventExchange()
         self._group = secrets.token_hex(8)
         self._signals: list[int] = []
-        self._reload: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        #: Keeps a worker at each place; or a reload, in place of that.
+        self._keeping: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_first = True
 
     def run(self) -> int:
@@ -177,6 +165,7 @@ class Supervisor:
                 is not the main thread.
         """
         check_possible(self._options)
+        raise_descriptor_limit()
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             return runner.run(self._main())
 
@@ -196,16 +185,14 @@ class Supervisor:
             if self._options.watch is not None:
                 stack.enter_context(watched(self._options.watch, self._on_change))
             try:
-                status = await self._started()
+                status = await self._first_start()
                 if status is None:
-                    if self._options.memory_limit is not None:
-                        self._keep(self._watch_memory(self._options.memory_limit))
                     await self._stopping.wait()
                     self._notifier.stopping("Stopping")
                     status = await self._drained()
             finally:
                 self._acceptor.stop()
-                for task in self._tasks:
+                for task in (*self._keeping, *self._tasks):
                     task.cancel()
                 await self._kill(self._workers)
         if len(self._signals) > 1:
@@ -241,22 +228,31 @@ class Supervisor:
             worker.signal(signal.SIGTERM)  # their second one, too
             self._loop.call_later(3 * CLEAN_UP, worker.kill_all)
 
-    async def _started(self) -> int | None:
+    async def _first_start(self) -> int | None:
         """Start all workers, and accept connections; gives the exit status if that fails, or a signal comes first."""
+        start = self._loop.create_task(self._started())
+        stop = self._loop.create_task(self._stopping.wait())
+        await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not self._stopping.is_set():
+            return start.result()
+        start.cancel()
+        await asyncio.wait({start})
+        return 0
+
+    async def _started(self) -> int | None:
         while True:
             self._changed.clear()
-            start = self._loop.create_task(self._start(range(self._options.count)))
-            if not await self._done_before_stop(start):
-                return 0
             try:
-                workers = start.result()
-            except StartFailed as failed:
-                if self._options.watch is None and not isinstance(failed, StartTimedOut):
-                    return failed.status
-                if not await self._done_before_stop(self._loop.create_task(self._wait_to_try_again(failed))):
-                    return 0
-            else:
+                workers = await self._start(range(self._options.count))
                 break
+            except StartFailed as failed:
+                pause = self._longer_pause(self._places[0]) if failed.is_late else None
+                if self._options.watch is None and pause is None:
+                    return failed.status
+            log.error("it is tried again %s", "when a file changes" if pause is None else f"in {pause:g} s")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), pause)
         for worker in workers:
             self._activate(worker)
         self._acceptor.start()
@@ -264,37 +260,13 @@ class Supervisor:
         self._on_listening([*self._acceptor.addresses, *workers[0].ready.result()["elsewhere"]][0])
         self._notifier.ready(self._status)
         self._notifier.watch()
+        self._keep_places()
         return None
-
-    async def _wait_to_try_again(self, failed: StartFailed) -> None:
-        """Wait after a first start that has failed: for a changed file, or for the pause where a worker has hung."""
-        pause = None
-        if isinstance(failed, StartTimedOut):
-            self._lengthen(self._places[0])
-            pause = self._places[0].pause
-            log.error("it is tried again in %g s", pause)
-        else:
-            log.error("it is tried again when a file changes")
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), pause)
-
-    async def _done_before_stop(self, task: asyncio.Task[Any]) -> bool:
-        """Wait for a task; False if the program is to stop first. The task is cancelled then."""
-        stop = self._loop.create_task(self._stopping.wait())
-        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if not self._stopping.is_set():
-            return True
-        task.cancel()
-        await asyncio.wait({task})
-        return False
 
     async def _drained(self) -> int:
         """Let all workers finish; gives the exit status."""
-        if self._reload is not None:
-            self._reload.cancel()
-        for place in self._places:
-            place.stop_starting()
+        for task in self._keeping:
+            task.cancel()
         known = [worker.ready.result() for worker in self._workers if worker.ready.done()]
         if not any(each["drain_delay"] for each in known):
             self._acceptor.stop()
@@ -306,15 +278,20 @@ class Supervisor:
                 worker.signal(signal.SIGTERM)
             elif not worker.is_told:  # others finish already
                 worker.end()
+        # Each ends itself by then, also where a handler keeps its event loop.
         longest = max((each["time_to_stop"] for each in known), default=0.0)
+        await self._finish(workers, longest + 5 * CLEAN_UP)
+        return max((worker.exited.result() for worker in serving), default=0)
+
+    async def _finish(self, workers: Iterable[WorkerProcess], seconds: float) -> None:
+        """Wait for the ends of workers that were told to end, and kill those that have not ended after so long."""
+        workers = list(workers)
         if workers:
-            # Each ends itself by then, also where a handler keeps its event loop.
-            await asyncio.wait({worker.exited for worker in workers}, timeout=longest + 5 * CLEAN_UP)
-        late = {worker for worker in workers if not worker.exited.done()}
+            await asyncio.wait({worker.exited for worker in workers}, timeout=seconds)
+        late = [worker for worker in workers if not worker.exited.done()]
         for worker in late:
             log.warning("%s has not ended in time: it is killed", worker)
         await self._kill(late)
-        return max((worker.exited.result() for worker in serving), default=0)
 
     async def _kill(self, workers: Iterable[WorkerProcess]) -> None:
         for worker in (workers := list(workers)):
@@ -377,8 +354,7 @@ class Supervisor:
         """Wait for what a worker tells while it starts.
 
         Raises:
-            StartFailed: one of these workers has ended.
-            StartTimedOut: the worker has had `start_timeout`, and is killed.
+            StartFailed: one of these workers has ended; or this one has had `start_timeout`, and is killed.
         """
         limit = self._options.start_timeout
         left = None if limit is None else max(worker.started + limit - self._loop.time(), 0)
@@ -390,7 +366,7 @@ class Supervisor:
         if not future.done():
             log.error("%s was not ready within %g s (start_timeout): it is killed", worker, limit)
             await self._kill([worker])
-            raise StartTimedOut(worker.exited.result())
+            raise StartFailed(worker.exited.result(), is_late=True)
         return future.result()
 
     async def _listen(self, worker: WorkerProcess, info: Message) -> None:
@@ -406,9 +382,7 @@ class Supervisor:
         """End workers that have served nothing."""
         for worker in workers:
             worker.end()
-        if workers:
-            await asyncio.wait({worker.exited for worker in workers}, timeout=3 * CLEAN_UP)
-        await self._kill([worker for worker in workers if not worker.exited.done()])
+        await self._finish(workers, 3 * CLEAN_UP)
 
     # -- workers come and go ------------------------------------------------------------------------------------------
 
@@ -416,7 +390,7 @@ class Supervisor:
         """Pass connections to a worker from now on, and end the one that was at its place."""
         place = self._places[worker.index]
         before, place.active = place.active, worker
-        place.stop_starting()
+        place.is_due.clear()
         self._acceptor.max_connections = worker.ready.result()["max_connections"]
         worker.send({"type": "listening", "addresses": self._acceptor.addresses, "hosts": self._acceptor.hosts})
         if worker.exited.done():
@@ -430,14 +404,7 @@ class Supervisor:
         worker.is_told = True
         worker.send({"type": "retire"})
         self._pass_on(worker)
-        time_to_stop = worker.ready.result()["time_to_stop"]
-        self._loop.call_later(time_to_stop + 2 * CLEAN_UP, self._end_late, worker)
-
-    def _end_late(self, worker: WorkerProcess) -> None:
-        if not worker.exited.done():
-            log.warning("%s has not ended in time: it is told again, and then killed", worker)
-            worker.signal(signal.SIGTERM)
-            self._loop.call_later(3 * CLEAN_UP, worker.kill_all)
+        self._run(self._finish([worker], worker.ready.result()["time_to_stop"] + 5 * CLEAN_UP))
 
     def _pass_on(self, worker: WorkerProcess) -> None:
         """Give the connections that have not been sent to a worker to others."""
@@ -465,66 +432,47 @@ class Supervisor:
         place.active = None
         if self._stopping.is_set():
             return
-        options = self._options
         place.restarts += 1
-        is_old = self._loop.time() - worker.started >= options.long_life
-        self._lengthen(place, is_old)
+        if self._loop.time() - worker.started >= self._options.long_life:
+            place.pause = 0.0
         status = worker.exited.result() if worker.exited.done() else 0
         log.error(
             "%s has ended with %d connections, %s: another one starts in %g s",
-            *(worker, worker.open, describe_status(status), place.pause),
+            *(worker, worker.open, describe_status(status), self._longer_pause(place)),
         )
-        if place.starting is None:
-            place.starting = self._loop.create_task(self._restart(place))
+        place.is_due.set()
 
-    def _lengthen(self, place: Place, is_forgotten: bool = False) -> None:
-        options = self._options
-        longer = options.shortest_pause if is_forgotten else max(2 * place.pause, options.shortest_pause)
-        place.pause = min(longer, options.longest_pause)
-
-    async def _restart(self, place: Place) -> None:
-        while True:
-            await asyncio.sleep(place.pause)
-            try:
-                (worker,) = await self._start([place.index])
-            except StartFailed as failed:
-                self._lengthen(place)
-                log.error(
-                    "worker %d could not be started, %s: it is tried again in %g s",
-                    *(place.index + 1, describe_status(failed.status), place.pause),
-                )
-            else:
-                self._activate(worker)
-                return
+    def _longer_pause(self, place: Place) -> float:
+        """Make the pause before the next start longer, and give it."""
+        place.pause = min(max(2 * place.pause, self._options.shortest_pause), self._options.longest_pause)
+        return place.pause
 
     def _replace(self, worker: WorkerProcess, why: str) -> None:
         """Replace a worker that still serves, unless that is under way."""
         place = self._places[worker.index]
-        if (
-            place.active is not worker
-            or place.starting is not None
-            or self._stopping.is_set()
-            or (self._reload is not None and not self._reload.done())
-            or self._loop.time() < place.not_before
-        ):
-            return
-        log.info("%s is replaced: %s", worker, why)
-        place.starting = self._loop.create_task(self._replaced(place))
+        if place.active is worker and not (place.is_due.is_set() or self._stopping.is_set()):
+            log.warning("%s is replaced: %s", worker, why)
+            place.is_due.set()
 
-    async def _replaced(self, place: Place) -> None:
-        try:
-            (worker,) = await self._start([place.index])
-        except StartFailed as failed:
-            place.starting = None
-            place.not_before = self._loop.time() + self._options.longest_pause
-            log.error("worker %d could not be replaced, %s", place.index + 1, describe_status(failed.status))
-            if place.active is None:  # it has died meanwhile
-                place.starting = self._loop.create_task(self._restart(place))
+    def _keep_places(self) -> None:
+        """Keep a worker at each place, until a reload begins."""
+        self._keeping = [self._loop.create_task(self._keep(place)) for place in self._places]
+        if self._options.memory_limit is not None:
+            self._keeping.append(self._loop.create_task(self._watch_memory(self._options.memory_limit)))
+
+    async def _keep(self, place: Place) -> None:
+        while True:
+            await place.is_due.wait()
+            await asyncio.sleep(place.pause)
+            try:
+                (worker,) = await self._start([place.index])
+            except StartFailed as failed:
+                log.error(
+                    "worker %d could not be started, %s: it is tried again in %g s",
+                    *(place.index + 1, describe_status(failed.status), self._longer_pause(place)),
+                )
             else:
-                worn = place.active
-                self._loop.call_later(self._options.longest_pause, self._replace, worn, "it is tried again")
-        else:
-            self._activate(worker)
+                self._activate(worker)
 
     # -- reload -------------------------------------------------------------------------------------------------------
 
@@ -536,9 +484,9 @@ class Supervisor:
         self._changed.set()
         if self._is_first or self._stopping.is_set():
             return
-        before, self._reload = self._reload, self._loop.create_task(self._reloaded())
-        if before is not None:
-            before.cancel()
+        for task in self._keeping:
+            task.cancel()
+        self._keeping = [self._loop.create_task(self._reloaded())]
 
     def _on_change(self, files: list[str]) -> None:
         log.warning("changed: %s: starting again", join_names(files, 3))
@@ -552,11 +500,12 @@ class Supervisor:
         except StartFailed as failed:
             self._notifier.ready(f"Reload failed; {self._status}")
             log.error("reload failed: a new worker %s. Those before go on", describe_status(failed.status))
-            return
-        for worker in workers:
-            self._activate(worker)
-        self._notifier.ready(self._status)
-        log.info("reload: the new workers serve")
+        else:
+            for worker in workers:
+                self._activate(worker)
+            self._notifier.ready(self._status)
+            log.info("reload: the new workers serve")
+        self._keep_places()
 
     @property
     def _status(self) -> str:
@@ -576,27 +525,25 @@ class Supervisor:
             worker.loaded.set_result(None)
         elif kind == "ready" and not worker.ready.done():
             worker.ready.set_result(message)
-            self._events.add(worker, message["max_retained"], message["max_retained_size"])
+            self._events.add(worker, message["max_retained"])
         elif kind == "leaving":
-            self._on_leaving(worker, message["is_own"])
+            self._on_leaving(worker, message)
         elif kind == "worn":
             self._replace(worker, f"it has answered {self._options.max_requests} requests")
         elif kind == "ask":
-            self._keep(self._answer(worker))
+            self._run(self._answer(worker, message))
         elif kind == "counted":
             worker.counters = message["counters"]
-            if worker.counted is not None and not worker.counted.done():
-                worker.counted.set_result(message)
 
-    def _on_leaving(self, worker: WorkerProcess, is_own: bool) -> None:
+    def _on_leaving(self, worker: WorkerProcess, message: Message) -> None:
         """A worker takes no more connections: it was told so, or its server was stopped by its own program."""
         worker.has_left = True
         self._pass_on(worker)
-        worker.send({"type": "left"})
+        worker.answer(message, {})
         if self._stopping.is_set():
             if not any(True for _ in self._recipients()):
                 self._acceptor.stop()
-        elif is_own and not worker.is_told:
+        elif message["is_own"] and not worker.is_told:
             log.info("%s was stopped by its program: stopping", worker)
             self._stopping.set()
         elif not worker.is_told:  # by a signal that did not come from here
@@ -628,18 +575,12 @@ class Supervisor:
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
-    async def _answer(self, worker: WorkerProcess) -> None:
+    async def _answer(self, worker: WorkerProcess, question: Message) -> None:
         """Tell a worker what all of them have counted."""
-        asked = [each for each in self._workers if each.ready.done()]
-        for each in asked:
-            if each.counted is None or each.counted.done():
-                each.counted = self._loop.create_future()
-                each.send({"type": "count", "id": 0})
-        if waited := [each.counted for each in asked if each.counted is not None]:
-            await asyncio.wait(waited, timeout=COUNT_TIME)
-        worker.send(
+        await asyncio.gather(*(each.count(COUNT_TIME) for each in self._workers if each.ready.done()))
+        worker.answer(
+            question,
             {
-                "type": "counters",
                 "counters": self._totals.sum(each.counters for each in self._workers),
                 "workers": [
                     {
@@ -650,7 +591,7 @@ class Supervisor:
                     for place in self._places
                     for active in [place.active]
                 ],
-            }
+            },
         )
 
     async def _watch_memory(self, limit: int) -> None:
@@ -661,8 +602,8 @@ class Supervisor:
                 if size > limit:
                     self._replace(worker, f"it takes {size} bytes of memory, more than {limit} (memory_limit)")
 
-    def _keep(self, coroutine: Any) -> None:
-        """Run a coroutine as a task of its own, and keep a reference to it."""
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine as a task of its own."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

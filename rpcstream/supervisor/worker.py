@@ -1,8 +1,5 @@
 """A worker: a fresh interpreter that serves the connections which its supervisor has accepted.
 
-Owns the way from `python -m rpcstream.supervisor.worker` to a running server, and the server's link to the supervisor.
-Knows nothing of other workers, nor of how they are kept.
-
 The first message of the channel says what to do (`start`). The worker answers `loaded` when the server is there, and
 `ready` when its lifespan has been entered; `listening`, or `refused`, ends that. From then on connections come, and the
 worker reports how many of them are open. `leaving`: it takes no more. The end of the channel is the supervisor's death.
@@ -18,9 +15,7 @@ import socket
 import sys
 from typing import Any
 
-from ..events.relay import KINDS as EVENT_KINDS
-from ..events.relay import EventRelay
-from ..process import replace_run, survive_hangup
+from ..process import on_hangup, replace_run
 from ..server import Server
 from ..server.running import Supervised
 from ..server.target import TargetError, load_server
@@ -28,6 +23,8 @@ from ..text import get_logger
 from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
 from ..transports.listen import Listener
 from .channel import Channel, Message, read_message, write_message
+from .event_relay import KINDS as EVENT_KINDS
+from .event_relay import EventRelay
 
 log = get_logger("rpcstream.supervisor")
 
@@ -60,7 +57,8 @@ class WorkerLink:
 
     def __init__(self, sock: socket.socket, start: Message) -> None:
         self.is_first: bool = start["is_first"]
-        self.relay = EventRelay(group=start["group"])
+        self.relay = EventRelay()
+        self.group: str = start["group"]
         self.hosts: list[str | None] = []
         self._sock = sock
         self._max_requests: int | None = start["max_requests"]
@@ -75,12 +73,10 @@ class WorkerLink:
         self._will_report = self._is_told = self._has_left = False
         self._wear_timer: asyncio.TimerHandle | None = None
         self._resume_timer: asyncio.TimerHandle | None = None
-        #: The question to the supervisor that is under way, or was the last one; and the one after it, if it is wanted.
-        self._running_count: asyncio.Task[dict[str, Any]] | None = None
-        self._next_count: asyncio.Task[dict[str, Any]] | None = None
-        self._answer: asyncio.Future[Message] | None = None
+        #: The question to the supervisor what all workers have counted, which was asked last.
+        self._question: asyncio.Task[dict[str, Any]] | None = None
         #: Done when the supervisor knows that it is to send no more connections.
-        self._left: asyncio.Future[None] | None = None
+        self._left: asyncio.Future[Message] | None = None
 
     def supervise(self, server: Server) -> None:
         """Have the supervisor accept the connections of this server.
@@ -123,20 +119,18 @@ class WorkerLink:
                 "drain_delay": server.drain_delay,
                 "time_to_stop": server.time_to_stop,
                 "max_retained": server.limits.max_retained,
-                "max_retained_size": server.limits.max_retained_size,
             }
         )
-        self.relay.start(channel.send, lambda: channel.waiting_size)
+        self.relay.start(channel)
         answer = await self._listening
         if answer["type"] == "refused":
             raise OSError(answer["errno"], answer["text"])
-        listener.take_from(self, answer["addresses"])
+        listener.take_from(self, addresses=answer["addresses"])
         if self._max_requests is not None:
             self._check_wear()
         return str(answer["addresses"][0] if answer["addresses"] else "")
 
     async def stats(self) -> dict[str, Any]:
-        """Ask the supervisor, one question at a time: calls that come meanwhile share the next one."""
         return {name: value for name, value in (await self._all_counted()).items() if name not in _METRICS}
 
     async def metrics(self) -> dict[str, Any]:
@@ -144,13 +138,24 @@ class WorkerLink:
         return {**{name: counted.get(name, {}) for name in _METRICS}, "workers": counted.get("workers", [])}
 
     def ended(self, server: Supervised) -> None:
-        self._send({"type": "counted", "id": 0, "counters": self._counted(server)})
+        self._send({"type": "counted", "counters": self._counted(server)})
 
     async def _all_counted(self) -> dict[str, Any]:
+        """Ask the supervisor, one question at a time, whose answer is for all that ask meanwhile."""
         await self._has_channel.wait()
-        if self._next_count is None:
-            self._next_count = asyncio.get_running_loop().create_task(self._count(self._running_count))
-        return await asyncio.shield(self._next_count)
+        if self._question is None or self._question.done():
+            self._question = asyncio.get_running_loop().create_task(self._ask())
+        return await asyncio.shield(self._question)
+
+    async def _ask(self) -> dict[str, Any]:
+        assert self._channel is not None
+        assert self._server is not None
+        answer = self._channel.ask({"type": "ask"})
+        await asyncio.wait({answer}, timeout=STATS_TIME)
+        if not answer.done() or answer.cancelled():  # the supervisor has gone, or is not given any time
+            answer.cancel()
+            return self._counted(self._server)
+        return {**answer.result()["counters"], "workers": answer.result()["workers"]}
 
     @staticmethod
     def _counted(server: Supervised) -> dict[str, Any]:
@@ -168,14 +173,13 @@ class WorkerLink:
             if not channel.receive():
                 break
         self._has_left = True
-        self._left = asyncio.get_running_loop().create_future()
-        channel.send({"type": "leaving", "is_own": not (self._is_told or server.stop_signals)})
+        self._left = channel.ask({"type": "leaving", "is_own": not (self._is_told or server.stop_signals)})
         for timer in (self._wear_timer, self._resume_timer):
             if timer is not None:
                 timer.cancel()
 
     async def wait(self) -> None:
-        if self._left is not None and self._channel is not None and self._channel.is_open:
+        if self._left is not None:
             # What was on its way when the supervisor was told comes before its answer.
             await asyncio.wait({self._left}, timeout=LEAVING_TIME)
         for setup in self._setups:
@@ -199,21 +203,17 @@ class WorkerLink:
             self._is_told = True
             if self._server is not None:
                 self._server.retire()
-        elif kind == "left" and self._left is not None and not self._left.done():
-            self._left.set_result(None)
-        elif kind == "count" and self._server is not None:
+        elif kind == "count" and self._server is not None and self._channel is not None:
             if self._will_report:  # first, so that what the supervisor knows agrees with what is counted
                 self._report()
-            self._send({"type": "counted", "id": message["id"], "counters": self._counted(self._server)})
-        elif kind == "counters" and self._answer is not None and not self._answer.done():
-            self._answer.set_result(message)
+            self._channel.answer(message, {"counters": self._counted(self._server)})
 
     def _set_up(self, hosts: list[str | None]) -> None:
         """Be ready for connections that are accepted at these hosts."""
         assert self._listener is not None
         self.hosts = hosts
         self._setups = [self._listener.setup(host) for host in hosts]
-        self._listener.watch_closed(self._report_soon)
+        self._listener.connections.on_closed = self._report_soon
 
     def _take(self, message: Message, descriptor: int | None) -> None:
         if descriptor is None or descriptor < 0:
@@ -233,8 +233,6 @@ class WorkerLink:
         """The supervisor is dead: finish what runs here."""
         if self._channel is not None:
             self._channel.close()
-        if self._left is not None and not self._left.done():
-            self._left.set_result(None)
         if self._has_left or self._server is None:
             return
         if not self._is_told and not self._server.stop_signals:
@@ -268,7 +266,7 @@ class WorkerLink:
             if self._channel is None or self._listener is None:
                 return True
             self._channel.pause()
-            pause = SHORT_PAUSE if self._listener.make_room(error) else PAUSE
+            pause = SHORT_PAUSE if self._listener.connections.make_room(error) else PAUSE
             self._resume_timer = asyncio.get_running_loop().call_later(pause, self._channel.start)
             return False
         return True
@@ -282,19 +280,6 @@ class WorkerLink:
             self._send({"type": "worn"})
         else:
             self._wear_timer = asyncio.get_running_loop().call_later(WEAR_CHECK, self._check_wear)
-
-    async def _count(self, before: asyncio.Task[dict[str, Any]] | None) -> dict[str, Any]:
-        if before is not None:
-            await asyncio.wait({before})
-        self._running_count, self._next_count = self._next_count, None
-        assert self._server is not None
-        self._answer = asyncio.get_running_loop().create_future()
-        self._send({"type": "ask"})
-        try:
-            answer = await asyncio.wait_for(self._answer, STATS_TIME)
-        except TimeoutError:  # the supervisor has gone, or is not given any time: then of this process alone
-            return self._counted(self._server)
-        return {**answer["counters"], "workers": answer["workers"]}
 
 
 # -- from the start of the process ------------------------------------------------------------------------------------
@@ -365,7 +350,7 @@ def main(number: int) -> int:
     if start["processor"] is not None:
         os.sched_setaffinity(0, {start["processor"]})
     module, _, function = start["entry"].partition(":")
-    with survive_hangup():  # it is for the supervisor
+    with on_hangup():  # it is for the supervisor
         status: int = getattr(importlib.import_module(module), function)(WorkerLink(sock, start), start["arguments"])
     return status
 

@@ -1,11 +1,8 @@
 """Listening sockets, and accepted connections until their protocol takes over.
 
-Owns accepting connections (`Acceptor`), setting them up (`ConnectionSetup`, which also takes those that another process
-has accepted), TLS handshakes that are not complete, and what happens when the system has no more file
-descriptors: nothing is accepted for a while, new connections wait in the system's queue, and one line is logged now and
-then. The servers of the event loops are not used, because then asyncio's logs thousands of errors each second; uvloop's
-closes new connections silently, or, where the whole system has run out, stops listening for good; and neither lets
-handshakes be counted or ended. Knows neither messages nor how many connections there may be.
+When the system has no more file descriptors nothing is accepted for a while. The servers of the event loops are not
+used, because then asyncio's logs thousands of errors each second, uvloop's closes new connections silently or stops
+listening, and neither lets handshakes be counted or ended.
 """
 
 from __future__ import annotations
@@ -20,7 +17,8 @@ import ssl
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from ..errors import RpcError
 from ..tls import handshake_failures
@@ -54,23 +52,28 @@ OF_ONE_CONNECTION = frozenset(
 )
 
 
-class Handshake:
-    """A connection whose TLS handshake is not complete; a `Connection` for the listener.
+class Arrival:
+    """An accepted connection until its protocol has taken over; a `Connection` of the listener during its handshake.
+
+    Args:
+        address: of its peer.
+        is_over_limit: there was no room for it where it was accepted; see `OpenConnections.opened`.
 
     Attributes:
-        task: performs the handshake.
+        is_pending: its protocol has not taken over, and it has not failed.
+        task: sets it up.
     """
 
-    def __init__(self, address: str) -> None:
+    is_known = False
+
+    def __init__(self, address: str, *, is_over_limit: bool = False) -> None:
         self.address = address
         self.reason: str | None = None
         self.over_limit = False
         self.opened = asyncio.get_running_loop().time()
+        self.is_over_limit = is_over_limit
+        self.is_pending = True
         self.task: asyncio.Task[None] | None = None
-
-    @property
-    def is_known(self) -> bool:
-        return False
 
     def refuse(self, error: RpcError) -> None:
         """Close it: before the end of the handshake no reason can be sent."""
@@ -92,21 +95,23 @@ class Handshake:
             self.task.cancel()
 
 
-class Arrival:
-    """An accepted connection until its protocol has taken over.
+class ArrivalOwner(Protocol):
+    """Who is told of connections that are being set up: `OpenConnections`."""
 
-    Attributes:
-        handshake: its TLS handshake; None without TLS.
-        is_over_limit: there was no room for it where it was accepted; see `OpenConnections.opened`.
-        is_pending: its protocol has not taken over, and it has not failed.
-    """
+    def handshake_begins(self, arrival: Arrival) -> bool:
+        """A TLS handshake is about to begin; returns whether it may."""
 
-    __slots__ = ("handshake", "is_over_limit", "is_pending")
+    def handshake_over(self, arrival: Arrival) -> None:
+        """A handshake has failed, or its protocol has been made."""
 
-    def __init__(self, handshake: Handshake | None = None, is_over_limit: bool = False) -> None:
-        self.handshake = handshake
-        self.is_over_limit = is_over_limit
-        self.is_pending = True
+    def handshake_refused(self, arrival: Arrival, reason: str) -> None:
+        """A handshake has failed for this reason; not called where the peer has only gone away."""
+
+    def setup_failed(self) -> None:
+        """A connection has ended before its protocol took over."""
+
+    def make_room(self, error: OSError) -> bool:
+        """The system has no descriptors or memory for a connection; returns whether some were closed for that."""
 
 
 class ConnectionSetup:
@@ -114,12 +119,9 @@ class ConnectionSetup:
 
     Args:
         make_protocol: makes the protocol of a connection. It calls `arrived` when it has taken over.
+        owner: is told of the connections.
         context: for TLS; None: no TLS.
         handshake_timeout: seconds; None: the default of the event loop (60 s).
-        on_handshake: called when a handshake is about to begin; returns whether it may.
-        on_handshake_over: called when a handshake has failed, or its protocol has been made.
-        on_handshake_refused: called with the reason when a handshake has failed, unless the peer has only gone away.
-        on_failed: called when a connection has ended before its protocol took over.
 
     Attributes:
         pending: connections that are being set up: neither their protocol has taken over, nor have they failed.
@@ -128,23 +130,16 @@ class ConnectionSetup:
     def __init__(
         self,
         make_protocol: Callable[[Arrival], asyncio.Protocol],
-        *,
+        owner: ArrivalOwner,
         context: ssl.SSLContext | None,
         handshake_timeout: float | None,
-        on_handshake: Callable[[Arrival], bool],
-        on_handshake_over: Callable[[Handshake], None],
-        on_handshake_refused: Callable[[Handshake, str], None],
-        on_failed: Callable[[], object] = lambda: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._make_protocol = make_protocol
+        self.owner = owner
         self._tls: dict[str, Any] = {}
         if context is not None:
             self._tls = {"ssl": context, "ssl_handshake_timeout": handshake_timeout}
-        self._on_handshake = on_handshake
-        self._on_handshake_over = on_handshake_over
-        self._on_handshake_refused = on_handshake_refused
-        self._on_failed = on_failed
         self.pending = 0
         #: Tasks of connections that are being set up; the event loop does not keep references to them.
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,29 +153,22 @@ class ConnectionSetup:
             is_over_limit: there is no room for it.
         """
         conn.setblocking(False)
-        handshake = None
-        if self._tls:
-            handshake = Handshake(format_address(_peer_of(conn) if address is None else address))
-        arrival = Arrival(handshake, is_over_limit)
+        shown = format_address(_peer_of(conn) if address is None else address) if self._tls else ""
+        arrival = Arrival(shown, is_over_limit=is_over_limit)
         self.pending += 1
-        if handshake is not None and not self._on_handshake(arrival):
-            conn.close()
-            self._failed(arrival)
+        if self._tls and not self.owner.handshake_begins(arrival):
+            self._failed(arrival, conn)
             return
-        task = self._loop.create_task(self._connected(conn, arrival))
+        task = arrival.task = self._loop.create_task(self._connected(conn, arrival))
         self._tasks.add(task)
-        if handshake is not None:
-            handshake.task = task
+        task.add_done_callback(partial(self._done, conn, arrival))
 
-        def done(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled():  # perhaps before it began
-                conn.close()
-                self._failed(arrival)
-            if handshake is not None:
-                self._on_handshake_over(handshake)
-
-        task.add_done_callback(done)
+    def _done(self, conn: socket.socket, arrival: Arrival, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # perhaps before it began
+            self._failed(arrival, conn)
+        if self._tls:
+            self.owner.handshake_over(arrival)
 
     def arrived(self, arrival: Arrival) -> None:
         """The protocol of a connection has taken over."""
@@ -194,42 +182,39 @@ class ConnectionSetup:
             await asyncio.wait(self._tasks)
 
     async def serve(self, sock: socket.socket) -> asyncio.Server:
-        """Accept with a server of the event loop, where it cannot watch a socket."""
+        """Accept with a server of the event loop, where it cannot watch a socket (Windows)."""
         return await self._loop.create_server(
-            lambda: self._make_protocol(Arrival()), sock=sock, backlog=BACKLOG, **self._tls
+            lambda: self._make_protocol(Arrival("")), sock=sock, backlog=BACKLOG, **self._tls
         )
 
-    def _failed(self, arrival: Arrival) -> None:
+    def _failed(self, arrival: Arrival, conn: socket.socket) -> None:
+        conn.close()
         if arrival.is_pending:
             self.arrived(arrival)
-            self._on_failed()
+            self.owner.setup_failed()
 
     async def _connected(self, conn: socket.socket, arrival: Arrival) -> None:
-        handshake = arrival.handshake
         failures: list[ssl.SSLError] = []
-        if handshake is not None:
+        if self._tls:
             handshake_failures.set(failures)  # in this task's own context
         try:
             await self._loop.connect_accepted_socket(lambda: self._make_protocol(arrival), conn, **self._tls)
         except OSError as error:  # errors of TLS among them: the peer is gone, or breaks the protocol
-            peer = handshake.address if handshake is not None else "a peer"
-            log.debug("a connection from %s could not be set up: %s", peer, error)
-            if handshake is not None:
-                self._report(handshake, failures[0] if failures else error)
-            conn.close()
-            self._failed(arrival)
+            log.debug("a connection from %s could not be set up: %s", arrival.address or "a peer", error)
+            if self._tls:
+                self._report(arrival, failures[0] if failures else error)
+            self._failed(arrival, conn)
         except Exception:
             log.exception("a connection could not be set up")
-            conn.close()
-            self._failed(arrival)
+            self._failed(arrival, conn)
 
-    def _report(self, handshake: Handshake, error: OSError) -> None:
+    def _report(self, arrival: Arrival, error: OSError) -> None:
         """Report a failed handshake, in the words of OpenSSL, or of the event loop where it took too long."""
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             return  # the peer has only looked whether the port is open, or has changed its mind
         reason = getattr(error, "reason", None)
         text = reason.lower().replace("_", " ") if isinstance(reason, str) else str(error)
-        self._on_handshake_refused(handshake, f"TLS failed: {text}")
+        self.owner.handshake_refused(arrival, f"TLS failed: {text}")
 
 
 def _peer_of(conn: socket.socket) -> Any:
@@ -245,25 +230,15 @@ class Acceptor:
     Args:
         sock: does not block; this object closes it.
         setup: sets the connections up.
-        on_shortage: called when the system has no descriptors or memory for a connection. Returns whether open ones
-            were closed for that.
         keeps_waiting: others go on listening at this socket, such as the next process: `stop` leaves those connections
             to them that wait in the system's queue.
     """
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        setup: ConnectionSetup,
-        *,
-        on_shortage: Callable[[OSError], bool],
-        keeps_waiting: bool = False,
-    ) -> None:
+    def __init__(self, sock: socket.socket, setup: ConnectionSetup, *, keeps_waiting: bool = False) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._keeps_waiting = keeps_waiting
         self._setup = setup
-        self._on_shortage = on_shortage
         self._is_started = False
         self._pause: asyncio.TimerHandle | None = None
         #: Accepts in place of this object where the loop cannot watch a socket (Windows).
@@ -302,7 +277,7 @@ class Acceptor:
                 if error.errno in OF_ONE_CONNECTION:
                     continue
                 self._loop.remove_reader(self._sock.fileno())
-                pause = SHORT_PAUSE if self._on_shortage(error) else PAUSE
+                pause = SHORT_PAUSE if self._setup.owner.make_room(error) else PAUSE
                 self._pause = self._loop.call_later(pause, self._resume)
                 return
             self._setup.begin(conn, address)
@@ -367,7 +342,8 @@ async def listen_at(
         for sock in sockets:
             sock.close()
         where = f"unix://{path}" if path else format_address((host, port))
-        raise OSError(error.errno, f"cannot listen at {where}: {error.strerror or error}") from error
+        reason = os.strerror(error.errno) if error.errno and not isinstance(error, socket.gaierror) else error
+        raise OSError(error.errno, f"cannot listen at {where}: {reason}") from error
 
 
 def listen_at_sockets(sockets: Iterable[socket.socket]) -> list[BoundAddress]:
@@ -416,7 +392,7 @@ def _is_listening(sock: socket.socket) -> bool:
 
 
 async def bound_tcp(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to all addresses of a host ("" for all of this machine); not listening yet.
+    """Sockets that listen at all addresses of a host ("" for all of this machine).
 
     Raises:
         OSError: one of the addresses cannot be bound.
@@ -424,26 +400,15 @@ async def bound_tcp(host: str, port: int) -> list[socket.socket]:
     bound: list[socket.socket] = []
     absent: OSError | None = None
     try:
-        for family, kind, protocol, _, address in await _addresses(host, port):
+        for family, _, _, _, address in await _addresses(host, port):
             try:
-                sock = socket.socket(family, kind, protocol)
-            except OSError as error:  # the system has no addresses of this family
-                absent = error
-                continue
-            bound.append(sock)
-            if os.name == "posix":  # so that a restart can bind the port; it has another meaning on Windows
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                sock.bind(address)
+                bound.append(socket.create_server(address, family=family, backlog=BACKLOG))
             except OSError as error:
-                if error.errno != errno.EADDRNOTAVAIL:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
                 absent = error
-                bound.pop().close()
         if not bound:
-            raise absent or OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+            raise absent or OSError(errno.EADDRNOTAVAIL, "no such address")
     except BaseException:
         for sock in bound:
             sock.close()

@@ -1,33 +1,24 @@
-"""HTTP and WebSocket connections that an ASGI server has accepted and parsed, in place of a listening socket.
-
-Owns how the scope of ASGI becomes a request, and whether a WebSocket is opened. What becomes of a request is decided by
-`asgi_http`, of a WebSocket by `asgi_websocket`; how many there may be by `open_connections`, as on our own port. Knows
-neither the life of the server nor other applications.
-"""
+"""HTTP and WebSocket connections that an ASGI server has accepted and parsed, in place of a listening socket."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from ..auth.authenticator import NOT_SYNC, Authenticator
-from ..limits import Limits
 from ..peer.credentials import Credentials
-from ..peer.memory import MessageMemory
-from ..peer.session import Session
 from ..wire.buffers import parts_of
 from ..wire.http_messages import HttpError, Request, Response, problem
-from ..wire.http_parser import HeadFields
+from ..wire.http_parser import add_header
 from ..wire.upgrade import SUBPROTOCOLS
+from .asgi_events import Receive, Scope, Send
 from .asgi_http import AsgiRequest
-from .asgi_transport import Receive, Scope, Send
 from .asgi_websocket import AsgiWebSocket
-from .http_exchange import AnsweredNotifications
-from .http_router import HttpRouter, not_authenticated, request_credentials, response_of
-from .message_connection import Trace
-from .open_connections import OpenConnections
+from .http_call import AnsweredNotifications
+from .http_router import not_authenticated, request_credentials, response_of
+from .http_serving import HttpContext
 
 #: Versions of HTTP in which a request says how long its body is, or that it comes in chunks.
 _WITH_LENGTHS = ("1.0", "1.1")
@@ -37,38 +28,13 @@ class AsgiEndpoint:
     """Serves the scopes "http" and "websocket" of ASGI 3.
 
     Args:
-        new_session: makes the session of a call, or of a WebSocket.
-        router: decides what answers each request.
-        authenticator: finds out who sends the requests; None: that is not asked.
-        trace: sees every message and reply.
-        memory: counts what the messages of all connections of the server take.
-        connections: those that are open; every request is one while it is answered.
+        context: of the connections; every request counts as one while it is answered.
         on_close: called with each WebSocket when it is over.
-
-    Attributes:
-        answered: the notifications that were answered and still run.
     """
 
-    def __init__(
-        self,
-        new_session: Callable[[], Session],
-        *,
-        limits: Limits,
-        router: HttpRouter,
-        authenticator: Authenticator | None,
-        trace: Trace | None,
-        memory: MessageMemory | None,
-        connections: OpenConnections,
-        on_close: Callable[[AsgiWebSocket], None],
-    ) -> None:
-        self.new_session = new_session
-        self.limits = limits
-        self.router = router
-        self.authenticator = authenticator
-        self.trace = trace
-        self.memory = MessageMemory(limits.max_held_total, limits.max_unread_total) if memory is None else memory
-        self.answered = AnsweredNotifications(limits)
-        self._connections = connections
+    def __init__(self, context: HttpContext, on_close: Callable[[AsgiWebSocket], None]) -> None:
+        self._context = context
+        self._answered = AnsweredNotifications(context.limits)
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,11 +45,6 @@ class AsgiEndpoint:
         else:  # some servers (granian) step the coroutines of applications by themselves, and cannot cancel them
             await asyncio.get_running_loop().create_task(work(scope, receive, send))
 
-    def _request(self, scope: Scope) -> Request:
-        request = request_of(scope)
-        self.router.forgive_slash(request)
-        return request
-
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             request = self._request(scope)
@@ -91,48 +52,50 @@ class AsgiEndpoint:
             await send_response(send, error.response)
             return
         needs_length = scope.get("http_version", "1.1") in _WITH_LENGTHS
-        connection = AsgiRequest(self, request, receive, send, address_of(scope), needs_length=needs_length)
-        await connection.serve(self._connections.opened, self._connections.closed)
+        connection = AsgiRequest(self._context, self._answered, request, address_of(scope), needs_length=needs_length)
+        await connection.serve(receive, send)
+
+    def _request(self, scope: Scope) -> Request:
+        request = request_of(scope)
+        self._context.router.forgive_slash(request)
+        return request
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (await receive())["type"] != "websocket.connect":
             return
-        address = address_of(scope)
+        context, address = self._context, address_of(scope)
         try:
             request = self._request(scope)
-            refusal = self.router.websocket_refusal(request) or await self._identify(request, address)
+            refusal = context.router.websocket_refusal(request) or await self._identify(request, address)
         except HttpError as error:
             refusal = error.response
         if refusal is not None:
             await refuse_websocket(scope, send, refusal)
             return
-        session = self.new_session()
-        session.set_request(request.identity, request.headers)
+        session = context.new_session()
+        session.identity, session.headers = request.identity, request.headers
         connection = AsgiWebSocket(
             session,
-            receive,
-            send,
-            limits=self.limits,
             address=address,
-            trace=self.trace,
-            on_open=self._connections.opened,
+            trace=context.trace,
+            on_open=context.connections.opened,
             on_close=self._on_close,
         )
         offered = [word for word in scope.get("subprotocols", ()) if word in SUBPROTOCOLS]
-        await connection.serve(offered[0] if offered else None)
+        await connection.serve(receive, send, offered[0] if offered else None)
 
     async def _identify(self, request: Request, address: str) -> Response | None:
         """Find out who opens a WebSocket, if a token comes with the handshake; gives the response if it is refused.
 
         Browsers cannot give one here: then it comes with the first call.
         """
-        authenticator = self.authenticator
+        authenticator = self._context.authenticator
         if authenticator is None or "authorization" not in request.headers:
             return None
         credentials = request_credentials(request, Credentials(address=address))
-        identity = authenticator.identify_now(credentials)
-        if identity is NOT_SYNC:
-            identity = await response_of(authenticator.identify(credentials))
+        identity = authenticator.identify(credentials)
+        if inspect.isawaitable(identity):
+            identity = await response_of(identity)
         if isinstance(identity, Response):
             return identity
         if identity is None:
@@ -148,9 +111,9 @@ def request_of(scope: Scope) -> Request:
     Raises:
         HttpError: it is not acceptable.
     """
-    fields = HeadFields()
+    headers: dict[str, str] = {}
     for name, value in scope["headers"]:
-        fields.on_header(name, value)
+        add_header(headers, name, value)
     root = scope.get("root_path") or ""
     whole = scope["path"]
     raw = scope.get("raw_path")
@@ -159,7 +122,7 @@ def request_of(scope: Scope) -> Request:
     request = Request(
         scope.get("method", "GET"),
         f"{target}?{query}" if query else target,
-        fields.headers,
+        headers,
         path=path_below(root, whole),
         query=query,
         is_http10=scope.get("http_version") == "1.0",

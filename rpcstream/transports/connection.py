@@ -15,10 +15,11 @@ from typing import Any, Protocol, cast
 from ..errors import RpcError
 from ..limits import Limits
 from ..local_peer import widen_buffers
-from ..peer.credentials import Credentials, credentials_of
-from ..peer.memory import MessageMemory, UnreadBytes
-from ..wire.buffers import AttachedMessage, is_own
-from .paced_transport import PacedTransport, is_copying
+from ..peer.credentials import Credentials
+from ..peer.ledger import ServerLedger
+from ..wire.buffers import AttachedMessage, Encoded, is_own, parts_of
+from .paced_transport import PacedTransport, is_copying, undelivered
+from .shown_credentials import credentials_of
 from .timeouts import Timeouts
 
 #: Bytes; a longer message, or part of one, is written without a copy; shorter ones are joined.
@@ -91,37 +92,140 @@ class ProtocolConnection(Connection, Protocol):
     def eof_received(self) -> bool | None: ...
 
 
-class SocketConnection(asyncio.Protocol):
-    """An asyncio protocol, but for what is done with the bytes received.
+class LimitedConnection:
+    """What connections of sockets and of ASGI servers have in common: limits, and pausing in both directions.
 
     Attributes:
-        address: of the other end, for people; where none is given, that of the socket.
+        address: of the other end, for people.
         reason: why this end closed the connection; None if it did not.
         over_limit: it did so because of a limit.
-        unread: counts the bytes that the peers of all connections of a server leave unread; None: not counted.
         opened: when the system gave the connection (seconds of the loop's clock), before any handshake.
     """
 
-    def __init__(self, limits: Limits, address: str | None = None) -> None:
+    def __init__(self, limits: Limits, ledger: ServerLedger, address: str | None = None) -> None:
         self.address = address or ""
         self.reason: str | None = None
         self.over_limit = False
-        self.unread: UnreadBytes | None = None
+        self._unread = ledger.unread
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        #: The same, if it hands long messages over in parts.
-        self._paced: PacedTransport | None = None
-        self._closing = self._paused = self._is_full = self._writes_together = self._is_wide = False
+        #: This end reads nothing for now.
+        self.is_paused = False
+        self._closing = self.is_full = False
         # Replies of a turn that began below `write_buffer` may bring it to twice that and one message more; replies of
         # handlers that were running then come on top.
         self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
         self.opened = self._loop.time()
         self._timeouts = Timeouts(limits, self.opened)
 
-    def _count_in(self, memory: MessageMemory) -> None:
-        """Count unread bytes with those of the other connections of a server."""
-        self.unread = memory.unread
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is made, and was not lost."""
+        raise NotImplementedError
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the connection tells of the peer."""
+        return Credentials(address=self.address)
+
+    @property
+    def unread_size(self) -> int:
+        """Bytes that were written and that the peer has not read, as far as this process still holds them."""
+        raise NotImplementedError
+
+    @property
+    def undelivered(self) -> int:
+        """The same, with those that the system holds."""
+        return self.unread_size
+
+    def has_received(self) -> bool:
+        """Whether bytes were received since the last call of this. For an end that does not use `check`."""
+        return self._timeouts.has_received()
+
+    def set_full(self, is_full: bool) -> None:
+        """The peer leaves more than `write_buffer` unread, or has read most of it."""
+        self.is_full = is_full
+        if not is_full:
+            self._count_unread(0)
+
+    def _opened(self) -> None:
+        """The connection is made."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is over."""
+        self._count_unread(0)
+        if exc is not None and self.reason is None:
+            self.reason = why_lost(exc)
+
+    def pause(self) -> None:
+        self.is_paused = True
+        self._read_or_not()
+
+    def resume(self) -> None:
+        self.is_paused = False
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """Read, or not, as `is_paused` says."""
+        raise NotImplementedError
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        raise NotImplementedError
+
+    def _overdue(self, now: float, *, partial: bool, busy: bool) -> str | None:
+        """The reason to close the connection, which is over a time limit; None if it is not. Args as `Timeouts`."""
+        # While closing, too, the peer has to read what is left.
+        unread = self.undelivered if self._closing or self.is_full else 0
+        reason = self._timeouts.overdue(now, partial=partial, unread=unread, busy=busy)
+        if reason is None:
+            return None
+        if partial and not unread:
+            self.over_limit, self.reason = True, reason
+            self._close_incomplete(reason)
+        else:
+            self._close_for_limit(reason)
+        return reason
+
+    def _close_incomplete(self, reason: str) -> None:
+        """Close since a message that has begun does not end."""
+        self._close_for_limit(reason)
+
+    def _check_unread(self) -> None:
+        """Close the connection if its peer leaves too much unread; called while it is full.
+
+        If all peers together leave too much unread, the connection with the most is closed, this one or another.
+        """
+        size = self.unread_size
+        if size > self._unsent_max:
+            self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
+            return
+        self._count_unread(size)
+        while self._unread.free < 0:
+            for each in self._unread.holders:  # some may have been read meanwhile
+                each._count_unread(each.unread_size)
+            if self._unread.free < 0:
+                limit, worst = self._limits.max_held_total, self._unread.largest
+                worst._count_unread(0)
+                worst._close_for_limit(f"all peers left over {limit} bytes unread, this one most (max_held_total)")
+
+    def _count_unread(self, size: int) -> None:
+        self._unread.set(self, size)
+
+    def _close_for_limit(self, reason: str) -> None:
+        self.over_limit = True
+        self.abort(reason)
+
+
+class SocketConnection(LimitedConnection, asyncio.Protocol):
+    """An asyncio protocol, but for what is done with the bytes received. Its address is that of the socket."""
+
+    def __init__(self, limits: Limits, ledger: ServerLedger, address: str | None = None) -> None:
+        super().__init__(limits, ledger, address)
+        self._transport: asyncio.Transport | None = None
+        #: The same, if it hands long messages over in parts.
+        self._paced: PacedTransport | None = None
+        self._writes_together = self._is_wide = False
 
     @property
     def socket(self) -> Any:
@@ -138,11 +242,13 @@ class SocketConnection(asyncio.Protocol):
         sock = self.socket
         if sock is None:
             return "memory"
-        return "unix" if sock.family == getattr(socket, "AF_UNIX", None) else "tcp"
+        if sock.family != getattr(socket, "AF_UNIX", None):
+            return "tcp"
+        has_name = any(map(self._transport.get_extra_info, ("sockname", "peername")))
+        return "unix" if has_name else "memory"  # a pair of sockets has no names
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a transport: not before the connection is made, and not after it was lost."""
         return self._transport is not None
 
     @property
@@ -151,23 +257,12 @@ class SocketConnection(asyncio.Protocol):
         return credentials_of(self._transport, address=self.address)
 
     @property
-    def is_paused(self) -> bool:
-        """Whether this end reads nothing for now."""
-        return self._paused
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the peer leaves more than `write_buffer` bytes unread."""
-        return self._is_full
-
-    @property
     def unread_size(self) -> int:
-        """Bytes that were written and that the peer has not read, as far as this process still holds them."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def has_received(self) -> bool:
-        """Whether bytes were received since the last call of this. For an end that does not use `check`."""
-        return self._timeouts.has_received()
+    @property
+    def undelivered(self) -> int:
+        return 0 if self._transport is None else undelivered(self._transport)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, PacedTransport):  # the connection goes on with this protocol
@@ -178,9 +273,10 @@ class SocketConnection(asyncio.Protocol):
         # asyncio's `writelines` (3.12, 3.13.0) forgets to say when the buffer is full.
         self._writes_together = self._paced is not None or not isinstance(transport, asyncio.Transport)
         # (uvloop's transports do not inherit from asyncio's.)
-        self._transport = self._paced or cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, self._paced or transport)
         self.address = self.address or format_address(transport.get_extra_info("peername"))
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer)
+        self._opened()
 
     def pause_writing(self) -> None:
         if self._paced is None:
@@ -194,32 +290,21 @@ class SocketConnection(asyncio.Protocol):
         else:
             self._paced.resume()
 
-    def set_full(self, is_full: bool) -> None:
-        """The peer leaves more than `write_buffer` unread, or has read most of it."""
-        self._is_full = is_full
-        if not is_full:
-            self._count_unread(0)
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._count_unread(0)
         if self._paced is not None:
             self._paced.lost()
-        if exc is not None and self.reason is None:
-            self.reason = why_lost(exc)
+        super().connection_lost(exc)
 
-    def pause(self) -> None:
-        self._paused = True
-        if self._transport is not None and not self._transport.is_closing():
+    def _read_or_not(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self.is_paused:
             self._transport.pause_reading()
-
-    def resume(self) -> None:
-        self._paused = False
-        if self._transport is not None and not self._transport.is_closing():
+        else:
             self._transport.resume_reading()
 
     def abort(self, reason: str) -> None:
-        """Close at once."""
         self.reason = reason
         if self._transport is not None:
             self._transport.abort()
@@ -227,6 +312,17 @@ class SocketConnection(asyncio.Protocol):
     def _write(self, data: bytes) -> None:
         if data and self._transport is not None:
             self._transport.write(data)
+
+    def _write_joined(self, pieces: list[Encoded]) -> None:
+        """Write these in order with one write, unless they are long or in parts."""
+        if sum(map(len, pieces)) <= (JOINED_MAX if len(pieces) > 3 else JOIN_MAX):
+            try:
+                self._write(b"".join(pieces))  # type: ignore[arg-type]
+            except TypeError:  # one of them is in parts
+                pass
+            else:
+                return
+        self._write_parts(part for each in pieces for part in parts_of(each))
 
     def _write_parts(self, parts: Iterable[bytes]) -> None:
         """Write these bytes in order: long ones without a copy, short ones joined."""
@@ -290,36 +386,6 @@ class SocketConnection(asyncio.Protocol):
         if not self._is_wide and sock is not None:
             self._is_wide = True
             widen_buffers(sock)
-
-    def _check_unread(self, transport: asyncio.Transport) -> None:
-        """Close the connection if its peer leaves too much unread; called while the buffer is full.
-
-        If all peers together leave too much unread, the connection with the most is closed, this one or another.
-        """
-        size = transport.get_write_buffer_size()
-        if size > self._unsent_max:
-            self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
-            return
-        self._count_unread(size)
-        while self.unread is not None and self.unread.is_over:
-            for each in self.unread.owners():  # some may have been read meanwhile
-                cast(SocketConnection, each)._count_unread_now()
-            if self.unread.is_over:
-                limit = self._limits.max_unread_total
-                worst = cast(SocketConnection, self.unread.largest)
-                worst._count_unread(0)
-                worst._close_for_limit(f"all peers left over {limit} bytes unread, this one most (max_unread_total)")
-
-    def _count_unread_now(self) -> None:
-        self._count_unread(0 if self._transport is None else self._transport.get_write_buffer_size())
-
-    def _count_unread(self, size: int) -> None:
-        if self.unread is not None:
-            self.unread.update(self, size)
-
-    def _close_for_limit(self, reason: str) -> None:
-        self.over_limit = True
-        self.abort(reason)
 
 
 def why_lost(error: Exception) -> str:

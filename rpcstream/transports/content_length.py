@@ -5,14 +5,12 @@ Owns how such messages are written; all else is as in a line stream, without bin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Unpack
 
-from ..limits import Limits
 from ..peer.session import Session
 from ..wire.buffers import Encoded, parts_of
 from ..wire.content_length import ContentLengthFramer
-from .message_connection import ConnectionOptions, trace_sent
+from .message_connection import ConnectionOptions
 from .stream import LineStream
 
 
@@ -26,28 +24,17 @@ class ContentLengthStream(LineStream):
 
     _COMPLETION = "send as many bytes as Content-Length says"
 
-    def __init__(self, session: Session, *, limits: Limits, **options: Unpack[ConnectionOptions]) -> None:
-        super().__init__(session, limits=limits, delimiter=b"", **options)
+    def __init__(self, session: Session, **options: Unpack[ConnectionOptions]) -> None:
+        super().__init__(session, delimiter=b"", **options)
 
     def _make_framer(self) -> ContentLengthFramer:
         return ContentLengthFramer(max_size=self._limits.max_message_size, reception=self._reception)
 
-    def send(self, messages: list[Encoded]) -> None:
-        transport = self._transport
-        if transport is None:
-            return
-        self._timeouts.heard = True
-        if self._trace is not None:
-            trace_sent(self._trace, messages, as_frames=False)
-        self._write_parts(self._delimited(messages))
-        if self._is_full:
-            self._check_unread(transport)
-
-    def _delimited(self, messages: list[Encoded]) -> Iterator[bytes]:
+    def _framed(self, messages: list[Encoded]) -> list[Encoded]:
+        framed: list[Encoded] = []
         for message in messages:
-            parts = parts_of(message)
-            yield b"Content-Length: %d\r\n\r\n" % sum(map(len, parts))
-            yield from parts
+            framed += b"Content-Length: %d\r\n\r\n" % sum(map(len, parts_of(message))), message
+        return framed
 
     def probe(self) -> None:
         """As `Connection.probe`: nothing may stand between two messages, so that nothing can be found out."""

@@ -1,25 +1,19 @@
-"""Protocol detection: what is spoken on a connection, by its first bytes.
-
-Owns a connection until these have come; then the protocol takes over. Knows the protocols by how they begin only.
-"""
+"""Protocol detection: what is spoken on a connection, by its first bytes."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import cast
 
 import orjson
 
 from ..errors import InvalidRequest, RpcError
-from ..limits import Limits
 from ..wire.content_length import STARTS
 from ..wire.envelope import error_reply
-from .connection import Connection, ProtocolConnection, format_address
-from .timeouts import Timeouts
-
-log = logging.getLogger("rpcstream.server")
+from .connection import Connection, ProtocolConnection, SocketConnection
+from .http import HttpConnection
+from .http_serving import HttpContext
 
 #: Seconds that a connection which has sent nothing has for its first bytes, when it is refused, or the server stops:
 #: what it sends first may be on its way, and says how to answer.
@@ -39,84 +33,74 @@ TLS_HANDSHAKE = b"\x16\x03"
 NO_TLS = {"reason": "this port is without TLS: connect with tcp://, http:// or ws://"}
 
 
-class ProtocolDetector(asyncio.Protocol):
+class ProtocolDetector(SocketConnection):
     """A connection whose protocol is not known yet.
 
     Args:
-        make_line, make_headed, make_http: make the protocols that may take over.
-        on_open, on_close: called with this object when the connection is made, and when it ends undetected.
-        on_known: called with this object and the protocol that takes over.
-        on_refused: called with this object and the reason, where the client begins with TLS.
+        context: of the connection.
+        make_line, make_headed: make the protocols that may take over, beside HTTP.
+        on_open: called with this object when the connection is made.
         patience: seconds from the connection, including the TLS handshake, until the first bytes must have come, beside
             the idle time; None for no limit of its own.
     """
 
+    is_known = False
+
     def __init__(
         self,
-        *,
-        limits: Limits,
+        context: HttpContext,
         make_line: Callable[[], ProtocolConnection],
         make_headed: Callable[[], ProtocolConnection],
-        make_http: Callable[[], ProtocolConnection],
         on_open: Callable[[Connection], None],
-        on_close: Callable[[Connection], None],
-        on_known: Callable[[Connection, Connection], None],
-        on_refused: Callable[[Connection, str], None],
-        patience: float | None = None,
+        patience: float | None,
     ) -> None:
-        self.address = ""
-        self.reason: str | None = None
-        self.over_limit = False
+        # This object is made when the connection is accepted, before the TLS handshake.
+        super().__init__(context.limits, context.ledger)
+        self._context = context
         self._make_line = make_line
         self._make_headed = make_headed
-        self._make_http = make_http
         self._on_open = on_open
-        self._on_close = on_close
-        self._on_known = on_known
-        self._on_refused = on_refused
-        self._transport: asyncio.Transport | None = None
         #: First letters that may begin a method of HTTP, or a header.
         self._begun = b""
         self._refusal: RpcError | None = None
         self._drains = False
         self._patience = patience
         self._timer: asyncio.TimerHandle | None = None
-        # This object is made when the connection is accepted, before the TLS handshake.
-        self.opened = asyncio.get_running_loop().time()
-        self._timeouts = Timeouts(limits, self.opened)
+
+    @property
+    def carrier(self) -> str:
+        """Not counted as any kind of connection."""
+        return "unknown"
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.address = format_address(transport.get_extra_info("peername"))
+    def _opened(self) -> None:
         if self._patience is not None:
-            self._timer = asyncio.get_running_loop().call_at(self.opened + self._patience, self._too_late)
+            reason = f"not authenticated after {self._patience:g} s (auth_timeout)"
+            self._timer = self._loop.call_at(self.opened + self._patience, self._close_for_limit, reason)
         self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
         if transport is None:
             return
-        if self._begun:
-            data = self._begun + data
+        data = self._begun + data
         if data.startswith(TLS_HANDSHAKE):
             # A client reports what is no TLS as a wrong version; the text is for those who look at the bytes.
-            self._on_refused(self, "the client speaks TLS, this server does not")
-            transport.write(orjson.dumps(error_reply(None, InvalidRequest(data=NO_TLS))) + b"\n")
-            transport.close()
+            self._context.connections.handshake_refused(self, "the client speaks TLS, this server does not")
+            self._refuse_now(InvalidRequest(data=NO_TLS))
             return
         if data.startswith(METHODS):
-            make = self._make_http
+            known: ProtocolConnection = HttpConnection(self._context)
         elif data.startswith(STARTS):
-            make = self._make_headed
+            known = self._make_headed()
         elif len(data) < KNOWN_FROM and any(start.startswith(data) for start in (*METHODS, *STARTS)):
             self._begun = data
             self._timeouts.heard = True
             return
         else:
-            make = self._make_line
-        known = self._become(transport, make())
+            known = self._make_line()
+        self._become(transport, known)
         if self._refusal is not None:
             known.refuse(self._refusal)
         else:
@@ -130,47 +114,44 @@ class ProtocolDetector(asyncio.Protocol):
         transport = self._transport
         if not self._begun or transport is None:
             return False
-        known = self._become(transport, self._make_line())
+        known = self._make_line()
+        self._become(transport, known)
         known.data_received(self._begun)
         return bool(known.eof_received())
 
-    def _become(self, transport: asyncio.Transport, known: ProtocolConnection) -> ProtocolConnection:
-        self._transport = None
-        self._stop_timer()
+    def _become(self, transport: asyncio.Transport, known: ProtocolConnection) -> None:
+        self._over()
         known.opened = self.opened
         transport.set_protocol(cast(asyncio.Protocol, known))
-        self._on_known(self, known)
+        self._context.connections.replaced(self, known)
         known.connection_made(transport)
-        return known
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._stop_timer()
-        self._on_close(self)
+        super().connection_lost(exc)
+        self._over()
+        self._context.connections.closed(self)
 
-    def _stop_timer(self) -> None:
+    def _over(self) -> None:
+        self._transport = None
         if self._timer is not None:
             self._timer.cancel()
 
-    def _too_late(self) -> None:
-        self.over_limit = True
-        self.abort(f"not authenticated after {self._patience:g} s (auth_timeout)")
-
     # -- for the listener (Connection) ------------------------------------------------------------------------
-
-    @property
-    def is_known(self) -> bool:
-        return False
 
     def refuse(self, error: RpcError) -> None:
         self._refusal = error
-        asyncio.get_running_loop().call_later(REFUSAL, self._say_refusal)
+        self._loop.call_later(REFUSAL, self._refuse_now, error)
+
+    def _refuse_now(self, error: RpcError) -> None:
+        if self._transport is not None:
+            self._transport.write(orjson.dumps(error_reply(None, error)) + b"\n")
+            self._transport.close()
 
     def drain(self) -> None:
         """As `Connection.drain`: nothing was asked, so close, unless the first request comes now."""
         if self._transport is not None and not self._drains:
             self._drains = True
-            asyncio.get_running_loop().call_later(REFUSAL, self._close)
+            self._loop.call_later(REFUSAL, self._close)
 
     def _close(self) -> None:
         if self._transport is not None:
@@ -179,21 +160,5 @@ class ProtocolDetector(asyncio.Protocol):
     def probe(self) -> None:
         pass
 
-    def abort(self, reason: str) -> None:
-        self.reason = reason
-        if self._transport is not None:
-            self._transport.abort()
-
     def check(self, now: float) -> str | None:
-        if self._transport is None:
-            return None
-        reason = self._timeouts.overdue(now, partial=bool(self._begun), unread=0, busy=False)
-        if reason is not None:
-            self.over_limit = True
-            self.abort(reason)
-        return reason
-
-    def _say_refusal(self) -> None:
-        if self._transport is not None and self._refusal is not None:
-            self._transport.write(orjson.dumps(error_reply(None, self._refusal)) + b"\n")
-            self._transport.close()
+        return self._overdue(now, partial=bool(self._begun), busy=False) if self.is_open else None

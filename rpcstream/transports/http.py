@@ -1,123 +1,76 @@
-"""HTTP/1.1 on one connection: requests one after the other, each answered before the next is looked at.
-
-Owns the order of the requests and responses on the connection, authentication, and when the connection ends. Where a
-request goes is decided by the router (`http_router`); a call is carried out by its exchange (`http_exchange`).
-"""
+"""HTTP/1.1 on one connection of our own port: requests one after the other, each answered before the next is read."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from functools import partial
+import time
+from collections.abc import Sequence
+from email.utils import formatdate
 from time import perf_counter
-from typing import Any, cast
+from typing import cast
 
-import orjson
-
-from ..auth.authenticator import MAX_WRONG, NOT_SYNC, Authenticator
-from ..errors import CallCancelled, ParseError, RpcError
-from ..limits import Limits
-from ..peer.incoming import FrameAdmission
-from ..peer.memory import MessageMemory, Reception
-from ..peer.session import Session
+from ..peer.credentials import Credentials
 from ..peer.slices import TURN
-from ..wire.binary_frame import FrameError
-from ..wire.envelope import error_reply
-from ..wire.frame_messages import FrameBody
-from ..wire.http_messages import JSON, HttpError, Request, Response, problem, readable_text
-from ..wire.http_parser import HEAD_MAX, RequestReader
-from ..wire.messages import Message
+from ..wire.binary_frame import BinaryFrameReader, FrameError, parts_of_frame
+from ..wire.buffers import AttachedMessage, parts_of
+from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, problem, readable_text
+from ..wire.http_parser import HEAD_MAX, RequestReader, parse_head
 from ..wire.upgrade import accept_upgrade
-from .connection import Connection
-from .http_exchange import AnsweredNotifications, CallHead, EndpointHead, HttpExchange
-from .http_output import HttpOutput, response_parts
-from .http_router import HttpRouter, PageHead, not_authenticated, request_credentials, response_of
-from .message_connection import STOPPING, Trace
-from .paced_transport import undelivered
+from .connection import JOIN_MAX, SocketConnection
+from .http_call import AnsweredNotifications, CallHead, PageHead
+from .http_serving import HttpContext, HttpServing, malformed
 
 log = logging.getLogger("rpcstream.server")
 
 #: Number and size (bytes) of the heads that are kept: the head of the next request is most often one of them.
 _KEPT_HEADS, _KEPT_HEAD_MAX = 8, 1024
 
-#: What is answered to a request that has come in part when the server stops.
-NOT_READ = orjson.dumps(error_reply(None, CallCancelled(data={"executed": False, "reason": STOPPING})))
-
-#: Seconds that the rest of such a request has to come.
-REST = 0.2
+#: Seconds for which received bytes are still read and dropped, so that the last response arrives before the end.
+LINGER = 2.0
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class HttpConnection(HttpOutput):
-    """An asyncio protocol; a `Connection` of the listener.
+class HttpConnection(HttpServing, SocketConnection):
+    """An asyncio protocol; a `Connection` of the listener."""
 
-    Args:
-        new_session: makes the session of one call.
-        router: decides what answers each request.
-        on_close: called with this object after the connection is lost.
-        on_known: called with this object and its successor, when it goes on as a WebSocket.
-        on_refused: called with this object and the reason, when that is refused.
-        authenticator: finds out who sends the requests; None: that is not asked.
-        memory: counts what the messages of all connections of the server take.
-        trace: sees every message and reply.
-
-    Attributes:
-        is_draining: what is being answered is the last.
-    """
-
-    def __init__(
-        self,
-        new_session: Callable[[], Session],
-        *,
-        limits: Limits,
-        router: HttpRouter | None = None,
-        on_close: Callable[[Connection], None] | None = None,
-        on_known: Callable[[Connection, Connection], None] | None = None,
-        on_refused: Callable[[Connection, str], None] | None = None,
-        authenticator: Authenticator | None = None,
-        trace: Trace | None = None,
-        memory: MessageMemory | None = None,
-    ) -> None:
-        super().__init__(limits)
-        self.is_draining = False
-        self._trace = trace
-        self._new_session = new_session
-        self._on_close = on_close
-        self._on_known = on_known
-        self._on_refused = on_refused
-        self._router = router or HttpRouter()
-        self._authenticator = authenticator
-        self._reader = RequestReader(limits.max_message_size)
-        memory = MessageMemory(limits.max_held_total, limits.max_unread_total) if memory is None else memory
-        self._reception = Reception(memory)
-        self._count_in(memory)
-        #: What is being answered: a call, or a request whose identity or page is awaited.
-        self._exchange: HttpExchange | None = None
-        self._task: asyncio.Task[Any] | None = None
-        #: An exchange whose call is over, for the next call.
-        self._spare: HttpExchange | None = None
-        #: The call whose body is being read; the binary frame that it is, and what decides about that.
-        self._call_head: CallHead | None = None
-        self._frame: FrameBody | None = None
-        self._admission: FrameAdmission | None = None
+    def __init__(self, context: HttpContext) -> None:
+        super().__init__(context, AnsweredNotifications(context.limits))
+        self._reader = RequestReader(context.limits.max_message_size)
+        #: The body that is being read, where that is a binary frame.
+        self._frame: BinaryFrameReader | None = None
         #: What the last heads asked for.
         self._kept_heads: dict[bytes, CallHead | PageHead] = {}
-        self._answered_notifications = AnsweredNotifications(limits)
+        #: The connection goes on after the present response; its body comes in chunks.
+        self._keeps = self._is_chunked = False
         self._advancing = False
+        #: What has come is handled in the next turn, since other connections want theirs.
         self._turn: asyncio.Handle | None = None
         #: Runs until a request is authenticated (`auth_timeout`).
         self._auth_timer: asyncio.TimerHandle | None = None
-        self._is_identified = self._is_identifying = False
-        #: Requests that were answered with 401.
-        self._rejections = 0
+        self._lingering: asyncio.TimerHandle | None = None
+        self._own_credentials: Credentials | None = None
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the connection tells of the peer; needed for each request, and looked up once."""
+        if self._own_credentials is None:
+            self._own_credentials = super().credentials
+        return self._own_credentials
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._turn is not None or super()._is_awaited
+
+    @property
+    def _is_partial(self) -> bool:
+        return self._reader.is_partial
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if self._authenticator is not None and self._limits.auth_timeout is not None:
+    def _opened(self) -> None:
+        if self._context.authenticator is not None and self._limits.auth_timeout is not None:
             self._auth_timer = self._loop.call_at(self.opened + self._limits.auth_timeout, self._too_late)
 
     def data_received(self, data: bytes) -> None:
@@ -138,8 +91,6 @@ class HttpConnection(HttpOutput):
 
     def set_full(self, is_full: bool) -> None:
         super().set_full(is_full)
-        if self._exchange is not None:
-            self._exchange.session.blocked(is_full)
         if not is_full:
             self._advance()
 
@@ -150,31 +101,16 @@ class HttpConnection(HttpOutput):
             if timer is not None:
                 timer.cancel()
         self._give_up()
-        if self._on_close is not None:
-            self._on_close(self)
+        self._context.connections.closed(self)
 
     def _give_up(self) -> None:
         self._reader.clear()
-        self._reception.over()
         self._frame = None
-        if self._admission is not None:
-            self._admission.give_up()
         self._kept_heads.clear()
         self._answered_notifications.clear()
-        exchange, self._exchange, self._spare = self._exchange or self._spare, None, None
-        if exchange is not None:
-            exchange.reason = self.reason or "the client closed the connection"
-            exchange.lost()
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        super()._give_up()
 
     # -- one request after the other --------------------------------------------------------------------------
-
-    @property
-    def _is_busy(self) -> bool:
-        """The next bytes have to wait."""
-        return self._exchange is not None or self._task is not None or self._is_full or self._turn is not None
 
     def _advance(self) -> None:
         """Handle the requests received, until one has to be awaited."""
@@ -184,8 +120,8 @@ class HttpConnection(HttpOutput):
         reader = self._reader
         end = 0.0
         try:
-            while reader and not self._closing and not self._is_busy:
-                if not (self._take_body() if reader.in_body else self._take_head()) or not reader:
+            while reader and not (self._closing or self.is_full or self._is_awaited):
+                if not (self._read_body() if reader.in_body else self._read_head()) or not reader:
                     break
                 # Other connections want their turn, too.
                 now = perf_counter()
@@ -196,181 +132,78 @@ class HttpConnection(HttpOutput):
             self.fail(error.response)
         finally:
             self._advancing = False
-        if self._paused or reader:
-            self._read_more(not (len(reader) > HEAD_MAX and self._is_busy))
+        if self.is_paused or reader:
+            self._read_more(not (len(reader) > HEAD_MAX and (self.is_full or self._is_awaited)))
 
     def _next_turn(self) -> None:
         self._turn = None
         self._advance()
 
-    def _take_head(self) -> bool:
-        """Begin the next request; returns False while its head is not complete."""
-        head = self._reader.head()
-        if head is None:
-            return False
-        asked = self._kept_heads.get(head)
-        if asked is None:
-            asked = self._route(head)
-        if type(asked) is CallHead:
-            if self._authenticator is None:
-                self._begin_body(asked)
-            else:
-                self._identify(asked, partial(self._begin_body, asked))
-        elif isinstance(asked, PageHead):
-            self._take_page(asked)
+    def _read_more(self, reads: bool) -> None:
+        """Read on, or stop reading."""
+        if self.is_paused is not reads or self._transport is None or self._transport.is_closing():
+            return
+        if reads:
+            self.resume()
         else:
-            self._take_message(asked)
+            self.pause()
+
+    def _read_head(self) -> bool:
+        """Begin the next request; returns False while its head is not complete."""
+        data = self._reader.head()
+        if data is None:
+            return False
+        self._take(self._kept_heads.get(data) or self._route(data))
         return True
 
-    def _take_page(self, page: PageHead) -> None:
-        """Answer a request that is not a call."""
-        if page.response is not None:
-            if "upgrade" in page.request.headers and page.response.status >= 400:
-                self._refuse_upgrade(page, page.response)
-            else:
-                self._answer(page, page.response)
-        elif page.is_upgrade:
-            self._begin_upgrade(page)
-        elif self._authenticator is None or self._router.is_public(page.request):
-            self._find(page)
-        else:
-            self._identify(page, partial(self._find, page))
-
-    def _take_message(self, head: CallHead) -> None:
-        """Begin a request for an endpoint: it has an exchange of its own kind."""
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.lost()
-        if self._authenticator is None:
-            self._begin_body(head)
-        else:
-            self._identify(head, partial(self._begin_body, head))
-
-    def _route(self, head: bytes) -> CallHead | PageHead:
-        """What a head asks for that is not among those kept. Raises as `HttpRouter.route`."""
-        asked = self._router.route(head, self._limits.max_message_size)
-        is_final = isinstance(asked, PageHead) and (asked.is_upgrade or asked.response is not None)
-        if len(head) <= _KEPT_HEAD_MAX and not is_final:
+    def _route(self, data: bytes) -> CallHead | PageHead:
+        """What a head asks for that is not among those kept. Raises HttpError if the connection cannot go on."""
+        head = self._context.router.route(parse_head(data), self._limits.max_message_size)
+        is_final = isinstance(head, PageHead) and (head.is_upgrade or head.response is not None)
+        if len(data) <= _KEPT_HEAD_MAX and not is_final:
             if len(self._kept_heads) >= _KEPT_HEADS:
                 self._kept_heads.clear()
-            self._kept_heads[head] = asked
-        return asked
+            self._kept_heads[data] = head
+        return head
 
-    def _take_body(self) -> bool:
+    def _take_body(self) -> None:
+        head, reader = cast(CallHead, self._head), self._reader
+        length = head.length
+        if head.is_frame and length != 0:
+            self._frame = self._begin_frame()
+        elif length is not None and (body := reader.whole(length)) is not None:
+            self._begin_call(body)
+            return
+        if head.expects_continue and not reader:
+            self._put((_CONTINUE,))
+        reader.begin_body(length, self._frame)
+
+    def _read_body(self) -> bool:
         """Take what was received of a body; returns False while it is not complete."""
         before = perf_counter()
-        if self._frame is not None:
-            return self._take_frame(self._frame)
-        body, head = self._reader.body(), self._call_head
-        is_whole = body is not None and head is not None
-        if body is not None and head is not None:
-            self._reception.over()
-            self._call_head = None
-            self._call(head, body)
-        elif not self._reception.grow(self._reader.body_size):
-            error = "the server has no memory for so many long messages at once (max_held_total)"
-            raise HttpError(problem(503, error, [("Retry-After", "1")]))
+        frame = self._frame
+        try:
+            body = self._reader.body()
+            message = body if frame is None or body is None else frame.end()
+        except FrameError as error:
+            raise HttpError(malformed(error)) from None
+        if message is not None:
+            self._frame = None
+            self._begin_call(message)
+        elif frame is None:
+            self._count_body(self._reader.body_size)
         if perf_counter() - before > TURN / 2:
             # Tiny chunks, or a slow call. A loop may read one connection many times in a row before others.
             self._turn = self._loop.call_soon(self._next_turn)
-        return is_whole
-
-    # -- binary frames ----------------------------------------------------------------------------------------
-
-    def _begin_frame(self, head: CallHead) -> None:
-        """Expect a body that is a binary frame; the session of the call decides about it when its JSON is there."""
-        exchange = self._spare = self._spare or self._make_exchange(head)
-        exchange.session.set_identity(head.request.identity)
-        self._admission = FrameAdmission(exchange.session, self._go_on)
-        self._frame = FrameBody(self._admission, self._limits.max_message_size, self._reception)
-
-    def _take_frame(self, frame: FrameBody) -> bool:
-        """Take what was received of a body that is a binary frame; returns False while it is not complete."""
-        try:
-            is_whole = self._reader.body() is not None
-            if frame.is_waiting:
-                # The next bytes have to wait, too. There is nothing else on this connection that they could be.
-                self._exchange = self._spare
-                return False
-            if is_whole:
-                self._call_frame(frame)
-        except FrameError as error:
-            raise HttpError(malformed(error)) from None
-        return is_whole
-
-    def _call_frame(self, frame: FrameBody) -> None:
-        """Carry out the call in a binary frame whose body is complete. Raises FrameError if the frame is not."""
-        head, message = self._call_head, frame.end()
-        assert head is not None
-        self._call_head = self._frame = self._admission = None
-        self._call(head, message)
-
-    def _go_on(self) -> None:
-        """There may be memory for a frame that waits."""
-        frame = self._frame
-        if frame is None or not frame.is_waiting or self._closing:
-            return
-        try:
-            if not frame.go_on():
-                return
-            self._exchange = None
-            if not self._reader.in_body:
-                self._call_frame(frame)
-        except FrameError as error:
-            self._exchange = None
-            self.fail(malformed(error))
-        self._advance()
+        return message is not None
 
     # -- authentication ---------------------------------------------------------------------------------------
 
-    def _identify(self, asked: CallHead | PageHead, then: Callable[[], None]) -> None:
-        """Find out who sends a request, then go on with this; without an identity the response is 401."""
-        authenticator = self._authenticator
-        assert authenticator is not None
-        credentials = request_credentials(asked.request, self.credentials)
-        found = authenticator.identify_now(credentials)
-        if found is NOT_SYNC:
-            self._is_identifying = True
-            self._wait_for(authenticator.identify(credentials), partial(self._identified, asked, then))
-        else:
-            self._identified(asked, then, found)
-
-    def _identified(self, asked: CallHead | PageHead, then: Callable[[], None], identity: Any) -> None:
-        self._is_identifying = False
-        if identity is None:
-            self._answer(asked, self._not_authenticated(has_shown="authorization" in asked.request.headers))
-        elif isinstance(identity, Response):  # the authentication failed
-            self._answer(asked, identity)
-        else:
-            if not self._is_identified:
-                self._set_identified()
-            asked.request.identity = identity
-            then()
-
-    @property
-    def is_known(self) -> bool:
-        """As `Connection.is_known`."""
-        return self._is_identified
-
-    def _set_identified(self) -> None:
-        self._is_identified = True
+    def _set_known(self) -> None:
+        super()._set_known()
         if self._auth_timer is not None:
             self._auth_timer.cancel()
             self._auth_timer = None
-
-    def _not_authenticated(self, *, has_shown: bool) -> Response:
-        """The response to a request without accepted credentials; the connection ends after `MAX_WRONG` of them."""
-        if self._authenticator is not None:
-            self._authenticator.refused(self.address, has_shown=has_shown)
-        self._rejections += 1
-        if self._rejections >= MAX_WRONG:
-            self._close_after(f"{MAX_WRONG} requests without an accepted token")
-        return not_authenticated(has_shown=has_shown)
-
-    def _close_after(self, reason: str) -> None:
-        """Close, for this reason, after the present response."""
-        self.over_limit, self.reason = True, reason
-        self.is_draining = True
 
     def _too_late(self) -> None:
         """No request was authenticated in `auth_timeout`: answer what is being worked on, and close."""
@@ -378,102 +211,33 @@ class HttpConnection(HttpOutput):
         if self._transport is None or self._closing:
             return
         reason = f"not authenticated after {self._limits.auth_timeout:g} s (auth_timeout)"
-        self._close_after(reason)
+        self._end_after(reason)
         if self._is_identifying:
             self.fail(problem(401, reason, [("WWW-Authenticate", "Bearer")]))
         elif self._task is None:
             if self._reader.is_partial:
                 self.fail(problem(408, reason))
             else:
-                self.end(lingers=False)
+                self._end(lingers=False)
 
-    def _wait_for(self, work: Any, then: Callable[[Any], None]) -> None:
-        """Await this, then call `then` with its result; with an error response if it fails."""
-        task = self._task = self._loop.create_task(response_of(work))
+    # -- WebSockets -------------------------------------------------------------------------------------------
 
-        def done(task: asyncio.Task[Any]) -> None:
-            if self._task is task:  # the client is still there
-                self._task = None
-                then(problem(500, "internal error") if task.cancelled() else task.result())
-                self._advance()
-
-        task.add_done_callback(done)
-
-    # -- calls ------------------------------------------------------------------------------------------------
-
-    def _begin_body(self, head: CallHead) -> None:
-        """Read the body of a call."""
-        length, reader = head.length, self._reader
-        if head.is_frame and length != 0:
-            self._begin_frame(head)
-        else:
-            body = None if length is None else reader.whole(length)
-            if body is not None:
-                self._call(head, body)
-                return
-        if head.expects_continue and not reader:
-            self.write((_CONTINUE,))
-        self._call_head = head
-        reader.begin_body(length, self._frame)
-
-    def _call(self, head: CallHead, body: Message) -> None:
-        """Carry out a call, by the exchange of the one before where that is possible."""
-        self._timeouts.completed = True
-        exchange, self._spare = self._spare, None
-        if exchange is None:
-            exchange = self._make_exchange(head)
-        self._exchange = exchange
-        exchange.begin(self, head, body)
-
-    def _make_exchange(self, head: CallHead) -> HttpExchange:
-        if isinstance(head, EndpointHead):
-            make, identity = head.endpoint.make_exchange, head.request.identity
-            return make(identity, self.address, self._answered_notifications, self._trace, is_asgi=False)
-        session = self._new_session()
-        session.set_identity(head.request.identity)
-        return HttpExchange(session, self.address, self._answered_notifications, self._trace)
-
-    def finish(self, keeps: bool, *, is_reusable: bool) -> None:
-        """As `ResponseSink.finish`."""
-        self._exchange, self._spare = None, self._exchange if is_reusable else None
-        self._answered(keeps, lingers=self._reader.is_partial)
-
-    # -- pages and WebSockets ---------------------------------------------------------------------------------
-
-    def _find(self, page: PageHead) -> None:
-        """Answer with a page; the request's body is not read."""
-        found = self._router.page(page.request)
-        if isinstance(found, Response):
-            self._answer(page, found)
-        else:
-            self._wait_for(found, partial(self._answer, page))
-
-    def _begin_upgrade(self, asked: PageHead) -> None:
-        if asked.length is None or asked.length > 0:
+    def _upgrade(self, head: PageHead) -> None:
+        if head.length is None or head.length > 0:
             self.fail(problem(400, "a request for a WebSocket has no body"))
-        elif self._authenticator is not None and "authorization" in asked.request.headers:
-            self._identify(asked, partial(self._upgrade, asked))
+        elif "authorization" in head.request.headers:
+            self._identify(self._switch)
         else:  # browsers cannot give a token here: as on the line stream, it comes with the first call
-            self._upgrade(asked)
+            self._switch()
 
-    def _refuse_upgrade(self, asked: PageHead, response: Response) -> None:
-        """Refuse a handshake of WebSocket."""
-        if self._on_refused is not None:
-            text = readable_text(bytes(response.body))
-            self._on_refused(self, f"its WebSocket handshake got {response.status}: {text}")
-        self._answer(asked, response)
-
-    def _upgrade(self, asked: PageHead) -> None:
+    def _switch(self) -> None:
         """Go on as a WebSocket."""
-        transport, request = self._transport, asked.request
+        transport, request, make = self._transport, self._head.request, self._context.make_websocket
         response = accept_upgrade(request)
         if response.status == 101 and self.is_draining:
             response = problem(503, "the server is about to stop")
-        make = self._router.websocket
-        if make is None:
-            response = problem(404, "there is no WebSocket here")
         if response.status != 101 or make is None or transport is None:
-            self._refuse_upgrade(asked, response)
+            self.answer(response)
             return
         successor = make(request)
         rest = self._reader.rest()
@@ -485,91 +249,186 @@ class HttpConnection(HttpOutput):
             self._auth_timer.cancel()
         successor.opened = self.opened
         transport.set_protocol(cast(asyncio.BaseProtocol, successor))
-        if self._on_known is not None:
-            self._on_known(self, successor)
+        self._context.connections.replaced(self, successor)
         successor.connection_made(transport)
         if rest:
             successor.data_received(rest)
 
     # -- responses --------------------------------------------------------------------------------------------
 
-    def _answer(self, asked: CallHead | PageHead, response: Response) -> None:
+    def reply(self, reply: bytes) -> None:
+        """As `ResponseSink.reply`."""
+        head = cast(CallHead, self._head)
+        if not self._may_keep():
+            self.respond(Response(200, reply, JSON))
+        elif len(reply) <= JOIN_MAX:
+            self._put((b"%b%d\r\n%b\r\n%b" % (head.prefix, len(reply), date_line(), reply),))
+        else:
+            self._put((b"%b%d\r\n%b\r\n" % (head.prefix, len(reply), date_line()), reply))
+
+    def respond(self, response: Response) -> None:
+        """As `ResponseSink.respond`."""
+        self._put(response_parts(response, self._head.request, self._may_keep(), self._head.more))
+
+    def start(self, response: Response, parts: Sequence[bytes]) -> None:
+        """As `ResponseSink.start`."""
+        is_http10 = self._head.request.is_http10
+        self._is_chunked = not is_http10
+        keeps = self._keeps = self._may_keep() and not is_http10
+        head = dated(response.head(None, keeps, is_http10=is_http10, more=self._head.more))
+        self._put((head, *self._chunk(parts)))
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """As `ResponseSink.write`."""
+        self._put(self._chunk(parts))
+
+    def _chunk(self, parts: Sequence[bytes]) -> Sequence[bytes]:
+        """These parts of a body, as one chunk where it comes in chunks."""
+        if not parts or not self._is_chunked:
+            return parts
+        return (b"%x\r\n" % sum(map(len, parts)), *parts, b"\r\n")
+
+    def write_frame(self, message: AttachedMessage) -> None:
+        """As `ResponseSink.write_frame`."""
+        if self._transport is None or self._closing:
+            return
+        first, *payloads = parts_of_frame(message)
+        size = len(first) + sum(map(len, payloads))
+        request, keeps = self._head.request, self._may_keep()
+        head = Response(200, type=FRAME).head(size, keeps, is_http10=request.is_http10, more=self._head.more)
+        self._timeouts.heard = True
+        self._widen()
+        self._write_attached([dated(head) + first, *payloads], message)
+        if self.is_full:
+            self._check_unread()
+
+    def finish(self, *, is_reusable: bool) -> None:
+        """As `ResponseSink.finish`."""
+        super().finish(is_reusable=is_reusable)
+        if self._is_chunked:
+            self._is_chunked = False
+            self._put((b"0\r\n\r\n",))
+        self._answered(lingers=self._reader.is_partial)
+
+    def answer(self, response: Response) -> None:
         """Answer a request whose body is not read."""
         self._timeouts.completed = True
-        request, length = asked.request, asked.length
-        keeps = request.keep_alive and not self.is_draining
+        head = self._head
+        request, length = head.request, head.length
+        is_page = isinstance(head, PageHead) and head.response is None and not head.is_upgrade
+        if not is_page and "upgrade" in request.headers and response.status >= 400 and response.status != 401:
+            text = readable_text(bytes(response.body))
+            said = f"its WebSocket handshake got {response.status}: {text}"
+            self._context.connections.handshake_refused(self, said)
         is_unread = length is None or (length > 0 and self._reader.whole(length) is None)
-        keeps = keeps and not is_unread  # else the next request could not be found
+        if is_unread:  # the next request could not be found
+            request.keep_alive = False
         try:
-            parts = response_parts(response, request, keeps, asked.more)
+            self.respond(response)
         except ValueError:
             log.exception("the response to %s %s cannot be sent", request.method, request.path)
-            parts = response_parts(problem(500, "internal error"), request, keeps)
-        self.write(parts)
-        self._answered(keeps, lingers=is_unread or self._reader.is_partial)
+            self.respond(problem(500, "internal error"))
+        self._answered(lingers=is_unread or self._reader.is_partial)
 
     def fail(self, response: Response) -> None:
         """Write a response after which nothing more can be read, and close."""
-        more = self._call_head.more if self._call_head is not None else []
-        self.write(response_parts(response, Request("", ""), keeps=False, more=more))
-        self.end(lingers=True)
+        more = self._head.more if self._reader.in_body else []
+        self._put(response_parts(response, Request("", ""), keeps=False, more=more))
+        self._end(lingers=True)
 
-    def _answered(self, keeps: bool, lingers: bool) -> None:
-        if not keeps or self.is_draining:
-            self.end(lingers)
+    def _may_keep(self) -> bool:
+        """Whether the connection goes on after the present response, which says so."""
+        self._keeps = self._head.request.keep_alive and not self.is_draining
+        return self._keeps
+
+    def _answered(self, lingers: bool) -> None:
+        if not self._keeps or self.is_draining:
+            self._end(lingers)
         elif not self._advancing:
             self._advance()
 
-    # -- the end ----------------------------------------------------------------------------------------------
+    def _put(self, parts: Sequence[bytes]) -> None:
+        """Write these bytes in order: long ones without a copy, short ones joined."""
+        transport = self._transport
+        if transport is None or self._closing:
+            return
+        self._timeouts.heard = True
+        if len(parts) == 1:
+            transport.write(parts[0])
+        else:
+            self._write_parts(parts)
+        if self.is_full:
+            self._check_unread()
 
-    def refuse(self, error: RpcError) -> None:
-        """Say why this connection is not served, and close it."""
-        self.fail(problem(503, error.message, [("Retry-After", "1")]))
+    # -- the end ----------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
         """Answer what runs, then close.
 
-        The rest of a request that has come in part is most often on its way: many clients send head and body by
-        themselves. If it does not come now the client is told that the request is not carried out; and so it is where a
-        request may be on its way on a connection that was used before (RFC 9110, 15.5.9: a client may repeat a request
-        that is answered with 408).
+        Where a request may be on its way on a connection that was used before, it is answered with 408 (RFC 9110,
+        15.5.9: a client may repeat it).
         """
-        self.is_draining = True
-        if self._exchange is None and self._task is None:
-            if self._reader.is_partial:
-                self._loop.call_later(REST, self._refuse_partial)
-            else:
-                if self._kept_heads:
-                    self.write(response_parts(problem(408, "the server is stopping"), Request("", ""), keeps=False))
-                self.end(lingers=False)
+        super().drain()
+        if self._is_awaited or self._reader.is_partial or self._transport is None:
+            return
+        if self._kept_heads:
+            self._put(response_parts(problem(408, "the server is stopping"), Request("", ""), keeps=False))
+        self._end(lingers=False)
 
-    def _refuse_partial(self) -> None:
-        """Say that a request is not carried out of which not all has come."""
-        idle = self._exchange is None and self._task is None
-        if idle and self._transport is not None and not self._closing and self._reader.is_partial:
-            self.fail(Response(503, NOT_READ, JSON, [("Retry-After", "1")]))
+    def _end(self, lingers: bool) -> None:
+        """Close, once what was written has arrived.
 
-    def probe(self) -> None:
-        """As `Connection.probe`. Not needed: an HTTP client that closes one half of its connection is gone."""
-
-    def check(self, now: float) -> str | None:
-        """As `Connection.check`; a request that does not end is answered with 408."""
+        Args:
+            lingers: the client may still be sending. Closing a socket with unread bytes in it makes the system drop
+                what was not yet delivered, so what comes is read for a while, and dropped.
+        """
         transport = self._transport
-        if transport is None:
-            return None
-        unread = undelivered(transport) if self._closing or self._is_full else 0
-        busy = self._exchange is not None or self._task is not None or self._turn is not None
-        is_partial = not (busy or self._closing) and self._reader.is_partial
-        reason = self._timeouts.overdue(now, partial=is_partial, unread=unread, busy=busy)
-        if reason is not None:
-            if is_partial and not unread:
-                self.over_limit, self.reason = True, reason
-                self.fail(problem(408, reason))
-            else:
-                self._close_for_limit(reason)
-        return reason
+        if transport is None or self._closing:
+            return
+        self._read_more(True)
+        self._closing = True
+        self._give_up()
+        if lingers:
+            if transport.can_write_eof():
+                transport.write_eof()
+            self._lingering = self._loop.call_later(LINGER, transport.close)
+        else:
+            transport.close()
 
 
-def malformed(error: FrameError) -> Response:
-    """The response to a body that is to be a binary frame, and is none."""
-    return Response(200, orjson.dumps(error_reply(None, ParseError(data={"reason": str(error)}))), JSON)
+# -- responses ------------------------------------------------------------------------------------------------------
+
+_date = (0, b"")
+
+
+def date_line() -> bytes:
+    """The line of the header Date, with its line end; the same object within a second."""
+    global _date
+    now = int(time.time())
+    if _date[0] != now:
+        _date = now, f"Date: {formatdate(now, usegmt=True)}\r\n".encode()
+    return _date[1]
+
+
+def dated(head: bytes) -> bytes:
+    """The head of a response with the header Date added."""
+    return b"%b%b\r\n" % (head[:-2], date_line())
+
+
+def response_parts(
+    response: Response, request: Request, keeps: bool, more: Sequence[tuple[str, str]] = ()
+) -> list[bytes]:
+    """The bytes of a response in order: its head, and its body unless the request was HEAD.
+
+    Args:
+        response: what is answered.
+        request: the method and version of this one matter.
+        keeps: the connection stays open.
+        more: headers besides those of the response.
+    """
+    if keeps and not more and len(response.body) <= JOIN_MAX and request.method != "HEAD" and not request.is_http10:
+        return [response.whole(date_line())]
+    head = dated(response.head(len(response.body), keeps, is_http10=request.is_http10, more=more))
+    if request.method == "HEAD" or not response.body:
+        return [head]
+    return [head, *parts_of(response.body)]

@@ -1,44 +1,21 @@
-"""Where an HTTP request goes: to a call, a page, a WebSocket, or a refusal.
-
-Owns this decision, from the head of a request, and what becomes of a page that fails. Who may ask (`Access`) and what
-pages there are (`Routes`) is given. Knows neither connections nor what a call says.
-"""
+"""Where an HTTP request goes, by its head: to a call, a page, a WebSocket, or a refusal."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..peer.credentials import Credentials
 from ..wire.binary_frame import HEADER_MAX
 from ..wire.http_messages import HttpError, Request, Response, problem, tokens
-from ..wire.http_parser import body_length, parse_head
-from .connection import ProtocolConnection
-from .http_exchange import CallHead, Endpoint, EndpointHead, is_frame
+from ..wire.http_parser import body_length
+from .access import AccessRules
+from .http_call import CallHead, Endpoint, PageHead, is_frame
 
 log = logging.getLogger("rpcstream.server")
-
-
-class Access(Protocol):
-    """Which requests are permitted: `transports.access.AccessRules`."""
-
-    def check(self, request: Request) -> Response | None:
-        """The response to a request that is not permitted; None if it is."""
-
-    def check_origin(self, request: Request) -> Response | None:
-        """The same for what the server answers by any name: only the page that sends the request is checked."""
-
-    def names_address(self, request: Request) -> bool:
-        """Whether the host that the request names is an IP address, which no page can make lead elsewhere."""
-
-    def preflight(self, request: Request) -> Response | None:
-        """The response to a browser that asks whether a page may send a request; None if it does not ask that."""
-
-    def cors(self, request: Request) -> list[tuple[str, str]]:
-        """Headers of the response to the page of another site."""
 
 
 class Routes(Protocol):
@@ -87,55 +64,24 @@ class CallPaths:
         return self._any_websocket or path in self._paths
 
 
-class PageHead:
-    """The head of a request that is not a call.
-
-    Args:
-        length: bytes of its body; None: it comes in chunks.
-        more: headers of the response, for pages of other sites.
-        response: the response, where it is known already; else the routes are asked.
-        is_upgrade: the client asks for a WebSocket.
-    """
-
-    __slots__ = ("is_upgrade", "length", "more", "request", "response")
-
-    def __init__(
-        self,
-        request: Request,
-        length: int | None,
-        more: list[tuple[str, str]],
-        response: Response | None = None,
-        *,
-        is_upgrade: bool = False,
-    ) -> None:
-        self.request = request
-        self.length = length
-        self.more = more
-        self.response = response
-        self.is_upgrade = is_upgrade
-
-
 class HttpRouter:
     """Decides what answers a request.
 
     Args:
-        access: which requests are permitted; None: all.
+        access: which requests are permitted.
         routes: the pages; None: none.
-        websocket: makes the protocol that a connection goes on with, from a request with its identity; None: there are
-            no WebSockets.
         paths: where calls are taken.
         endpoints: what takes POST at other paths, by path.
         reads_frames: bodies may be binary frames.
         notification_status: of the response to notifications.
     """
 
-    __slots__ = ("_access", "_endpoints", "_notification_status", "_paths", "_reads_frames", "_routes", "websocket")
+    __slots__ = ("_access", "_endpoints", "_notification_status", "_paths", "_reads_frames", "_routes")
 
     def __init__(
         self,
-        access: Access | None = None,
+        access: AccessRules,
         routes: Routes | None = None,
-        websocket: Callable[[Request], ProtocolConnection] | None = None,
         paths: CallPaths | None = None,
         *,
         endpoints: Mapping[str, Endpoint] = MappingProxyType({}),
@@ -148,26 +94,17 @@ class HttpRouter:
         self._access = access
         self._routes = routes
         self._paths = paths or CallPaths()
-        self.websocket = websocket
 
-    def route(self, head: bytes, max_size: int) -> CallHead | PageHead:
+    def route(self, request: Request, max_size: int, *, needs_length: bool = True) -> CallHead | PageHead:
         """What a request asks for, by its head.
 
         Args:
-            head: up to and with the empty line.
             max_size: bytes of a message.
-
-        Raises:
-            HttpError: the head is malformed, or the body too long: the connection cannot go on after the response.
-        """
-        return self.route_request(parse_head(head), max_size)
-
-    def route_request(self, request: Request, max_size: int, *, needs_length: bool = True) -> CallHead | PageHead:
-        """As `route`, for a request whose head was parsed.
-
-        Args:
             needs_length: a call says how long its body is, or that it comes in chunks, as in HTTP/1.1; False: it need
                 not, since something else tells where it ends.
+
+        Raises:
+            HttpError: the body is too long: the connection cannot go on after the response.
         """
         refusal = self._refusal(request)
         try:
@@ -175,7 +112,7 @@ class HttpRouter:
         except HttpError as error:
             if refusal is not None:
                 raise HttpError(refusal) from None
-            error.response.headers += self._cors(request)
+            error.response.headers += self._access.cors(request)
             raise
         if length == -1 and not needs_length:
             length = None
@@ -188,22 +125,24 @@ class HttpRouter:
         if upgrade is not None and "websocket" in tokens(upgrade):
             if self._paths.has_websocket(request.path):
                 return PageHead(request, length, [], is_upgrade=True)
-            return PageHead(request, length, self._cors(request), self._not_found(request))
-        more = self._cors(request)
-        if request.method == "POST" and request.path in self._paths:
-            try:
-                return CallHead(
-                    request,
-                    length,
-                    more,
-                    reads_frames=self._reads_frames,
-                    notification_status=self._notification_status,
-                )
-            except HttpError as error:
-                return PageHead(request, length, more, error.response)
-        if request.path in self._endpoints:
-            return self._endpoint_head(request, length, more)
-        return PageHead(request, length, more)
+            return PageHead(request, length, self._access.cors(request), self._not_found(request))
+        more = self._access.cors(request)
+        endpoint = self._endpoints.get(request.path)
+        if endpoint is not None and request.method != "POST":
+            return PageHead(request, length, more, problem(405, "a message comes with POST", [("Allow", "POST")]))
+        if endpoint is None and not (request.method == "POST" and request.path in self._paths):
+            return PageHead(request, length, more)
+        try:
+            return CallHead(
+                request,
+                length,
+                more,
+                reads_frames=self._reads_frames and endpoint is None,
+                notification_status=self._notification_status,
+                endpoint=endpoint,
+            )
+        except HttpError as error:
+            return PageHead(request, length, more, error.response)
 
     def forgive_slash(self, request: Request) -> None:
         """Take the slash off the end of a path at which nothing is: some frameworks add one to what they pass on."""
@@ -212,15 +151,6 @@ class HttpRouter:
             return
         if self._routes is None or not self._routes.has(path):
             request.path = path[:-1]
-
-    def _endpoint_head(self, request: Request, length: int | None, more: list[tuple[str, str]]) -> CallHead | PageHead:
-        if request.method != "POST":
-            refusal = problem(405, "a message comes with POST", [("Allow", "POST")])
-            return PageHead(request, length, more, refusal)
-        try:
-            return EndpointHead(request, length, more, endpoint=self._endpoints[request.path])
-        except HttpError as error:
-            return PageHead(request, length, more, error.response)
 
     def websocket_refusal(self, request: Request) -> Response | None:
         """The response to a request for a WebSocket that is not permitted, or not here; None if it may be opened."""
@@ -255,23 +185,16 @@ class HttpRouter:
 
     def _refusal(self, request: Request) -> Response | None:
         """The response to a request that is not permitted, or that asks what is permitted."""
-        if self._access is None:
-            return None
         refusal = self._access.check(request)
-        if refusal is not None and self._is_for_monitors(request, self._access):
+        if refusal is not None and self._is_for_monitors(request):
             refusal = self._access.check_origin(request)  # load balancers and Prometheus ask by address
-        if refusal is None and request.method == "OPTIONS":
-            return self._access.preflight(request)
-        return refusal
+        return self._access.preflight(request) if refusal is None else refusal
 
-    def _is_for_monitors(self, request: Request, access: Access) -> bool:
+    def _is_for_monitors(self, request: Request) -> bool:
         routes = self._routes
         if routes is None:
             return False
-        return routes.is_health_check(request) or (routes.is_metrics(request) and access.names_address(request))
-
-    def _cors(self, request: Request) -> list[tuple[str, str]]:
-        return self._access.cors(request) if self._access is not None else []
+        return routes.is_health_check(request) or (routes.is_metrics(request) and self._access.names_address(request))
 
     def _not_found(self, request: Request) -> Response:
         return problem(404, f"there is nothing here; calls go to {self._paths.below(request.root)}")

@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
 from ..errors import ConnectionLost
-from ..limits import Limits
 from ..peer.session import Session
 from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.messages import Oversize
-from .connection import SocketConnection
-from .paced_transport import undelivered
+from .connection import LimitedConnection
 
 #: Seconds between the two writes that find out whether a peer is gone: its system answers the first one within these.
 SECOND_BLANK = 0.1
@@ -56,8 +54,8 @@ class ConnectionOptions(TypedDict, total=False):
     on_close: Callable[[Any], None] | None
 
 
-class MessageConnection(SocketConnection):
-    """An asyncio protocol and the channel of one session.
+class MessageConnection(LimitedConnection):
+    """The channel of one session, over a socket or the events of an ASGI server.
 
     Args:
         session: gets the messages.
@@ -69,24 +67,20 @@ class MessageConnection(SocketConnection):
         self,
         session: Session,
         *,
-        limits: Limits,
         address: str | None = None,
         trace: Trace | None = None,
         on_open: Callable[[Any], None] | None = None,
         on_close: Callable[[Any], None] | None = None,
     ) -> None:
-        super().__init__(limits, address)
+        super().__init__(session.limits, session.server_ledger, address)
         self.session = session
-        self._count_in(session.memory)
         self._trace = trace
         self._on_open = on_open
         self._on_close = on_close
         self._probing: asyncio.TimerHandle | None = None
 
-    # -- callbacks of asyncio ---------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+    def _opened(self) -> None:
+        """The connection is made."""
         self._connect_session()
         if self._on_open is not None:
             self._on_open(self)
@@ -107,7 +101,8 @@ class MessageConnection(SocketConnection):
         self.session.connected(self)
 
     def _lose_session(self) -> None:
-        self.session.lost(self._lost)
+        if self.session.channel is not None:
+            self.session.lost(self._lost)
 
     def _lost(self, method: str) -> ConnectionLost:
         """The error for what waited for the peer."""
@@ -127,25 +122,12 @@ class MessageConnection(SocketConnection):
 
     def check(self, now: float) -> str | None:
         """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
-        transport = self._transport
-        if transport is None:
+        if not self.is_open:
             return None
         self.probe()
-        # While closing, too, the peer has to read what is left.
-        unread = undelivered(transport) if self._closing or self._is_full else 0
         # While reading is paused, an incomplete message is not the peer's fault.
-        partial = self._is_partial and not self._paused
-        busy = self.session.busy or bool(self.session.pending)
-        reason = self._timeouts.overdue(now, partial=partial, unread=unread, busy=busy)
-        if reason is not None and partial and not unread:
-            self._close_incomplete(reason)
-        elif reason is not None:
-            self._close_for_limit(reason)
-        return reason
-
-    def _close_incomplete(self, reason: str) -> None:
-        """Close since a message that has begun does not end."""
-        self._close_for_limit(reason)
+        partial = self._is_partial and not self.is_paused
+        return self._overdue(now, partial=partial, busy=self.session.busy or bool(self.session.pending))
 
     @property
     def _is_partial(self) -> bool:

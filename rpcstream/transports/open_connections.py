@@ -1,8 +1,4 @@
-"""The open connections of a server: how many there may be, which give way to others, and their time limits.
-
-Owns the set of these connections and the clock that their time limits are checked with. Knows neither how connections
-are accepted nor what is spoken on them.
-"""
+"""The open connections of a server: how many there may be, which give way to others, and their time limits."""
 
 from __future__ import annotations
 
@@ -50,7 +46,8 @@ class OpenConnections:
         self._connections: set[Connection] = set()
         #: Those of them that count in a limit of their own, and not in `max_connections`.
         self._apart: set[Connection] = set()
-        self._unauthenticated = UnauthenticatedConnections()
+        #: Those whose peers were not authenticated when this was looked at last, the oldest first, with their hosts.
+        self._strangers: dict[Connection, str] = {}
         self._log = LimitedLog(log)
         self._shortages = LimitedLog(log, each=1)
         self._timer: asyncio.TimerHandle | None = None
@@ -77,21 +74,19 @@ class OpenConnections:
 
         One too many is refused when its handshake is done, unless there are many.
         """
-        handshake = arrival.handshake
-        assert handshake is not None
-        self._add(handshake)
-        if self._has_room(handshake, arrival.is_over_limit):
+        self._add(arrival)
+        if self._has_room(arrival, arrival.is_over_limit):
             arrival.is_over_limit = False
         elif self._places_taken > self._limits.max_connections + MAX_REFUSED:
             self._counters.connections_refused += 1
-            self._discard(handshake)
+            self._discard(arrival)
             return False
-        self._unauthenticated.add(handshake)
+        self._strangers[arrival] = host_of(arrival)
         return True
 
-    def handshake_over(self, handshake: Connection) -> None:
+    def handshake_over(self, arrival: Arrival) -> None:
         """A handshake has failed, or its connection has been opened."""
-        self._discard(handshake)
+        self._discard(arrival)
         self._check_empty()
 
     def handshake_refused(self, connection: Connection, reason: str) -> None:
@@ -108,8 +103,8 @@ class OpenConnections:
                 it takes the place of one here that has not been authenticated, or is refused.
             is_apart: it does not count in `max_connections`, because it counts in another limit.
         """
-        if arrival is not None and arrival.handshake is not None:
-            self._discard(arrival.handshake)
+        if arrival is not None:
+            self._discard(arrival)
         self._counters.connections_total += 1
         self._counters.connections += 1
         self._add(connection)
@@ -123,15 +118,15 @@ class OpenConnections:
             return
         elif self._has_room(connection, arrival is not None and arrival.is_over_limit):
             if self._has_authentication:
-                self._unauthenticated.add(connection)
+                self._strangers[connection] = host_of(connection)
         else:
             self._refuse(connection)
 
     def replaced(self, before: Connection, connection: Connection) -> None:
         """The protocol of a connection is detected, or changed: another object stands for it now."""
-        if before in self._unauthenticated:
-            self._unauthenticated.discard(before)
-            self._unauthenticated.add(connection)
+        host = self._strangers.pop(before, None)
+        if host is not None:
+            self._strangers[connection] = host
         self._connections.discard(before)
         self._connections.add(connection)
 
@@ -185,7 +180,7 @@ class OpenConnections:
     def _discard(self, connection: Connection) -> None:
         self._connections.discard(connection)
         self._apart.discard(connection)
-        self._unauthenticated.discard(connection)
+        self._strangers.pop(connection, None)
 
     @property
     def _places_taken(self) -> int:
@@ -202,10 +197,18 @@ class OpenConnections:
         return self._give_way("all places are taken", newcomer)
 
     def _give_way(self, why: str, newcomer: Connection | None = None) -> bool:
-        """Close a connection whose peer is not authenticated; returns whether there was one."""
-        connection = self._unauthenticated.take(newcomer)
+        """Close the oldest connection whose peer is not authenticated; returns whether there was one.
+
+        One from the host of the newcomer goes first, so that a host displaces its own.
+        """
+        for each in [each for each in self._strangers if each.is_known]:
+            del self._strangers[each]
+        host = host_of(newcomer) if newcomer is not None else None
+        own = (each for each, of in self._strangers.items() if of == host)
+        connection = next(own, None) or next(iter(self._strangers), None)
         if connection is None:
             return False
+        del self._strangers[connection]
         connection.over_limit = True
         connection.abort(f"it has not shown who it is, and {why}")
         return True
@@ -231,51 +234,6 @@ class OpenConnections:
         pause = interval(self._limits)
         is_needed = pause is not None and self._connections
         self._timer = loop.call_later(pause, self.check_timeouts) if pause is not None and is_needed else None
-
-
-class UnauthenticatedConnections:
-    """The connections whose peers are not authenticated; where no peer needs to be, those whose TLS handshake goes on.
-
-    These give way, one after the other, when there is no room for a new connection. Whether a peer has been
-    authenticated meanwhile is looked at only then.
-    """
-
-    def __init__(self) -> None:
-        #: With the host that each comes from, the oldest first; and the same by host.
-        self._hosts: dict[Connection, str] = {}
-        self._of_host: dict[str, dict[Connection, None]] = {}
-
-    def __contains__(self, connection: Connection) -> bool:
-        return connection in self._hosts
-
-    def add(self, connection: Connection) -> None:
-        host = host_of(connection)
-        self._hosts[connection] = host
-        self._of_host.setdefault(host, {})[connection] = None
-
-    def discard(self, connection: Connection) -> None:
-        host = self._hosts.pop(connection, None)
-        if host is None:
-            return
-        others = self._of_host[host]
-        del others[connection]
-        if not others:
-            del self._of_host[host]
-
-    def take(self, newcomer: Connection | None) -> Connection | None:
-        """Take out the oldest one from the host of the newcomer, so that a host displaces its own; else the oldest.
-
-        None if there is none.
-        """
-        host = host_of(newcomer) if newcomer is not None else None
-        while True:
-            candidates = self._of_host.get(host, self._hosts) if host is not None else self._hosts
-            connection = next(iter(candidates), None)
-            if connection is None:
-                return None
-            self.discard(connection)
-            if not connection.is_known:
-                return connection
 
 
 def host_of(connection: Connection) -> str:

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 #: Bytes that are handed over at a time. The transport has this once encrypted in its socket's buffer and once waiting
 #: for that: 1,000 connections that stall hold 512 MiB at most. Larger shares were not faster on loopback.
@@ -44,7 +44,7 @@ def is_copying(transport: asyncio.BaseTransport) -> bool:
     return copies and isinstance(transport, asyncio.Transport) and transport.get_extra_info("socket") is not None
 
 
-class PacedTransport(asyncio.Transport):
+class PacedTransport:
     """A transport that is used in place of one that copies.
 
     The protocol forwards `pause_writing` and `resume_writing` of that transport to `pause` and `resume` here, and
@@ -56,7 +56,6 @@ class PacedTransport(asyncio.Transport):
     """
 
     def __init__(self, transport: asyncio.Transport, writer: Writer) -> None:
-        super().__init__()
         #: The protocol that writes here; another one, when the connection goes on with that.
         self.writer = writer
         self._transport = transport
@@ -135,19 +134,14 @@ class PacedTransport(asyncio.Transport):
         self._tell()
 
     def _share(self) -> Any:
-        """Take out the next bytes to hand over: a part of a long piece, or several short ones joined."""
+        """Take out the next bytes to hand over: a piece, or a part of a long one."""
         waiting = self._waiting
         first = waiting.popleft()
-        size = len(first)
-        if size > SHARE:
+        if len(first) > SHARE:
             view = memoryview(first)
             waiting.appendleft(view[SHARE:])
             return view[:SHARE]
-        pieces = [first]
-        while waiting and size + len(waiting[0]) <= SHARE:
-            size += len(waiting[0])
-            pieces.append(waiting.popleft())
-        return b"".join(pieces) if len(pieces) > 1 else first
+        return first
 
     def _tell(self) -> None:
         """Call `set_full` if more waits than should, or does not any more."""
@@ -221,9 +215,6 @@ class PacedTransport(asyncio.Transport):
         self._drop()
         self._transport.abort()
 
-    def can_write_eof(self) -> bool:
-        return self._transport.can_write_eof()
-
     def write_eof(self) -> None:
         self._ends = True
         if not self._waiting:
@@ -243,30 +234,14 @@ class PacedTransport(asyncio.Transport):
 
     def _cut(self) -> None:
         """Close at once if the peer has read everything, but has not ended the connection."""
-        if undelivered(self):
+        if undelivered(cast(asyncio.Transport, self)):
             self._goodbye = self._loop.call_later(GOODBYE, self._cut)
         else:
             self._transport.abort()
 
-    # -- as of the transport -------------------------------------------------------------------------------------------
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._transport.set_protocol(protocol)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._transport.get_protocol()
-
-    def is_reading(self) -> bool:
-        return self._transport.is_reading()
-
-    def pause_reading(self) -> None:
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._transport.resume_reading()
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is as of the transport."""
+        return getattr(self._transport, name)
 
 
 def undelivered(transport: asyncio.Transport) -> int:

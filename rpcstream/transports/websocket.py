@@ -9,47 +9,36 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Unpack
 
-import orjson
-
-from ..errors import ParseError, RpcError
-from ..limits import Limits
-from ..peer.incoming import FrameAdmission
-from ..peer.memory import Reception
+from ..peer.frame_admission import FrameAdmission
+from ..peer.ledger import Reception
 from ..peer.session import Session
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts, parts_of
-from ..wire.envelope import error_reply
 from ..wire.frames import (
-    BAD_DATA,
     BINARY,
     CLOSE,
     GOING_AWAY,
-    NO_CODE,
     NORMAL,
     PONG,
     TEXT,
-    TRY_LATER,
     Close,
     FrameReader,
     frame,
     head,
     masked_parts,
 )
-from .connection import JOIN_MAX, JOINED_MAX
-from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all, trace_sent
+from .connection import SocketConnection
+from .message_connection import SECOND_BLANK, ConnectionOptions, trace_all, trace_sent
 from .paced_transport import undelivered
+from .websocket_connection import WebSocketConnection
 
 #: Seconds that the peer has to answer a close frame, and to close the connection after that.
 CLOSE_TIME = 2.0
 
-#: Seconds for which messages that came before a close frame are processed, and between two checks whether they were.
-DRAIN_TIME = 1.0
-DRAIN_CHECK = 0.01
-
 _TEXT_HEADS = [head(TEXT, size) for size in range(126)]
 
 
-class WebSocketStream(MessageConnection):
+class WebSocketStream(WebSocketConnection, SocketConnection):
     """An asyncio protocol and the channel of one session.
 
     Args:
@@ -58,27 +47,21 @@ class WebSocketStream(MessageConnection):
         options: see `ConnectionOptions`.
     """
 
-    def __init__(self, session: Session, *, limits: Limits, client: bool, **options: Unpack[ConnectionOptions]) -> None:
-        super().__init__(session, limits=limits, **options)
+    def __init__(self, session: Session, *, client: bool, **options: Unpack[ConnectionOptions]) -> None:
+        super().__init__(session, **options)
         self._client = client
-        self._reception = Reception(session.memory)
-        self._frames = FrameAdmission(session, self._go_on)
+        self._reception = Reception(session.server_ledger)
+        self._frames = FrameAdmission(session)
         self._reader = FrameReader(
-            masked=not client, max_size=limits.max_message_size, reception=self._reception, intake=self._frames
+            masked=not client, max_size=session.limits.max_message_size, reception=self._reception, intake=self._frames
         )
-        #: What the peer sends is ignored; the session was told that it is lost. (While `_closing`, only what ends the
-        #: connection is sent.)
-        self._ignores_input = self._is_lost = False
-        #: The close frame to end with, where it is not the usual one.
-        self._last_word: Close | None = None
         #: The last ping of a peer that does not read: only this one is answered when it reads again (RFC 6455, 5.5.3).
         self._last_ping: bytes | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     def restrict(self, max_message_size: int | None) -> None:
         """Take messages up to this size (bytes) and no frames from now on; None: those that the limits permit."""
         self._frames.reason = None if max_message_size is None else "a binary frame before authentication"
-        self._reader.limit(max_message_size or self._limits.max_message_size)
+        self._reader.max_size = max_message_size or self._limits.max_message_size
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
@@ -98,8 +81,8 @@ class WebSocketStream(MessageConnection):
             self._timeouts.heard = self._timeouts.received = True
         if reader.is_over:
             self._read_last()
-        elif reader.binary is not None:
-            self._receive_frame()
+        elif reader.is_partial_frame:
+            self._widen()
 
     def _read_last(self) -> None:
         """Nothing more is read: see why."""
@@ -108,32 +91,6 @@ class WebSocketStream(MessageConnection):
             self._fail(reader.fault)
         elif reader.closed is not None:
             self._peer_closed(reader.closed)
-        elif reader.bad_frame is not None:
-            self._refuse_frames(reader.bad_frame)
-
-    def _receive_frame(self) -> None:
-        """Receive the rest of a binary frame, or wait for memory."""
-        if self._transport is None or self._transport.is_closing():
-            return
-        if self._reader.is_waiting:
-            self._transport.pause_reading()
-        else:
-            self._widen()
-
-    def _go_on(self) -> None:
-        """There may be memory for a frame that waits."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or not self._reader.go_on():
-            return
-        if not self._paused:
-            transport.resume_reading()
-        self.data_received(b"")  # what has come meanwhile
-
-    def resume(self) -> None:
-        if self._reader.is_waiting:
-            self._paused = False
-        else:
-            super().resume()
 
     def eof_received(self) -> bool:
         """The peer reads nothing more: with or without a closing handshake, the connection ends."""
@@ -148,20 +105,13 @@ class WebSocketStream(MessageConnection):
             self._answer_pings([ping])
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         self._reception.over()
         self._frames.give_up()
         super().connection_lost(exc)
 
-    def _lose_session(self) -> None:
-        if not self._is_lost:
-            self._is_lost = True
-            super()._lose_session()
-
     # -- for the session (Channel) ----------------------------------------------------------------------------
 
-    def send(self, messages: list[Encoded]) -> None:  # noqa: C901, PLR0912 (one path of a write)
+    def send(self, messages: list[Encoded]) -> None:
         transport = self._transport
         if transport is None or self._closing:
             return
@@ -183,20 +133,9 @@ class WebSocketStream(MessageConnection):
                 size = len(message)
                 parts.append(_TEXT_HEADS[size] if size < 126 else head(TEXT, size))
                 parts.append(message)
-        if len(messages) == 1 and len(messages[0]) > JOIN_MAX:
-            self._write_parts(part for each in parts for part in parts_of(each))
-        else:
-            try:
-                joined = b"".join(parts)
-            except TypeError:  # one of them is in pieces
-                self._write_parts(part for each in parts for part in parts_of(each))
-            else:
-                if len(joined) > JOINED_MAX:
-                    self._write_parts(part for each in parts for part in parts_of(each))
-                else:
-                    transport.write(joined)
-        if self._is_full:
-            self._check_unread(transport)
+        self._write_joined(parts)
+        if self.is_full:
+            self._check_unread()
 
     def _send_frame(self, messages: list[Encoded], message: AttachedMessage, transport: asyncio.Transport) -> None:
         """Write messages of which the last, this one, goes as a binary frame."""
@@ -219,24 +158,17 @@ class WebSocketStream(MessageConnection):
                 parts += head(TEXT, len(text)), *parts_of(text)
             first, *rest = frame
             self._write_attached([b"".join((*parts, head(BINARY, size), first)), *rest], message)
-        if self._is_full:
-            self._check_unread(transport)
+        if self.is_full:
+            self._check_unread()
 
     def close(self) -> None:
         """As `Channel.close`, with the closing handshake: the peer answers it when it has read what was written."""
-        if self._last_word is not None:
-            self._send_close(self._last_word)
-            self._end_output()
-        elif self._reader.closed is not None:
+        if self._reader.closed is not None:
             self._answer_close(self._reader.closed)
         else:
             self._send_close(Close(NORMAL if self._client else GOING_AWAY))
 
     # -- for the listener or the client -----------------------------------------------------------------------
-
-    def refuse(self, error: RpcError) -> None:
-        """As `Connection.refuse`."""
-        self._send_close(Close(TRY_LATER, error.message))
 
     @property
     def _is_partial(self) -> bool:
@@ -247,7 +179,7 @@ class WebSocketStream(MessageConnection):
 
         Whether it still listens shows only when something is written: an unsolicited pong, which needs no answer.
         """
-        if self._paused and not self._is_full and not self._closing and self.session.running:
+        if self.is_paused and not self.is_full and not self._closing and self.session.running:
             pong = frame(PONG, b"", masked=self._client)
             self._write(pong)
             # A system takes the first one even for a socket that is closed; its answer shows with the second.
@@ -262,7 +194,7 @@ class WebSocketStream(MessageConnection):
     def _answer_pings(self, pings: list[bytes]) -> None:
         if self._closing:
             return
-        if self._is_full:
+        if self.is_full:
             self._last_ping = pings[-1]
         else:
             self._write(b"".join([frame(PONG, ping, masked=self._client) for ping in pings]))
@@ -277,9 +209,7 @@ class WebSocketStream(MessageConnection):
             return
         self._closing = True
         self._frames.give_up()
-        if self._reader.is_waiting:  # it is skipped from now on
-            self._loop.call_soon(self._go_on)
-        if self._paused:
+        if self.is_paused:
             self.resume()
         self._write(frame(CLOSE, close.payload, masked=self._client))
         self._timer = self._loop.call_later(CLOSE_TIME, self._give_up)
@@ -295,21 +225,8 @@ class WebSocketStream(MessageConnection):
             self._timer = self._loop.call_later(CLOSE_TIME, self._give_up)
 
     def _fail(self, fault: Close) -> None:
-        """The peer broke the protocol: ignore what it sends from now on, and close."""
-        self._ignores_input = True
-        self.reason = fault.reason
-        self._send_close(fault)
-        self._lose_session()
+        super()._fail(fault)
         self._end_output()
-
-    def _refuse_frames(self, last_word: Close) -> None:
-        """What follows a binary frame cannot be read: say so, and close when what was read is answered."""
-        self._ignores_input = True
-        self._last_word = last_word
-        self.reason = last_word.reason
-        if last_word.code == BAD_DATA:
-            self.session.send(orjson.dumps(error_reply(None, ParseError(data={"reason": last_word.reason}))))
-        self.session.end(self._lost)
 
     def _end_output(self) -> None:
         """End the sending half, behind a close frame to a peer of which nothing more is read."""
@@ -323,28 +240,16 @@ class WebSocketStream(MessageConnection):
             transport.close()
 
     def _peer_closed(self, close: Close) -> None:
-        """The peer has sent a close frame: it reads nothing more, so what runs for it is cancelled."""
         self._ignores_input = True
         if self._closing:
             self._end()
-            return
-        if close.code not in (NORMAL, GOING_AWAY, NO_CODE):
-            self.reason = f"the peer closed the connection ({close})"
-        self.session.end(self._lost)
-        self._drain_received(close, self._loop.time() + DRAIN_TIME)
-
-    def _drain_received(self, close: Close, until: float) -> None:
-        """Process messages received before the close frame, such as notifications; then answer it."""
-        if self._transport is None or self._closing:
-            return
-        if self.session.queue and self._loop.time() < until:
-            self._timer = self._loop.call_later(DRAIN_CHECK, self._drain_received, close, until)
         else:
-            self._answer_close(close)
+            super()._peer_closed(close)
 
     def _answer_close(self, close: Close) -> None:
-        self._send_close(close)
-        self._end()
+        if not self._closing:
+            self._send_close(close)
+            self._end()
 
     def _end(self) -> None:
         """Both sides have sent a close frame: the server closes the connection, the client waits for that."""

@@ -17,11 +17,11 @@ from typing import Any, cast
 
 from ..codec import Codec
 from ..errors import RegistrationError, ServerBusy
-from ..methods.failures import see_log
-from ..methods.introspect import holds
+from ..methods.introspect import FunctionKind
 from ..methods.invoke import Invoker, check_picklable
+from ..methods.method import Method
 from ..methods.options import Offload
-from ..methods.registry import Method
+from ..methods.replies import internal_error
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.http_messages import HttpError, Request, Response, problem
@@ -62,10 +62,10 @@ def error_response(name: str, error: BaseException, limited: LimitedLog, *, debu
     """Log an exception and make the response for it, with its traceback only if `debug`."""
     if isinstance(error, ServerBusy) and error.address is None:
         return problem(503, "The server is busy; try again later")
-    failure_id = limited.failure(name, "%s failed", name, error=error)
+    told = internal_error(limited, "server", name, error)
     if debug:
         return problem(500, "".join(traceback.format_exception(error)).encode(errors="replace").decode())
-    return problem(500, f"Internal error: {see_log('server', failure_id)}")
+    return problem(500, told.message)
 
 
 class Handler:
@@ -102,9 +102,7 @@ class Handler:
     ) -> None:
         self.name = f"GET {path}"
         self._log = LimitedLog(log)
-        self.is_async = holds(function, inspect.iscoroutinefunction) or holds(
-            inspect.unwrap(function), inspect.iscoroutinefunction
-        )
+        self.is_async = FunctionKind(function).is_async
         self.offload = offload
         self._check_options(function, timeout)
         self._inputs = Inputs(function, label=self.name, kinds=kinds, namespace=namespace)
@@ -134,9 +132,10 @@ class Handler:
         except Exception as error:
             return self._failed(error)
         if self.is_async or self.offload is not None:
-            return DeferredResponse(
-                lambda: self._finish(lambda: invoker.start(self._as_method, tuple(args), kwargs)), self._log
-            )
+            call = functools.partial(self.function, *args, **kwargs)
+            if self.offload is not None:
+                call = functools.partial(invoker.run, self._as_method, tuple(args), kwargs)
+            return DeferredResponse(lambda: self._finish(call), self._log)
         since = perf_counter()
         try:
             result = self.function(*args, **kwargs)
@@ -191,7 +190,7 @@ class Handler:
     def _check_options(self, function: Callable[..., Any], timeout: float | None) -> None:
         if not callable(function):
             raise RegistrationError(f"{self.name}: a handler is a function, got {function!r}")
-        if holds(function, inspect.isgeneratorfunction) or holds(function, inspect.isasyncgenfunction):
+        if FunctionKind(function).is_generator:
             raise RegistrationError(f"{self.name}: a handler returns its page in one piece; it cannot be a generator")
         if self.offload not in (None, "thread", "process"):
             raise RegistrationError(f"{self.name}: offload must be 'thread', 'process' or None, got {self.offload!r}")

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from ..errors import RegistrationError
-from ..methods.introspect import hints_of, signature_of
+from ..methods.introspect import signature_of
 from ..wire.http_messages import Request
 
 #: Fields of a query; with more the request is refused before they are parsed.
@@ -80,11 +80,8 @@ class Inputs:
     def __init__(
         self, function: Callable[..., Any], *, label: str, kinds: Mapping[str, str], namespace: dict[str, Any]
     ) -> None:
-        hints = hints_of(function, label, namespace)
-        self._inputs = [
-            _input(parameter, hints.get(parameter.name, Any), label, kinds)
-            for parameter in signature_of(function, label).parameters.values()
-        ]
+        signature = signature_of(function, label, namespace)
+        self._inputs = [_input(parameter, label, kinds) for parameter in signature.parameters.values()]
         if sum(each.source == "request" for each in self._inputs) > 1:
             raise RegistrationError(f"{label}: one parameter may be the Request")
         for name in kinds.keys() - {each.name for each in self._inputs if each.source == "path"}:
@@ -114,8 +111,8 @@ class Inputs:
         return args, kwargs
 
 
-def _input(parameter: Parameter, hint: Any, label: str, kinds: Mapping[str, str]) -> _Input:
-    name = parameter.name
+def _input(parameter: Parameter, label: str, kinds: Mapping[str, str]) -> _Input:
+    name, hint = parameter.name, parameter.annotation
     if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
         raise RegistrationError(
             f"{label}: {parameter} cannot be filled from a query; take the Request and read its query"

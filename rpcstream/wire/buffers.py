@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from sys import getrefcount
 from typing import Any
 
@@ -18,6 +19,7 @@ _SHORT_PIECE = 16 * 1024
 _SMALL = 16 * 1024
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ReceiveBuffer:
     """Received bytes of one message, in order, joined when they are taken.
 
@@ -25,11 +27,8 @@ class ReceiveBuffer:
         size: bytes held.
     """
 
-    __slots__ = ("_pieces", "size")
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes | bytearray] = []
-        self.size = 0
+    size: int = field(default=0, init=False)
+    _pieces: list[bytes | bytearray] = field(default_factory=list, init=False)
 
     def append(self, data: bytes) -> None:
         """Add the bytes that came next."""
@@ -135,8 +134,8 @@ class AttachedMessage(MessageParts):
         return b"".join((*parts, b"\n"))
 
     def shown(self) -> bytes:
-        """The frame as a trace shows it: its sizes and its JSON."""
-        return b"@%d %b %b" % (len(self.json), b" ".join([b"%d" % len(each) for each in self.payloads]), self.json[:-1])
+        """The frame as a trace shows it."""
+        return shown(self.json, [len(payload) for payload in self.payloads])
 
 
 #: As long as what stands in the JSON of a frame for a payload.
@@ -166,6 +165,11 @@ def _refs_of_own() -> int:
     payload = np.empty(8, np.uint8)[:]
     owner = getattr(payload, "base", None)
     return getrefcount(owner)
+
+
+def shown(json: bytes, sizes: Sequence[int]) -> bytes:
+    """A binary frame as a trace shows it: its JSON, and the bytes of each payload."""
+    return b"%b + payloads of %b bytes" % (json.rstrip(b"\n"), b", ".join([b"%d" % size for size in sizes]))
 
 
 def padding(size: int) -> int:

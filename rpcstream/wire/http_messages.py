@@ -1,28 +1,19 @@
-"""HTTP requests and responses as values, and the bytes of a response's head.
-
-Owns how a response's head is written, and that nothing put into it can end a line. Knows neither sockets nor how a
-request is parsed (`wire.http_parser`). Pure.
-"""
+"""HTTP requests and responses as values, and the bytes of a response's head, in which nothing can end a line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
 from ..text import visible
 from .buffers import Encoded, parts_of
 
-#: Reason phrases of RFC 9110 that `http` has only from Python 3.13 on.
-_NEW_PHRASES = {
-    413: "Content Too Large",
-    414: "URI Too Long",
-    416: "Range Not Satisfiable",
-    422: "Unprocessable Content",
-}
-
-#: Status code and reason phrase of each status line.
-_REASONS = {int(each): f"{int(each)} {_NEW_PHRASES.get(each, each.phrase)}" for each in HTTPStatus}
+#: Status code and reason phrase of each status line; one was another before Python 3.13.
+_REASONS = {int(each): f"{int(each)} {each.phrase}" for each in HTTPStatus} | {413: "413 Content Too Large"}
 
 #: Statuses of responses without a body, whose heads give no length either (RFC 9110, 6.4.1).
 _BODILESS = frozenset((204, 304))
@@ -36,9 +27,12 @@ _LINES = "\n\t"
 #: Characters of the text of an error response that are shown.
 _READABLE_MAX = 300
 
-_TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: Latin-1 without control characters, which could end the line.
+_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xac\xae-\xff]*")
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Request:
     """An HTTP request.
 
@@ -55,37 +49,27 @@ class Request:
         root: the path that the server is mounted at in another application; `path` is what follows it, `target` has it.
     """
 
-    __slots__ = ("body", "headers", "identity", "is_http10", "keep_alive", "method", "path", "query", "root", "target")
+    method: str
+    target: str
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    path: str = field(default="", kw_only=True)
+    query: str = field(default="", kw_only=True)
+    keep_alive: bool = field(default=True, kw_only=True)
+    is_http10: bool = field(default=False, kw_only=True)
+    identity: Any = field(default=None, init=False)
+    root: str = field(default="", init=False)
 
-    def __init__(
-        self,
-        method: str,
-        target: str,
-        headers: dict[str, str] | None = None,
-        body: bytes = b"",
-        *,
-        path: str | None = None,
-        query: str = "",
-        keep_alive: bool = True,
-        is_http10: bool = False,
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.path = target if path is None else path
-        self.query = query
-        self.headers = {} if headers is None else headers
-        self.body = body
-        self.keep_alive = keep_alive
-        self.is_http10 = is_http10
-        self.identity: Any = None
-        self.root = ""
+    def __post_init__(self) -> None:
+        self.path = self.path or self.target
 
     def __repr__(self) -> str:
         return f"<{self.method} {self.target}>"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Response:
-    """An HTTP response. Not to be changed once it was sent: the bytes of its head are kept for the next time.
+    """An HTTP response. Not to be changed once it was sent: its bytes are kept for the next time.
 
     Attributes:
         status: the status code, such as 200.
@@ -94,22 +78,13 @@ class Response:
         headers: pairs of name and value, without Content-Type and Content-Length.
     """
 
-    __slots__ = ("_date", "_kept_head", "_kept_whole", "body", "headers", "status", "type")
-
-    def __init__(
-        self,
-        status: int,
-        body: Encoded = b"",
-        type: str | None = None,
-        headers: list[tuple[str, str]] | None = None,
-    ) -> None:
-        self.status = status
-        self.body = body
-        self.type = type
-        self.headers = [] if headers is None else headers
-        self._kept_head: bytes | None = None
-        #: The whole response as it was sent last, and the line of the header Date in it.
-        self._kept_whole = self._date = b""
+    status: int
+    body: Encoded = b""
+    type: str | None = None
+    headers: list[tuple[str, str]] = field(default_factory=list)
+    #: The whole response as it was sent last, and the line of the header Date in it.
+    _kept_whole: bytes = field(default=b"", init=False)
+    _date: bytes = field(default=b"", init=False)
 
     def head(
         self,
@@ -117,7 +92,7 @@ class Response:
         keep_alive: bool,
         *,
         is_http10: bool = False,
-        more: list[tuple[str, str]] | None = None,
+        more: Iterable[tuple[str, str]] = (),
     ) -> bytes:
         """The bytes of the status line and the headers, up to and with the empty line.
 
@@ -131,34 +106,26 @@ class Response:
         Raises:
             ValueError: a name is not the name of a header, or a value has a line end in it.
         """
-        is_usual = keep_alive and not is_http10 and not more and length is not None and length == len(self.body)
-        if is_usual and self._kept_head is not None:
-            return self._kept_head
-        lines = [f"HTTP/1.1 {_REASONS.get(self.status, self.status)}\r\n"]
-        if self.type is not None:
-            lines.append(_line("Content-Type", self.type))
-        connection = []
-        for name, value in (*self.headers, *(more or ())):
-            if name.lower() == "connection":
-                connection.append(value)
-            else:
-                lines.append(_line(name, value))
+        pairs = self._pairs(more)
         if self.status >= 200:
             if self.status not in _BODILESS and length is not None:
-                lines.append(f"Content-Length: {length}\r\n")
+                pairs.append(("Content-Length", str(length)))
             elif self.status not in _BODILESS and not is_http10:
-                lines.append("Transfer-Encoding: chunked\r\n")
+                pairs.append(("Transfer-Encoding", "chunked"))
             if not keep_alive:
-                connection.append("close")
+                pairs.append(("Connection", "close"))
             elif is_http10:
-                connection.append("keep-alive")
-        if connection:
-            lines.append(_line("Connection", ", ".join(connection)))
-        lines.append("\r\n")
-        head = "".join(lines).encode("latin-1")
-        if is_usual:
-            self._kept_head = head
-        return head
+                pairs.append(("Connection", "keep-alive"))
+        lines = "".join([f"{name}: {value}\r\n" for name, value in pairs])
+        return f"HTTP/1.1 {_REASONS.get(self.status, self.status)}\r\n{lines}\r\n".encode("latin-1")
+
+    def _pairs(self, more: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Its headers, with that of its content type, and these."""
+        pairs = [*self.headers, *more] if self.type is None else [("Content-Type", self.type), *self.headers, *more]
+        for name, value in pairs:
+            if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+                raise ValueError(f"a header has a character that it must not have: {name!r}: {value!r}")
+        return pairs
 
     def pairs(self, length: int | None, more: Iterable[tuple[str, str]] = ()) -> list[tuple[bytes, bytes]]:
         """The headers as pairs of name and value in bytes, names in lower case, for a server that writes them itself.
@@ -170,12 +137,9 @@ class Response:
         Raises:
             ValueError: as for `head`.
         """
-        pairs = [("content-type", self.type)] if self.type is not None else []
-        pairs += [pair for pair in (*self.headers, *more) if pair[0].lower() != "connection"]
+        pairs = [pair for pair in self._pairs(more) if pair[0].lower() != "connection"]
         if length is not None and self.status not in _BODILESS:
             pairs.append(("content-length", str(length)))
-        for name, value in pairs:
-            _check_header(name, value)
         return [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in pairs]
 
     def whole(self, date: bytes) -> bytes:
@@ -211,24 +175,18 @@ READS_FRAMES = ("Accept-Post", f"{JSON}, {FRAME}")
 
 def preferred_type(accept: str) -> str:
     """The first of JSON, NDJSON and EVENTS in the value of a header Accept; JSON if it names none of them."""
-    accept = accept.lower()
-    if "ndjson" not in accept and "event-stream" not in accept:
-        return JSON
     return next((name for name in _wanted(accept) if name in (JSON, NDJSON, EVENTS)), JSON)
 
 
 def names_frames(accept: str) -> bool:
     """Whether the value of a header Accept, or Accept-Post, names binary frames."""
-    accept = accept.lower()
-    return FRAME in accept and FRAME in _wanted(accept)
+    return FRAME in _wanted(accept)
 
 
-def _wanted(accept: str) -> Iterator[str]:
+@functools.lru_cache(128)
+def _wanted(accept: str) -> list[str]:
     """The media types in the value of a header Accept, in lower case, in their order."""
-    for choice in accept.split(","):
-        name, *parameters = (part.strip(" \t") for part in choice.split(";"))
-        if not any(each in ("q=0", "q=0.0") for each in parameters):
-            yield name
+    return [choice.partition(";")[0].strip(" \t") for choice in accept.lower().split(",")]
 
 
 class HttpError(Exception):
@@ -249,8 +207,7 @@ def problem(status: int, text: str, headers: list[tuple[str, str]] | None = None
 def readable_text(body: bytes) -> str:
     """The text of an error response's body for people: short, on one line, without control characters."""
     text = body[: 8 * _READABLE_MAX].decode(errors="replace")
-    text = "".join(character for character in text if character.isprintable() or character.isspace())
-    text = " ".join(text.split())
+    text = " ".join("".join(filter(lambda each: each.isprintable() or each.isspace(), text)).split())
     return text if len(text) <= _READABLE_MAX else text[: _READABLE_MAX - 3] + "..."
 
 
@@ -262,21 +219,3 @@ def too_long(max_size: int) -> Response:
 def tokens(value: str) -> set[str]:
     """The comma-separated words of a header such as Connection, in lower case."""
     return {word.strip(" \t").lower() for word in value.split(",")}
-
-
-def _line(name: str, value: str) -> str:
-    """The line of one header."""
-    _check_header(name, value)
-    return f"{name}: {value}\r\n"
-
-
-def _check_header(name: str, value: str) -> None:
-    """Raise ValueError unless a header can be written."""
-    if not name or not _TOKEN.issuperset(name):
-        raise ValueError(f"not the name of a header: {name!r}")
-    if not value.isprintable() and not value.replace("\t", " ").isprintable():
-        raise ValueError(f"the header {name} has a line end or another control character in it: {value!r}")
-    try:
-        value.encode("latin-1")
-    except UnicodeEncodeError:
-        raise ValueError(f"the header {name} has a character that is not in Latin-1: {value!r}") from None

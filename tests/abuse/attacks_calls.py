@@ -247,7 +247,7 @@ def subscriptions() -> Server:
 
     @server
     def subscribe(ctx: Context) -> str:
-        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        ctx.after_reply(lambda: ctx.peer.notify.subscription("0xabc"))
         return "0xabc"
 
     return server

@@ -165,7 +165,7 @@ async def inboxes_without_end(target: ServerUnderAttack) -> None:
     await client.close()
 
 
-TICKET = b'{"jsonrpc":"2.0","method":"$/ticket","params":'
+ABOUT = b'{"jsonrpc":"2.0","method":"$/direct","params":'
 FORBIDDEN = b'{"jsonrpc":"2.0","id":1,"method":"wipe"}\n'
 
 
@@ -199,31 +199,28 @@ class Intruder:
 
     Attributes:
         session: the subject of its session.
-        connection: number of the direct connection.
-        place: the last place that was given to it.
     """
 
-    def __init__(self, raw: RawClient, direct: RawConnection, session: str, connection: int, place: int) -> None:
+    def __init__(self, raw: RawClient, direct: RawConnection, session: str) -> None:
         self.raw = raw
         self.direct = direct
         self.session = session
-        self.connection = connection
-        self.place = place
 
     @classmethod
     async def enter(cls, raw: RawClient, number: int, method: bytes = b"size_of", size: int = 2_000_000) -> Intruder:
         inbox = f"intruder.{number}.rpcstream"
         await raw.subscribe(f"{inbox}.*")
         ask = b'{"ask":1,"method":"%b","size":%d,"ids":[1]}}' % (method, size)
-        raw.publish(b"rpc.direct." + method, TICKET + ask, f"{inbox}.1")
-        while not (answer := await raw.next()).subject.endswith(".ticket"):
+        raw.publish(b"rpc.direct." + method, ABOUT + ask, f"{inbox}.1")
+        while b'"secret"' not in (answer := await raw.next()).data:
             pass
         params = answer.json["params"]
         host, _, port = params["address"].rpartition(":")
         direct = RawConnection(*await asyncio.open_connection(host, int(port)))
-        await direct.send(b"rpcstream %b\n" % params["secret"].encode())
-        must(await direct.reader.readline() == b"ok\n", "the secret was not taken")
-        return cls(raw, direct, answer.reply, params["connection"], params["place"])
+        request = b'{"jsonrpc":"2.0","id":0,"method":"rpc.authenticate","params":{"token":"%b"}}\n'
+        await direct.send(request % params["secret"].encode())
+        must(json.loads(await direct.reader.readline())["result"] is True, "the secret was not taken")
+        return cls(raw, direct, answer.reply)
 
     async def try_lines(self, lines: bytes) -> None:
         """Write to the direct connection, and wait until all of it was read."""
@@ -235,14 +232,14 @@ class Intruder:
             pass
         self.direct.close()
 
-    def send_ticket(self, subject: str, rest: bytes) -> None:
-        self.raw.publish(subject, TICKET + rest, "intruder.answers.1")
+    def ask(self, subject: str, rest: bytes) -> None:
+        self.raw.publish(subject, ABOUT + rest, "intruder.answers.1")
 
 
 @attack(
     140,
-    "on NATS, calls of a method that is not permitted, by the direct connection: behind `=` and `#n`, in the place of "
-    "another call, with a ticket that names two methods",
+    "on NATS, calls of a method that is not permitted, by the direct connection: alone, in a batch, and after "
+    "questions that name two methods",
     on_nats,
     memory=32 * MIB,
     log=128 * KIB,
@@ -259,24 +256,15 @@ async def forbidden_calls(target: ServerUnderAttack) -> None:
         b'{"ask":2,"method":"wipe","size":9,"ids":[1],"x":[%b]}}' % b",".join([b"[]"] * 300_000),
     )
     try:
-        for number in range(0, 400 if target.whole else 40, 4):
-            await (await Intruder.enter(raw, number)).try_lines(b"=\n" + FORBIDDEN)
+        for number in range(0, 400 if target.whole else 40, 2):
+            await (await Intruder.enter(raw, number)).try_lines(FORBIDDEN + b"[%b]\n" % FORBIDDEN[:-1])
 
             intruder = await Intruder.enter(raw, number + 1)
-            intruder.send_ticket(intruder.session, b'{"number":1,"connection":%d,"size":99}}' % intruder.connection)
+            for question in two_methods:
+                intruder.ask("rpc.direct.size_of", question)
+                intruder.ask(intruder.session, question)
             await raw.flush()
-            await intruder.try_lines(b"#1\n" + FORBIDDEN)
-
-            intruder = await Intruder.enter(raw, number + 2)
-            await intruder.try_lines(b"!%d\n" % intruder.place + FORBIDDEN)
-
-            intruder = await Intruder.enter(raw, number + 3)
-            for ticket in two_methods:
-                intruder.send_ticket("rpc.direct.size_of", ticket)
-                intruder.send_ticket(intruder.session, ticket)
-            await raw.flush()
-            places = range(intruder.place + 1, intruder.place + 20)
-            await intruder.try_lines(b"".join(b"!%d\n" % place + FORBIDDEN for place in places))
+            await intruder.try_lines(FORBIDDEN)
         _, wiped = await plain.result("state")
         must(wiped == 0, f"a method that is not permitted was called {wiped} times")
     finally:
@@ -299,9 +287,7 @@ async def announced_on_nats(target: ServerUnderAttack) -> None:
         for number in range(47):
             intruder = await Intruder.enter(raw, number, b"size", ANNOUNCED + MIB)
             intruders.append(intruder)
-            await intruder.direct.send(
-                b"!%d\n" % intruder.place + announcement(ANNOUNCED) + b"x" * (4096 * (number > 16))
-            )
+            await intruder.direct.send(announcement(ANNOUNCED) + b"x" * (4096 * (number > 16)))
         async with AsyncClient(f"nats://127.0.0.1:{port}/direct") as client:
             for size in (8 * KIB, 1_300_000, 20 * MIB):
                 for _ in range(4):

@@ -108,8 +108,8 @@ async def brackets(target: ServerUnderAttack) -> None:
         assert (reply["id"], reply["error"]["code"]) == (7, -32001)
 
 
-#: What the densest message that is taken may keep the loop: `max_values` is chosen for 0.25 s, and this machine may be
-#: slower than that of the choice.
+#: What the densest message that is taken may keep the loop: `Limits.max_values` is chosen for 0.25 s, and this
+#: machine may be slower than that of the choice.
 DENSEST = 0.4
 
 
@@ -136,7 +136,7 @@ async def held_calls(target: ServerUnderAttack) -> None:
 
 def bounded() -> UsualServer:
     """A server for long messages with little memory for them."""
-    return UsualServer(limits=limits(max_held_size=HELD // 4, max_held_total=HELD))
+    return UsualServer(limits=limits(max_held_total=HELD))
 
 
 @attack(10, "calls of many connections that fill its memory", bounded, memory=HELD + 96 * MIB, in_suite=False)
@@ -184,7 +184,7 @@ async def a_deep_error(target: ServerUnderAttack) -> None:
 
 def generous() -> Server:
     """A server with large results, whose peers together may leave 64 MiB unread."""
-    server = Server(limits=limits(max_unread_total=64 * MIB))
+    server = Server(limits=limits(max_held_total=64 * MIB))
     server.add(lambda size: "x" * size, name="give")
     return server
 

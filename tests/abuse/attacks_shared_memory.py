@@ -37,7 +37,7 @@ def sharing(limits: Limits | None = None) -> Server:
 
 def sharing_little() -> Server:
     """The same with room for four rings."""
-    return sharing(Limits(max_unread_total=4 * RING_SIZE))
+    return sharing(Limits(max_held_total=4 * RING_SIZE))
 
 
 def punch(memory: SharedMemory) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import trustme
 
+import rpcstream.events.topics
 from rpcstream import TLS, Server
 
 from ..kit.http import post
@@ -34,7 +35,8 @@ def _certificate() -> TLS:
 
 
 def encrypted() -> Server:
-    server = Server(tls=_certificate(), limits=limits(max_event_size=64 * MIB))
+    rpcstream.events.topics.MAX_EVENT_SIZE = 64 * MIB
+    server = Server(tls=_certificate(), limits=limits())
     # Made once: what is measured is what the readers cost.
     text = "x" * (30 * MIB)
 
@@ -122,7 +124,7 @@ def guarded_tls() -> Server:
     return Server(
         token=TOKEN,
         tls=_certificate(),
-        limits=limits(auth_timeout=SECONDS, max_connections=100, handshake_timeout=SECONDS),
+        limits=limits(auth_timeout=SECONDS, max_connections=100),
     )
 
 

@@ -250,10 +250,11 @@ async def test_what_was_said_before_is_in_it(said: bytes, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("scheme", ["ws", "wss"])
-async def test_the_first_call_tells(scheme: str) -> None:
+async def test_the_first_call_tells(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on the line stream: a message that is too long is skipped, and answered with an error."""
+    monkeypatch.setattr("rpcstream.auth.gate.MAX_AUTH_MESSAGE", 1000)
     tls = server_tls() if scheme == "wss" else None
-    server = Door(token="secret", limits=Limits(auth_message_size=1000), tls=tls)
+    server = Door(token="secret", tls=tls)
     async with server.listening(port=0) as address:
         raw = await RawPeer.open(f"{scheme}://{address.rpartition('/')[2]}/", tls=client_side() if tls else None)
         assert await outcomes(raw, request("who")) == [REFUSED]
@@ -265,8 +266,9 @@ async def test_the_first_call_tells(scheme: str) -> None:
         raw.close()
 
 
-async def test_the_handshake_tells() -> None:
-    server = Door(token="secret", limits=Limits(auth_message_size=1000))
+async def test_the_handshake_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rpcstream.auth.gate.MAX_AUTH_MESSAGE", 1000)
+    server = Door(token="secret")
     async with server.listening(port=0) as address:
         raw = await RawWebSocket.open(address, *bearer("secret"))
         assert await raw.result("size", "x" * 2000) == 1500  # of base64

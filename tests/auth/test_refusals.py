@@ -44,7 +44,7 @@ def lines(*messages: object) -> bytes:
         (post(call("f"), *bearer(f"{TOKEN} guess")), (1, 1, 0), "refused a login from ADDRESS"),
         (get("/", *UPGRADE, *bearer("guess")), (1, 1, 0), "refused a login from ADDRESS"),
         (of_host(get("/", *UPGRADE), "evil.example"), (0, 0, 1), "its WebSocket handshake got 403: The host 'evil.ex"),
-        (get("/", *UPGRADE[:2]), (0, 0, 1), "its WebSocket handshake got 400: Sec-WebSocket-"),
+        (get("/", *UPGRADE[:2]), (0, 0, 1), "its WebSocket handshake got 400: "),
         (get("/", "Upgrade: h2c", "Connection: Upgrade"), (1, 0, 0), "it has shown no token"),
         (b"\x16\x03\x01\x00\x05hello", (0, 0, 1), "refused a handshake of ADDRESS: the client speaks TLS"),
         (lines(login(), request("rpc.ping")), (0, 0, 0), None),

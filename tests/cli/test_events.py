@@ -175,7 +175,6 @@ def test_an_image_standard_input_and_what_is_retained(address: str, run: Run, tm
         (["--publish", "x", "1", "--subscribe", "x"], 2, ""),
         (["--retain", "x"], 2, ""),
         (["--subscribe", "x", "y"], 2, ""),
-        (["--subscribe", "x", "--format", "table"], 2, ""),
         (["--subscribe", "x", "--max-events", "0"], 2, ""),
         (["--max-events", "3", "sum"], 2, ""),
         (["--reconnect", "sum"], 2, ""),

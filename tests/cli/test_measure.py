@@ -123,11 +123,11 @@ def test_a_connection_that_is_lost_between(run: Run, numbered: Numbered) -> None
 @pytest.mark.parametrize(
     ("argv", "status"),
     [
-        (["next", "--repeat", "1000000000", "--uri", "unix:///no/such"], 3),
+        (["next", "--repeat", "10000000", "--uri", "unix:///no/such"], 3),
         *((["next", "--repeat", "3", *more], 2) for more in (["-v"], ["-o", "x"], ["--stream"], ["--format", "raw"])),
         *((["next", "--repeat", "3", *more], 2) for more in (["--concurrency", "257"], ["--notify"])),
         (["next", "--concurrency", "3"], 2),
-        (["next", "--repeat", "0"], 2),
+        *((["next", "--repeat", count], 2) for count in ("0", "10000001")),
     ],
 )
 def test_wrong_use_and_nobody_there(argv: list[str], status: int, run: Run) -> None:

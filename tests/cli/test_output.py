@@ -56,7 +56,6 @@ FRAME = pd.DataFrame({"city": ["Oslo", "B\x1b[2Jern"]})
         (b"", "bytes (0)"),
         ([1 + 2j], "[\n  (1+2j)\n]"),
         (FRAME, "pandas.DataFrame (2, 1)\n"),
-        (FRAME["city"], "pandas.Series (2,)\n  0"),
         ([pa.table({"a": [1]})], "[\n  pyarrow.Table (1, 1)\n    pyarrow.Table\n    a: int64"),
         (pl.DataFrame({"a": [1]}), "polars.DataFrame (1, 1)\n"),
         (sparse.csr_array(np.eye(3)), "scipy.csr_array (3, 3)\n"),
@@ -186,7 +185,7 @@ SCHEMA: dict[str, Any] = {
 PARAMS = [
     {"name": NASTY, "schema": SCHEMA},
     {"name": "a", "schema": {"enum": [NASTY], "x-default": NASTY}},
-    {"name": "b", "schema": {"type": "string", "format": NASTY, "x-constraints": [NASTY] * 99, "x-unit": NASTY}},
+    {"name": "b", "schema": {"type": "string", "format": NASTY}},
     {"name": "c", "schema": {"type": "object", "title": NASTY, "description": NASTY * 99, "minimum": []}},
     {"name": "d", "schema": {"properties": {"$type": {"const": NASTY}, "dtype": {"enum": [NASTY]}}}},
     {"name": "e", "schema": {"const": {"$type": NASTY}}},
@@ -231,7 +230,7 @@ def test_in_a_pipe_a_result_is_exact(run: Run, stranger: Stranger) -> None:
 def test_an_error_with_a_traceback_stands_above_it(run: Run, stranger: Stranger) -> None:
     data = {"type": "KeyError", "traceback": "Traceback:\n  x\n"}
     err = run("m", uri=stranger(error={"code": -32603, "message": "Internal\nerror", "data": data}))[2]
-    assert err == 'error -32603: Internal\\u000aerror, data {"type": "KeyError"}\nTraceback:\n  x\n'
+    assert err == "error -32603: Internal\\u000aerror\nTraceback:\n  x\n"
 
 
 def test_descriptions_without_end(stranger: Stranger) -> None:
@@ -318,7 +317,7 @@ def test_hints_of_a_server(run: Run) -> None:
     def function(
         n: Annotated[int | None, at.Ge(0), "how\nmany"],
         name: Annotated[str, at.Len(1, 5)],
-        far: Annotated[float, at.Unit("m")],
+        far: Annotated[float, "in m"],
         rows: Annotated[NDArray[np.float32], Shape(None, 3)],
         any: np.ndarray,
         photo: Image.Image,

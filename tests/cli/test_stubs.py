@@ -47,8 +47,8 @@ def test_check(run: Run, tmp_path: Path) -> None:
     number = text[: text.index("a: int, b: int = ...")].count("\n") + 1
     assert status == 1
     assert f"@@ -{number - 3}," in out
-    assert "\n-    def __call__(self, a: int, c: int = ..., /" in out
-    assert "\n+    def __call__(self, a: int, b: int = ..., /" in out
+    assert "\n-    def sum(self, a: int, c: int = ..., **" in out
+    assert "\n+    def sum(self, a: int, b: int = ..., **" in out
     assert f"api.py' does not have the types that the server offers now (from line {number} on)" in err
     assert "c: int" in path.read_text(), "nothing is written"
     for content, lines in ((b"", 200), (b"x\n" * 50_000, 0), (b"\xff\x1b[31m\n", 200)):

@@ -165,7 +165,7 @@ class Traced:
         return sum(f'"{method}"'.encode() in message for message in self.sent)
 
     def frames(self, direction: str) -> int:
-        return sum(way == direction and message[:1] == b"@" for way, message in self.messages)
+        return sum(way == direction and b" + payloads of " in message for way, message in self.messages)
 
 
 def in_child(work: Callable[[], object]) -> int:

@@ -318,7 +318,7 @@ def test_options_and_methods_have_a_text_and_may_be_given(client: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        ({"time_out": 1}, TypeError, r"\(\) has no option 'time_out'; did you mean 'timeout'\?$"),
+        ({"time_out": 1}, TypeError, r"\(\) has no option 'time_out' \(did you mean 'timeout'\?\)$"),
         ({"zzz": 1}, TypeError, r"\(\) has no option 'zzz'$"),
         ({"pool": 0}, ValueError, "pool must be at least 1"),
         ({"retries": -1}, ValueError, "retries must not be negative"),

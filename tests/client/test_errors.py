@@ -1,100 +1,23 @@
-"""What errors say: in Python what to write instead, and in a traceback the line of the caller and of the fault."""
+"""What the tracebacks of errors say: the line of the caller and of the fault."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
-from PIL import Image
 
 from rpcstream import (
     AsyncClient,
     Client,
     ConnectFailed,
     InternalError,
-    InvalidParams,
     RpcError,
-    Server,
 )
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer
-from .conftest import MakeClient
-
-IMAGE = Image.new("RGB", (4, 3), "red")
-
-
-@pytest.fixture(scope="module")
-def advised() -> Iterator[str]:
-    server = Server()
-
-    @server
-    def size(image: Image.Image) -> list[int]:
-        return list(image.size)
-
-    @server
-    def sizes(images: list[Image.Image]) -> list[int]:
-        return [each.width for each in images]
-
-    @server
-    def array(x: NDArray[np.float32]) -> int:
-        return x.size
-
-    @server
-    def numbers(x: list[float]) -> float:
-        return sum(x)
-
-    @server
-    def number(x: float) -> float:
-        return x
-
-    @server
-    def items(image: Image.Image) -> Iterator[int]:
-        yield image.width
-
-    with serve_in_thread(server) as address:
-        yield address
-
-
-@pytest.mark.parametrize(
-    ("method", "argument", "advice"),
-    [
-        ("size", np.zeros((2, 2, 3), np.uint8), "Image.fromarray(image)"),
-        ("size", "cat.jpg", "ImageFile(image) for an image, pathlib.Path(image).read_bytes() for bytes"),
-        ("sizes", [IMAGE, np.zeros((2, 2), np.uint8)], "Image.fromarray(images[1])"),
-        ("sizes", IMAGE, "[images]"),
-        ("array", np.zeros(3), "np.asarray(x, np.float32)"),
-        ("array", [1, 2.5], "np.asarray(x, np.float32)"),
-        ("numbers", np.zeros(3), "x.tolist()"),
-        ("numbers", iter([1.0]), "list(x), since an iterator is sent item by item"),
-        ("number", np.zeros(1), "x.item()"),
-        ("number", "x", None),
-    ],
-)
-def test_errors_of_arguments_speak_python(
-    make_client: MakeClient, advised: str, method: str, argument: Any, advice: str | None
-) -> None:
-    client = make_client(advised)
-    with pytest.raises(InvalidParams) as caught:
-        client.call(method, argument)
-    assert caught.value.advice == (None if advice is None else f"in Python: {advice}")
-    assert advice is None or f"; in Python: {advice} (method" in str(caught.value)
-
-
-def test_named_arguments_batches_and_streams_have_advice_too(advised: str) -> None:
-    with Client(advised) as client:
-        with pytest.raises(InvalidParams, match=r"in Python: np.asarray\(x, np.float32\)"):
-            client.array(x=[1])
-        with client.batch() as batch:
-            call = batch.array(x=[1])
-        with pytest.raises(InvalidParams, match=r"in Python: np.asarray\(x, np.float32\)"):
-            call.result()
-        with pytest.raises(InvalidParams, match=r"in Python: Image.fromarray\(image\)"):
-            list(client.stream.items(np.zeros((2, 2))))
 
 
 def shown(error: BaseException) -> str:

@@ -152,20 +152,6 @@ def test_a_word_that_came_before_a_write_failed(scripted: Scripted, make_client:
 ARRAY = np.arange(2000, dtype=np.float64)
 
 
-def test_a_call_behind_a_hello_that_a_leaving_server_has_read(scripted: Scripted, make_client: MakeClient) -> None:
-    """The `rpc.hello` ahead of it has a greater id, since the call had its own already."""
-
-    def leave(line: Any) -> None:
-        hello = line.read()
-        line.answer(hello, {"binary": 0})
-        line.say(go_away(hello["id"]))
-
-    connections = Connections(leave, answering("again"))
-    client = make_client(scripted(connections))
-    assert client.call("echo", ARRAY) == "again"
-    assert connections.count == 2
-
-
 @pytest.mark.parametrize(
     "words",
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rpcstream import AsyncClient, Client, Server
+from rpcstream.peer.proxy import CLIENT_NAMES
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer
@@ -51,8 +51,7 @@ def server() -> UsualServer:
     @server
     def spread(a: int, *more: int, c: int = 3, **named: int) -> None: ...
 
-    for name in ("func", "vision.args"):
-        server.add(lambda value, name=name: [name, value], name=name)
+    server.add(lambda value: ["func", value], name="func")
     return server
 
 
@@ -77,7 +76,7 @@ def test_names_documentation_and_signatures_once_they_are_known(address: str, ki
         names = {method["name"].partition(".")[0] for method in document["methods"]}
         assert names > {"summed", "vision", "by_name", "mixed", "spread", "func", "rpc"}
         assert set(dir(client)) - set(before) == set(dir(client.stream)) == set(dir(client.notify)) == names
-        assert (dir(client.vision), dir(client.vision.edges)) == (["args", "edges"], ["count"])
+        assert (dir(client.vision), dir(client.vision.edges)) == (["edges"], ["count"])
         assert client.summed.__doc__ == client.stream.summed.__doc__ == "Add two numbers.\n\nThey are integers."
         assert client.vision.__doc__ is None
         for method, signature in (
@@ -88,9 +87,8 @@ def test_names_documentation_and_signatures_once_they_are_known(address: str, ki
             (client.spread, "(a: int, *more: int, c: int = 3, **named: int) -> None"),
         ):
             assert str(inspect.signature(method)) == signature
-        for method, name in ((client.func, "func"), (client.vision.args, "vision.args")):
-            call = method(1)  # a remote method is a `partial`, and has attributes of these names itself
-            assert (call if kind == "sync" else runner.run(call)) == [name, 1]
+        call = client.func(1)  # a remote method is a `partial`, and has an attribute of this name itself
+        assert (call if kind == "sync" else runner.run(call)) == ["func", 1]
         client.close() if kind == "sync" else runner.run(client.close())
 
 
@@ -127,18 +125,12 @@ def test_documents_of_any_kind(scripted: Scripted, document: Any) -> None:
         assert client.m.__doc__ in (None, "a\\u001b[2J\nb")  # it cannot control a terminal
 
 
-def test_a_method_named_like_an_attribute_of_clients_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_method_named_like_an_attribute_of_clients_is_called_by_its_name() -> None:
     with Client("127.0.0.1:1") as unused:
         own = {name for name in {*dir(unused), *dir(AsyncClient("127.0.0.1:1"))} if not name.startswith("_")}
+    assert own == CLIENT_NAMES
     server = Server()
-    for name in (*sorted(own), "stream.start", "status", "vision.state"):
-        server.add(lambda: "remote", name=name)
-    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert messages == [
-        f"method {name!r}: clients have an attribute {name.partition('.')[0]!r} of their own, so that callers must "
-        f"write client.call({name!r}, ...)"
-        for name in (*sorted(own), "stream.start")
-    ]
+    server.add(lambda: "remote", name="state")
     with serve_in_thread(server) as address, Client(address) as client:
         assert client.call("state") == "remote"
         assert client.state == "connected"

@@ -12,7 +12,7 @@ import pytest
 from rpcstream import AsyncClient, Client, Context, InvalidParams
 from rpcstream.testing import memory_client, serve_in_thread
 
-from ..kit import UsualServer, until
+from ..kit import UsualServer
 from .conftest import MakeClient, Scripted, Traced, refusal
 
 
@@ -37,10 +37,6 @@ class Server(UsualServer):
             return start + sum(values)
 
         @self
-        def tell(what: str, how: str = "?") -> None:
-            self.noted.append([what, how])
-
-        @self
         def items(n: int, step: int = 1) -> Iterator[int]:
             yield from range(0, n * step, step)
 
@@ -58,23 +54,15 @@ async def test_all_kinds_of_calls(served: str, server: UsualServer, scheme: str)
         assert client.must("a", third=1) == ["a", 5, 1]
         assert client.call("segment", "y", parts=1, timeout=5) == ["y", 1, 1]
         assert client.submit.segment("z", size=2).result() == ["z", 2, 2]
-        client.notify.tell("a", how=scheme)
-        with client.batch() as batch:
-            first, second = batch.segment("b", parts=9), batch.segment("c")
-            batch.notify.tell("b", how=scheme)
-        assert (first.result(), second.result()) == (["b", 1, 9], ["c", 1, 2])
-        await until(lambda: all([name, scheme] in server.noted for name in "ab"))
+        for attempt in (client.notify.tell, client.batch().tell, client.batch().notify.tell):
+            with pytest.raises(TypeError, match="name them all"):
+                attempt("a", how=scheme)
         assert traced.asked("rpc.discover") == 1
         assert list(client.stream.items(3, step=2)) == [0, 2, 4]
         if scheme != "http://":
             assert client.sums(iter([1, 2]), start=3) == 6
     async with AsyncClient(scheme + served, trace=(traced := Traced())) as other:
         assert await other.segment("x", parts=4) == await other.submit.segment("x", parts=4) == ["x", 1, 4]
-        await other.notify.tell("async", how=scheme)
-        async with other.batch() as others:
-            third, fourth = others.segment("b", parts=9), others.segment("c")
-        assert (third.result(), fourth.result()) == (["b", 1, 9], ["c", 1, 2])
-        await until(lambda: ["async", scheme] in server.noted)
         assert [item async for item in other.stream.items(3, step=2)] == [0, 2, 4]
         if scheme != "http://":
             assert await other.sums(iter([1, 2]), start=3) == 6
@@ -86,13 +74,13 @@ def server() -> UsualServer:
     return Server()
 
 
-def test_what_cannot_be_said_is_written_out(make_client: MakeClient, served: str) -> None:
+def test_what_cannot_be_said_is_an_error(make_client: MakeClient, served: str) -> None:
     client = make_client(served)
     for method, given, named, said in (
-        ("segment", ("x",), {"image": "y"}, r"'image' was given twice.*: segment\(image=…, size=…, parts=…\)$"),
-        ("segment", ("x", 1, 2), {"parts": 4}, r"2 of the 3 arguments by position.*segment\(image=…, size=…, pa"),
-        ("numbers", (1, 2), {"start": 4}, r"0 of the 2 arguments by position.*numbers\(start=…\)"),
-        ("nothing", (1,), {"b": 2}, r"did not say how its parameters are named.*nothing\(<name>=…, b=…\)"),
+        ("segment", ("x",), {"image": "y"}, "'image' was given twice"),
+        ("segment", ("x", 1, 2), {"parts": 4}, "2 of the 3 by position"),
+        ("numbers", (1, 2), {"start": 4}, "0 of the 2 by position"),
+        ("nothing", (1,), {"b": 2}, "did not say how its parameters are named"),
     ):
         with pytest.raises(TypeError, match=said):
             client.call(method, *given, **named)
@@ -103,13 +91,13 @@ def test_what_cannot_be_said_is_written_out(make_client: MakeClient, served: str
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        (None, r"rpc.discover was refused \(Method not found\);.*: add\(<name>=…, c=…\)$"),
+        (None, r"rpc.discover was refused \(Method not found\)"),
         (
             {"paramStructure": "by-position", "params": [{"name": "a"}, {"name": "c"}]},
-            r"by position only.*add\(a, c\)$",
+            "by position only",
         ),
-        ({"params": [{"$ref": "#/x"}, {"name": "b"}, {"name": "c"}]}, "0 of the 1 arguments by position"),
-        ({"params": None}, "0 of the 1 arguments by position"),
+        ({"params": [{"$ref": "#/x"}, {"name": "b"}, {"name": "c"}]}, "0 of the 1 by position"),
+        ({"params": None}, "0 of the 1 by position"),
     ],
 )
 def test_servers_that_do_not_tell_the_names(
@@ -141,20 +129,15 @@ def test_the_time_to_wait_for_a_server_counts_for_the_names_too(make_client: Mak
         assert client.call("segment", "x", parts=4) == ["x", 7, 4]
 
 
-async def test_a_handler_calls_its_caller_so() -> None:
+async def test_a_handler_that_calls_its_caller_names_them_all() -> None:
     server = UsualServer()
 
     @server
     async def ask_so(ctx: Context) -> Any:
-        items = [item async for item in ctx.peer.stream.count(2, start=5)]
-        ctx.peer.notify.count(1, start=2)
-        return [await ctx.peer.confirm("sure?", default=True), items]
+        with pytest.raises(TypeError, match="name them all"):
+            await ctx.peer.confirm("sure?", default=True)
+        return await ctx.peer.confirm(text="sure?", default=True)
 
     async with memory_client(server) as client:
         client(lambda text, default: [text, default], name="confirm")
-
-        @client
-        def count(n: int, start: int = 0) -> Iterator[int]:
-            yield from range(start, start + n)
-
-        assert await client.ask_so() == [["sure?", True], [5, 6]]
+        assert await client.ask_so() == ["sure?", True]

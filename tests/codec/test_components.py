@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rpcstream import Codec, MaxSide, Shape
-from rpcstream.codec.hints import lower
+from rpcstream.codec.hints import CompiledHint
 from rpcstream.codec.schema import Components, schema_of
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ codec = Codec()
 def components_of(*hints: Any) -> tuple[list[str], Components]:
     """The names that these hints refer to, and the components."""
     components = Components()
-    schemas = [schema_of(lower(hint, codec), components) for hint in hints]
+    schemas = [schema_of(CompiledHint(hint, codec).described, components) for hint in hints]
     return [schema["$ref"].removeprefix("#/components/schemas/") for schema in schemas], components
 
 
@@ -127,5 +127,5 @@ def test_dates_say_that_they_are_and_structs_that_they_leave_defaults_out() -> N
     assert members["at"] == date
     assert members["hours"]["anyOf"][0]["items"] == {"type": "string", "x-format": "time"}
     assert members["days"]["additionalProperties"]["prefixItems"] == [{"type": "integer"}, date]
-    assert members["sent"]["anyOf"][0] == {"type": "string", "format": "date-time"}
+    assert members["sent"]["anyOf"][0] == {**date, "format": "date-time"}
     assert components["Visit"]["x-omit-defaults"] is True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import struct
 import types
 import zlib
@@ -13,9 +14,11 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, features
+from PIL import Image
 
-from rpcstream import Codec, EncodeError, ImageOptions, Limits, MaxSide
+from rpcstream import Codec, EncodeError, Limits, MaxSide
+from rpcstream.codec.hints import CompiledHint
+from rpcstream.codec.reading import DecodeElsewhere, Reading
 
 from ..kit.example_count import example_count
 from .values import CODEC, RAW, encoded, file_of, rng, sent, tagged, taken
@@ -74,7 +77,8 @@ def vm_size() -> int:
 )
 def test_bombs_are_refused_before_they_take_memory(name: str, data: bytes) -> None:
     before = vm_size()
-    assert all("pixels, the limit is 64000000" in said for said in refusals(tagged(data, name)))
+    for said in refusals(tagged(data, name)):
+        assert re.search("pixels, the limit is 64000000|exceeds limit", said)
     assert vm_size() - before < 64 * 1024 * 1024
 
 
@@ -88,37 +92,37 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("one", "together", "takes"),
-    [(10_000, 20_000, 2), (10_000, 19_999, 1), (10_000, 1, 1), (9999, 10**6, 0)],  # one may be as large as is said
-)
-def test_pixels_are_counted_for_an_image_and_for_its_message(form: str, one: int, together: int, takes: int) -> None:
-    value, codec = FORMS[form], Codec.of(Limits(max_image_pixels=one, max_message_pixels=together))
+@pytest.mark.parametrize(("limit", "takes"), [(20_000, 2), (19_999, 1), (10_000, 1), (9999, 0)])
+def test_pixels_are_counted_for_an_image_and_for_its_message(form: str, limit: int, takes: int) -> None:
+    value, codec = FORMS[form], Codec.of(Limits(max_image_pixels=limit))
     attempts: list[Any] = [lambda images: taken(list[Image.Image], images, codec)]
     attempts += [codec.decode] if type(value) is dict else []
     for attempt in attempts:
         for _ in range(2):  # each message has its own budget
             assert len(attempt([value] * takes)) == takes
-        with pytest.raises(ValueError, match="together .max_message_pixels" if takes else "the limit is 9999"):
+        with pytest.raises(ValueError, match="together" if takes else "the limit is 9999"):
             attempt([value] * (takes + 1))
 
 
-def test_memory_is_known_before_an_image_is_decoded() -> None:
-    for value in FORMS.values():
-        assert CODEC.image_weight([value]) == 10_000 * 16
-        assert CODEC.image_weight([{"a": value}, value]) == 10_000 * 20  # one is decoded at a time
-    assert CODEC.image_weight(["AAAA", 5, {"$type": "bytes", "data": "AAAA"}]) == 0
+@pytest.mark.parametrize("form", FORMS)
+def test_memory_is_known_before_an_image_is_decoded(form: str) -> None:
+    hint = CompiledHint(list[Image.Image] if type(FORMS[form]) is str else Any, CODEC)
+    for count, needed in ((1, 10_000 * 16), (2, 10_000 * 20)):  # one is decoded at a time
+        hint.read([FORMS[form]] * count, Reading(CODEC.max_image_pixels, room=needed))
+        with pytest.raises(DecodeElsewhere) as caught:
+            hint.read([FORMS[form]] * count, Reading(CODEC.max_image_pixels, room=needed - 1))
+        assert caught.value.size == needed
 
 
 def test_small_images_count_as_what_opening_them_costs() -> None:
-    codec = Codec(max_message_pixels=40_960, max_image_pixels=40_960)
+    codec = Codec(max_image_pixels=40_960)
     tiny = sent(Image.new("L", (1, 1)))
     assert len(codec.decode([tiny] * 10)) == 10  # type: ignore[arg-type]
     assert "together" in refusal([tiny] * 11, codec)
 
 
 def test_parts_of_a_registered_type_count() -> None:
-    codec = Codec(max_image_pixels=10_000, max_message_pixels=15_000)
+    codec = Codec(max_image_pixels=15_000)
     codec.register(types.SimpleNamespace, "pair", encode=vars, decode=lambda parts: types.SimpleNamespace(**parts))
     pair = {"$type": "pair", "left": FORMS["png"], "right": None}
     assert codec.decode(pair).left.size == (100, 100)  # type: ignore[attr-defined]
@@ -146,16 +150,12 @@ def with_segments(*segments: bytes) -> bytes:
 )
 def test_text_counts_inflated_for_all_images_of_a_message(name: str, data: bytes) -> None:
     assert len(CODEC.decode([tagged(data, name)] * 2)) == 2  # type: ignore[arg-type]
-    assert "take more than 16777216 bytes" in refusal([tagged(data, name)] * 3, CODEC)
-    with pytest.raises(ValueError, match="take more than"):
+    assert "profiles and EXIF" in refusal([tagged(data, name)] * 3, CODEC)
+    with pytest.raises(ValueError, match="text, profiles and EXIF"):
         taken(list[Image.Image], [encoded(data)] * 3)
 
 
 def test_the_header_of_a_file_is_bounded() -> None:
-    assert "too many parts" in refusal(tagged(with_segments(*[bytes(60_000)] * 300), "jpeg"), CODEC)
-    parsed = tagged(with_segments(*[bytes(60_000)] * 150), "jpeg")  # 9 MB that the image does not keep
-    assert CODEC.decode(parsed)
-    assert "take more than 16777216 bytes" in refusal([parsed] * 2, CODEC)
     assert "broken" in refusal(tagged(png(chunk(b"zTXt", b"key\0\0" + zlib.compress(bytes(2 * 2**20)))), "png"), CODEC)
     # All values of this EXIF directory are the same bytes, 250 MB of them if each was read.
     body = b"MM\0\x2a\0\0\0\x08" + struct.pack(">H", 5000)
@@ -168,14 +168,13 @@ def test_the_header_of_a_file_is_bounded() -> None:
 
 def test_scans_of_a_progressive_jpeg_cost_passes() -> None:
     small, large = GOOD, Image.effect_noise((310, 310), 50)
-    limits = Codec(max_image_pixels=100_000, max_message_pixels=100_000)
-    for image, codec, few, many in ((small, CODEC, 30, 100), (large, limits, 0, 20)):
+    limits = Codec(max_image_pixels=100_000)
+    for image, codec, few, many in ((small, limits, 30, 500), (large, limits, 0, 20)):
         data = file_of(image, "jpeg", progressive=True)
         scan = data[data.rindex(b"\xff\xda") : -2]
         assert codec.decode(tagged(data[:-2] + scan * few + b"\xff\xd9", "jpeg"))
         said = refusal(tagged(data[:-2] + scan * many + b"\xff\xd9", "jpeg"), codec)
-        assert f"{image.width} x {image.height} pixels" in said
-        assert "would take too long" in said
+        assert "scans, text" in said
 
 
 def test_files_of_many_tiny_parts_are_refused() -> None:
@@ -212,7 +211,7 @@ def test_hostile_raw_images(change: dict[str, Any]) -> None:
 
 def test_images_that_cannot_be_read_cannot_be_sent() -> None:
     cut = Image.open(io.BytesIO(file_of(GOOD, "png")[:-2000]))
-    with pytest.raises(EncodeError, match=r"could not be encoded.* - at `\$\[0\]`"):
+    with pytest.raises(EncodeError, match="could not be encoded"):
         RAW.dumps([cut])
 
 
@@ -225,31 +224,12 @@ def test_other_formats_are_not_opened() -> None:
             assert "not one of" in (said := refusal(tagged(data, claimed), CODEC)) or "is not" in said
 
 
-RAMP = Image.linear_gradient("L").resize((60, 40)).convert("RGB")
-AVIF = file_of(RAMP, "avif", speed=10) if features.check("avif") else b""
-
-
-@pytest.mark.skipif(not AVIF, reason="this Pillow has no AVIF")
-def test_avif_is_read_where_the_codec_names_it() -> None:
-    for said in refusals(tagged(AVIF, "avif")):
-        assert "avif files are read where the codec names them" in said
-    codec = Codec(images=ImageOptions(format="avif"), max_image_pixels=2399, max_message_pixels=1)
-    assert all("60 x 40 pixels, the limit is 2399" in said for said in refusals(tagged(AVIF, "avif"), codec))
-    start = AVIF.index(b"\x12\x00\x0a", AVIF.index(b"mdat"))
-    # Its picture has 65536 x 65536 pixels, or 8000 x 7000.
-    for header in ("12000a07183fffffffffc0", "12000a0618333e7fb570"):
-        picture = bytes.fromhex(header)
-        data = AVIF[:start] + picture + AVIF[start + len(picture) :]
-        assert all("avif file is broken" in said for said in refusals(tagged(data, "avif"), READS))
-
-
-FORMATS = ["png", "jpeg", "webp", "gif", *(["avif"] if AVIF else [])]
-READS = Codec(images=ImageOptions(format="avif")) if AVIF else CODEC
+FORMATS = ["png", "jpeg", "webp", "gif"]
 Small = Annotated[Image.Image, MaxSide(4)]
 
 
 def check_only_value_errors(value: Any) -> None:
-    for attempt in (READS.decode, lambda value: taken(Small, value, READS), CODEC.image_weight):
+    for attempt in (CODEC.decode, lambda value: taken(Small, value)):
         with contextlib.suppress(ValueError):
             assert isinstance(attempt(value), Image.Image | int | str)
 
@@ -262,7 +242,7 @@ MAGIC = [SIGNATURE, b"\xff\xd8\xff", b"GIF89a", b"RIFF\x40\x00\x00\x00WEBPVP8X",
 def test_files_that_are_cut_are_refused(name: str) -> None:
     data = FILES[name]
     for length in {0, 1, 4, 8, 12, 16, 30, 33, 60, len(data) // 2, len(data) - 60}:
-        refusals(tagged(data[:length], name), READS)
+        refusals(tagged(data[:length], name), CODEC)
 
 
 @settings(deadline=None, max_examples=example_count(250))

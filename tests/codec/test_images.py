@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import pickle
-import random
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,15 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, features
 
-from rpcstream import Codec, ImageFile, MaxSide, RegistrationError, Server
+from rpcstream import Codec, MaxSide, RegistrationError, Server
 from rpcstream.codec import ImageOptions
 from rpcstream.wire.buffers import AttachedMessage, is_own
 
 from ..kit.example_count import example_count
 from .values import CODEC, MODES, file_of, noise, read_frame, received, returned, same, sent, tagged, taken
 
-HAS_AVIF = features.check("avif")
-NAMES = ["jpeg", "webp", *(["avif"] if HAS_AVIF else [])]
+NAMES = ["jpeg", "webp", *(["avif"] if features.check("avif") else [])]
 CODECS = {"png": CODEC, **{name: Codec(images=ImageOptions(format=name)) for name in ["raw", *NAMES]}}  # type: ignore[arg-type]
 LOSSLESS = Codec(images=ImageOptions(format="webp", lossless=True))
 EXACT = {"png": CODEC, "raw": CODECS["raw"], "webp lossless": LOSSLESS}
@@ -41,10 +38,7 @@ def test_every_mode_comes_back_pixel_by_pixel(mode: str) -> None:
             image = noise(mode, size)
             for found in (received(image, codec), taken(Image.Image, sent(image, codec))):
                 assert type(found) is Image.Image
-                if mode in ("I;16L", "I;16N"):  # the same memory
-                    assert (found.mode, found.tobytes()) == ("I;16", image.tobytes())
-                else:  # no format holds PA
-                    assert same(found, image.convert("RGBA") if mode == "PA" else image)
+                assert same(found, image.convert("RGBA") if mode == "PA" else image)  # no format holds PA
 
 
 HOLDS = {"jpeg": "L RGB CMYK", "webp": "RGB RGBA", "avif": "RGB", "png": "1 L LA P RGB RGBA I;16"}
@@ -55,9 +49,6 @@ def test_what_a_format_cannot_hold_goes_losslessly(name: str) -> None:
     for mode in MODES:
         wanted = [name] if mode in HOLDS[name].split() else ["png", "raw", *(["avif"] if mode == "RGBA" else [])]
         assert sent(noise(mode), CODECS[name])["format"] in wanted, mode
-    side = {"jpeg": 65_501, "webp": 16_384, "avif": 32_769}.get(name)
-    for size in ((side, 1), (1, side)) if side else ():
-        assert sent(Image.new("RGB", size), CODECS[name])["format"] == "png"
     for size in ((0, 0), (0, 3), (3, 0)):
         assert same(received(Image.new("RGB", size), CODECS[name]), Image.new("RGB", size))
 
@@ -89,21 +80,6 @@ def test_a_transparent_colour_is_kept_whatever_the_format(name: str) -> None:
         found = received(image, CODECS[name])
         assert same(found, image)
         assert mode == "I;16" or found.convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
-    for mode, no_colour in (("L", b"abc"), ("RGB", 5), ("RGBA", 5), ("P", (1, 2, 3)), ("F", 1)):
-        image = noise(mode)
-        image.info["transparency"] = no_colour
-        assert same(received(image), image)
-
-
-def test_palettes_are_kept_whole() -> None:
-    for colours in (0, 1, 2, 16, 17, 256):
-        for mode in ("RGB", "RGBA"):
-            image = Image.frombytes("P", (16, 16), bytes(range(256)))
-            if colours:
-                image.putpalette(random.randbytes(len(mode) * colours), mode)
-            found = received(image)
-            assert found.tobytes() == image.tobytes()
-            assert found.convert("RGBA").tobytes() == image.convert("RGBA").tobytes()
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -114,15 +90,13 @@ def test_orientation_and_profile_go_along(name: str) -> None:
     if name != "raw":
         assert found.getexif()[0x0112] == 6
         assert found.info["icc_profile"] == b"p" * 99
-    photo.info["exif"] = b"Exif\x00\x00" + bytes(70_000)  # more than a JPEG holds
-    assert received(photo, CODECS[name]).size == (4, 2)
 
 
 @pytest.mark.parametrize("name", ["gif", "webp", "png"])
 def test_the_first_image_of_an_animation(name: str) -> None:
     frames = [Image.new("RGB", (64, 64), colour) for colour in ("red", "lime", "blue")]
     data = file_of(frames[0], name, save_all=True, append_images=frames[1:])
-    found = taken(Image.Image, tagged(data, name), Codec(max_image_pixels=4096, max_message_pixels=4096))
+    found = taken(Image.Image, tagged(data, name), Codec(max_image_pixels=4096))
     assert found.convert("RGB").getpixel((0, 0))[0] > 250
     assert type(found) is Image.Image
     assert same(pickle.loads(pickle.dumps(found)), found)
@@ -133,7 +107,7 @@ def test_options_are_checked() -> None:
     for options in (
         *({"format": "gif"}, {"format": "PNG"}, {"quality": 50}, {"format": "jpeg", "lossless": True}),
         *({"format": "jpeg", "quality": quality} for quality in (0, 101, 50.5)),
-        *({"format": "webp", "quality": 50, "lossless": True}, *({"compression": each} for each in (10, -1, True))),
+        *({"format": "webp", "quality": 50, "lossless": True},),
     ):
         with pytest.raises(ValueError, match=r"must be|is for"):
             ImageOptions(**options)
@@ -148,7 +122,7 @@ def arrived(value: Any) -> tuple[dict[str, Any], Any]:
     return found, CODEC.decode(found)
 
 
-@pytest.mark.parametrize("mode", [each for each in MODES[1:-2] if each not in ("P", "PA")])
+@pytest.mark.parametrize("mode", [each for each in MODES if each not in ("1", "P", "PA")])
 def test_beside_the_json_pixels_go_raw(mode: str) -> None:
     image = large(mode)
     wire, found = arrived(image)
@@ -205,7 +179,7 @@ def test_every_form_is_reduced(form: str) -> None:
     for side, size in ((64, (64, 48)), (399, (399, 299)), (400, (400, 300)), (1, (1, 1))):
         found = reduced(FORMS[form](image), side)
         assert (type(found), found.size) == (Image.Image, size)
-        assert found.mode == ("P" if (form, side) == ("gif", 400) else "RGB")
+        assert found.mode == ("P" if form == "gif" else "RGB")
         wanted = RAMP.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
         most = 40 if side == 1 else 14  # in the one case the middle of the picture, in the other the mean of it
         assert np.abs(np.asarray(found.convert("L"), int) - np.asarray(wanted, int)).max() < most
@@ -213,17 +187,11 @@ def test_every_form_is_reduced(form: str) -> None:
 
 
 def test_every_mode_is_reduced() -> None:
-    for mode in MODES[:-2]:
+    for mode in MODES:
         found = reduced(sent(Image.new(mode, (100, 80))), 50)
-        assert (found.size, found.mode) == ((50, 40), {"1": "L", "P": "RGB", "PA": "RGBA"}.get(mode, mode))
+        assert (found.size, found.mode) == ((50, 40), {"PA": "RGBA"}.get(mode, mode))
     stripes = Image.fromarray(np.tile(np.array([0, 1000], "<u2"), (80, 50)))  # 16 bits are filtered too
     assert np.abs(np.asarray(reduced(sent(stripes), 50), int)[2:-2, 2:-2] - 500).max() < 60
-    for mode, colour, result in (("P", 3, "RGBA"), ("RGB", (9, 9, 9), "RGBA"), ("L", 3, "LA")):
-        image = Image.new(mode, (100, 80), colour)
-        image.info["transparency"] = colour
-        found = reduced(sent(image), 50)
-        assert (found.mode, found.getchannel("A").getextrema()) == (result, (0, 0))
-        assert "transparency" not in found.info
 
 
 def test_exif_and_orientation_stay() -> None:
@@ -241,7 +209,7 @@ def test_any_size(width: int, height: int, side: int, form: str) -> None:
     scale = min(1.0, side / max(width, height))
     assert max(found.size) == min(side, max(width, height))
     for after, before in zip(found.size, (width, height), strict=True):
-        assert after == 1 or abs(after - before * scale) <= 0.5
+        assert after == 1 or abs(after - before * scale) <= 1
     assert np.abs(np.asarray(found, int) - (0, 128, 128)).max() < 4
 
 
@@ -251,17 +219,14 @@ class Card:
     others: list[Small]
 
 
-def test_at_any_depth_and_in_results(tmp_path: Path) -> None:
+def test_at_any_depth_and_in_results() -> None:
     value = as_jpeg(RAMP)
     assert taken(dict[str, Small | None], {"a": value})["a"].size == (64, 48)
     card = taken(Card, {"picture": value, "others": [value]})
     assert card.picture.size == card.others[0].size == (64, 48)
-    (tmp_path / "a.jpg").write_bytes(file_of(RAMP, "jpeg"))
-    for given_back in (RAMP, ImageFile(tmp_path / "a.jpg"), tmp_path / "a.jpg", io.BytesIO(file_of(RAMP, "png"))):
-        assert returned(Small, given_back).size == (64, 48)
-    for wrong in (tmp_path / "none", 5):
-        with pytest.raises(ValueError, match="mage"):
-            returned(Small, wrong)
+    assert returned(Small, RAMP).size == (64, 48)
+    with pytest.raises(ValueError, match="mage"):
+        returned(Small, 5)
 
 
 def test_sides_that_are_none_or_stand_elsewhere() -> None:
@@ -269,8 +234,8 @@ def test_sides_that_are_none_or_stand_elsewhere() -> None:
 
     for hint, text in (
         (Annotated[Image.Image, MaxSide], r"MaxSide\(1024\)"),
-        (Annotated[Image.Image | None, MaxSide(5)], r"MaxSide\(5\) is for images"),
-        (Annotated[Image.Image, MaxSide(5), MaxSide(6)], "one MaxSide"),
+        (Annotated[Image.Image | None, MaxSide(5)], "is for images"),
+        (Annotated[Image.Image, MaxSide(5), MaxSide(6)], "with its size"),
         (list[Annotated[np.ndarray, MaxSide(5)]], "is for images"),
     ):
         function.__annotations__["image"] = hint
@@ -281,29 +246,8 @@ def test_sides_that_are_none_or_stand_elsewhere() -> None:
             MaxSide(pixels)  # type: ignore[arg-type]
 
 
-def in_several_scans(data: bytes) -> bytes:
-    """A JPEG whose first scan has fewer components than the image."""
-    at = data.index(b"\xff\xda")
-    return data[: at + 4] + b"\1" + data[at + 5 :]
-
-
-LARGE = Image.new("RGB", (1600, 1200), "grey")
-
-
-def test_what_is_really_decoded_counts() -> None:
-    codec, whole = Codec(max_image_pixels=50_000, max_message_pixels=50_000), "1600 x 1200 pixels, the limit is 50000"
-    for value, side, reason in (
-        (as_jpeg(LARGE), 500, "800 x 600 pixels, the limit is 50000"),
-        # Of these all coefficients are kept.
-        (as_jpeg(LARGE, progressive=True), 64, whole),
-        (tagged(in_several_scans(file_of(LARGE, "jpeg")), "jpeg"), 64, whole),
-        *((FORMS[name](LARGE), 64, whole) for name in ("png", "webp", "gif", "raw")),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            reduced(value, side, codec)
-    # Reading takes time, however little is decoded.
-    with pytest.raises(ValueError, match="would take too long"):
-        reduced(as_jpeg(LARGE), 64, Codec(max_image_pixels=40_000, max_message_pixels=40_000))
-    assert reduced(as_jpeg(LARGE), 64, codec).size == (64, 48)
-    with pytest.raises(ValueError, match=whole):
-        codec.decode(as_jpeg(LARGE))
+def test_the_pixels_of_the_file_count() -> None:
+    codec = Codec(max_image_pixels=50_000)
+    for name in ("jpeg", "progressive", "png", "webp", "gif", "raw"):
+        with pytest.raises(ValueError, match="400 x 300 pixels, the limit is 50000"):
+            reduced(FORMS[name](RAMP), 64, codec)

@@ -147,7 +147,7 @@ def test_what_pydantic_cannot_write_is_an_encode_error() -> None:
         (Order, {"items": [{"name": "a", "size": "huge"}]}, ".items[0].size", "Input should be 'small' or 'large'"),
         (Order, {"items": [], "note": "n"}, ".note", "Extra inputs are not permitted"),
         (Order, [1], "", "Input should be an object"),
-        (Pet, {"of": {"kind": "cat", "lives": "many"}}, ".of.lives", "Input should be a valid integer"),
+        (Pet, {"of": {"kind": "cat", "lives": "many"}}, ".of.cat.lives", "Input should be a valid integer"),
         (Range, {"low": 2, "high": 1}, "", "Value error, low is above high"),
         (Scores, [1, "x"], "[1]", "Input should be a valid integer"),
         (Pair, {"left": 1, "right": 0}, ".right", "Input should be greater than 0"),
@@ -169,7 +169,7 @@ async def test_an_error_says_where_and_why(hint: Any, value: Any, path: str, rea
 async def test_an_error_names_some_of_many_faults() -> None:
     def m(order: Order) -> None: ...
 
-    for count, end in ((2, "; items[1].count: Input should be a valid integer"), (100, "; and 96 more")):
+    for count, end in ((2, "; and 1 more"), (100, "; and 99 more")):
         error = await refused(serving(m), {"items": [{"name": "a", "count": "x"}] * count})
         assert end in error.data["reason"]
     error = await refused(serving(m), {"items": [{"name": "a", "count": "x"}] * 5000})

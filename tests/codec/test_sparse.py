@@ -58,7 +58,7 @@ def test_hints() -> None:
     csr, coo = sent(sparse.csr_array(SOME)), sent(sparse.coo_matrix(SOME))
     for hint, value in ((sparse.sparray, csr), (sparse.spmatrix, coo)):
         assert isinstance(taken(hint, value), hint)
-    for hint, value in ((sparse.csr_matrix, csr), (sparse.sparray, coo), (sparse.csr_array, {"$type": "ndarray"})):
+    for hint, value in ((sparse.csr_matrix, csr), (sparse.sparray, coo), (sparse.csr_array, sent(np.ones(1)))):
         with pytest.raises(ValueError, match=rf"expected scipy\.sparse\.{hint.__name__}, got"):
             taken(hint, value)
     with pytest.raises(ValueError, match=r"expected scipy\.sparse\.csr_array"):
@@ -96,7 +96,7 @@ NO_COORDS = [None, [], [array([0, 1])], [array([0, 1])] * 3, [array([0]), array(
     ids=lambda change: repr(change)[:80],
 )
 def test_what_is_wrong_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="sparse"):
+    with pytest.raises(ValueError, match=r"sparse|ndarray"):
         codec.decode([change if "$type" in change else GOOD | change])
 
 
@@ -111,5 +111,5 @@ def test_the_example_of_the_wire_page() -> None:
 def test_a_receiver_without_scipy_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("scipy", "scipy.sparse"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ValueError, match=r"needs the package scipy, which is not installed here: pip install"):
+    with pytest.raises(ValueError, match=r"needs the package scipy.sparse, which is not installed here: pip install"):
         codec.decode(GOOD)

@@ -54,10 +54,10 @@ def test_any_layout_goes() -> None:
 @pytest.mark.filterwarnings("ignore")  # of torch's, about what is new or old in it
 def test_what_is_not_sent() -> None:
     for value, reason in (
-        (torch.ones(2, 2).to_sparse(), "layout torch.sparse_coo has no form on the wire: send to_dense"),
-        (torch.ones(2, 2).to_sparse_csr(), "layout torch.sparse_csr"),
+        (torch.ones(2, 2).to_sparse(), "torch.sparse_coo tensor has no form on the wire: send to_dense"),
+        (torch.ones(2, 2).to_sparse_csr(), "torch.sparse_csr tensor"),
         (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "quantized tensor has no form.* dequantize"),
-        (torch.ones(2, device="meta"), "'meta' has no form on the wire: it has no data"),
+        (torch.ones(2, device="meta"), "meta tensor has no form on the wire"),
         (torch.ones(2, dtype=torch.complex32), "dtype complex32 has no form on the wire: convert it"),
     ):
         with pytest.raises(EncodeError, match=reason):
@@ -88,7 +88,10 @@ def test_shapes_are_checked() -> None:
     assert returned(hint, np.ones((1, 3))).shape == (1, 3)
 
 
-def test_bfloat16_needs_no_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+def test_bfloat16_is_sent_without_ml_dtypes_and_read_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = sent(torch.ones(2, dtype=torch.bfloat16))
     assert (wire["dtype"], taken(torch.Tensor, wire).tolist()) == ("bfloat16", [1.0, 1.0])
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    assert sent(torch.ones(2, dtype=torch.bfloat16)) == wire
+    with pytest.raises(ValueError, match=r"pip install 'rpcstream\[torch\]'"):
+        taken(torch.Tensor, wire)

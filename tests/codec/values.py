@@ -7,16 +7,15 @@ import io
 import random
 from typing import Any
 
-import msgspec
 import numpy as np
 import orjson
 from PIL import Image
 
 from rpcstream.codec import Codec, ImageOptions
+from rpcstream.codec.attachments import FrameLine
 from rpcstream.codec.error_text import in_words
-from rpcstream.codec.hints import hint_checker, lower
-from rpcstream.codec.markers import converter
-from rpcstream.codec.payloads import FrameLine
+from rpcstream.codec.hints import CompiledHint
+from rpcstream.codec.reading import RESULTS
 from rpcstream.wire.binary_frame import parts_of_frame
 from rpcstream.wire.buffers import AttachedMessage
 from rpcstream.wire.framing import LineFramer
@@ -30,7 +29,7 @@ RAW = Codec(images=ImageOptions(format="raw"))
 #: Modes of images.
 MODES = [
     *("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV", "I", "F"),
-    *("I;16", "I;16B", "I;16L", "I;16N"),
+    *("I;16", "I;16B"),
 ]
 rng = np.random.default_rng(1)
 
@@ -53,16 +52,19 @@ def received(value: Any, codec: Codec = CODEC) -> Any:
 
 def taken(hint: Any, value: Any, codec: Codec = CODEC) -> Any:
     """What a value from the wire is where the hint stands; or a ValueError."""
-    return hint_checker(hint, codec)(value)
+    compiled = CompiledHint(hint, codec)
+    try:
+        return compiled.read(value, codec.reading())
+    except ValueError as error:
+        raise ValueError(in_words(str(error), compiled.choices, "result")) from error
 
 
 def returned(hint: Any, value: Any, codec: Codec = CODEC) -> Any:
     """What goes out for a value that a handler with this hint returned; or a ValueError."""
-    lowered = lower(hint, codec, result=True)
     try:
-        return converter(lowered)(value)
-    except msgspec.ValidationError as error:
-        raise ValueError(in_words(str(error), lowered, "result")) from error
+        return CompiledHint(hint, codec).check(value, RESULTS)
+    except ValueError as error:
+        raise ValueError(in_words(str(error), [], "result")) from error
 
 
 def read_frame(message: Any) -> tuple[Any, FrameLine]:

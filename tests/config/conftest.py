@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream.config import client_options, hub_options
+from rpcstream.client.config import client_options
+from rpcstream.hub.config import hub_options
 
 SECRET = "correct-horse-battery-staple"
 

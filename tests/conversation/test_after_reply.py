@@ -17,11 +17,11 @@ def subscriptions() -> Server:
     server = Server()
 
     def at_once(ctx: Context) -> str:
-        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        ctx.after_reply(lambda: ctx.peer.notify.subscription("0xabc"))
         return "0xabc"
 
     async def awaiting(ctx: Context) -> str:
-        ctx.peer.notify.subscription("0xabc", after_reply=True)
+        ctx.after_reply(lambda: ctx.peer.notify.subscription("0xabc"))
         await asyncio.sleep(0)
         return "0xabc"
 

@@ -85,12 +85,6 @@ def make_server(**options: Any) -> Server:
         return buffer
 
     @server
-    def notify_behind(ctx: Context) -> None:
-        buffer = filled(3)
-        ctx.peer.notify("noted", buffer, after_reply=True)
-        buffer[:] = 99
-
-    @server
     def tell(value: int) -> None:
         buffer = filled(value)
         server.publish("news", buffer)
@@ -110,7 +104,6 @@ ACTS: dict[str, tuple[list[Any], list[int]]] = {
         [5],
     ),
     "a generator that yields one buffer again and again": ([request("reuse", stream=4)], [1, 2]),
-    "a notification that is sent behind the reply": ([request("notify_behind")], [3]),
     "an event whose array is changed afterwards": (
         [request("rpc.subscribe", "news"), request("tell", 7), request("tell", 8)],
         [7, 8],

@@ -70,10 +70,9 @@ async def test_it_is_found_by_its_annotation_and_no_part_of_the_signature(networ
         for name in FORMS:
             assert await client.call(name, 7) == await client.call(name, value=7) == [name, 7]
             assert [each["name"] for each in described[name]["params"]] == ["value"]
-            with pytest.raises(InvalidParams, match=r"unknown .*'ctx'") as caught:
+            with pytest.raises(InvalidParams, match="'ctx' is unknown"):
                 await client.call(name, value=7, ctx=None)
-            assert "ctx" not in caught.value.data["parameters"]
-            with pytest.raises(InvalidParams, match="missing 'value'"):
+            with pytest.raises(InvalidParams, match="'value' is missing"):
                 await client.call(name)
             with pytest.raises(InvalidParams, match="at most 1 by position, got 2"):
                 await client.call(name, 1, 2)
@@ -82,10 +81,10 @@ async def test_it_is_found_by_its_annotation_and_no_part_of_the_signature(networ
 def test_forms_that_cannot_be() -> None:
     server = Server()
 
-    def two(one: Context, other: Context) -> None: ...
+    def many(*contexts: Context) -> None: ...
 
-    with pytest.raises(RegistrationError, match="one parameter may be the Context"):
-        server.add(two)
+    with pytest.raises(RegistrationError, match=r"one function, or the Context, is for one parameter"):
+        server.add(many)
     with pytest.raises(RegistrationError, match=r"neither a Context nor streams nor dependencies; use"):
         server.add(annotated, offload="process")
 

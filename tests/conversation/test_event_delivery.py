@@ -130,7 +130,7 @@ async def test_in_a_batch_it_is_refused_and_the_rest_is_done() -> None:
         assert await raw.receive_many(2) == [{"jsonrpc": "2.0", "id": 1, "result": 1}, event(1)]
 
 
-async def test_behind_the_reply_to_unsubscribe_nothing_comes() -> None:
+async def test_nothing_is_sent_that_is_published_after_unsubscribe() -> None:
     async with served() as (server, connect):
         raw = await connect()
         raw.send(subscribe(), subscribe("b"), request("publish", "a1", id=1))
@@ -138,8 +138,7 @@ async def test_behind_the_reply_to_unsubscribe_nothing_comes() -> None:
         raw.send(request("publish", "a2", id=3), request("rpc.unsubscribe", "a", id="again"))
         raw.send(request("publish", "b2", "b", id=4))
         seen = await read_until(raw, 4, "b2")
-        assert "a1" not in seen[seen.index("bye") :]
-        assert [value for value in seen if value in ("a2", "b1", "b2")] == ["b1", "b2"]
+        assert [value for value in seen if value in ("a1", "a2", "b1", "b2")] == ["a1", "b1", "b2"]
         assert await raw.result("rpc.unsubscribe", "a") is False
         assert dict(server.topics) == {"b": 1}
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Server, ServerBusy
+from rpcstream import AsyncClient, ConnectionLost, Context, Limits, MessageTooLarge, Server, ServerBusy
 from rpcstream.testing import FakeTimeLoop
 
 from ..kit import TRANSPORTS, Network, RawPeer, StoppableServer, UsualServer, notification, request, until
@@ -145,7 +145,8 @@ async def test_what_is_turned_away_and_counted(network: Network) -> None:
         raw.send([request("note", "away", id=7), notification("note", value="away"), request("note", id="8"), 5])
         raw.send([notification("note", value="away"), notification("note", value="away")])
         raw.send(request("note", "away", id=None), request("note", "away", id=True))
-        busied = {"code": -32002, "message": "Server busy", "data": {"limit": 2}}
+        data = {"limit": 2, "reason": "as many calls of this connection run as may (max_calls)"}
+        busied = {"code": -32002, "message": "Server busy", "data": data}
         assert await raw.reply() == {"jsonrpc": "2.0", "id": "away", "error": busied}
         batch = await raw.receive()
         assert [(each["id"], each["error"]) for each in batch] == [(7, busied), ("8", busied), (None, busied)]
@@ -209,25 +210,22 @@ async def test_cancels_count_however_many_come(network: Network) -> None:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    ("count", "size", "is_kept"), [(1, 1, True), (2, 1, False), (300, 1000, True), (1, 1906, True), (1, 1907, False)]
-)
+@pytest.mark.parametrize(("count", "size", "is_kept"), [(1, 1, True), (1100, 1, False), (1100, 200, True)])
 async def test_words_of_which_too_many_come_are_dropped(network: Network, count: int, size: int, is_kept: bool) -> None:
-    """Of those about unknown streams as many wait as requests may, and as many bytes; each time anew."""
+    """Of those about unknown streams only some wait, none with a long name; each time anew."""
     credit = notification("$/credit", id="count", n=3)
-    async with network.raw(limited(max_calls=2, max_message_size=2000, write_buffer=50)) as raw:
+    async with network.raw(limited(max_calls=2)) as raw:
         for _ in range(2):
             asked = await crowded(network, raw, request("count", 3, id="count", stream=0), request("echo", 3, id=3))
-            for n in range(count):
-                raw.send(notification("$/end", stream=f"unknown {n}", error="x" * size))
+            raw.send(*[notification("$/end", stream=f"{n}" + "x" * size, error="x" * 100) for n in range(count)])
             raw.send(credit)
             assert await raw.code("echo", id="away") == -32002
             for each in asked:
                 raw.answer(each, "fine")
             expected = {0: "fine", 1: "fine", 3: 3, **({"count": None} if is_kept else {})}
             assert await answers(raw, len(expected)) == expected
-            await raw.silence()
             if not is_kept:
+                await raw.silence()
                 raw.send(credit)
                 assert await answers(raw, 1) == {"count": None}
 
@@ -263,7 +261,7 @@ async def test_a_batch_that_is_too_long_is_refused_once_where_there_is_no_room_f
         raw.send([[]] * 3)
         assert [each["error"]["code"] for each in await raw.receive()] == [-32002] * 3
         raw.send([[]] * 4)
-        assert [each["error"]["code"] for each in await raw.receive()] == [-32002]
+        assert (await raw.receive())["error"]["code"] == -32002
         for each in asked:
             raw.answer(each)
         assert await answers(raw, 4) == {0: None, 1: None, 2: 2, 3: 3}
@@ -272,7 +270,7 @@ async def test_a_batch_that_is_too_long_is_refused_once_where_there_is_no_room_f
 @pytest.mark.once
 @pytest.mark.one_read
 @pytest.mark.parametrize("is_full", [False, True])
-@pytest.mark.parametrize("way", ["batch", "batch of nothing else", "escaped", "no delimiter"])
+@pytest.mark.parametrize("way", ["batches", "escaped", "no delimiter"])
 async def test_answers_and_items_pass_requests_however_they_are_packed(
     network: Network, way: str, is_full: bool
 ) -> None:
@@ -292,15 +290,13 @@ async def test_answers_and_items_pass_requests_however_they_are_packed(
             raw.send([answer], words, last)
         elif way == "no delimiter":
             raw.send(b"".join(map(orjson.dumps, [answer, last, *words])))
-        elif way == "batch":
-            raw.send([answer, last, *words])
-        elif way == "batch of nothing else":
+        elif way == "batches":
             raw.send(words, [answer], last)
         else:
             lines = [orjson.dumps(each).replace(b"result", b"r\\u0065sult") for each in (answer, *words)]
             raw.send(*[line.replace(b"$/", b"\\u0024/") for line in lines], last)
         found = await answers(raw, 5 if is_full else 4)
-        last_codes = ["last"] if not is_full else [-32002] if way == "batch" else [-32002, "last"]
+        last_codes = ["last"] if not is_full else [-32002, "last"]
         assert found.pop("last") in last_codes, "it may come when there is room again"
         assert found == {0: "fine", "total": 5, 2: 2, **({3: 3} if is_full else {})}
 
@@ -349,7 +345,8 @@ async def test_streams_share_their_connection(network: Network) -> None:
     server.add(count)
     server.add(count, name="count_in_thread", offload="thread")
     async with network.raw(server) as raw:
-        raw.send(*[request("count", n, 300, id=n, stream=2**30) for n in range(5)])
+        # So many that each takes several slices of time, wherever the connection takes all that it is given.
+        raw.send(*[request("count", n, 1500, id=n, stream=2**30) for n in range(5)])
         raw.send(request("count_in_thread", 9, 300, id=9, stream=2**30), request("rpc.ping", id="ping"))
         items = replies = 0
         while replies < 7:
@@ -358,9 +355,9 @@ async def test_streams_share_their_connection(network: Network) -> None:
                 items += 1
             else:
                 replies += 1
-                assert message["id"] != "ping" or items < 1500
-        assert items == 1800
-        assert min(first_done[0][:5]) > 30, "none waited until another was done"
+                assert message["id"] != "ping" or items < 5 * 1500
+        assert items == 5 * 1500 + 300
+        assert min(first_done[0][:5]) > 30, f"none waited until another was done: {first_done}"
 
 
 @pytest.mark.backpressure
@@ -568,7 +565,11 @@ async def test_long_messages_both_ways(network: Network, size: int, count: int, 
         async with asyncio.timeout(20):  # should they wait for each other for ever
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert long in outcomes
-    assert all(each == long or (isinstance(each, ServerBusy) and limits.get("max_calls") == 2) for each in outcomes)
+    for each in outcomes:
+        is_busy = isinstance(each, ServerBusy) and limits.get("max_calls") == 2
+        # NATS carries no long call of a server to its client.
+        is_too_large = isinstance(each, MessageTooLarge) and network.transport is TRANSPORTS["nats"]
+        assert each == long or is_busy or (is_too_large and size > 2_000_000)
 
 
 @pytest.mark.one_peer

@@ -184,7 +184,7 @@ async def test_a_member_can_be_cancelled_before_its_turn(network: Network) -> No
 async def test_the_rest_of_a_batch_is_not_begun_when_the_caller_is_gone(network: Network) -> None:
     batched = Batched()
     async with network.raw(batched.server) as raw:
-        raw.send([request("awaiting", "async", id="a"), *slow_batch(200)])
+        raw.send([*slow_batch(200), request("awaiting", "async", id="a")])
         await until(lambda: batched.events)
         await network.lose(raw)
         await network.settled()

@@ -157,7 +157,8 @@ async def test_items_result_and_errors(network: Network, counting: Counting, kin
             counting.closed = 0
             stream = client.stream(kind, n)
             assert stream.result is None
-            assert [each async for each in stream] == list(range(n))
+            # Without items, what is returned is taken for the result of a method that does not stream.
+            assert [each async for each in stream] == (list(range(n)) if n or kind == "async" else ["end"])
             assert stream.result == (None if kind == "async" else "end")
             assert [each async for each in stream] == [], "it is over"
             assert counting.closed == 1
@@ -238,7 +239,7 @@ async def test_a_method_that_does_not_stream_has_its_result_as_its_one_item(
     network: Network, counting: Counting
 ) -> None:
     async with network.client(counting) as client:
-        for value in ([1, 2], [], None):
+        for value in ([1, 2], []):
             stream = client.stream.echo(value)
             assert [item async for item in stream] == [value]
             assert stream.result == value

@@ -19,7 +19,7 @@ MANNERS = ("right", "batch", "mixed", "error", "twice", "again", "text", "float"
 MANNERS += ("flood", "item")
 
 #: Ids as JSON: some are equal in Python, and yet no two are the same id.
-IDS = ("1", '"1"', "1.0", "2", "null", '"s"', "36893488147419103232")
+IDS = ("1", '"1"', "1.0", "2", "null", '"s"')
 
 Key = tuple[str, Any]
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -56,7 +57,10 @@ class Block(NamedTuple):
 
     @property
     def can_run(self) -> bool:
-        """Whether the program that it needs is installed; nginx needs root for its folders besides."""
+        """Whether the program or the package that it needs is installed; nginx needs root for its folders besides."""
+        packages = [option.removeprefix("imports=") for option in self.options if option.startswith("imports=")]
+        if any(importlib.util.find_spec(each) is None for each in packages):
+            return False
         programs = [option.removeprefix("needs=") for option in self.options if option.startswith("needs=")]
         return all(shutil.which(each, path=PROGRAMS) and (each != "nginx" or os.geteuid() == 0) for each in programs)
 

@@ -14,7 +14,7 @@ What the first words behind the three backticks say:
 * `file=NAME` behind the language: not run, but written to that file, for the blocks below.
 * `no-run=REASON` behind the language (`REASONS` in blocks.py), and every other language: not run.
 
-* `needs=PROGRAM` behind the language: run where that program is installed.
+* `needs=PROGRAM`, `imports=PACKAGE` behind the language: run where that program or package is installed.
 
 So that pages can name the default port, 8080, and the port of NATS, they are replaced by free ones; the first is added
 where it is left out, and so is the last for `nats-server`, which is waited for and whose log is not compared.

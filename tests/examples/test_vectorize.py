@@ -55,14 +55,14 @@ class TestDescriptor:
 
     def test_similar_descriptions_are_nearer_than_unrelated_ones(self, vectorize, cat):
         looking, same, other = (
-            vectorize(text, cat) for text in ("A cat looks aside", "two cats looking aside!", "espresso in a red cup")
+            vectorize(text, cat) for text in ("a cat looks aside", "the cat looks away", "espresso in a red cup")
         )
         assert looking @ same > looking @ other + 0.1
 
     @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGBA", "CMYK"])
     def test_takes_pictures_of_any_mode_and_size(self, vectorize, mode):
         vector = vectorize("a tabby cat", PIL.Image.new(mode, (3, 1)))
-        assert (vector.dtype, vector.shape) == (np.float32, (1024,))
+        assert (vector.dtype, vector.shape) == (np.float32, (320,))
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-6)
 
 
@@ -119,7 +119,7 @@ class TestQuickstart:
         temporary.mkdir()
         done = self.run(examples, tmp_path, sys.executable, TMPDIR=str(temporary))
         assert (done.returncode, done.stderr) == (0, "")
-        assert "float32 (1024,)\n[" in done.stdout
+        assert "float32 (320,)\n[" in done.stdout
         (listening,) = (line for line in done.stdout.splitlines() if line.startswith("Listening at "))
         host, _, port = listening.split()[-1].rpartition(":")
         with socket.socket() as other:

@@ -562,7 +562,7 @@ JUNK = [None, 5, "x" * 5000, [], [5], {}, {"a": 5}, True, {"$ref": "#/components
 KEYS = [
     *("type", "properties", "required", "items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"),
     *("enum", "const", "$ref", "format", "title", "minimum", "pattern", "default", "description"),
-    *("x-ndarray", "x-rest", "x-unit", "x-constraints", "contentEncoding"),
+    *("x-ndarray", "x-rest", "contentEncoding"),
 ]
 MEMBERS = ["params", "tags", "examples", "summary", "description", "errors", "x-stream", "x-clients", "deprecated"]
 

@@ -129,7 +129,7 @@ OpenHub = Callable[..., Awaitable[RunningHub]]
 
 @pytest.fixture
 async def open_hub() -> AsyncIterator[OpenHub]:
-    """`running = await open_hub(grace=3)`; at the end of the test nothing may be left in it."""
+    """`running = await open_hub(call_timeout=3)`; at the end of the test nothing may be left in it."""
     is_fake = isinstance(asyncio.get_running_loop(), FakeTimeLoop)
     async with AsyncExitStack() as stack:
 
@@ -154,8 +154,8 @@ async def _end(running: RunningHub) -> None:
     for peer in running.peers:
         peer.close()
     if isinstance(asyncio.get_running_loop(), FakeTimeLoop):
-        await asyncio.sleep(120)  # by then calls that are held have ended, and half-closed connections too
-    names = ("connections", "clients", "methods_offered", "calls_held", "subscriptions")
+        await asyncio.sleep(120)  # by then half-closed connections have ended
+    names = ("connections", "clients", "methods_offered", "subscriptions")
     await until(lambda: not any(running.hub.stats()[name] for name in names) and not dict(running.hub.topics))
 
 

@@ -2,6 +2,7 @@
 
     python -m tests.hub.restarts --restarts 20            # SIGTERM: methods that may run once only
     python -m tests.hub.restarts --restarts 20 --kill     # SIGKILL: idempotent methods, which may be repeated
+    python -m tests.hub.restarts --hubs 2                 # two hubs in one address, restarted in turn
 
 Prints how many calls were made and which errors they had; the exit status is 1 if there was one.
 """
@@ -10,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -28,8 +28,7 @@ WAIT_FOR = 45.0
 class HubProcess:
     """A hub in a process of its own, always at the same port."""
 
-    def __init__(self, **environ: str) -> None:
-        self._environ = {**os.environ, **environ}
+    def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = str(free.getsockname()[1])
         self.address = f"127.0.0.1:{self._port}"
@@ -39,7 +38,6 @@ class HubProcess:
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "rpcstream.cli.serve", "--hub", "-p", self._port),
             stdout=asyncio.subprocess.PIPE,
-            env=self._environ,
         )
         assert self._process.stdout is not None
         assert b"listening" in await self._process.stdout.readline()
@@ -64,7 +62,7 @@ async def provide(stack: AsyncExitStack, address: str, name: str, outcome: Outco
     await client.offer()
 
 
-async def run(restarts: int, *, kills: bool, reconnect: bool, calls: int = 500) -> Outcome:
+async def run(restarts: int, *, kills: bool, reconnect: bool, calls: int = 500, hubs: int = 1) -> Outcome:
     """Restart a hub so often under load.
 
     Args:
@@ -72,19 +70,23 @@ async def run(restarts: int, *, kills: bool, reconnect: bool, calls: int = 500) 
         kills: with SIGKILL, and the calls may be repeated.
         reconnect: the callers connect again by themselves, not with their next call.
         calls: that are made between two restarts, at least.
+        hubs: in the address of all clients; restarted in turn.
     """
-    hub, outcome = HubProcess(), Outcome()
+    processes, outcome = [HubProcess() for _ in range(hubs)], Outcome()
+    address = ",".join([each.address for each in processes])
     options: dict[str, Any] = {"wait_for": WAIT_FOR, "reconnect": reconnect}
     if kills:
         options |= {"retries": 3, "retry": "idempotent"}
     async with AsyncExitStack() as stack:
-        await hub.start()
-        stack.push_async_callback(hub.end)
+        for hub in processes:
+            await hub.start()
+            stack.push_async_callback(hub.end)
         for name in ("one", "two"):
-            await provide(stack, hub.address, name, outcome)
-        async with calling(Calls(hub.address, outcome, clients=2, each=8, **options)) as callers:
+            await provide(stack, address, name, outcome)
+        async with calling(Calls(address, outcome, clients=2, each=8, **options)) as callers:
             for outcome.restarts in range(1, restarts + 1):
                 await callers.more(calls)
+                hub = processes[outcome.restarts % hubs]
                 await hub.end(signal.SIGKILL if kills else signal.SIGTERM)
                 await hub.start()
             await callers.more(calls)
@@ -95,10 +97,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--restarts", type=int, default=20)
     parser.add_argument("--kill", action="store_true", help="end the hub with SIGKILL; the calls may be repeated")
+    parser.add_argument("--hubs", type=int, default=1, help="hubs in one address")
     options = parser.parse_args()
     is_right = True
     for reconnect in (False, True):
-        outcome = asyncio.run(run(options.restarts, kills=options.kill, reconnect=reconnect))
+        outcome = asyncio.run(run(options.restarts, kills=options.kill, reconnect=reconnect, hubs=options.hubs))
         print(outcome)
         is_right &= not outcome.errors and (options.kill or outcome.is_right)
     return int(not is_right)

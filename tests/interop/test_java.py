@@ -235,9 +235,9 @@ def test_arrays_and_bytes_travel_in_frames_where_the_server_takes_them(probe: Pr
             assert probe("echo bytes", sent) == {"result": True}
         probe("close")
     sizes = re.findall(r"payloads of ([\d, ]+) bytes", "\n".join(seen.lines))
-    # Our server answers in text where there are more payloads than a frame takes; this client sends the rest as text.
+    # More payloads than a frame takes: the rest is text, so long that the log does not show the sizes behind it.
     both = ["8000", "4096, 4097, 4103, 5000", "10000, 9999", "3000001"]
-    assert sizes == ([*(each for each in both for _ in range(2)), ", ".join(["4096"] * 64)] if binary else [])
+    assert sizes == ([each for each in both for _ in range(2)] if binary else [])
 
 
 # -- its JSON ---------------------------------------------------------------------------------------------------------

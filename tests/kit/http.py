@@ -73,8 +73,8 @@ class RawHttpConnection:
         headers: dict[str, str] = {}
         for line in lines:
             name, _, value = line.partition(": ")
-            assert name.lower() not in headers, f"{name} twice"
-            headers[name.lower()] = value
+            assert name == "Connection" or name.lower() not in headers, f"{name} twice"
+            headers[name.lower()] = f"{headers[name.lower()]}, {value}" if name.lower() in headers else value
         return int(first.split()[1]), headers
 
     async def answer(self, *, to_head: bool = False) -> Answer:

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 import pytest
 
 from rpcstream import AsyncClient, Context, Server
+from rpcstream.peer.intake import Phase
 from rpcstream.peer.session import Session
-from rpcstream.transports.memory import join
 
 from .asgi_servers import mounted
 from .certificates import authority, client_side, server_tls
+from .memory import join
 from .nats_server import NatsServer, skip_without_program
 from .peers import RawPeer
 from .waiting import until
@@ -313,11 +314,11 @@ def leftovers(session: Session) -> dict[str, Any]:
     held = {
         "running": session.running.handlers,
         "members": session.running.batch_members,
-        "load": session.running.load,
+        "load": session.ledger.calls,
         "pending": session.pending.items(),
         "out": session.streams.senders,
         "coming": session.streams.receivers,
-        "backlog": session.queue,
+        "backlog": session.intake.queue,
         "busy": session.busy,
     }
     return {name: value for name, value in held.items() if value}
@@ -410,19 +411,19 @@ class Network:
 
     async def draining(self) -> None:
         """Wait until a session takes no more calls."""
-        await self._until_any(lambda session: session.is_draining)
+        await self._until_any(lambda session: session.phase >= Phase.CLOSING)
 
     async def queued(self, count: int = 1) -> None:
         """Wait until this many messages wait in line at a session."""
-        await self._until_any(lambda session: session.queue.count >= count)
+        await self._until_any(lambda session: len(session.intake.queue) >= count)
 
     async def full(self) -> None:
         """Wait until as many messages as may wait in line at a session."""
-        await self._until_any(lambda session: session.queue.is_full)
+        await self._until_any(lambda session: session.ledger.is_full(len(session.intake.queue)))
 
     async def paused(self) -> None:
         """Wait until nothing more is read of a session."""
-        await self._until_any(lambda session: session.is_paused)
+        await self._until_any(lambda session: session.intake.is_paused)
 
     async def stalled(self) -> None:
         """Wait until a peer leaves too much unread."""

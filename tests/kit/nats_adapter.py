@@ -117,7 +117,7 @@ async def connect_caller(make: Callable[[], Any], url: str, service: str) -> Any
                 error = {"code": -32601, "message": "Method not found"}
                 transport.take(orjson.dumps({"jsonrpc": "2.0", "id": asked[token], "error": error}), "")
             return
-        transport.take(message.data if token not in ("ack", "have") else b"", message.reply)
+        transport.take(message.data if token != "ack" else b"", message.reply)
 
     await client.subscribe(f"{inbox}.*", cb=received)
     await client.flush()

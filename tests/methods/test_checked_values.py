@@ -14,7 +14,7 @@ import orjson
 import pydantic
 import pytest
 
-from rpcstream import Context, InvalidParams, Limits, MessageTooLarge, Server
+from rpcstream import Context, InvalidParams, MessageTooLarge, Server
 from rpcstream.testing import memory_client
 
 from .calling import bind, taking
@@ -33,12 +33,17 @@ class Model(pydantic.BaseModel):
     x: float
 
 
-def bound(hint: Any, value: Any, limits: Limits | None = None) -> Any:
+def bound(hint: Any, value: Any) -> Any:
     """The argument for a value that came in a line."""
-    return bind(taking(hint), [value], limits=limits or Limits())
+    return bind(taking(hint), [value])
 
 
-SMALL = Limits(max_checked_values=50)
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only 50 values may be checked one by one."""
+    monkeypatch.setattr("rpcstream.codec.reading.MAX_CHECKED", 50)
+
+
 ONE_BY_ONE = [
     (list[np.ndarray], ARRAY),
     (dict[str, np.ndarray], ARRAY),
@@ -52,14 +57,14 @@ ONE_BY_ONE = [
 
 
 @pytest.mark.parametrize(("hint", "value"), ONE_BY_ONE, ids=lambda each: str(each)[:40])
+@pytest.mark.usefixtures("few")
 def test_too_many_are_refused(hint: Any, value: Any) -> None:
     def many(count: int) -> Any:
         return {str(at): value for at in range(count)} if hint == dict[str, np.ndarray] else [value] * count
 
-    assert len(bound(hint, many(25), SMALL)) == 25
-    with pytest.raises(MessageTooLarge, match=r"more than 50 values .*\(max_checked_values\): send numbers as one"):
-        bound(hint, many(51), SMALL)
-    assert len(bound(hint, many(51))) == 51
+    assert len(bound(hint, many(25))) == 25
+    with pytest.raises(MessageTooLarge, match=r"more than 50 values .* one by one: send numbers as one"):
+        bound(hint, many(51))
 
 
 @pytest.mark.parametrize(
@@ -82,36 +87,37 @@ def test_what_is_wrong_among_them_is_told_with_its_place(hint: Any, values: Any,
     assert caught.value.data["path"] == path
 
 
+@pytest.mark.usefixtures("few")
 def test_values_that_are_checked_again_are_not_counted_twice() -> None:
     def function(values: list[np.ndarray], last: float, more: int) -> Any:
         return values, last, more
 
     line = orjson.dumps({"params": {"values": [ARRAY] * 40, "last": NAN, "more": 0}}).replace(b":0", b":%d" % 2**70)
-    values, last, more = bind(function, line, limits=SMALL)
+    values, last, more = bind(function, line)
     assert (len(values), math.isnan(last), more) == (40, True, 2**70)
 
 
-def test_names_for_the_rest_are_counted_and_checked_together() -> None:
+@pytest.mark.usefixtures("few")
+def test_what_further_parameters_take_is_checked_together() -> None:
     def function(*more: list[Row], **rest: int) -> Any:
         return rest
 
-    assert bind(function, {str(at): at for at in range(50)}, limits=SMALL)["49"] == 49
-    with pytest.raises(MessageTooLarge, match="max_checked_values"):
-        bind(function, {str(at): at for at in range(51)}, limits=SMALL)
+    assert bind(function, {str(at): at for at in range(51)})["50"] == 50
     with pytest.raises(InvalidParams) as caught:
         bind(function, [[], [{"x": 1}, {"x": "a"}]])
     assert (caught.value.data["path"], caught.value.data["parameter"]) == ("$[1][1].x", "more")
 
 
+@pytest.mark.usefixtures("few")
 async def test_what_callers_answer_is_counted_too() -> None:
-    server = Server(limits=SMALL)
+    server = Server()
 
     @server
     async def ask(count: int, ctx: Context) -> int:
         try:
             return len(await ctx.peer.give(count))
         except MessageTooLarge as error:
-            return -1 if "max_checked_values" in str(error) else -2
+            return -1 if "one by one" in str(error) else -2
 
     async with memory_client(server) as client:
         client(name="give")(lambda count: [np.zeros(1, np.float32)] * count)

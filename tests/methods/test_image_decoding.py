@@ -200,11 +200,11 @@ async def test_a_batch_is_taken_up_in_its_order(decoding: Decoding) -> None:
 
 
 async def test_what_is_wrong_with_an_image_is_said_as_ever_and_a_batch_is_one_message_for_the_limits() -> None:
-    async with serving(make_server(max_image_pixels=400_000, max_message_pixels=800_000)) as connect:
+    async with serving(make_server(max_image_pixels=800_000)) as connect:
         raw = await connect()
         broken = {**wire(LARGE), "data": wire(LARGE)["data"][:100]}
         for method in ("size", "later", "in_thread", "many"):
-            for image in (broken, wire(Image.new("L", (700, 700))), 5):
+            for image in (broken, wire(Image.new("L", (1000, 1000))), 5):
                 error = (await raw.reply(method, image))["error"]
                 assert (error["code"], error["data"]["parameter"][:5]) == (-32602, "image")
             answer = await raw.ask([request(method, wire(LARGE), id=n) for n in range(3)])
@@ -221,8 +221,11 @@ async def test_images_as_items_of_a_stream() -> None:
             await client.call("widths", images=iter([LARGE, 5]), first=SMALL)
 
 
-async def test_calls_wait_for_memory_and_connections_take_turns(decoding: Decoding) -> None:
-    async with serving(make_server(max_image_memory=2_000_000)) as connect:  # one of the large ones, or a little more
+async def test_calls_wait_for_memory_and_connections_take_turns(
+    decoding: Decoding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Limits, "max_image_memory", 2_000_000)  # one of the large ones, or a little more
+    async with serving(make_server()) as connect:
         decoding.gate.clear()
         raw, other = await connect(), await connect()
         raw.send(*[request("later", wire(LARGE), id=f"a{n}") for n in range(4)])
@@ -238,8 +241,9 @@ async def test_calls_wait_for_memory_and_connections_take_turns(decoding: Decodi
             assert {reply["id"] for reply in await each.receive_many(6) if "result" in reply} == set(range(6))
 
 
-async def test_images_that_handlers_hold_take_room() -> None:
-    server, go = make_server(max_image_memory=100_000), asyncio.Event()
+async def test_images_that_handlers_hold_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Limits, "max_image_memory", 100_000)
+    server, go = make_server(), asyncio.Event()
 
     @server
     async def hold(image: Image.Image) -> str:

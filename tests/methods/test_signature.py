@@ -104,14 +104,14 @@ def test_params_that_are_taken(function: Any, params: Any, result: Any) -> None:
 @pytest.mark.parametrize(
     ("function", "params", "told"),
     [
-        (every_kind, [1, 2, 3], {"missing": ["c"]}),
+        (every_kind, [1, 2, 3], {"reason": "'c' is missing", "parameter": "c"}),
         (every_kind, {"a": 1, "c": 3, "e": "x"}, {"path": "$.e"}),
-        (lambda: 1, [1], {"reason": "too many"}),
-        (lambda: 1, {"a": 1}, {"parameter": "a"}),
+        (lambda: 1, [1], {"reason": "too many, at most 0 by position, got 1; the parameters are none"}),
+        (lambda: 1, {"a": 1}, {"reason": "'a' is unknown; the parameters are none", "parameter": "a"}),
         (CALCULATOR, {"a": "x"}, {"path": "$.a"}),
         (logged(functools.partial(CALCULATOR.add, b=1)), {"a": "x"}, {"path": "$.a"}),
-        (number, b'{"params":[1e300]}', {"expected": "int"}),
-        (plain, {"txt": "x"}, {"missing": ["text"], "unknown": ["txt"], "nearest": ["text"]}),
+        (number, b'{"params":[1e300]}', {"reason": "expected an integer, got a number"}),
+        (plain, {"txt": "x"}, {"parameter": "txt", "nearest": ["text"]}),
         (plain, {"text": "x", "sise": 1}, {"nearest": ["size"]}),
         (plain, {"text": "x", "zzz": 1}, {"nearest": None}),
     ],
@@ -131,7 +131,7 @@ def refused(function: Callable[..., Any], params: Any) -> dict[str, Any]:
 
 def test_the_message_says_it_in_one_line() -> None:
     """Of the other mistakes: tests/conversation/test_mistakes.py."""
-    with pytest.raises(InvalidParams, match=r".* missing 'text'; unknown 'txt' \(did you mean 'text'\?\)$"):
+    with pytest.raises(InvalidParams, match=r"'txt' is unknown \(did you mean 'text'\?\)"):
         bind(plain, {"txt": "x"})
     for params, name, kind in (({"sise": "y"}, "sise", "a string"), ([1, None], "numbers", "null")):
         with pytest.raises(InvalidParams, match=f"Invalid params: {name}: expected an integer, got {kind}"):
@@ -264,9 +264,6 @@ def test_hint_accepts(hint: Any, sent: Any, expected: Any) -> None:
         (Boxed[int], {"item": "x"}, ".item"),
         (Careful, {"data": ""}, ""),
         (Any, [{**array([1], "i4"), "shape": [2]}], "[0]"),
-        # A tagged array in the place of an object
-        (dict[str, Any], array([1], "f8"), ""),
-        (list[dict[str, Any]], [array([1], "f8")], ""),
     ],
     ids=str,
 )
@@ -275,6 +272,11 @@ def test_hint_refuses_with_the_path(hint: Any, sent: Any, path: str) -> None:
     data = refused(taking(hint), [1, sent])
     assert (data["path"], data["parameter"]) == (f"$[1]{path}", "value")
     assert data["reason"]
+
+
+def test_an_array_in_the_place_of_an_object_is_refused() -> None:
+    for hint, sent in ((dict[str, Any], array([1], "f8")), (list[dict[str, Any]], [array([1], "f8")])):
+        assert refused(taking(hint), [1, sent])["reason"] == "expected an object, got an array"
 
 
 class Node(msgspec.Struct):
@@ -385,8 +387,8 @@ def test_a_stream_is_described() -> None:
     [
         (list[AsyncIterator[int]], "a stream inside of another hint cannot be read"),
         (AsyncIterator[int] | list[int], "a stream inside of another hint cannot be read"),
-        (Annotated[AsyncIterator[int], at.MinLen(1)], "a stream as a whole cannot have a constraint"),
-        (Annotated[AsyncIterator[int] | None, at.MinLen(1)], "a stream as a whole cannot have a constraint"),
+        (Annotated[AsyncIterator[int], at.MinLen(1)], ".*means nothing for this type"),
+        (Annotated[AsyncIterator[int] | None, at.MinLen(1)], ".*means nothing for this type"),
     ],
 )
 def test_streams_that_could_not_be_read_are_refused(hint: Any, why: str) -> None:
@@ -413,9 +415,6 @@ async def test_what_a_generator_returns_at_its_end_is_checked(caplog: pytest.Log
     for name, hint in {**hints, "unchecked": hints["ends"], "ends_somehow": Iterator[int]}.items():
         ends.__annotations__["return"] = hint
         server.add(ends, name=name, check_result=name != "unchecked")
-    ends.__annotations__["return"] = Generator[int, str, None]
-    with pytest.raises(RegistrationError, match="ends: the return value: nothing is sent into a generator"):
-        Server().add(ends)
 
     async with memory_client(server) as client:
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -85,26 +82,6 @@ def close_pipe() -> None:
     """Leave the server without this worker, though it lives."""
     os.closerange(3, 100)
     time.sleep(1000)
-
-
-def deaf_hold(folder: str, name: str) -> str:
-    """As `hold`, and SIGTERM does not end it."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return hold(folder, name)
-
-
-def numbers(to: int, note: str = "") -> Iterator[int]:
-    """Numbers; leaves its process id in a file when it is over."""
-    try:
-        yield from range(to)
-    finally:
-        if note:
-            Path(note).write_text(str(os.getpid()))
-
-
-def texts(count: int, size: int) -> Iterator[str]:
-    for _ in range(count):
-        yield "x" * size
 
 
 def session() -> int:

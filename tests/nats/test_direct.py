@@ -17,7 +17,7 @@ pytest.importorskip("nats")
 
 from rpcstream import Limits
 
-from ..kit import UsualServer, batch, reply, until
+from ..kit import UsualServer, reply, until
 from ..kit.nats_raw_client import RawClient, RawMessage
 from ..kit.nats_server import NatsServer, skip_without_program
 from .conftest import Clock
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.nats
 #: Of messages that NATS does not carry here.
 SIZE = 400_000
 
-TICKET = b'{"jsonrpc":"2.0","method":"$/ticket","params":'
+ABOUT = b'{"jsonrpc":"2.0","method":"$/direct","params":'
 
 #: What the page on permissions names for callers of some methods only; `note` is not among them.
 ALLOWED = [
@@ -36,7 +36,7 @@ ALLOWED = [
     "rpc.*.size",
     "rpc.*.ask",
     "rpc.*.make",
-    "rpc.*.%24/ticket",
+    "rpc.*.%24/direct",
     "rpc.*.$inquiry",
     "rpc.*.$instance.*.*",
 ]
@@ -56,8 +56,14 @@ def service(strict_nats: NatsServer) -> Service:
     return Service(strict_nats)
 
 
-def ticket(**params: Any) -> bytes:
-    return TICKET + json.dumps(params, separators=(",", ":")).encode() + b"}"
+def about(**params: Any) -> bytes:
+    return ABOUT + json.dumps(params, separators=(",", ":")).encode() + b"}"
+
+
+def secret_of(params: dict[str, Any]) -> bytes:
+    """The request that shows a secret."""
+    request = {"jsonrpc": "2.0", "id": "in", "method": "rpc.authenticate", "params": {"token": params["secret"]}}
+    return json.dumps(request).encode() + b"\n"
 
 
 class Direct:
@@ -68,10 +74,12 @@ class Direct:
         self.writer = writer
         self.send = writer.write
 
-    async def rest(self, *, ends: bool = False) -> bytes:
+    async def next(self) -> Any:
+        """The next message."""
+        return json.loads(await asyncio.wait_for(self.reader.readline(), 20))
+
+    async def rest(self) -> bytes:
         """What comes until the other end closes."""
-        if ends and not self.writer.transport.is_closing():
-            self.writer.write_eof()
         with suppress(ConnectionError):
             return await asyncio.wait_for(self.reader.read(), 20)
         return b""
@@ -98,29 +106,23 @@ class Peer:
         code: int = (await self.next()).json["error"]["code"]
         return code
 
-    async def place(self, method: str = "size", size: int = SIZE * 2, call_id: int = 1) -> dict[str, Any]:
-        """Ask for a place for a call; `session` is the subject of the session."""
-        self.send(method, ticket(ask=call_id, method=method, size=size, ids=[call_id]), call_id)
-        message = await self.next("ticket")
+    async def asked(self, method: str = "size", size: int = SIZE * 2, call_id: int = 1) -> dict[str, Any]:
+        """Ask where a call may be sent; `session` is the subject of the session."""
+        self.send(method, about(ask=call_id, method=method, size=size, ids=[call_id]), call_id)
+        while "secret" not in (message := await self.next()).json.get("params", {}):
+            pass
         return {**message.json["params"], "session": message.reply}
 
     async def connect(self, params: dict[str, Any], first: bytes | None = None) -> Direct:
         """Connect, and show the secret, or say something else."""
         host, _, port = params["address"].rpartition(":")
-        self.opened.append(direct := Direct(*await asyncio.open_connection(host, int(port))))
-        direct.send(b"rpcstream %b\n" % params["secret"].encode() if first is None else first)
+        self.opened.append(direct := Direct(*await asyncio.open_connection(host, int(port), limit=1 << 24)))
+        direct.send(secret_of(params) if first is None else first)
         return direct
 
     async def open(self, params: dict[str, Any]) -> Direct:
         direct = await self.connect(params)
-        assert await direct.reader.readline() == b"ok\n"
-        return direct
-
-    async def in_place(self, data: bytes, **place: Any) -> Direct:
-        """Connect, and send this in a place."""
-        params = await self.place(**place)
-        direct = await self.open(params)
-        direct.send(b"!%d\n" % params["place"] + data + b"\n")
+        assert await direct.next() == reply("in", True)
         return direct
 
     async def check(self) -> list[Any]:
@@ -131,9 +133,6 @@ class Peer:
             found += [json.loads(line) for line in (await self.next()).data.split(b"\n")]
         assert self.server.noted == []
         return found[:-1]
-
-    def tickets(self, what: str) -> int:
-        return int(self.server.stats()[f"tickets_{what}"])
 
 
 @pytest.fixture
@@ -165,85 +164,90 @@ def long(call: bytes) -> bytes:
 LONG_CALL = long(call_of("size", {"$type": "bytes", "data": "YWJj"}))
 
 
-#: Of strangers, and what they are told.
+#: Of strangers.
 STRANGE = [
-    *[(each, b"refused: this port is") for each in (b"GET / HTTP/1.1\r\n\r\n", call_of("size", 1) + b"\n", b"\n")],
-    *[(each, b"refused: this port is") for each in (b"\x16\x03\x01\x02\x00\x01", bytes(range(256)) * 4)],
-    *[(b"rpcstream " + each + b"\n", b"refused: the secret") for each in (b"", b"ab" * 32, b"\xff\xfe")],
-    *[(b"rpcstream " + b"x" * 4096 + each, b"") for each in (b"", b"\n")],
+    *[
+        b"GET / HTTP/1.1\r\n\r\n",
+        call_of("size", 1) + b"\n",
+        b"\n",
+        b"\x16\x03\x01\x02\x00\x01\n",
+        bytes(range(256)) * 4,
+    ],
+    *[secret_of({"secret": each}) for each in ("", "ab" * 32)],
+    call_of("rpc.authenticate") + b"\n",
+    call_of("rpc.authenticate", {"token": 5}) + b"\n",
+    b"x" * 4096,
 ]
 
 
 async def test_anything_but_a_secret_is_refused(peer: Peer) -> None:
-    params = await peer.place()
-    for data, told in STRANGE:
-        found = await (await peer.connect(params, data)).rest()
-        assert found.startswith(told) if told and found else not found, data
+    params = await peer.asked()
+    for data in STRANGE:
+        direct = await peer.connect(params, data + LONG_CALL + b"\n")
+        direct.writer.write_eof()
+        assert b'"result"' not in await direct.rest(), data
     first = await peer.open(params)
     again = await peer.connect(params)
     assert b"was used" in await again.rest()
-    first.send(b"!%d\n" % params["place"] + LONG_CALL + b"\n")  # the one that had it goes on
-    assert (await peer.next()).json["result"] == 3
+    first.send(LONG_CALL + b"\n")  # the one that had it goes on
+    assert (await first.next())["result"] == 3
 
 
 async def test_secrets_lapse_and_who_says_nothing_is_closed(clock: Clock, peer: Peer) -> None:
-    params = await peer.place()
-    silent = [await peer.connect(params, data) for data in (b"", b"rpcstream 00")]
+    params = await peer.asked()
+    silent = [await peer.connect(params, data) for data in (b"", b'{"jsonrpc')]
     await clock.turn()
     clock.jump(5)
     assert [await each.rest() for each in silent] == [b"", b""]
-    await clock.until(lambda: peer.tickets("expired") == 1)
+    clock.jump(5)
+    await clock.turn()
     late = await peer.connect(params)
     assert b"older" in await late.rest()
 
 
-async def test_strangers_without_number_keep_no_client_out(peer: Peer) -> None:
-    """Of those that have shown nothing the oldest are closed."""
-    params = await peer.place()
-    strangers = [await peer.connect(params, b"") for _ in range(300)]
-    await asyncio.gather(*(each.rest() for each in strangers[:44]))
-    assert not any(each.reader.at_eof() for each in strangers[60:])
-
-
-@pytest.mark.parametrize("line", [b"!7\n", b"#0\n", b"!x\n", b"#-1\n", b"?1\n", b"", b"#1\n#1\n#1\n@x\n", b"!%030d\n"])
-async def test_a_message_without_a_place_ends_the_connection(peer: Peer, line: bytes) -> None:
-    direct = await peer.open(params := await peer.place())
-    direct.send((line % params["place"] if b"%" in line else line) + LONG_CALL + b"\n")
-    await direct.rest(ends=line.startswith(b"#1"))  # else at once
-    assert peer.server.stats()["requests"] <= 1
-
-
-async def test_the_same_place_twice(peer: Peer) -> None:
-    params = await peer.place()
-    direct = await peer.open(params)
-    direct.send((b"!%d\n" % params["place"] + LONG_CALL + b"\n") * 2)
-    first, second = sorted([(await peer.next()).json for _ in range(2)], key=lambda each: "error" in each)
-    assert (first["result"], second["error"]["data"]["executed"]) == (3, False)
+async def test_the_secret_of_another_caller(service: Service, peer: Peer) -> None:
+    """A connection belongs to the caller whose secret it has shown first."""
+    direct = await peer.open(await peer.asked())
+    peer.raw.publish(peer.root + "echo", about(ask=1, method="echo", size=SIZE, ids=[1]), "other.rpcstream.1")
+    async with service.raw("other.rpcstream.*", user="caller") as other:
+        peer.raw.publish(peer.root + "echo", about(ask=1, method="echo", size=SIZE, ids=[1]), "other.rpcstream.1")
+        while "secret" not in (message := await other.next()).json.get("params", {}):
+            pass
+        direct.send(secret_of(message.json["params"]))
+    assert "error" in await direct.next()
+    direct.send(LONG_CALL + b"\n")
+    assert (await direct.next())["result"] == 3
 
 
 @pytest.mark.parametrize("limits", [{"max_message_size": SIZE + 4096}])
-async def test_more_than_the_ticket_said_or_the_server_takes(peer: Peer) -> None:
-    direct = await peer.in_place(LONG_CALL, size=20_000)
-    assert "its ticket said 20000" in (await peer.next()).json["error"]["data"]["reason"]
-    peer.send("size", ticket(ask=1, method="size", size=2 * SIZE, ids=[1]))
+async def test_more_than_the_server_takes(peer: Peer) -> None:
+    peer.send("size", about(ask=1, method="size", size=2 * SIZE, ids=[1]))
     assert await peer.code() == -32001
-    direct.send(b"!%d\n" % (await peer.place(size=SIZE))["place"] + long(LONG_CALL) + b"\n")
-    assert await peer.code() == -32001
+    direct = await peer.open(await peer.asked(size=SIZE))
+    direct.send(long(LONG_CALL) + b"\n")
+    assert (await direct.next())["error"]["code"] == -32001
 
 
 @pytest.mark.parametrize("limits", [{"max_message_size": 2 * SIZE, "max_held_total": 2 * SIZE}])
 async def test_who_stalls_in_the_middle_is_closed(clock: Clock, peer: Peer) -> None:
-    params = await peer.place()
-    direct = await peer.open(params)
-    direct.send(b"!%d\n" % params["place"] + LONG_CALL[: SIZE // 2])
+    direct = await peer.open(await peer.asked())
+    direct.send(LONG_CALL[: SIZE // 2])
     rest = asyncio.create_task(direct.rest())
     await clock.until(rest.done, step=5)
+
+
+async def waiting(peer: Peer) -> dict[str, Any]:
+    """The message that says where a result is."""
+    while "secret" not in (message := await peer.next()).json.get("params", {}):
+        pass
+    params: dict[str, Any] = message.json["params"]
+    return params
 
 
 @pytest.mark.parametrize("limits", [{"max_message_size": 40 << 20}])
 async def test_who_does_not_read_its_result_is_closed(clock: Clock, peer: Peer) -> None:
     peer.send("make", call_of("make", 16 << 20))
-    direct = await peer.open((await peer.next()).json["params"])
+    direct = await peer.open(await waiting(peer))
     direct.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a socket's
     await clock.turn()
     for _ in range(40):
@@ -265,35 +269,40 @@ async def test_results_that_are_never_claimed_are_bounded_and_forgotten(clock: C
         lines = (await peer.next()).data.split(b"\n")
         codes += [json.loads(line)["error"]["code"] for line in lines if b'"error"' in line]
     assert sorted(codes) == [-32002] * 4 + [-32001] * 2  # there was room for two
-    assert peer.tickets("expired") == 1
 
 
-@pytest.mark.parametrize("limits", [{"max_calls": 4}])
-async def test_places_are_bounded(peer: Peer) -> None:
+async def test_secrets_are_bounded(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rpcstream.nats.direct.OWN_MAX", 4)
     for number in range(30):
-        peer.send("size", ticket(ask=number, method="size", size=SIZE, ids=[number]), number)
-    assert await peer.code() == -32002
+        peer.send("size", about(ask=number, method="size", size=SIZE, ids=[number]), number)
+    while "error" not in (message := await peer.next()).json:
+        pass
+    assert message.json["error"]["code"] == -32002
+    peer.raw.publish(message.reply, about(ask=99), "mine.rpcstream.m")  # as for an item of an argument
+    while "reason" not in (message := await peer.next()).json.get("params", {}):
+        pass
+    assert "too many" in message.json["params"]["reason"]
 
 
 @pytest.mark.parametrize(
-    "members",
+    ("members", "code"),
     [
-        {},
-        {"size": "big"},
-        {"size": -1.5},
-        {"size": 10, "method": "echo"},
-        {"size": 10, "method": "note"},
-        {"number": 1, "connection": 1, "size": 10},
+        ({}, -32001),
+        ({"size": "big"}, -32001),
+        ({"size": -1.5}, -32001),
+        ({"size": 10, "method": "echo"}, -32600),
+        ({"size": 10, "method": "note"}, -32600),
+        ({"ask": None, "address": "127.0.0.1:1", "secret": "ab"}, -32600),
     ],
     ids=str,
 )
-async def test_tickets_that_make_no_sense(peer: Peer, members: dict[str, Any]) -> None:
-    is_ask = "number" not in members
-    peer.send("size", ticket(**({"ask": 1, "method": "size"} if is_ask else {}) | members, ids=[1]))
-    assert (await peer.raw.next()).json["error"]["code"] == -32600
+async def test_questions_that_make_no_sense(peer: Peer, members: dict[str, Any], code: int) -> None:
+    asked = {"ask": 1, "method": "size", "ids": [1]} | members
+    peer.send("size", about(**{name: value for name, value in asked.items() if value is not None}))
+    assert (await peer.raw.next()).json["error"]["code"] == code
 
 
-async def test_a_place_needs_what_the_call_needs(service: Service) -> None:
+async def test_a_large_call_needs_what_any_call_needs(service: Service) -> None:
     server = UsualServer(authenticate=lambda shown: {"t0ken": "alice"}.get(shown.token))
     server.add(lambda size: "x" * size, name="make", allow="bob")
     async with (
@@ -303,10 +312,9 @@ async def test_a_place_needs_what_the_call_needs(service: Service) -> None:
     ):
         shown = b"NATS/1.0\r\nAuthorization: Bearer t0ken\r\n\r\n"
         for method, head, code in (("size", None, -32005), ("make", shown, -32006)):
-            asked = ticket(ask=1, method=method, size=SIZE, ids=[1])
+            asked = about(ask=1, method=method, size=SIZE, ids=[1])
             raw.publish(service.root + method, asked, "mine.rpcstream.1", head)
             assert (await raw.next_but_acks()).json["error"]["code"] == code
-        assert server.stats()["tickets_made"] == 0
         assert await client.size(bytes(SIZE)) == SIZE
 
 
@@ -319,21 +327,20 @@ async def test_a_place_needs_what_the_call_needs(service: Service) -> None:
         b'{"jsonrpc":"2.0","method":"note","params":[1]}',
         b'{"jsonrpc":"2.0","id":1,"result":1,"method":"note","params":[1]}',
         b'{"jsonrpc":"2.0","id":1,"method":null,"result":1,"meth\\u006fd":"note","params":[1]}',
+        b'{"jsonrpc":"2.0","id":1,"method":["note"],"params":[1]}',
     ],
     ids=lambda call: call[:40],
 )
-@pytest.mark.parametrize("line", [b"=\n", b"#1\n", b"ticket first"])
-async def test_a_call_stands_behind_the_line_of_another_message(peer: Peer, line: bytes, call: bytes) -> None:
-    """`=` is for replies. `#n` is for what a ticket to the session's subject announces, where no method is checked."""
-    params = await peer.place()
-    announced = ticket(number=1, connection=params["connection"], size=len(call), id=1)
-    if line == b"ticket first":
-        peer.raw.publish(params["session"], ticket(number=1, connection=0, size=100, id=1), "mine.rpcstream.m")
-        line = b"#1\n"
-    direct = await peer.open(params)
-    direct.send(line + call + b"\n")
-    peer.raw.publish(params["session"], announced, "mine.rpcstream.m")
-    await direct.rest(ends=True)
+async def test_a_secret_for_one_method_permits_no_other(peer: Peer, call: bytes) -> None:
+    direct = await peer.open(await peer.asked())
+    direct.send(call + b"\n" + LONG_CALL + b"\n")
+    while (message := await direct.next()) != reply(1, 3):
+        assert "error" in json.dumps(message)
+    peer.send("make", call_of("make", SIZE, call_id=7), 7)
+    direct.send(secret_of(await waiting(peer)))  # of a result: it permits no calls
+    direct.send(call_of("make", 1, call_id=8) + b"\n")
+    found = [await direct.next() for _ in range(3)]
+    assert [each["id"] for each in found if "error" in each] == [8]
 
 
 NOTE = b'{"ask":1,"method":"note","size":2000000,"ids":[1]'
@@ -354,71 +361,32 @@ ECHO = NOTE.replace(b"note", b"echo")
     ],
     ids=lambda members: members[30:90],
 )
-@pytest.mark.parametrize("limits", [{"max_values": 10_000}])
-async def test_a_ticket_with_two_members_of_one_name(peer: Peer, members: bytes) -> None:
-    params = await peer.place(call_id=5)
+@pytest.mark.parametrize("limits", [{"max_json_size": 80_000}])
+async def test_a_question_with_two_members_of_one_name(peer: Peer, members: bytes) -> None:
+    params = await peer.asked(call_id=5)
     direct = await peer.open(params)
-    peer.send("echo", TICKET + members)
-    for subject in (params["session"], peer.root + "%24/ticket"):  # they name no method
-        peer.raw.publish(subject, TICKET + members, "mine.rpcstream.m")
-    await peer.check()
-    if b'"x":[' in members or b"\x01" in members:  # it is not read, whatever it asks for
-        peer.send("size", TICKET + members.replace(b"note", b"size"), 5)
-        assert await peer.code() in (-32600, -32700, -32001)
-    for place in range(params["place"] + 1, params["place"] + 20):  # it may be that one was given for it
-        direct.send(b"!%d\n" % place + FORBIDDEN + b"\n")
-    await direct.rest(ends=True)
+    peer.send("echo", ABOUT + members)
+    for subject in (params["session"], peer.root + "%24/direct"):  # they name no method
+        peer.raw.publish(subject, ABOUT + members, "mine.rpcstream.m")
+    secrets = [each["params"] for each in await peer.check() if "secret" in each.get("params", {})]
+    for each in secrets:
+        direct.send(secret_of(each))
+        await direct.next()
+    direct.send(FORBIDDEN + b"\n")
+    assert "error" in await direct.next()
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        call_of("note", "x", call_id=5),
         call_of("size", "x", call_id=5)[:-1] + b',"method":"note"}',
         call_of("size", "x", call_id=5)[:-1] + b',"meth\\u006fd":"note"}',
-        b"[" + call_of("note", "x", call_id=5) + b"]",
-        b'{"jsonrpc":"2.0","method":"note","params":["x"]}',
         # The parser of long messages does not look into the bytes of a payload, which is not JSON here.
         call_of("note", "x", call_id=5)[:-1] + b',"x":{"$type":"bytes","data":"' + b"\x01" * 40_000 + b'"}}',
-        call_of("size", "x", call_id=6),
-        call_of("size", "x", call_id="5"),
-        call_of("size", "x", call_id=True),
-        call_of("size", "x", call_id=5.0),
     ],
     ids=lambda call: call[:90],
 )
-async def test_another_call_than_the_one_that_has_the_place(peer: Peer, call: bytes) -> None:
-    direct = await peer.in_place(call, call_id=5)
-    answer = (await peer.next()).json
-    assert (answer["id"], answer["error"]["code"]) in ((5, -32600), (5, -32700)), answer
-    await direct.rest(ends=True)
-
-
-async def test_a_place_of_a_notification_is_not_one_of_a_call(peer: Peer) -> None:
-    for call_id in (None, 1.5, 1):
-        peer.send("size", ticket(ask=1, method="size", size=100_000, ids=[]), 1)
-        params = (await peer.next("ticket")).json["params"]
-        direct = await peer.open(params)
-        direct.send(b"!%d\n" % params["place"] + call_of("size", "abc", call_id=call_id) + b"\n")
-        await direct.rest(ends=True)
-        assert not any("result" in each for each in await peer.check())
-
-
-async def test_what_belongs_to_calls_comes_as_before(peer: Peer) -> None:
-    """Replies to calls back: without a ticket, with one, in an array, and one that cannot be read."""
-    params = await peer.place(call_id=5)
-    direct = await peer.open(params)
-    for number, line in enumerate((b"=\n", b"#1\n", b"=\n", b"=\n")):
-        peer.send("ask", call_of("ask", "text", call_id=10 + number), 10 + number)
-        asked = (await peer.next()).json
-        assert asked["method"] == "text"
-        answer: Any = reply(asked["id"], "x" * 50_000)
-        data = (json.dumps(answer).encode(), b"", batch(answer), b'{"jsonrpc":"2.0","id":%d,"result":[1,}')[number]
-        if line == b"#1\n":
-            data = json.dumps(answer).encode()
-            announced = ticket(number=1, connection=params["connection"], size=len(data), id=asked["id"])
-            peer.raw.publish(params["session"], announced, "mine.rpcstream.m")
-        direct.send(line + (data % asked["id"] if number == 3 else data) + b"\n")
-        while (told := (await peer.next()).json).get("id") != 10 + number:
-            pass  # the reply that cannot be read may be refused as well
-        assert told["result"] == "x" * 50_000 if number < 3 else "error" in told
+async def test_a_call_with_two_methods(peer: Peer, call: bytes) -> None:
+    direct = await peer.open(await peer.asked())
+    direct.send(call + b"\n")
+    assert "error" in await direct.next()

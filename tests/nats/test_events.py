@@ -29,7 +29,7 @@ async def test_clients_publish_to_each_other_where_no_instance_runs(service: Ser
     async with service.client() as one, service.client() as other, service.raw(f"{service.event}>") as raw:
         async with one.subscribe("a.*").with_topics() as events, one.subscribe("a.b") as exact:
             assert await other.publish("a.b", {"x": 1}) == 1
-            assert await other.publish("a.b.c", 2) == 1  # the raw client alone
+            assert await other.publish("a.b.c", 2) == 1
             assert await one.publish("a.c", array) == 1
             (first, (topic, same)) = await next_of(events, 2)
             assert (first, topic) == (("a.b", {"x": 1}), "a.c")
@@ -37,7 +37,7 @@ async def test_clients_publish_to_each_other_where_no_instance_runs(service: Ser
             assert await next_of(exact) == [{"x": 1}]
         assert [(await raw.next()).data[:1] for _ in range(3)] == [b"{", b"{", b"@"]
     async with service.client() as alone:
-        assert await alone.publish("a.b", 3) == 0
+        assert await alone.publish("a.b", 3) == 1
 
 
 async def test_what_is_no_pattern_is_refused(service: Service) -> None:
@@ -120,8 +120,8 @@ async def test_what_is_no_event_is_left_out_and_logged(service: Service, caplog:
     broken = [whole[:at] + chance.randbytes(2) + whole[at:-4] for at in range(0, len(whole) - 4, 3)]
     async with (
         service.raw() as raw,
-        service.client(limits=Limits(max_values=1000)) as client,
-        service.serving(UsualServer(limits=Limits(max_values=1000, max_depth=20)), port=0) as one,
+        service.client(limits=Limits(max_json_size=8000)) as client,
+        service.serving(UsualServer(limits=Limits(max_json_size=8000, max_depth=20)), port=0) as one,
         AsyncClient(one.address) as there,
         there.subscribe("a") as by_port,
         client.subscribe("a") as by_nats,

@@ -150,28 +150,34 @@ async def test_binary_frames_that_lie_about_their_sizes(service: Service) -> Non
                 assert "error" in await at.answer_of(frame, "mine.rpcstream.1")
 
 
-@pytest.mark.parametrize("asks_for_a_place", [False, True])
-async def test_inboxes_without_end_displace_each_other(service: Service, asks_for_a_place: bool) -> None:
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_inboxes_without_end_displace_each_other(
+    service: Service, is_large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of what calls once, and is silent then, nothing is kept; callers with something under way stay."""
-    ask = b'{"jsonrpc":"2.0","method":"$/ticket","params":{"ask":1,"method":"add","size":2000000,"ids":[1]}}'
-    async with scene(service, max_nats_callers=20) as at:
+    ask = b'{"jsonrpc":"2.0","method":"$/direct","params":{"ask":1,"method":"add","size":2000000,"ids":[1]}}'
+    monkeypatch.setattr("rpcstream.nats.caller_table.MAX_CALLERS", 20)
+    async with scene(service) as at:
         held = asyncio.create_task(at.client.call("wait", 5))
         await until(lambda: at.server.begun)
         for number in range(30):
-            data = ask if asks_for_a_place else ADD
+            data = ask if is_large else ADD
             at.raw.publish(f"{at.root}add", data, f"flood.{number}.rpcstream.1")
             while f".{number}." not in (answer := await at.raw.next_but_acks()).subject or not answer.data:
                 pass  # another one is told that its session is over
-            assert answer.subject.endswith("ticket") if asks_for_a_place else answer.json["result"] == 3
+            assert "secret" in answer.json["params"] if is_large else answer.json["result"] == 3
             assert at.server.stats()["connections"] <= 20
         assert not held.done()
         at.server.release()
         assert await held == 5
 
 
-async def test_callers_have_places_of_their_own_and_the_others_are_refused(service: Service) -> None:
+async def test_callers_have_places_of_their_own_and_the_others_are_refused(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever they have under way, and whatever form their inboxes have; sockets take none of them."""
-    async with scene(service, port=0, max_connections=2, max_nats_callers=4) as at:
+    monkeypatch.setattr("rpcstream.nats.caller_table.MAX_CALLERS", 4)
+    async with scene(service, port=0, max_connections=2) as at:
         for reply in ("answers.1", "answers.2", "mine.rpcstream.1"):  # and the client is the fourth
             at.raw.publish(f"{at.root}wait", WAIT, reply)
         held = asyncio.create_task(at.client.call("wait"))
@@ -218,9 +224,9 @@ async def test_a_read_with_many_calls_is_shared_in_turns(service: Service) -> No
 
 
 async def test_what_waits_of_one_caller_is_bounded(service: Service) -> None:
-    """Calls over `max_calls` wait; over `max_held_size` they are refused, each with its id, and others are served."""
+    """Calls over `max_calls` wait; over the memory of a connection they are refused, each with its id."""
     held, count = 1 << 18, 800
-    async with scene(service, max_calls=4, write_buffer=10_000, max_held_size=held) as at:
+    async with scene(service, max_calls=4, write_buffer=10_000, max_held_total=8 * held) as at:
         for number in range(count):
             call = call_of("wait", call_id=f"c{number}") + b" " * 1000
             at.raw.publish(f"{at.root}wait", call, "mine.rpcstream.1")

@@ -49,7 +49,7 @@ class RawInstance:
         return task, await self.next_call(method)
 
     def send(self, token: str, data: Any, own: str | None = None, head: bytes | None = None) -> None:
-        """Send to the inbox of the caller: token `m` for messages, `ack`, `have`."""
+        """Send to the inbox of the caller: token `m` for messages, `ack`."""
         payload = data if isinstance(data, bytes) else json.dumps(data).encode()
         self.raw.publish(f"{self.inbox}.{token}", payload, own or self.own, head)
 
@@ -75,14 +75,15 @@ NO_ANSWERS = [
     b'{"jsonrpc":"2.0","method":"$/item","params":{"stream":"x","value":1}}',
     b'{"jsonrpc":"2.0","method":"$/cancel","params":{"id":[]}}',
     b'{"jsonrpc":"2.0","method":"$/credit","params":{"id":1,"n":-5}}',
-    b'{"jsonrpc":"2.0","method":"$/ticket","params":{"to":"?"}}',
+    b'{"jsonrpc":"2.0","method":"$/direct","params":{"to":"?"}}',
+    b'{"jsonrpc":"2.0","method":"$/direct","params":{"ids":[99],"address":"127.0.0.1:1","secret":"ab"}}',
 ]
 
 
 async def test_messages_that_belong_to_no_call(instance: RawInstance) -> None:
     for data in NO_ANSWERS:
         waiting, call = await instance.called("one")
-        for token in ("m", "ack", "have", "1", "q1", "i1", "b1", "ticket", "x", "9" * 20):
+        for token in ("m", "ack", "1", "q0", "i1", "b1", "x", "9" * 20):
             instance.send(token, data, f"{instance.own}-{token}")
             instance.raw.publish(f"{instance.inbox}.{token}", data)
         instance.send("m", reply(call["id"], "right"))
@@ -118,26 +119,33 @@ async def test_a_call_is_at_the_instance_that_said_so_first(instance: RawInstanc
     assert cancel.json["params"] == {"id": call["id"]}
 
 
-@pytest.mark.parametrize("how", ["acknowledged", "asked for", "says nothing"])
-async def test_an_instance_that_takes_longer(clock: Clock, instance: RawInstance, service: Service, how: str) -> None:
-    """A client waits, and asks where its call is; an instance that says nothing may answer all the same."""
+async def test_an_instance_that_takes_longer(clock: Clock, instance: RawInstance) -> None:
+    """A call that was acknowledged is waited for, and its instance is watched."""
     waiting, call = await instance.called("slow")
     await instance.raw.subscribe(instance.own)
-    if how == "acknowledged":
-        instance.send("ack", [call["id"]])
-        await clock.until(lambda: not instance.raw.messages.empty())
-        assert (await instance.raw.next()).subject == instance.own  # it looks whether this instance is there
-    else:
-        await clock.until(lambda: not instance.raw.messages.empty())
-        asked = await instance.raw.next()
-        assert (asked.subject, asked.json) == (f"{service.root}$inquiry", [call["id"]])
-        if how == "asked for":
-            instance.send("have", [asked.reply.rpartition(".")[2], [call["id"]]])
-        ends = asyncio.get_running_loop().time() + 12
-        await clock.until(lambda: asyncio.get_running_loop().time() > ends)
-        assert not waiting.done()
+    instance.send("ack", [call["id"]])
+    await clock.until(lambda: instance.raw.messages.qsize() > 30)
+    assert (await instance.raw.next()).subject == instance.own  # it looks whether this instance is there
     instance.send("m", reply(call["id"], "right"))
     assert await waiting == "right"
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_a_call_that_is_not_acknowledged(clock: Clock, instance: RawInstance, is_alive: bool) -> None:
+    """It is lost when the instances send signs of life; without any the event loop of one may be blocked."""
+    waiting, call = await instance.called("slow")
+    ends = asyncio.get_running_loop().time() + 12
+    if is_alive:
+        instance.send("q0", [], "")
+    await clock.until(lambda: not instance.raw.messages.empty() or asyncio.get_running_loop().time() > ends)
+    if is_alive:
+        instance.send("q0", [])
+        await clock.until(waiting.done)
+        with pytest.raises(ConnectionLost, match="is gone, or the message was lost"):
+            await waiting
+    else:
+        instance.send("m", reply(call["id"], "right"))
+        assert await waiting == "right"
 
 
 async def test_a_cancel_before_the_acknowledgement_is_sent_when_it_comes(instance: RawInstance) -> None:

@@ -22,7 +22,6 @@ from rpcstream import (
     Limits,
     MessageTooLarge,
     MethodNotFound,
-    RpcError,
     Server,
     ServerBusy,
 )
@@ -81,7 +80,7 @@ def service(small_nats: NatsServer) -> Service:
 
 
 @pytest.mark.parametrize("binary", [True, False])
-async def test_whatever_is_over_the_limit_goes_by_one_connection(service: Service, binary: bool) -> None:
+async def test_whatever_is_over_the_limit_goes_by_direct_connections(service: Service, binary: bool) -> None:
     server = make_server(binary=binary)
     async with service.serving(server), service.client(binary=binary) as client:
 
@@ -101,8 +100,6 @@ async def test_whatever_is_over_the_limit_goes_by_one_connection(service: Servic
         sent = [array(SIZE + number, number) for number in range(24)]
         found = await asyncio.gather(*[client.echo(values) for values in sent])
         assert all(np.array_equal(*pair) for pair in zip(sent, found, strict=True))
-    tickets = {name: count for name, count in server.stats().items() if name.startswith("tickets_") and count}
-    assert tickets == {"tickets_made": 1, "tickets_claimed": 1}
 
 
 async def test_items_keep_their_order_whichever_way_they_go(service: Service) -> None:
@@ -113,42 +110,25 @@ async def test_items_keep_their_order_whichever_way_they_go(service: Service) ->
         assert await client.firsts(parts) == list(range(20))
 
 
-async def test_calls_wait_where_there_is_no_room(service: Service) -> None:
-    server = make_server(binary=False, limits=Limits(max_calls=2))
-
-    async def send_batch() -> list[str]:
-        async with client.batch() as batch:
-            calls = batch.wait(SIZE * "b"), batch.wait("c")
-        return [call.result()[-1] for call in calls]
-
-    async with service.serving(server), service.client(binary=False) as client:
-        calls = asyncio.gather(*[client.wait(SIZE * letter) for letter in "xyz"], send_batch())
-        await until(lambda: len(server.begun) == 2)
-        server.release()
-        *single, many = await calls
-        assert ([each[-1] for each in single], many) == (["x", "y", "z"], ["b", "c"])
-
-
 def unused_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
-@pytest.mark.parametrize("is_off", [True, False], ids=["switched off", "nothing listens where the ticket says"])
+@pytest.mark.parametrize("is_off", [True, False], ids=["switched off", "nothing listens there"])
 async def test_no_direct_connection(service: Service, is_off: bool) -> None:
     port = unused_port()
     direct, words = (False, ["direct=False"]) if is_off else (f":0=127.0.0.1:{port}", [f"127.0.0.1:{port}", "refused"])
+    of_calls, of_results = (MessageTooLarge,) * 2 if is_off else (ConnectFailed, ConnectionLost)
     async with service.serving(make_server(), direct=direct), service.client() as client:
-        for method, argument in (("size_of", array()), ("make", SIZE)) * 2:
-            with pytest.raises(MessageTooLarge) as failed:
+        for method, argument, kind in (("size_of", array(), of_calls), ("make", SIZE, of_results)) * 2:
+            with pytest.raises(kind) as failed:
                 await client.call(method, argument)
-            assert failed.value.data["limit"] == MAX_PAYLOAD
-            assert failed.value.data["size"] >= SIZE
             assert not [word for word in ("max_payload", "direct=", *words) if word not in str(failed.value)]
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(of_results):
             [item async for item in client.stream("arrays", 4)]
-        with pytest.raises(RpcError):
+        with pytest.raises(of_results):
             await client.firsts(array() for _ in range(3))
         assert await client.size_of(array(10)) == 10
 
@@ -166,7 +146,7 @@ async def test_calls_that_would_fail_anyway(service: Service) -> None:
         assert await client.size_of(array()) == SIZE
 
 
-async def test_a_caller_that_knows_no_tickets(service: Service) -> None:
+async def test_a_caller_without_a_session(service: Service) -> None:
     async with service.serving(make_server()), service.raw("answers.*") as raw:
         error = (await raw.request(f"{service.root}make", call_of("make", SIZE))).json["error"]
         assert (error["code"], error["data"]["limit"]) == (-32001, MAX_PAYLOAD)
@@ -199,7 +179,7 @@ async def test_addresses_that_are_none_or_taken(service: Service) -> None:
             Server().join_nats("nats://127.0.0.1", service="vision", direct=direct)
 
 
-async def test_another_certificate_than_the_ticket_says(service: Service) -> None:
+async def test_another_certificate_than_the_instance_says(service: Service) -> None:
     """Direct connections have the certificate of the server, and no other is taken for it."""
     async with service.serving(make_server(tls=server_tls())), service.client() as client:
         assert np.array_equal(await client.echo(array()), array())
@@ -208,7 +188,7 @@ async def test_another_certificate_than_the_ticket_says(service: Service) -> Non
     async with Proxy(tls=between) as proxy:
         server = make_server(tls=server_tls())
         async with service.serving(server, direct=proxy.direct), service.client() as client:
-            with pytest.raises(MessageTooLarge, match="another certificate"):
+            with pytest.raises(ConnectFailed, match="another certificate"):
                 await client.echo(array())
 
 
@@ -306,7 +286,7 @@ async def test_the_connection_is_lost_in_the_middle(
         assert proxy.connections == 2
 
 
-@pytest.mark.parametrize("is_connected", [False, True], ids=["by ticket", "without"])
+@pytest.mark.parametrize("is_connected", [False, True], ids=["first", "later"])
 async def test_a_result_that_is_long_on_its_way_is_not_given_up(
     clock: Clock, service: Service, proxy: Proxy, is_connected: bool
 ) -> None:
@@ -349,12 +329,25 @@ async def test_too_much_waits_for_one_client(service: Service, proxy: Proxy) -> 
         assert (await client.make(SIZE)).size == SIZE
 
 
+async def test_a_connection_that_is_lost_while_it_is_made(service: Service, proxy: Proxy) -> None:
+    """The call was not sent, and is made again, although nothing says that this is permitted."""
+    server = make_server()
+    proxy.opened.clear()
+    async with service.serving(server, direct=proxy.direct), service.client(retries=0) as client:
+        call = asyncio.create_task(client.note(array()))
+        await until(lambda: proxy.connections)
+        proxy.cut()
+        proxy.opened.set()
+        await call
+        assert len(server.noted) == 1
+
+
 async def test_an_instance_that_answers_no_connection(clock: Clock, service: Service, proxy: Proxy) -> None:
     proxy.opened.clear()
     async with service.serving(make_server(), direct=proxy.direct), service.client(timeout=None) as client:
         call = asyncio.create_task(client.size_of(array()))
         await clock.until(call.done)
-        with pytest.raises(MessageTooLarge, match="no answer within 5 s"):
+        with pytest.raises(ConnectFailed, match="no answer within 5 s"):
             await call
 
 

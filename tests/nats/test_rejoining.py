@@ -99,8 +99,13 @@ async def test_no_call_finds_its_method_missing_when_nats_was_restarted(
         await outcomes.stop()
         with pytest.raises(MethodNotFound):
             await client.call("nothing", wait_for=None)
-        names = [each["name"] for each in nats.monitor("/connz")["connections"]]
-        assert len([each for each in names if each.startswith(f"rpcstream {service.name}")]) == 3, "each joins once"
+
+        def joined() -> int:
+            names = [each["name"] for each in nats.monitor("/connz")["connections"]]
+            return len([each for each in names if each.startswith(f"rpcstream {service.name}")])
+
+        await until(lambda: joined() >= 3)  # the last of them may be back after the first answer
+        assert joined() == 3, "each joins once"
     assert outcomes.counts["MethodNotFound"] == 0, outcomes.counts
     assert waits == (set(outcomes.counts) == {"answered"}), outcomes.counts
     for error in outcomes.errors:
@@ -108,21 +113,12 @@ async def test_no_call_finds_its_method_missing_when_nats_was_restarted(
             assert (error.executed, error.is_permanent) == (False, False)
 
 
-async def test_an_instance_that_joins_says_nothing_of_methods(clock: Clock, service: Service) -> None:
-    """It is heard at the subject of inquiries before all of its methods are offered."""
+async def test_a_method_that_is_offered_a_moment_later_is_not_missing(clock: Clock, service: Service) -> None:
     async with service.client() as client, service.raw(f"{service.root}$inquiry") as raw:
-        call = asyncio.create_task(client.call("add", 1, 2))
-        assert (await raw.next()).json == []
-        await clock.until(call.done)
-        with pytest.raises(ConnectFailed, match="no instance"):
-            await call
-
-        # Its method is offered a moment later: the call was not lost for want of one.
         call = asyncio.create_task(client.call("add", 1, 2))
         asked = await raw.next()
         await raw.subscribe(f"{service.root}add", "rpc")
-        inbox, _, token = asked.reply.rpartition(".")
-        raw.publish(f"{inbox}.have", b'["%b",[]]' % token.encode(), f"{service.root}$instance.x.1")
+        raw.publish(asked.reply, b"[]")
         probe = await raw.next()
         assert (probe.subject, probe.data) == (f"{service.root}add", b"0")  # no call
         raw.publish(probe.reply, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no"}}')

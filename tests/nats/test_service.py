@@ -155,8 +155,7 @@ async def test_one_trace_over_both_ends(service: Service) -> None:
                 by_kind[span.kind.name].append(span)
             for found in by_kind.values():
                 assert sorted(span.name for span in found) == names
-            (root,) = [span for span in by_kind["CLIENT"] if span.parent is None]
-            assert (root.attributes or {})["network.protocol.name"] == "nats"
+            assert len([span for span in by_kind["CLIENT"] if span.parent is None]) == 1
         assert [each async for each in client.stream.count(2)] == [0, 1]
         ended = [(span.kind.name, span.name) for span in exporter.get_finished_spans()]
         assert sorted(ended) == [("CLIENT", "count"), ("SERVER", "count")]

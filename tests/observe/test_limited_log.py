@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 
 import pytest
 
 from rpcstream import InternalError
-from rpcstream.testing import FakeTimeLoop, memory_client
+from rpcstream.testing import memory_client
 
 from ..kit import UsualServer, logged
 
@@ -28,7 +27,7 @@ async def test_bad_notifications_are_limited_for_each_connection_and_values_are_
                 assert await client.add(1, 2) == 3
     lines = log.matching("notification of 'add' failed: ")
     assert len(lines) == 2 * EACH
-    assert all(len(line) < 400 and line.isprintable() for line in lines)
+    assert all(len(line) < 800 and line.isprintable() for line in lines)
 
 
 async def test_all_methods_together_have_a_limit_and_each_kind_its_own() -> None:
@@ -64,19 +63,3 @@ async def test_failures_are_limited_for_each_method_and_long_tracebacks_cut() ->
     assert "'short'" in str(records[0].exc_info)
     assert re.search(r"Traceback(.|\n)* characters ", lines[1])
     assert len(lines[1]) < 17 * 1024 + 1000
-
-
-def test_how_many_were_left_out_is_said_after_a_minute() -> None:
-    text = "5 lines were left out of the log: 5 of 'notification of %r failed: %s'"
-
-    async def main() -> None:
-        async with memory_client(UsualServer()) as client:
-            for _ in range(EACH + 5):
-                await client.notify.add("x", 1)
-            assert await client.add(1, 2) == 3
-            assert text not in log.lines
-            await asyncio.sleep(61)
-            assert text in log.lines
-
-    with logged("rpcstream.server", logging.INFO) as log, asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
-        runner.run(main())

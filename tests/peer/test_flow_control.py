@@ -48,15 +48,3 @@ def test_the_next_grant_comes_when_half_of_the_window_is_used(size: int, credit:
 @pytest.mark.parametrize(("credit", "limit", "granted"), [(0, 5, 5), (4, 5, 1), (5, 5, 0), (6, 5, 0), (0, 0, 0)])
 def test_a_grant_keeps_to_a_limit_below_the_window(credit: int, limit: int, granted: int) -> None:
     assert CreditWindow(16, credit).next_grant(limit=limit) == granted
-
-
-def test_what_is_owed_is_taken_together() -> None:
-    window = CreditWindow(16)
-    window.owe(3)
-    window.owe(4)
-    assert window.owed == 7
-    assert window.take_owed() == 7
-    assert window.take_owed() == 0
-    window.owe(CREDIT_MAX)
-    window.owe(1)
-    assert window.take_owed() == CREDIT_MAX

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, Client
-from rpcstream.peer.proxy import Methods
+from rpcstream.peer.proxy import Method
 
 
 def made(method: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
@@ -17,7 +17,7 @@ def made(method: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
 
 
 def test_names_and_arguments_go_through() -> None:
-    methods = Methods(made)
+    methods = Method(made)
     assert methods.sum(1, 2) == ("sum", (1, 2), {})
     assert methods.sum(a=1, self=2, method=3) == ("sum", (), {"a": 1, "self": 2, "method": 3})
     assert methods.vision.edges.count(3) == ("vision.edges.count", (3,), {})
@@ -26,7 +26,7 @@ def test_names_and_arguments_go_through() -> None:
 
 def test_names_with_an_underscore_are_never_remote() -> None:
     client = Client()
-    for thing in (Methods(made), Methods(made).vision, client, client.vision, AsyncClient(), client.batch()):
+    for thing in (Method(made), Method(made).vision, client, client.vision, AsyncClient(), client.batch()):
         for name in ("_private", "__len__", "_repr_html_", "__deepcopy__"):
             with pytest.raises(AttributeError, match=f"{name}.*use call"):
                 getattr(thing, name)

@@ -19,7 +19,7 @@ from rpcstream.testing import FakeTimeLoop, is_idle, memory_client
 from ..kit import RawPeer, UsualServer, batch, logged, notification, raw_peers, reply, request, until
 from ..kit.example_count import IS_THOROUGH
 
-LIMITS = Limits(max_calls=3, write_buffer=4000, max_values=20_000, max_held_size=200_000, max_held_total=500_000)
+LIMITS = Limits(max_calls=3, write_buffer=4000, max_json_size=160_000, max_held_total=500_000)
 
 
 class UsualHub(Hub, UsualServer):

@@ -24,7 +24,7 @@ class Seen:
     sent = received = text = 0
 
     def __call__(self, direction: str, message: bytes) -> None:
-        if message[:1] == b"@":
+        if b" + payloads of " in message:
             self.sent += direction == "send"
             self.received += direction == "receive"
         elif direction == "receive":

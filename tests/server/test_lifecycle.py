@@ -12,6 +12,8 @@ import re
 import signal
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,7 @@ async def begin(server: Server, **where: Any) -> tuple[str, asyncio.Task[None]]:
 
 @pytest.mark.parametrize(("kind", "title"), [(Server, "rpcstream server"), (Hub, "rpcstream hub")])
 def test_the_help_has_each_option_with_its_default_and_others_are_refused(kind: type[Server], title: str) -> None:
-    with pytest.raises(TypeError, match=rf"^{kind.__name__}\(\) has no option 'limts'; did you mean 'limits'\?$"):
+    with pytest.raises(TypeError, match=rf"^{kind.__name__}\(\) has no option 'limts' \(did you mean 'limits'\?\)$"):
         kind(limts=1)  # type: ignore[call-arg]
     assert kind().title == title
     shown = dict(re.findall(r"^    (\w+)=(.+?): ", kind.__doc__ or "", re.MULTILINE))
@@ -134,6 +136,29 @@ async def test_other_than_loopback_warns(caplog: pytest.LogCaptureFixture) -> No
             assert not caplog.records
         async with Server().listening(host="0.0.0.0", port=0):
             assert "no authentication" in caplog.text
+        caplog.clear()
+        async with Server(token="t", tls=server_tls()).listening(host="0.0.0.0", port=0):
+            assert not caplog.records
+        async with Server(token="t").listening(host="0.0.0.0", port=0):
+            assert "tokens cross the network unencrypted" in caplog.text
+
+
+def test_limits_are_numbers() -> None:
+    with pytest.raises(TypeError, match="max_message_size must be a number, got '100M'"):
+        Limits(max_message_size="100M")  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limits")
+def test_run_takes_all_files_that_the_system_permits() -> None:
+    program = (
+        "import resource; from rpcstream import Server; server = Server(); files = resource.RLIMIT_NOFILE\n"
+        "resource.setrlimit(files, (100, resource.getrlimit(files)[1]))\n"
+        "server.run(port=0, on_listening=lambda address: (print(*resource.getrlimit(files)), server.stop()))"
+    )
+    soft, hard = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert soft == hard
 
 
 # -- lifespan -------------------------------------------------------------------------------------------------------
@@ -186,6 +211,21 @@ async def test_the_lifespan_surrounds_everything_in_one_task() -> None:
     first, *between, last = lifespan.events
     assert between == ["begin", "end"]
     assert first is last is not asyncio.current_task()
+
+
+def test_a_slow_lifespan_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    @contextlib.asynccontextmanager
+    async def slow(server: Server) -> AsyncIterator[None]:
+        await asyncio.sleep(7)
+        yield
+
+    async def start_and_stop() -> None:
+        async with Server(lifespan=slow).in_memory():
+            pass
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(start_and_stop())
+    assert caplog.messages == ["the lifespan has run for 5 s: connections are accepted when it is done"]
 
 
 async def test_errors_of_the_lifespan_are_those_of_who_starts_or_closes() -> None:

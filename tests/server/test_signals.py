@@ -217,6 +217,7 @@ def test_a_second_signal_stops_at_once(what: str) -> None:
 
 # -- handlers that do not end ----------------------------------------------------------------------------------------
 
+BLOCKING = [("block", "hang"), ("keep_all", "keep_all")]
 LEFT = "left behind, since they did not end when they were cancelled: "
 
 
@@ -229,8 +230,10 @@ LEFT = "left behind, since they did not end when they were cancelled: "
         ("page", 0, ENDED[1], [f"{LEFT}'page'"]),
         ("thread", 0, ENDED[1], ["methods at work: 'thread'"]),
         ("to_thread", 0, ENDED[1], ["methods at work: 'to_thread'", "run_in_executor do not end, and are l"]),
-        ("block", KILLED, "left\n", ["now: the event loop has been blocked since the signal, by 'hang'"]),
-        ("keep_all", KILLED, "", ["exiting at once: the event loop is still blocked", "'keep_all'"]),
+        *[
+            (each, KILLED, "", ["exiting at once: the event loop has been blocked", f"in {by}\n"])
+            for each, by in BLOCKING
+        ],
     ],
 )
 def test_the_first_signal_ends_the_process_whatever_its_handlers_do(

@@ -203,7 +203,7 @@ def test_the_command_refuses_another_address_and_a_socket_that_does_not_listen(m
         assert f"systemd has passed sockets to listen at: leave {option} out" in refused(option, "0")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         os.dup2(datagrams.fileno(), manager.listening.fileno())
-        assert "socket activation: descriptor 3 (rpc) from systemd: it does not listen" in refused()
+        assert "socket activation: descriptor 3 from systemd: it does not listen" in refused()
 
 
 RUNS_ITSELF = """

@@ -57,12 +57,12 @@ def case(python: tuple[str, str], typescript: tuple[str, str]) -> Any:
     return lambda handler: HANDLERS.append((handler, python, typescript))
 
 
-@case(("a: int, /,", "None"), ("{ a: number | bigint; flag?: boolean }", "null"))
+@case(("a: int,", "None"), ("{ a: number | bigint; flag?: boolean }", "null"))
 def keyword_only(a: int, *, flag: bool = True) -> None: ...
 
 
 @case(
-    ("a: int, /, *more: float,", "dict[str, list[int]]"),
+    ("a: int, *more: float,", "dict[str, list[int]]"),
     ("{ a: number | bigint; [name: string]: unknown }", "{ [key: string]: number[] }"),
 )
 def rest(a: int, *more: float, **named: str) -> dict[str, list[int]]: ...
@@ -76,17 +76,17 @@ def recursive(tree: Tree) -> Tree | None: ...
 def tagged(pet: Cat | Dog) -> Cat | Dog: ...
 
 
-@case(('color: Color, kind: Literal[1, "x"] | None, /, ', "Color"), ('{ color: Color; kind: 1 | "x" | null }', "Color"))
+@case(('color: Color, kind: Literal[1, "x"] | None, ', "Color"), ('{ color: Color; kind: 1 | "x" | null }', "Color"))
 def chosen(color: Color, kind: Literal[1, "x", None]) -> Color: ...
 
 
-@case(("given: GivenInput, pair: PairInput, /, ", "Given"), ("{ given: GivenInput; pair: PairInput }", "Given"))
+@case(("given: GivenInput, pair: PairInput, ", "Given"), ("{ given: GivenInput; pair: PairInput }", "Given"))
 def members(given: Given, pair: Pair) -> Given: ...
 
 
 @case(
     (
-        "rows: NDArray[np.float32], any: NDArray[Any], two: NDArray[np.float32 | np.uint8] | None = ..., /,",
+        "rows: NDArray[np.float32], any: NDArray[Any], two: NDArray[np.float32 | np.uint8] | None = ...,",
         "NDArray[np.bool_]",
     ),
     ("{ rows: NdArray | Float32Array; any: NdArray; two?: NdArray | Float32Array | null }", "NdArray<Uint8Array>"),
@@ -99,7 +99,7 @@ def arrays(
 
 
 @case(
-    ("photo: Image.Image | ImageFile, data: bytes | bytearray | memoryview, number: complex, /,", "Image.Image"),
+    ("photo: Image.Image | ImageFile, data: bytes | bytearray | memoryview, number: complex,", "Image.Image"),
     ("{ photo: ImageInput; data: Uint8Array | ArrayBuffer; number: Complex | number }", "ImageResult"),
 )
 def rich(photo: Image.Image, data: bytes, number: complex) -> Image.Image: ...
@@ -128,7 +128,7 @@ async def upload(items: AsyncIterator[float]) -> float: ...
 def fixed(pair: tuple[int, str]) -> tuple[int, str]: ...
 
 
-@case(("a: Any, b: Any = ..., /, ", "Any"), ("{ a: unknown; b?: unknown }", "unknown"))
+@case(("a: Any, b: Any = ..., ", "Any"), ("{ a: unknown; b?: unknown }", "unknown"))
 def untyped(a, b=None): ...
 
 
@@ -148,13 +148,10 @@ def of_server() -> dict[str, str]:
 @pytest.mark.parametrize(("handler", "python", "typescript"), HANDLERS, ids=lambda each: getattr(each, "__name__", ""))
 def test_types(handler: Any, python: tuple[str, str], typescript: tuple[str, str], of_server: dict[str, str]) -> None:
     name = handler.__name__
-    title = "".join(word.capitalize() for word in name.split("_"))
-    text = of_server["python"]
-    begin = text.index(f"class _{title}(Protocol[R]):")
-    signature = text[begin : text.index(f"class _{title}Notification")].replace("( ", "(").replace("self, ", "")
-    assert f"def __call__({python[0]}" in signature
-    assert f" {name}: _{title}[{python[1]}]" in text
-    assert f" {name}: _{title}[Coroutine[Any, Any, {python[1]}]]" in text
+    text = of_server["python"].replace("( ", "(").replace("self, ", "")
+    assert f" def {name}({python[0]}" in text
+    begin = text.index(f"async def {name}({python[0]}")
+    assert text[begin:].partition(") -> ")[2].startswith(f"{python[1]}: ")
     begin = of_server["typescript"].index(f'"{name}": {{')
     entry = of_server["typescript"][begin:].replace("; }", " }")
     assert entry.startswith(f'"{name}": {{ params: {typescript[0]}; args: ')
@@ -162,11 +159,10 @@ def test_types(handler: Any, python: tuple[str, str], typescript: tuple[str, str
 
 
 def test_items_of_streams(of_server: dict[str, str]) -> None:
-    assert "generator: _Generator[Items[Tree]]" in of_server["python"]
-    assert "generator: _Generator[AsyncItems[Tree]]" in of_server["python"]
+    assert "def generator(self, to: int, **options: Unpack[CallOptions]) -> Items[Tree]: ..." in of_server["python"]
+    assert " -> AsyncItems[Tree]: ..." in of_server["python"]
     assert "result: Tree[]; item: Tree;" in of_server["typescript"]
-    assert "_Dates[Items" not in of_server["python"]
-    assert "_Dates[AsyncItems" not in of_server["python"]
+    assert "Items[str]" not in of_server["python"]
 
 
 def test_a_hub_has_the_types_of_its_providers() -> None:
@@ -175,5 +171,6 @@ def test_a_hub_has_the_types_of_its_providers() -> None:
             provider(handler)
         provider.offer()
         text = written(None, "python", uri=address)
-    assert "    arrays: _Arrays[NDArray[np.bool_]]\n" in text
-    assert "    recursive: _Recursive[gpu_Tree | None]\n" in text
+    assert (
+        "    def recursive(self, tree: gpu_TreeInput, **options: Unpack[CallOptions]) -> gpu_Tree | None: ...\n" in text
+    )

@@ -144,15 +144,15 @@ async def test_all_workers_come_to_the_same_last_values_and_keep_the_order_of_ea
 
 
 async def test_the_limit_of_subscriptions_is_that_of_all_workers_together(start: StartWorkers) -> None:
-    app = EVENTS_APP.replace("drain_timeout=5", "drain_timeout=5, limits=Limits(max_subscriptions_total=5)")
-    program = start("--workers", "2", app=app.replace("import Context, Server", "import Context, Limits, Server"))
+    small = "from rpcstream.events import subscriptions\nsubscriptions.MAX_SUBSCRIPTIONS_TOTAL = 5\n"
+    program = start("--workers", "2", app=EVENTS_APP.replace("server = ", f"{small}server = ", 1))
     async with AsyncExitStack() as stack:
         one, two = await one_for_each_worker(stack, program)
         for number in range(5):
             await stack.enter_async_context(two.subscribe(f"topic.{number}"))
         while len(await one.topics()) < 5:
             await asyncio.sleep(0.001)
-        with pytest.raises(ServerBusy, match="max_subscriptions_total"):
+        with pytest.raises(ServerBusy, match="5 subscriptions of all connections"):
             await stack.enter_async_context(one.subscribe("topic.6"))
     assert program.end() == 0, program.log
 

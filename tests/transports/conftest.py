@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rpcstream import Context, Limits, Server
-from rpcstream.testing import FakeTimeLoop, ServerConnection, connections_of
+from rpcstream.testing import FakeTimeLoop, connections_of
 
 from ..kit import RawPeer, UsualServer, until
 from ..kit.http import RawHttpConnection
@@ -47,7 +47,7 @@ class Served:
         return made
 
     @property
-    def connections(self) -> list[ServerConnection]:
+    def connections(self) -> list[Any]:
         return connections_of(self.server)
 
     async def has_read_all(self, tls: Any = None) -> None:

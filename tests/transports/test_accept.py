@@ -97,7 +97,7 @@ def test_half_a_handshake_takes_a_place_and_gives_way(runner: asyncio.Runner) ->
     runner.run(main())
 
 
-@pytest.mark.parametrize("limits", [{"handshake_timeout": 0.1}, {"message_timeout": 0.1}, {"auth_timeout": 0.1}])
+@pytest.mark.parametrize("limits", [{"message_timeout": 0.1}, {"auth_timeout": 0.1}])
 def test_half_a_handshake_ends_in_its_time(runner: asyncio.Runner, limits: dict[str, Any]) -> None:
     server = Server(tls=server_tls(), token="secret", limits=Limits(**limits))
 
@@ -111,7 +111,7 @@ def test_half_a_handshake_ends_in_its_time(runner: asyncio.Runner, limits: dict[
 
 
 def test_a_server_that_stops_does_not_wait_for_handshakes(runner: asyncio.Runner) -> None:
-    server = Server(tls=server_tls(), limits=Limits(handshake_timeout=None, message_timeout=None))
+    server = Server(tls=server_tls(), limits=Limits(auth_timeout=None, message_timeout=None))
 
     async def main() -> None:
         async with raw_peers(server, tls=client_side()) as connect:

@@ -210,9 +210,7 @@ OLD = post(call_bytes("rpc.ping"), version="1.0")
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (get("http://localhost/healthz"), 200),
-        (get("HTTP://LOCALHOST/healthz"), 200),
-        (post(call_bytes("rpc.ping"), target="http://evil.example/"), 403),
+        (post(call_bytes("rpc.ping"), target="http://127.0.0.1/"), 400),
         (get("//evil.example/x"), 404),
         (get("/healthz?b=http://evil.example"), 200),
         # No browser speaks HTTP/1.0 without a host.
@@ -221,7 +219,7 @@ OLD = post(call_bytes("rpc.ping"), version="1.0")
         (OLD.replace(HOST, b"Host: evil.example\r\n"), 403),
     ],
 )
-async def test_a_target_with_a_host_counts_as_well(serve: Serve, request_: bytes, expected: int) -> None:
+async def test_only_the_header_names_a_host(serve: Serve, request_: bytes, expected: int) -> None:
     assert (await (await (await serve()).http()).ask(request_)).status == expected
 
 

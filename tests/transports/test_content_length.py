@@ -56,8 +56,9 @@ async def test_calls_are_answered_in_the_same_framing(serve: Serve) -> None:
     assert await peer.code() == -32800
 
 
-async def test_a_token_is_the_first_message(serve: Serve) -> None:
-    options = {"token": "secret", "auth_message_size": 1000}
+async def test_a_token_is_the_first_message(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rpcstream.auth.gate.MAX_AUTH_MESSAGE", 1000)
+    options = {"token": "secret"}
     assert await (await connected(serve, **options)).code("add", 1, 2) == -32005
     assert "error" in await (await connected(serve, **options)).reply("rpc.authenticate", "x" * 1000)
     peer = await connected(serve, **options)

@@ -80,19 +80,14 @@ REFUSED: dict[str, list[bytes]] = {
         in_chunks(chunked(BODY)).replace(b"HTTP/1.1\r\n", b"HTTP/1.0\r\nConnection: keep-alive\r\n"),
     ],
     "trailers": [trailed(trailers) for trailers in (
-        b"no colon\r\n", b"GET / HTTP/1.1\r\n", b"POST /x HTTP/1.1\r\nHost: other\r\n", b": no name\r\n",
-        b"X-Sum : 1\r\n", b" X-Sum: 1\r\n", b"\tX-Sum: 1\r\n", b"X-Sum: 1\r\n goes on\r\n", b"X Sum: 1\r\n",
-        b"X-S\xfcm: 1\r\n", b"X-Sum: \0\r\n", b"X-Sum: \x1b[2J\r\n", b"X-Sum: a\rb\r\n", b"X-Sum: a\nX-Other: b\r\n",
-        b"Content-Length: 0\r\n", b"transfer-encoding: chunked\r\n", b"Host: other\r\n", b"Trailer: X-Sum\r\n",
-        b"X: 1\r\n" * 101, b"X: %b\r\n" % (b"1" * 8192), b"X: %b\r\n" % (b"1" * 500) * 17, b"\xff\xfe\r\n",
-        b"name: value\n\r\n", b"a" * 9000 + b": value\r\n", b"a: b\r\n" * 3000,
+        b"no colon\r\n", b"GET / HTTP/1.1\r\n", b"POST /x HTTP/1.1\r\nHost: other\r\n", b"X-Sum: 1\r\n",
+        b"Content-Length: 0\r\n", b"transfer-encoding: chunked\r\n", b"a: b\r\n" * 3000,
     )],
     "chunks": [in_chunks(chunks) for chunks in (
         b"-1\r\n" + BODY,
         *[b"%b%b0\r\n\r\n" % (size, BODY + b"\r\n") for size in (
             b"+%b\r\n" % SIZE, b"0x%b\r\n" % SIZE, b" %b\r\n" % SIZE, b"%b \r\n" % SIZE, b"\r\n", b"g\r\n", b";a=b\r\n",
-            b"%b\n" % SIZE, b"%b\r" % SIZE, b"%b;a\n\r\n" % SIZE, b"%b;a\0b\r\n" % SIZE,
-            b"%b;%b\r\n" % (SIZE, b"a" * 300), b"0" * 23 + SIZE + b"\r\n",
+            b"%b\n" % SIZE, b"%b\r" % SIZE, b"%b;a\r\n" % SIZE, b"0" * 23 + SIZE + b"\r\n",
         )],
         *[b"%b\r\n%b%b0\r\n\r\n" % (SIZE, BODY, end) for end in (b"", b"\n", b"xx", b"\rx")],
         b"f" * 300,
@@ -117,10 +112,10 @@ REFUSED: dict[str, list[bytes]] = {
     )],
     "first lines": [first_line(line) for line in (
         "POST / HTTP/1.1 ", "POST  / HTTP/1.1", "POST /  HTTP/1.1", "POST\t/\tHTTP/1.1", "POST / HTTP/1.1x",
-        "POST / http/1.1", "POST /", "POST", "POST / RTSP/1.0", "SOURCE / ICE/1.0", "POSTER / HTTP/1.1",
-        "PoST / HTTP/1.1", "POST /\x7f HTTP/1.1", "POST /\xe9 HTTP/1.1", "POST /%ff HTTP/1.1", "POST /%00 HTTP/1.1",
+        "POST / http/1.1", "POST /", "POST", "POST / RTSP/1.0", "SOURCE / ICE/1.0",
+        "POST /\x7f HTTP/1.1", "POST /\xe9 HTTP/1.1", "POST /%ff HTTP/1.1", "POST /%00 HTTP/1.1",
         "POST /a#b HTTP/1.1", 'POST /"a" HTTP/1.1', "POST a HTTP/1.1", "POST * HTTP/1.1", "POST http:///a HTTP/1.1",
-        "POST http://u@h/a HTTP/1.1", "POST ftp://h/a HTTP/1.1",
+        "POST http://127.0.0.1/a HTTP/1.1", "CONNECT 127.0.0.1:1 HTTP/1.1",
     )],
     "no host": [headed(LENGTH).replace(b"Host: 127.0.0.1\r\n", b"")],
     "between requests": [b"\n", b"\r", b"\0", b"\r\n\r\n", b" ", BODY + b"\r\n\r\n"],
@@ -136,7 +131,6 @@ REFUSED: dict[str, list[bytes]] = {
 #: And with other statuses than 400.
 OTHERWISE: list[tuple[bytes, int]] = [
     *[(first_line(line), 505) for line in ("POST / HTTP/1.2", "POST / HTTP/2.0", "POST / HTTP/0.9", "PRI * HTTP/2.0")],
-    (first_line("CONNECT 127.0.0.1:1 HTTP/1.1"), 405),
     (headed(f"X: {'a' * 33_000}\r\n{LENGTH}"), 431),
     (post(BODY, *["A: b"] * 98), 431),
     (get("/", *UPGRADE[:2], "Sec-WebSocket-Version: 12", UPGRADE[3]), 426),
@@ -166,15 +160,6 @@ async def test_no_100_continue_for_what_is_refused(http: RawHttpConnection) -> N
     request = post(None, "Expect: 100-continue", "Content-Length: 5", "Content-Type: a/b", json=False)
     assert (await http.ask(request)).status == 415
     assert await http.rest() == b""
-
-
-@pytest.mark.parametrize(
-    "trailers", [b"X-Sum:\t 1 \t\r\nx-sum: \xe4\r\n", b"!#$%&'*+-.^_`|~0: :\r\n", b"X: 1\r\n" * 100]
-)
-async def test_trailers_that_are_fields_mean_nothing(served: Served, http: RawHttpConnection, trailers: bytes) -> None:
-    assert (await http.ask(trailed(trailers))).json["result"] is None
-    assert (await http.ask(ADD)).json["result"] == 3
-    assert served.server.noted == ["first"]
 
 
 async def test_a_head_up_to_its_limit(http: RawHttpConnection) -> None:

@@ -37,7 +37,7 @@ async def ask(served: Served, request: bytes) -> tuple[int, bytes]:
 async def test_where_calls_are_taken(serve: Serve, path: Any, posts: set[str], sockets: set[str]) -> None:
     served = await serve(path=path)
     for place in ("/", "/rpc", "/rpc/", "/api/v1"):
-        for target in (place, f"{place}?key=1", f"http://127.0.0.1{place}"):
+        for target in (place, f"{place}?key=1"):
             status, body = await ask(served, post(ADD, target=target))
             assert status == (200 if place in posts else 404)
             assert place in posts or b"calls go to" in body

@@ -137,7 +137,7 @@ def test_an_answer_of_another_server() -> None:
         (ANSWER.replace("Sec-WebSocket-Accept", "X-Accept"), 101, "Sec-WebSocket-Accept"),
         (ANSWER.replace("Upgrade: WebSocket", "Upgrade: h2c"), 101, "other than WebSocket"),
         (ANSWER.replace("Connection: upgrade", "Connection: close"), 101, "other than WebSocket"),
-        (ANSWER.replace("Upgrade: ", "Upgrade "), 101, "malformed header"),
+        (ANSWER.replace("Upgrade: ", "Upgrade "), 101, "not a header"),
         (ANSWER.replace("\r\n\r\n", "\r\nSec-WebSocket-Extensions: permessage-deflate\r\n\r\n"), 101, "not offered"),
         (ANSWER.replace("\r\n\r\n", "\r\nSec-WebSocket-Protocol: chat\r\n\r\n"), 101, "not offered"),
         ('{"jsonrpc": "2.0"}', None, "not HTTP"),

@@ -35,7 +35,7 @@ server = Server(limits=Limits(max_batch=5), codec=Codec(images=ImageOptions(form
 
 Server(dbug=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
 Server(threads="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
-Hub(balance="round_robin", title="hub", hosts=["example.org"])
+Hub(title="hub", hosts=["example.org"])
 Hub(tilte="hub")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
 Hub(threads="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
 
@@ -78,8 +78,8 @@ def squares(numbers: list[float]) -> list[float]:
 
 
 assert_type(squares([1.0]), list[float])
-server.batched(offload="process")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
-server.batched(ordered=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
+server.batched(offload="process")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]  # wrong
+server.batched(ordered=True)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]  # wrong
 
 
 @server.middleware
@@ -191,7 +191,6 @@ def sync_conversation(client: Client) -> None:
     Client(name=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
     Client(reconnect=Backoff(longest=5.0), on_state=print, retry="idempotent", retries=2)
     Client(time_out=1.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
-    Client("host", 5.0)  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]  # wrong
     Client(connect=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
     Client("host", on_send=print)
     AsyncClient(address="host", connect=None)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rpcstream.codec import payloads
+from rpcstream.wire.binary_frame import BinaryFrameReader
 from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import BinaryFrame, Message, Oversize, SharedPayloads
+from rpcstream.wire.messages import BinaryFrame, Message, Oversize
 
 HEADER = re.compile(rb"@[0-9]{1,12}(?: [0-9]{1,12}){1,256} {0,7}\n")
 
@@ -77,15 +78,11 @@ def read_slowly(stream: bytes, max_size: int) -> Reading:
             end += size + (-size % 8)
         end = places[-1] + contents[-1]
         total = end - line_end
-        needed = line_end + (json_size if json_size <= max_size else 0) if total > 16 * max_size else end
-        if len(stream) < needed:
+        if len(stream) < end:
             break
-        at = needed
+        at = end
         if total > max_size:
             found.seen.append(total)
-            if total > 16 * max_size:
-                found.ended = True
-                break
             continue
         whole = [stream[place : place + size] for place, size in zip(places, contents, strict=True)]
         found.seen.append((stream[line_end : line_end + json_size], *whole))
@@ -95,27 +92,25 @@ def read_slowly(stream: bytes, max_size: int) -> Reading:
 
 
 class TakesAll:
-    """An intake that takes every frame there is memory for.
+    """An intake that takes every frame.
 
     Attributes:
-        memory: bytes that are being received, for the frame that was admitted last.
+        memory: bytes of payloads that are being received, for the frame that was admitted last.
+        frame: what is being received, as far as this was said.
         most: the most that it ever was.
-        has_room: there is memory; without it a frame waits.
         reason: why no frame may come.
     """
 
     def __init__(self) -> None:
         self.memory = self.most = self.admitted = 0
-        self.has_room = True
+        self.frame: BinaryFrameReader | None = None
         self.reason: str | None = None
-        self.shared: SharedPayloads | None = None
+        self.shared: Any = None
 
     def refuses_frames(self) -> str | None:
         return self.reason
 
-    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]] | None:
-        if not self.has_room:
-            return None
+    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
         self.admitted += 1
         frame = payloads.read_frame(json, sizes, None, "server")
         if frame.refusal is not None:
@@ -124,11 +119,8 @@ class TakesAll:
         self.most = max(self.most, self.memory)
         return frame, frame.content[1].take_memory()
 
-    def begun(self, rest: Any) -> None:
-        """Nothing takes the memory away."""
-
-    def grow(self, received: int) -> bool:
-        return self.has_room
+    def grow(self, received: int, frame: BinaryFrameReader) -> None:
+        self.frame = frame
 
     def over(self) -> None:
         self.memory = 0
@@ -142,7 +134,7 @@ def seen_of(message: Message) -> Seen:
         line = message.content[1] if message.content is not None else None
         if message.refusal is not None or line is None:
             return (message.json, *(b"?" * size for size in message.sizes))
-        return (message.json, *(bytes(each.view()) for each in line.attachments))
+        return (message.json, *(bytes(each.view()) for each in line.payloads))
     return bytes(message).strip()
 
 

@@ -1,12 +1,12 @@
 """Models of pydantic, and its dataclasses, as hints: pydantic validates them, writes them and describes them.
 
-Owns how values go in and out of pydantic, as JSON at both ends: what a model says of JSON holds, and there are no rich
-values inside of one. Imported only where a class of pydantic's was given, so pydantic is loaded already.
+Values go in and out of pydantic as JSON: what a model says of JSON holds, and there are no rich values inside of one.
 """
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,15 +14,14 @@ import pydantic
 from pydantic.json_schema import models_json_schema
 
 from ...errors import EncodeError
-from ..encoding import Encoding, may_hide_floats
+from ..encoding import Encoding
 from ..rich_hint import shortened, type_name
-from ..scalars import QUOTED_FLOAT_TAG, with_floats
-from ..schema import LOCAL_REF, Components, holds_no_number, renamed, shortened_texts
+from ..schema import Components
 
-#: Faults that are named in one error; of a value with more than so many in all only their number is said.
-_NAMED, _COUNTED = 4, 1000
-#: Characters of a step of a path.
-_STEP = 40
+#: Of a value with more faults than this only their number is said.
+_COUNTED = 1000
+#: How pydantic's references begin here, before they lead to components of the document.
+_LOCAL = "#/$local/"
 
 
 class ModelHint:
@@ -32,8 +31,8 @@ class ModelHint:
         TypeError: it cannot be sent: a field has a type that JSON has no words for, or a name that is not known.
     """
 
-    #: Integers come as they were sent, not as floats from 64 bits on.
-    needs_exact_integers = True
+    #: It reads what was sent, so integers must be exact.
+    takes_json = True
     component = None
 
     def __init__(self, cls: Any) -> None:
@@ -42,7 +41,7 @@ class ModelHint:
         self._cls = cls
         self.name = type_name(cls)
         try:
-            refs, document = models_json_schema([(cls, "validation")], ref_template=LOCAL_REF.format(name="{model}"))
+            refs, document = models_json_schema([(cls, "validation")], ref_template=_LOCAL + "{model}")
         except (RuntimeError, TypeError, ValueError, NameError) as error:
             reason = str(error).partition("\n")[0]
             raise TypeError(
@@ -50,33 +49,29 @@ class ModelHint:
                 "parameters or in a dataclass"
             ) from error
         self._ref: dict[str, Any] = refs[cls, "validation"]
-        self._parts: dict[str, Any] = {name: shortened_texts(part) for name, part in document.get("$defs", {}).items()}
+        self._parts: dict[str, Any] = document.get("$defs", {})
 
-    def decode(self, value: object) -> object:
+    def decode(self, value: object, _: object = None) -> object:
         """The model for JSON data; a model as it is."""
         if isinstance(value, self._cls):
             return value
         try:
             text = msgspec.json.encode(value)
-            if QUOTED_FLOAT_TAG in text or may_hide_floats(text):
-                value = with_floats(value)
-                if holds_no_number(value):  # the words for these are not JSON's, but pydantic reads them
-                    text = json.dumps(value).encode()
+            if b"null" in text:
+                text = json.dumps(value).encode()  # as Python writes NaN and the infinities, which pydantic reads
         except (TypeError, ValueError, RecursionError):  # payloads, and what was decoded already
             raise ValueError(f"Expected `{self.name}` as JSON alone, with no arrays, images or bytes in it") from None
-        try:
-            return self._cls.__pydantic_validator__.validate_json(text)
-        except pydantic.ValidationError as error:
-            raise ValueError(_told(error, value)) from None
+        return self._validated("json", text)
 
     def accept(self, value: object) -> object:
         """The model that a handler returned, or one made of what it returned."""
-        if isinstance(value, self._cls):
-            return value
+        return value if isinstance(value, self._cls) else self._validated("python", value)
+
+    def _validated(self, form: str, given: object) -> object:
         try:
-            return self._cls.__pydantic_validator__.validate_python(value)
+            return getattr(self._cls.__pydantic_validator__, f"validate_{form}")(given)
         except pydantic.ValidationError as error:
-            raise ValueError(_told(error, value)) from None
+            raise ValueError(_told(error)) from None
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema by itself."""
@@ -85,8 +80,21 @@ class ModelHint:
 
     def schema_in(self, components: Components) -> dict[str, Any]:
         """The JSON schema, with the models that it refers to among the components of the document."""
-        schema: dict[str, Any] = renamed(self._ref, components.place(self._parts))
+        schema: dict[str, Any] = self._placed(self._ref, components)
         return schema
+
+    def _placed(self, schema: Any, components: Components) -> Any:
+        """A schema of pydantic in which each reference leads to a component of the document."""
+        if isinstance(schema, list):
+            return [self._placed(each, components) for each in schema]
+        if isinstance(schema, str) and schema.startswith(_LOCAL):
+            name = schema.removeprefix(_LOCAL)
+            part = self._parts[name]
+            make = partial(self._placed, part, components)
+            return components.refer(name, str(part), make)["$ref"]
+        if not isinstance(schema, dict):
+            return schema
+        return {key: self._placed(each, components) for key, each in schema.items()}
 
 
 def encode_model(value: Any, _: Encoding) -> object:
@@ -97,30 +105,13 @@ def encode_model(value: Any, _: Encoding) -> object:
         raise EncodeError(f"a {type_name(type(value))} could not be encoded by pydantic: {error}") from error
 
 
-def _told(error: pydantic.ValidationError, value: object) -> str:
-    """The faults in one text, with the path of the first as msgspec writes it."""
+def _told(error: pydantic.ValidationError) -> str:
+    """The first fault, with its path as msgspec writes it, and how many others there are."""
     count = error.error_count()
     if count > _COUNTED:
         return f"{count} parts of it are wrong"
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    first, *others = [(_path(each["loc"], value), each["msg"]) for each in faults[: _NAMED + 1]]
-    text = first[1]
-    for path, reason in others[: _NAMED - 1]:
-        text += f"; {path.lstrip('.') or 'the whole'}: {reason}"
-    if count > _NAMED:
-        text += f"; and {count - _NAMED} more"
-    return f"{text} - at `${first[0]}`" if first[0] else text
-
-
-def _path(steps: tuple[int | str, ...], value: Any) -> str:
-    """The place of a fault in the value; names of pydantic's own for members of unions are left out."""
-    path = ""
-    for at, step in enumerate(steps):
-        is_last = at == len(steps) - 1
-        if type(value) is list and type(step) is int and step < len(value):
-            path += f"[{step}]"
-            value = value[step]
-        elif type(value) is dict and (step in value or (is_last and type(step) is str)):
-            path += f".{shortened(str(step), _STEP).replace('`', '_')}"
-            value = value.get(step)
-    return path
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    steps = [f"[{step}]" if type(step) is int else f".{step}" for step in first["loc"]]
+    path = shortened("".join(steps).replace("`", "_"), 90)
+    text = f"{first['msg']}; and {count - 1} more" if count > 1 else first["msg"]
+    return f"{text} - at `${path}`" if path else text

@@ -1,8 +1,8 @@
 """Tensors of torch as arrays: their tagged object is `ndarray`, which every receiver reads; a hint makes tensors of it.
 
-Owns what numpy lacks: bfloat16 and the 8-bit floats, which go without the package ml_dtypes. A tensor on another device
-is copied to the CPU; one that requires a gradient goes without it. Tensors that come in are on the CPU, contiguous,
-over memory of their own. Imports torch where a value or a hint of torch's has done so already.
+bfloat16 and the 8-bit floats, which numpy lacks, are sent without the package ml_dtypes, and read with it. A tensor on
+another device is copied to the CPU; one that requires a gradient goes without it. Tensors that come in are on the CPU,
+contiguous, over memory of their own. Imports torch where a value or a hint of torch's has done so already.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 from ...errors import EncodeError
 from .. import dtypes
 from ..encoding import Encoding
-from ..ndarray import TAG, ArrayHint, decode_array, encode_array
+from ..ndarray import ArrayHint, encode_array
 from ..options import Shape
-from ..rich_hint import TAG_KEY, mismatch, shortened
 
 
 def encode_tensor(value: Any, encoding: Encoding) -> object:
@@ -27,12 +26,11 @@ def encode_tensor(value: Any, encoding: Encoding) -> object:
     """
     import torch
 
-    if value.layout is not torch.strided:
-        raise EncodeError(f"a tensor of layout {value.layout} has no form on the wire: send to_dense(), or its parts")
-    if value.is_quantized:
-        raise EncodeError("a quantized tensor has no form on the wire: send dequantize(), or its parts")
-    if value.is_meta:
-        raise EncodeError("a tensor on the device 'meta' has no form on the wire: it has no data")
+    if value.layout is not torch.strided or value.is_quantized or value.is_meta:
+        kind = "meta" if value.is_meta else "quantized" if value.is_quantized else value.layout
+        raise EncodeError(
+            f"a {kind} tensor has no form on the wire: send to_dense() or dequantize() of it, or its parts"
+        )
     tensor = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
     name = _name(value.dtype)
     if name in dtypes.EXTENSIONS:
@@ -52,33 +50,15 @@ class TensorHint:
     def __init__(self, _: type, shape: Shape | None = None) -> None:
         self._array = ArrayHint(np.ndarray, shape)
         self._shape = shape
-        self.name = "torch.Tensor" if shape is None else f"torch.Tensor of shape {shape}"
+        self.name = self._array.name = "torch.Tensor" if shape is None else f"torch.Tensor of shape {shape}"
+        self.component = self._array.component
+        self.schema = self._array.schema
 
-    def decode(self, value: object) -> object:
-        if _is_tensor(value):
-            return self._fitting(value)
-        if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
-            name = value.get("dtype")
-            if isinstance(name, str) and name in dtypes.EXTENSIONS:
-                bits = "<u2" if name == "bfloat16" else "|u1"
-                return self._fitting(_with_dtype(decode_array({**value, "dtype": bits}), name))
-        elif not isinstance(value, str | np.ndarray):
-            raise mismatch(self.name, value)
-        return tensor_of(self._array.decode(value))
+    def decode(self, value: object, _: object = None) -> object:
+        return self._fitting(value) if _is_tensor(value) else tensor_of(self._array.decode(value))
 
     def accept(self, value: object) -> object:
-        if _is_tensor(value):
-            return self._fitting(value)
-        if isinstance(value, np.ndarray):
-            return self._array.accept(value)
-        raise mismatch(self.name, value)
-
-    @property
-    def component(self) -> str:
-        return self._array.component
-
-    def schema(self) -> dict[str, Any]:
-        return self._array.schema()
+        return self._fitting(value) if _is_tensor(value) else self._array.accept(value)
 
     def _fitting(self, tensor: Any) -> Any:
         if self._shape is not None and not self._shape.matches(tuple(tensor.shape)):
@@ -96,24 +76,17 @@ def tensor_of(array: Any) -> Any:
     import torch
 
     if dtypes.is_extension(array.dtype):
-        return _with_dtype(array.view(f"u{array.dtype.itemsize}"), array.dtype.name)
+        dtype = getattr(torch, array.dtype.name, None)
+        if dtype is None:
+            raise ValueError(f"dtype {array.dtype.name!r} needs a newer version of torch than the one installed here")
+        # Not the unsigned 16-bit integers, which torch had not before 2.3.
+        return torch.from_numpy(array.view(np.uint8 if array.itemsize == 1 else np.int16)).view(dtype)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     try:
         return torch.from_numpy(array)
     except TypeError:
         raise ValueError(f"Expected `torch.Tensor`, got `{array.dtype.name} ndarray`") from None
-
-
-def _with_dtype(bits: Any, name: str) -> Any:
-    """The tensor of a dtype that numpy lacks, over unsigned integers of its size."""
-    import torch
-
-    dtype = getattr(torch, name, None)
-    if dtype is None:
-        raise ValueError(f"dtype {shortened(name)!r} needs a newer version of torch than the one installed here")
-    # Not the unsigned 16-bit integers, which torch had not before 2.3.
-    return torch.from_numpy(bits.view(np.uint8 if bits.dtype.itemsize == 1 else np.int16)).view(dtype)
 
 
 def _is_tensor(value: object) -> bool:

@@ -96,7 +96,7 @@ const nameOfKind = (kind, schema) =>
 
 /** What a value must be like, in a few words. */
 function constraintsOf(schema) {
-  const words = [schema.format, schema["x-unit"], ...listOf(schema["x-constraints"])]
+  const words = [schema.format]
   const array = schema["x-ndarray"]
   if (array) words.push(`${array.dtype ?? "any dtype"} ${array.shape ? `(${[array.shape].flat().map((each) => each ?? "any").join(", ")})` : ""}`)
   for (const [key, sign] of Object.entries({ minimum: "≥", exclusiveMinimum: ">", maximum: "≤", exclusiveMaximum: "<",

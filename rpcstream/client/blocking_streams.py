@@ -1,0 +1,94 @@
+"""Streams and subscriptions of a sync client, read in a thread that waits for each item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+
+from ..peer.blocking import BlockingStream
+from ..peer.stream import Stream
+from .portal import LoopClosedError, Portal
+from .subscriptions import Subscription
+
+
+class ClientStream(BlockingStream):
+    """The items of a streaming method: `for item in client.stream.name(…)`. For one thread at a time.
+
+    The call is sent with the first item that is wanted, or by `with`. Leaving the loop early, `close` and the end of
+    the `with` block stop the generator at the server.
+
+    Args:
+        keeps: an object that lives as long as this one.
+    """
+
+    def __init__(self, portal: Portal, stream: Stream | Subscription, name: str, keeps: object) -> None:
+        super().__init__(portal, lambda: stream)
+        self._portal = portal
+        self._name = name
+        self._keeps = keeps
+
+    def __next__(self) -> Any:
+        try:
+            return super().__next__()
+        except (LoopClosedError, CancelledError):
+            raise self._ended() from None
+        except (KeyboardInterrupt, SystemExit):
+            self.close()  # its traceback keeps the stream alive, and so the generator at work
+            raise
+
+    def __enter__(self) -> ClientStream:
+        self._portal.call(self._open, self._name)
+        return self
+
+    def close(self) -> None:
+        """Stop the generator at the server, unless it has ended. Does not wait for that."""
+        if not self._portal.is_over:
+            super().close()
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._stream or self._make()!r}>"
+
+    def _ended(self) -> Exception:
+        """The exception for a reader, once the event loop has ended."""
+        return self._portal.lost(self._name)
+
+    async def _open(self) -> None:
+        self._stream = self._make()
+        await self._stream.__aenter__()
+
+
+class ClientSubscription(ClientStream):
+    """The values that are published to a topic: `for value in client.subscribe("ticks")`. As `Subscription`, and waits.
+
+    The loop ends with `client.close()`, which another thread may call.
+    """
+
+    _make: Callable[[], Subscription]
+
+    @property
+    def topic(self) -> str:
+        """Its name, or the pattern."""
+        return self._make().topic
+
+    def with_topics(self) -> ClientSubscription:
+        """Give pairs from now on, of the topic that an event was published to and its value: for patterns. `self`."""
+        self._make().with_topics()
+        return self
+
+    @property
+    def dropped(self) -> int:
+        """Events that were dropped here, since the reader was too slow."""
+        return self._make().dropped
+
+    @property
+    def reconnects(self) -> int:
+        """How often the subscription was made again: events of the time between are missing."""
+        return self._make().reconnects
+
+    def __enter__(self) -> ClientSubscription:
+        super().__enter__()
+        return self
+
+    def _ended(self) -> Exception:
+        return StopIteration()

@@ -1,0 +1,232 @@
+"""What is said on one connection of a blocking client, without the socket: bytes come in, calls get their replies."""
+
+from __future__ import annotations
+
+from _thread import get_ident
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import orjson
+
+from ..codec.payloads import read_frame
+from ..errors import ConnectionLost, Unread
+from ..peer import binary_offer, control_messages, incoming
+from ..peer.marshal import Marshaller
+from ..peer.pending import PendingCalls
+from ..shared_memory import SharedMemory
+from ..wire import envelope
+from ..wire.binary_frame import BinaryFrameReader
+from ..wire.buffers import Encoded
+from ..wire.framing import LineFramer
+from ..wire.messages import LONG, BinaryFrame, Message, Oversize
+from .address import Address
+from .attempts import Unsent
+from .callbacks import ClientDispatcher
+from .options import Settings
+
+#: Bytes of short messages (cancels, refusals of the server's requests) that may wait until the socket takes them.
+ASIDES_MAX = 256 * 1024
+
+#: How much is read with one system call of messages that come whole, mostly.
+READ_SIZE = 64 * 1024
+
+_BRACE = ord("{")
+
+#: The handlers of control messages for an end that only makes calls, one after the other.
+_WORDS = {word: control_messages.HANDLERS[word] for word in (envelope.PROGRESS, envelope.GO_AWAY)}
+
+
+class ClientConversation:
+    """The conversation with a server on one connection: for `peer.incoming` and its neighbours, a session.
+
+    Args:
+        marshaller: reads what handlers report on their way.
+        shared: memory that payloads may go by; None: there is none.
+
+    Attributes:
+        pending: unanswered calls: one call of the thread that uses the connection, or the calls of its batch.
+        lost: why the connection is over; None while it is not.
+        asides: short messages that are to be sent: cancels, and refusals of what the server asks.
+        offers_binary: `rpc.hello` is to be said once there is a large payload.
+        sends_binary: it was answered, and frames may be sent.
+        is_partial: a message has begun and its end has not come.
+        was_used: something was sent.
+        has_left: the server reads no more requests.
+        reporting: the thread that handles a notification now, and so may run an `on_progress`.
+    """
+
+    side = "client"
+    splits_values = is_lasting = True
+
+    def __init__(self, settings: Settings, marshaller: Marshaller, shared: SharedMemory | None = None) -> None:
+        self.limits = limits = settings.limits
+        self.marshaller = marshaller
+        self.shared = shared
+        self.delimiter = settings.delimiter
+        self.pending = PendingCalls()
+        self.pending.when_silent = partial(_silence, settings.address)
+        self.dispatch = ClientDispatcher(settle=self.pending.settle, close=self.lose)
+        # What a session has of its own, this one does itself.
+        self.calls = self.channel = self
+        self.lost: str | None = None
+        self.asides = bytearray()
+        self.offers_binary = settings.binary and settings.delimiter == b"\n"
+        self.sends_binary = self.is_partial = self.was_used = self.has_left = False
+        self.reporting: int | None = None
+        self._trace = settings.trace
+        self._takes_binary = settings.binary
+        intake = self if settings.delimiter == b"\n" else None
+        self._framer = LineFramer(max_size=limits.max_message_size, delimiter=settings.delimiter, intake=intake)
+        #: Bytes that end in a line feed may be read without framing, if they are one message.
+        self._may_be_plain = intake is not None and self._trace is None and limits.max_message_size >= READ_SIZE
+        #: Run when the message that is being handled has been handled whole.
+        self._after_message: list[Callable[[], None]] = []
+        self.soon = self._after_message.append
+
+    # -- what comes -------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Handle what was read; no bytes mean the end of the stream."""
+        if self._may_be_plain and not self.is_partial and data[-1:] == b"\n" and data[0] == _BRACE and len(data) < LONG:
+            # The common case, without framing: what came is one reply, whole.
+            try:
+                message = orjson.loads(data)
+            except orjson.JSONDecodeError:
+                message = None
+            if message is not None and "method" not in message and ("result" in message or "error" in message):
+                self.pending.settle(message, data)
+                return
+        end = None
+        if data:
+            self._handle(self._framer.feed(data))
+            if self._framer.ended:
+                end = self._framer.fault or "the peer ended the conversation with an empty line"
+        else:
+            end, last = "the peer closed the connection", self._framer.finish()
+            if last and not _is_json(last[0]):
+                end = "the peer closed the connection within a message"
+            else:
+                self._handle(last)
+        if end is not None:
+            self.lose(end)
+
+    def target(self) -> memoryview | None:
+        """The memory that the rest of a payload may be read into; then `received` is to be called."""
+        return self._framer.target() if self.is_partial else None
+
+    def received(self, count: int) -> None:
+        """Handle what was read into the memory of a payload; 0 means the end of the stream."""
+        if count:
+            self._handle(self._framer.received(count))
+        else:
+            self.receive(b"")
+
+    def _handle(self, messages: list[Message]) -> None:
+        for position, line in enumerate(messages, 1):
+            if self._trace is not None:
+                self._trace("receive", bytes(line.head if isinstance(line, Oversize) else line))
+            reply: Encoded | None
+            try:
+                message, text = incoming.content_of(self, line) if len(line) >= LONG else (orjson.loads(line), line)  # type: ignore[arg-type]
+            except orjson.JSONDecodeError as error:
+                messages[position:position], reply = incoming.unparsed(self, line, error)
+            else:
+                reply = self._answer(message, text)  # type: ignore[arg-type]
+            if reply is not None:
+                self.reply(reply)
+            for function in self._after_message:
+                function()
+            self._after_message.clear()
+        self.is_partial = self._framer.partial
+
+    def _answer(self, message: Any, text: bytes) -> Encoded | None:
+        is_notification = type(message) is dict and "method" in message and "id" not in message
+        if is_notification:
+            self.reporting = get_ident()
+            try:
+                if control_messages.handle(self, message, text, _WORDS):
+                    return None
+            finally:
+                self.reporting = None
+        return None if self.pending.settled(message, text) else self.dispatch.answer_now(message, text)
+
+    # -- as a session -----------------------------------------------------------------------------------------------
+
+    def parse_long(self, line: bytes, session: Any) -> tuple[Any, bytes]:
+        return incoming.parse_long(line, session)
+
+    def reply(self, message: Encoded) -> None:
+        """Have a short message sent soon."""
+        if self._trace is not None:
+            self._trace("send", bytes(message))
+        self.asides += bytes(message) + self.delimiter
+
+    def peer_leaves(self, last: Any, reason: str) -> None:
+        """The server reads no more requests: a call that it has not read fails, and no other is sent."""
+        if not self.has_left:
+            self.has_left = True
+            self.lost = self.lost or reason
+            for call in self.pending.take_unread(last):
+                call.fail(self.unsent(call.method))
+
+    # -- as the intake of frames (`wire.binary_frame.FrameIntake`) -----------------------------------------------------
+
+    def refuses_frames(self) -> str | None:
+        return None if self._takes_binary else "the peer sent a binary frame, and these are switched off (binary=False)"
+
+    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
+        frame = read_frame(json, sizes, self.limits, "client")
+        message, line = frame.content
+        if frame.refusal is not None:
+            return frame, []
+        if envelope.is_reply(message) and message.get("id") is not None and self.pending.find(message["id"]) is None:
+            return frame, []  # it is dropped
+        return frame, line.take_memory()
+
+    def grow(self, received: int, frame: BinaryFrameReader) -> None:
+        """Nothing is counted: only one reply is awaited, and that is as large as `max_message_size` at most."""
+
+    def over(self) -> None:
+        """Nothing was counted."""
+
+    # -- what is sent, and the end ----------------------------------------------------------------------------------
+
+    def offer_binary(self, message: Encoded) -> None:
+        """Ask whether the server reads binary frames, ahead of this message, which has a large payload."""
+        binary_offer.offer(self)
+
+    def cancel(self, call_ids: list[int | str]) -> None:
+        """Have these calls cancelled at the server. Cancels that find no room are left out."""
+        if self.lost is None and len(self.asides) < ASIDES_MAX:
+            for call_id in call_ids:
+                self.reply(envelope.cancel(call_id))
+
+    def lose(self, reason: str) -> None:
+        """Note that the connection is over, and fail what waits."""
+        if self.lost is None:
+            self.lost = self.pending.explained(reason)
+        self.pending.fail_all(self.loss)
+
+    def loss(self, method: str) -> ConnectionLost:
+        """The error of a call that was sent."""
+        return ConnectionLost(self.lost or "the connection is over", method=method, address=self.marshaller.address)
+
+    def unsent(self, method: str) -> ConnectionLost:
+        """The error of a call that was not sent: it may be tried again."""
+        kind = Unread if self.has_left else Unsent
+        return kind(self.lost or "the connection is over", method=method, address=self.marshaller.address)
+
+
+def _silence(address: Address) -> str:
+    from .faults import silence
+
+    return silence(address)
+
+
+def _is_json(line: Message) -> bool:
+    try:
+        orjson.loads(line)  # type: ignore[arg-type]
+    except orjson.JSONDecodeError:
+        return False
+    return True

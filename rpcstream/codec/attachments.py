@@ -1,0 +1,206 @@
+"""Payloads that stand beside the JSON of their message: `{"$bin": k}` in the JSON stands for each of them.
+
+They came so, as raw bytes, in a binary frame; or they are base64 that was cut out of a long line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts
+from .memory import BIG, keep_freed_memory
+from .rich_hint import NESTED, TAG_KEY
+
+#: The only member of the object that stands for a payload in the JSON of a binary frame.
+BIN_KEY = "$bin"
+
+#: The object that stands for a payload in the JSON of a frame, and the name of its member, also written with escapes.
+#: Where the text is JSON, neither is found inside a string: the quote before the name has no backslash before it, so it
+#: would end the string, and what follows cannot stand behind that.
+_BIN_NAME = rb'"(?:\$|\\u0024)(?:b|\\u0062)(?:i|\\u0069)(?:n|\\u006[eE])"[ \t\r\n]*+:'
+_PLACE = re.compile(rb"\{[ \t\r\n]*+" + _BIN_NAME + rb"[ \t\r\n]*+-?(\d++)[ \t\r\n]*+\}")
+_BIN_MEMBER = re.compile(rb"(?<!\\)" + _BIN_NAME)
+
+
+class Attachment:
+    """A payload of a binary frame, as bytes; it stands in the message in place of a string.
+
+    Attributes:
+        size: bytes; not 0.
+        memory: the array of bytes that it is received into; None while only its size is known.
+    """
+
+    __slots__ = ("_is_taken", "memory", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._is_taken = False
+        self.memory: Any = None
+
+    def view(self) -> memoryview:
+        """Its bytes, to be read; shared by all that look at them."""
+        return memoryview(self.memory)
+
+    def take(self) -> Any:
+        """The array of bytes, which then belongs to the caller: a copy from the second time on."""
+        if self._is_taken:
+            return self.memory.copy()
+        self._is_taken = True
+        return self.memory
+
+
+class Payload:
+    """A long string as it came in a line, not looked at: it may be anything but a quote.
+
+    Attributes:
+        string: with the quotes around it.
+        size: bytes of that.
+    """
+
+    __slots__ = ("size", "string")
+
+    def __init__(self, string: memoryview) -> None:
+        self.string = string
+        self.size = len(string)
+
+    @property
+    def text(self) -> memoryview:
+        """Without the quotes."""
+        return self.string[1:-1]
+
+
+class FrameError(ValueError):
+    """Payloads do not stand in the JSON as they must; the text says why."""
+
+
+class SharedLine(bytes):
+    """A line that several calls get, each for a part of it: what each would look for is found once, and kept here."""
+
+    #: What the marshaller found.
+    facts: Any = None
+    #: What the hub found: the replies by their ids.
+    replies: Any = None
+
+
+class CutLine(SharedLine):
+    """JSON in which `{"$bin": k}` stands for a payload, or for a long string that was cut out of the line.
+
+    It is as good as the line to look for anything short.
+
+    Attributes:
+        payloads: those that were cut out.
+        has_payloads: some of them are in the message as they came, and were not looked at.
+    """
+
+    payloads: list[Any]
+    has_payloads = False
+
+    @property
+    def payload_size(self) -> int:
+        """Bytes of all payloads."""
+        return sum([payload.size for payload in self.payloads])
+
+
+class FrameLine(CutLine):
+    """The JSON of a binary frame, and its payloads."""
+
+    def take_memory(self) -> list[memoryview]:
+        """Take memory for the payloads; gives it, to receive them into."""
+        import numpy as np
+
+        if self.payload_size >= BIG:
+            keep_freed_memory()
+        for payload in self.payloads:
+            payload.memory = np.empty(payload.size, np.uint8)
+        return [payload.view() for payload in self.payloads]
+
+    def drop_memory(self) -> None:
+        """Free the memory of the payloads: the message is not handled."""
+        for payload in self.payloads:
+            payload.memory = None
+
+    @property
+    def lent(self) -> list[int]:
+        """As `AttachedMessage.lent`, once the arguments of the call were made of this message."""
+        return [id(payload.memory) for payload in self.payloads]
+
+
+def attach(message: Any, line: CutLine, tags: frozenset[str] | None) -> None:
+    """Put the payloads of a line into its message, in the places of `{"$bin": k}`.
+
+    Args:
+        tags: of the objects whose data stay as they came, where the payloads were cut out of a line; other strings are
+            parsed. None: all stay as they came.
+
+    Raises:
+        FrameError: not each of them stands there once.
+        orjson.JSONDecodeError: a string is not JSON.
+    """
+    unused = dict(enumerate(line.payloads))
+    try:
+        _attach(message, line, unused, tags)
+    except RecursionError:
+        raise FrameError("the message is nested too deep") from None
+    if unused:
+        raise FrameError(f"no $bin stands for the payload {next(iter(unused))}: each stands in one place")
+
+
+def _attach(value: Any, line: CutLine, unused: dict[int, Any], tags: frozenset[str] | None) -> None:
+    # (A function inside the other one would keep the payloads until the garbage collector runs.)
+    tag, members = None, value
+    if type(value) is dict:
+        tag, members = value.get(TAG_KEY), value.items()
+    elif type(value) is list and not NESTED.isdisjoint(map(type, value)):
+        members = enumerate(value)
+    else:
+        return
+    for name, member in members:
+        if type(member) is dict and len(member) == 1 and BIN_KEY in member:
+            number = member[BIN_KEY]
+            found = unused.pop(number, None) if type(number) is int else None
+            if found is None:
+                count = len(line.payloads)
+                raise FrameError(f"each $bin is a number below {count}, the count of payloads, and stands there once")
+            if (
+                type(found) is Payload
+                and tags is not None
+                and not (name == "data" and type(tag) is str and tag in tags)
+            ):
+                value[name] = orjson.loads(found.string)
+            else:
+                value[name] = found
+                line.has_payloads = True
+        elif type(member) is dict or type(member) is list:
+            _attach(member, line, unused, tags)
+
+
+def check_places(json: bytes, count: int) -> None:
+    """Check that every JSON parser finds `count` payloads, in the places where `attach` found them.
+
+    Where a name comes twice in one object, one reader takes the first, another one the last.
+
+    Raises:
+        FrameError: `$bin` is the name of another member.
+    """
+    if json.count(b'$bin"') == count and b"\\u00" not in json:  # nearly always
+        return
+    if len(_BIN_MEMBER.findall(json)) != count:
+        raise FrameError("$bin is the name of a member that stands for no payload, or whose name comes again")
+
+
+def whole(data: bytes, line: bytes | bytearray) -> Encoded:
+    """JSON that was written with parts of a line that was parsed before, each once: its payloads beside it again.
+
+    They are not copied, and no code may change them from now on.
+    """
+    pieces: list[Any] = _PLACE.split(data) if isinstance(line, CutLine) else [data]
+    if len(pieces) == 1:
+        return data
+    found = [line.payloads[int(number)] for number in pieces[1::2]]  # type: ignore[union-attr]
+    if type(line) is FrameLine:
+        return AttachedMessage(pieces[::2], [payload.view() for payload in found], is_secured=True)
+    pieces[1::2] = [payload.string for payload in found]
+    return MessageParts(pieces)
