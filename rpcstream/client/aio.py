@@ -306,11 +306,13 @@ class AsyncClient(BaseClient):
         if inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
         deadline, wait_for, until = self._times(seconds, wait_for)
-        with AT_CALLER:
+        try:
             try:
                 return await self._attempt(outgoing, on_progress, deadline, until)
             except LOSSES as error:
                 return await self._call(error, outgoing, on_progress, deadline, wait_for, until)
+        except CALL_ERRORS as error:
+            raise AT_CALLER.strip(error) from error.__cause__
 
     async def _call(
         self,
@@ -336,7 +338,12 @@ class AsyncClient(BaseClient):
         """Make a call once."""
         pool = self._pool
         connection = pool.ready(asyncio.get_running_loop()) or await pool.get(outgoing.method, deadline, until)
-        reply, line = await connection.calls.reply(outgoing, deadline, on_progress)
+        call = connection.calls.start(outgoing, deadline, on_progress)
+        try:
+            reply, line = await call.future
+        except BaseException:
+            connection.calls.give_up(outgoing)
+            raise
         if (len(line) >= LONG_REPLY or isinstance(line, CutLine)) and _takes_long(line):
             return await asyncio.to_thread(outgoing.outcome, reply, line)
         return outgoing.outcome(reply, line)

@@ -124,20 +124,19 @@ class OutgoingCalls:
 
         Raises what `begin` and `Call.outcome` raise, ConnectionLost, and CallTimeout.
         """
-        reply, line = await self.reply(outgoing, deadline, on_progress)
-        return outgoing.outcome(reply, line)
-
-    async def reply(
-        self, outgoing: Call, deadline: float, on_progress: OnProgress | None = None
-    ) -> tuple[dict[str, Any], bytes | bytearray]:
-        """As `ask`; gives the reply, and the message that it stood in."""
-        call = AwaitedCall(self._loop.create_future(), outgoing.method, deadline, on_progress)
-        self.begin(outgoing, call)
+        call = self.start(outgoing, deadline, on_progress)
         try:
-            return await call.future  # type: ignore[no-any-return]
+            reply, line = await call.future
         except BaseException:
             self.give_up(outgoing)
             raise
+        return outgoing.outcome(reply, line)
+
+    def start(self, outgoing: Call, deadline: float, on_progress: OnProgress | None = None) -> AwaitedCall:
+        """Send a call whose reply is awaited, as `begin`. Who waits no longer calls `give_up`."""
+        call = AwaitedCall(self._loop.create_future(), outgoing.method, deadline, on_progress)
+        self.begin(outgoing, call)
+        return call
 
     async def call(self, outgoing: Call, deadline: float, on_progress: OnProgress | None = None) -> Any:
         """As `ask`, for a call that a user makes."""
