@@ -16,8 +16,8 @@ from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, prob
 from ..wire.messages import Message
 from .asgi_events import EventConnection, Receive, Send
 from .connection import JOIN_MAX
-from .http_call import AnsweredNotifications, CallHead, PageHead
-from .http_serving import HttpContext, HttpServing, malformed
+from .http_call import HttpServing, malformed
+from .http_router import CallHead, HttpContext, PageHead
 
 log = logging.getLogger("rpcstream.server")
 
@@ -32,16 +32,8 @@ class AsgiRequest(HttpServing, EventConnection):
         needs_length: as for `HttpRouter.route`.
     """
 
-    def __init__(
-        self,
-        context: HttpContext,
-        answered: AnsweredNotifications,
-        request: Request,
-        address: str,
-        *,
-        needs_length: bool,
-    ) -> None:
-        super().__init__(context, answered, address)
+    def __init__(self, context: HttpContext, request: Request, address: str, *, needs_length: bool) -> None:
+        super().__init__(context, address)
         self._head.request = request
         self._needs_length = needs_length
         #: What is asked for is not begun yet; the body is being read; the head of the response was put.
@@ -146,14 +138,14 @@ class AsgiRequest(HttpServing, EventConnection):
     def _upgrade(self, head: PageHead) -> None:
         self.answer(problem(501, "the ASGI server in front of this one takes no WebSockets here"))
 
-    # -- the response (ResponseSink) --------------------------------------------------------------------------------
+    # -- the response ------------------------------------------------------------------------------------------------
 
     def reply(self, reply: bytes) -> None:
-        """As `ResponseSink.reply`."""
+        """As `HttpServing.reply`."""
         self.respond(Response(200, reply, JSON))
 
     def respond(self, response: Response) -> None:
-        """As `ResponseSink.respond`."""
+        """As `HttpServing.respond`."""
         body = response.body
         self._start(response, len(body))
         if self._head.request.method == "HEAD":
@@ -174,7 +166,7 @@ class AsgiRequest(HttpServing, EventConnection):
         self._give_up()
 
     def start(self, response: Response, parts: Sequence[bytes]) -> None:
-        """As `ResponseSink.start`."""
+        """As `HttpServing.start`."""
         self._start(response, None)
         self.write(parts)
 
@@ -194,7 +186,7 @@ class AsgiRequest(HttpServing, EventConnection):
             self._end()
 
     def write(self, parts: Sequence[Any]) -> None:
-        """As `ResponseSink.write`: long pieces as they are, short ones joined. What is no `bytes` is copied."""
+        """As `HttpServing.write`: long pieces as they are, short ones joined. What is no `bytes` is copied."""
         short: list[Any] = []
         for part in parts:
             if len(part) <= JOIN_MAX:
@@ -211,13 +203,13 @@ class AsgiRequest(HttpServing, EventConnection):
             self._put({"type": "http.response.body", "body": body, "more_body": True}, len(body))
 
     def write_frame(self, message: AttachedMessage) -> None:
-        """As `ResponseSink.write_frame`."""
+        """As `HttpServing.write_frame`."""
         parts = parts_of_frame(message)
         self._start(Response(200, type=FRAME), sum(map(len, parts)))
         self.write([part if type(part) is bytes else bytes(part) for part in parts])
 
     def finish(self, *, is_reusable: bool) -> None:
-        """As `ResponseSink.finish`."""
+        """As `HttpServing.finish`."""
         super().finish(is_reusable=is_reusable)
         self._end()
 

@@ -23,9 +23,8 @@ from .access import AccessRules
 from .connection import Connection
 from .content_length import ContentLengthStream
 from .detect import ProtocolDetector
-from .http_call import Endpoint, HttpCall
-from .http_router import CallPaths, HttpRouter, Routes
-from .http_serving import HttpContext, HttpServing
+from .http_call import HttpCall, HttpServing
+from .http_router import CallPaths, Endpoint, HttpContext, HttpRouter, Routes
 from .message_connection import MessageConnection, Trace
 from .open_connections import OpenConnections
 from .stream import LineStream
