@@ -13,8 +13,7 @@ from ..wire.buffers import parts_of
 from ..wire.http_messages import HttpError, Request, Response, problem
 from ..wire.http_parser import add_header
 from ..wire.upgrade import SUBPROTOCOLS
-from .asgi_events import Receive, Scope, Send
-from .asgi_http import AsgiRequest
+from .asgi_http import AsgiRequest, Receive, Scope, Send
 from .asgi_websocket import AsgiWebSocket
 from .http_call import AnsweredNotifications
 from .http_router import HttpContext, not_authenticated, request_credentials, response_of
