@@ -18,8 +18,7 @@ from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.frames import BAD_DATA, GOING_AWAY, NO_CODE, Close
 from ..wire.messages import HEAD_SIZE, Message, Oversize
 from .asgi_http import Event, EventConnection, Receive, Send
-from .message_connection import ConnectionOptions, trace_all, trace_sent
-from .websocket_connection import WebSocketConnection
+from .message_connection import ConnectionOptions, WebSocketConnection, trace_all, trace_sent
 
 log = logging.getLogger("rpcstream.server")
 

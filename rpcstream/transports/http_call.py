@@ -189,7 +189,8 @@ class HttpServing(LimitedConnection):
         if head.endpoint is not None:
             if spare is not None:
                 spare.lost()
-            return head.endpoint.make_call(head.request.identity, self)
+            call: HttpCall = head.endpoint.make_call(head.request.identity, self)
+            return call
         if spare is not None:
             return spare
         session = self._context.new_session()

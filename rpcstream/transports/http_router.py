@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..auth.authenticator import Authenticator
 from ..limits import Limits
@@ -32,9 +32,6 @@ from .access import AccessRules
 from .connection import ProtocolConnection
 from .message_connection import Trace
 from .open_connections import OpenConnections
-
-if TYPE_CHECKING:
-    from .http_call import HttpCall, HttpServing
 
 log = logging.getLogger("rpcstream.server")
 
@@ -64,8 +61,8 @@ class Routes(Protocol):
 class Endpoint(Protocol):
     """A protocol other than calls, at a path of its own: each POST there is one call."""
 
-    def make_call(self, identity: Any, connection: HttpServing) -> HttpCall:
-        """Make the call for one POST of this caller, with a session of its own."""
+    def make_call(self, identity: Any, connection: Any) -> Any:
+        """Make the `HttpCall` of one POST of this caller on an `HttpServing`, with a session of its own."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
