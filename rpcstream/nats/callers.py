@@ -129,7 +129,6 @@ class Caller(CallerChannel):
         self._arrived: list[Any] = []
         self._untold: list[Any] = []
         self.telling: asyncio.TimerHandle | None = None
-        self._probing: asyncio.TimerHandle | None = None
         #: How many streams the session has had.
         self._streams = 0
         #: What goes by direct connections, by the id of the call.
@@ -199,15 +198,6 @@ class Caller(CallerChannel):
         is_long = len(payload) > self._link.max_payload
         for each in [orjson.dumps([call_id]) for call_id in untold] if is_long else [payload]:
             self._link.publish(f"{self.inbox}.ack", each, self.own)
-        if self._probing is None:
-            self._probing = self._loop.call_later(PROBE_EVERY, self._probe_again)
-
-    def _probe_again(self) -> None:
-        """Look whether the caller is there, for as long as something runs for it."""
-        self._probing = None
-        if not self.is_over and self.session.busy:
-            self.probe()
-            self._probing = self._loop.call_later(PROBE_EVERY, self._probe_again)
 
     # -- direct connections -------------------------------------------------------------------------------------------
 
@@ -350,10 +340,9 @@ class Caller(CallerChannel):
 
     def end(self, reason: str) -> None:
         """As `NatsChannel.end`; the caller is told, so that it waits for nothing here."""
-        for timer in (self.telling, self._probing):
-            if timer is not None:
-                timer.cancel()
-        self.telling = self._probing = None
+        if self.telling is not None:
+            self.telling.cancel()
+            self.telling = None
         if not self.is_over:
             self._link.publish(self.target, b"", self.own, NO_RESPONDERS)
         super().end(reason)
