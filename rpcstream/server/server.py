@@ -177,7 +177,7 @@ class Server(ServingServer):
         if self._authenticator is not None:
             how = "the header Authorization of each request or of the WebSocket, or the method rpc.authenticate"
             security.append({"type": "http", "scheme": "bearer", "description": how})
-        if self._tls is not None and self._tls.client_ca is not None:
+        if self._tls is not None and self._tls.ca is not None:
             security.append({"type": "mutualTLS", "description": "a certificate of the client"})
         return head_of(title=self.title, version=self.version, description=self.description, security=security)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, NotAuthenticated, Server
+from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, NotAuthenticated, Retry, Server
 from rpcstream.testing import FakeTimeLoop
 
 from ..kit import PATIENCE, LogLines, Network, RawPeer, until
@@ -65,7 +65,7 @@ class Door:
         self._clients: list[AsyncClient] = []
 
     def client(self, **options: Any) -> AsyncClient:
-        self._clients.append(client := AsyncClient("memory", connect=self._connect, **options))
+        self._clients.append(client := AsyncClient(self._connect, **options))
         return client
 
     async def _connect(self, make: Callable[[], Any]) -> Any:
@@ -203,7 +203,7 @@ async def test_a_server_that_hangs_up_is_not_stormed(door: Door, way: str) -> No
         door.accept = lambda: RawPeer(opened)
     else:
         door.receive = door.slam
-    async with door.client(reconnect=DOUBLING, retries=1000 if way == "at every call" else 0) as client:
+    async with door.client(reconnect=DOUBLING, retry=Retry(times=1000 if way == "at every call" else 0)) as client:
         if way == "nobody calls":
             await asyncio.sleep(100)
         else:
@@ -425,7 +425,7 @@ async def test_close_ends_at_once_wherever_the_client_is(
     async with door.serving(ponging()):
         client = door.client(
             reconnect=Backoff(first=1000, longest=1000) if where != "repeating" else None,
-            retries=1000 if where == "repeating" else 0,
+            retry=Retry(times=1000 if where == "repeating" else 0),
             connect_timeout=None,
             on_state=states,
         )

@@ -47,6 +47,8 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "AsyncClient": AsyncClient,
     "Backoff": Backoff,
     "NatsLogin": NatsLogin,
+    "Retry": options.Retry,
+    "Trace": options.Trace,
     "Codec": Codec.__init__,
     "ImageOptions": ImageOptions,
 }
@@ -55,8 +57,8 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
 OPTIONS: dict[str, tuple[Collection[str], Mapping[str, Any]]] = {
     "Server": (ServerOptions.__optional_keys__, SERVER_DEFAULTS),
     "Hub": (("title",), HUB_DEFAULTS),
-    "Client": (options.SyncClientOptions.__optional_keys__, options.DEFAULTS),
-    "AsyncClient": (options.AsyncClientOptions.__optional_keys__, options.DEFAULTS),
+    "Client": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
+    "AsyncClient": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
     "Server.add": (MethodOptions.__optional_keys__, METHOD_DEFAULTS),
 }
 
