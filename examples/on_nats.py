@@ -22,11 +22,11 @@ import sys
 
 import PIL.Image
 
-from rpcstream import AsyncClient, Retry, Server
+from rpcstream import AsyncClient, Info, Retry, Server
 
 NATS = "nats://127.0.0.1:4222"
 
-server = Server(title="pictures")
+server = Server(info=Info(title="pictures"))
 
 
 @server(offload="thread", idempotent=True)

@@ -87,6 +87,9 @@ if TYPE_CHECKING:
     from .peer.remote import Peer as Peer
     from .peer.stream import Stream as Stream
     from .server import Server as Server
+    from .server.options import Http as Http
+    from .server.options import Info as Info
+    from .server.options import Logs as Logs
     from .supervisor.run import run as run
     from .tls import TLS as TLS
     from .web.html import Html as Html
@@ -121,6 +124,7 @@ _NAMES = {
     "peer.remote": "BlockingPeer Peer",
     "peer.stream": "Stream",
     "server": "Server",
+    "server.options": "Http Info Logs",
     "supervisor.run": "run",
     "tls": "TLS",
     "web.html": "Html escape html",

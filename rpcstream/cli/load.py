@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RegistrationError
 from ..limits import DEFAULT_HOST
 from ..server import Server
+from ..server.options import Info
 from ..server.serving import is_loopback
 from ..server.target import TargetError
 from ..text import visible
@@ -37,7 +38,7 @@ def functions_server(module: ModuleType, *, pattern: str, debug: bool = False) -
     Raises:
         TargetError: no function matches the pattern, or one of them cannot be a remote method.
     """
-    server = Server(title=module.__name__, debug=debug)
+    server = Server(info=Info(title=module.__name__), debug=debug)
     try:
         server.add_module(module, pattern=pattern)
     except RegistrationError as error:

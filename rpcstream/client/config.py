@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from ..config.files import ConfigError, read_file, take_token, warn_of_readers
-from ..config.schema import ConfigSource, Schema, Values, limit_options, take_limits
+from ..config.schema import ConfigSource, Schema, Values, limit_options, take_groups
+from ..limits import Limits
 from ..nearest import did_you_mean, nearest
 from ..option import FILE, TEXT, Option, options_of, whole
 from ..user_files import config_file
@@ -85,7 +86,7 @@ def client_options(
         found["nats"] = login_from(found.get("nats"), environ)
     _take_tls(found, address)
     take_token(found)
-    take_limits(found)
+    take_groups(found, {"limits": Limits})
     return {name: value for name, value in found.items() if value is not None or name in _MAY_BE_NONE}
 
 

@@ -16,7 +16,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcstream import AsyncClient, Client, Limits
+from rpcstream import AsyncClient, Client, Http, Info, Limits
 from rpcstream.config import ConfigError
 from rpcstream.hub import Hub, Rule
 from rpcstream.hub.config import User, hub_options
@@ -39,9 +39,12 @@ MORE = {
 def test_all_there_is(write: Any) -> None:
     config = hub(write("hub.json", json.dumps(ALL | MORE)))
     limits = Limits(idle_timeout=None, max_calls=5, write_timeout=0.001)
-    also = {"keepalive_timeout": None, "origins": ["https://a.example"], "limits": limits}
+    also = {"keepalive_timeout": None, "limits": limits}
     also["rules"] = [Rule("gpu-*", register=("vectorize",))]
-    assert config.options == ALL | also
+    fields = {"hosts", "path", "title", "origins"}
+    expected = {name: value for name, value in (ALL | also).items() if name not in fields}
+    http = Http(hosts=["a.example"], path=["/", "/rpc"], origins=["https://a.example"])
+    assert config.options == expected | {"http": http, "info": Info(title="gpus")}
     assert config.where == {"host": "::", "port": 0, "unix_mode": 0o660}
     assert config.log_level == "info"
     assert "abc" not in repr(config)

@@ -21,8 +21,10 @@ from rpcstream import (
     Codec,
     Context,
     Depends,
+    Http,
     Hub,
     ImageOptions,
+    Info,
     Limits,
     MethodCall,
     Peer,
@@ -37,7 +39,7 @@ server = Server(limits=Limits(max_batch=5), codec=Codec(images=ImageOptions(form
 
 Server(dbug=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
 Server(threads="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
-Hub(title="hub", hosts=["example.org"])
+Hub(info=Info(title="hub"), http=Http(hosts=["example.org"]))
 Hub(tilte="hub")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
 Hub(threads="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
 
