@@ -528,7 +528,7 @@ async def test_a_wrong_token_is_told_at_once_and_not_tried_again_and_again(
     caplog.set_level("WARNING", "rpcstream.client")
     async with door.serving(server), door.client(reconnect=DOUBLING, token="s3cret", on_state=states) as client:
         for _ in range(3):
-            with pytest.raises(NotAuthenticated, match=r"-32005.*method 'ping' at memory") as caught:
+            with pytest.raises(NotAuthenticated, match=r"-32005.*method 'ping' at _connect") as caught:
                 await client.ping()
             assert caught.value.method == "ping"
             assert fake_time.time() == 0
