@@ -536,7 +536,7 @@ async def test_a_wrong_token_is_told_at_once_and_not_tried_again_and_again(
         # At most as often as the longest pause allows, whoever calls; and told once.
         assert door.attempts == [0, 8, 16]
         assert [record.levelname for record in of_client(caplog)] == ["WARNING"]
-        assert "no connection to memory: [-32005]" in caplog.text
+        assert "no connection to _connect: [-32005]" in caplog.text
         assert "attempt is made in 8 s" in caplog.text
         assert "s3cret" not in caplog.text
         tokens.append("s3cret")
