@@ -143,6 +143,9 @@ class ServerOptions(TypedDict, total=False):
         delimiter: ends a message on the line stream.
         binary: send and receive large payloads (arrays, images, bytes) as they are, to and from clients that do so too.
         tls: the server's certificate; with it all connections are encrypted, without it none is.
+        trusted_proxies: networks of proxies that tell the addresses of clients, by the PROXY protocol,
+            `X-Forwarded-For`, or `Forwarded`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. Such an
+            address is `ctx.address`, and stands in logs.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
         drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
             sends no more connections to it.
@@ -173,6 +176,7 @@ class ServerOptions(TypedDict, total=False):
     delimiter: Annotated[bytes, Option(b"\n")]
     binary: Annotated[bool, Option(True, FLAG)]
     tls: Annotated[TLS | None, Option(None)]
+    trusted_proxies: Annotated[Iterable[str], Option((), TEXTS)]
     drain_timeout: Annotated[float, Option(10.0, SECONDS)]
     drain_delay: Annotated[float, Option(0.0, SECONDS)]
     event_queue: Annotated[int, Option(1000, whole(1))]

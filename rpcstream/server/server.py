@@ -40,6 +40,7 @@ from ..web.document import DocumentPage
 from ..web.entries import Pending
 from ..web.routes import Routes
 from ..wire.http_messages import NOSNIFF, Request, Response
+from ..wire.proxies import TrustedProxies
 from .addresses import server_objects
 from .agents import Agents, mcp_path
 from .nats import AboutServer
@@ -113,6 +114,7 @@ class Server(ServingServer):
             self._authenticator = Authenticator(
                 token=token, authenticate=authenticate, timeout=limits.auth_timeout, counters=self.counters
             )
+        self._proxies = TrustedProxies(given["trusted_proxies"])
         self._access = AccessRules(hosts=self.http.hosts, origins=self.http.origins)
         self._mcp_path: str | None = mcp_path(given["mcp"])
         self._tls: TLS | None = given["tls"]
@@ -429,6 +431,7 @@ class Server(ServingServer):
             ledger=self._ledger,
             binary=self.binary,
             notification_status=self.http.notification_status,
+            proxies=self._proxies,
         )
         if self._mcp_path is not None:
             if self._mcp_path in (self.path or ("/",)):

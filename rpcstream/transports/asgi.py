@@ -47,9 +47,12 @@ class AsgiEndpoint:
             await send_response(send, error.response)
             return
         needs_length = scope.get("http_version", "1.1") in ("1.0", "1.1")
-        connection = AsgiRequest(self._context, request, address_of(scope), needs_length=needs_length)
+        connection = AsgiRequest(self._context, request, self._client(scope, request), needs_length=needs_length)
         connection.answered = self._answered
         await connection.serve(receive, send)
+
+    def _client(self, scope: Scope, request: Request) -> str:
+        return self._context.proxies.client_of(request.headers, address_of(scope))
 
     def _request(self, scope: Scope) -> Request:
         request = request_of(scope)
@@ -59,9 +62,10 @@ class AsgiEndpoint:
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (await receive())["type"] != "websocket.connect":
             return
-        context, address = self._context, address_of(scope)
+        context = self._context
         try:
             request = self._request(scope)
+            address = self._client(scope, request)
             refusal = context.router.websocket_refusal(request) or await self._identify(request, address)
         except HttpError as error:
             refusal = error.response

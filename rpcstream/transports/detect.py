@@ -11,6 +11,7 @@ import orjson
 from ..errors import InvalidRequest, RpcError
 from ..wire.content_length import STARTS
 from ..wire.envelope import error_reply
+from ..wire.proxies import ProxyHeaderError, read_proxy_header
 from .connection import Connection, ProtocolConnection, SocketConnection
 from .http import HttpConnection
 from .http_router import HttpContext
@@ -62,6 +63,8 @@ class ProtocolDetector(SocketConnection):
         self._on_open = on_open
         #: First letters that may begin a method of HTTP, or a header.
         self._begun = b""
+        #: A header of the PROXY protocol may come first.
+        self._is_proxied = False
         self._refusal: RpcError | None = None
         self._drains = False
         self._patience = patience
@@ -78,6 +81,7 @@ class ProtocolDetector(SocketConnection):
         if self._patience is not None:
             reason = f"not authenticated after {self._patience:g} s (auth_timeout)"
             self._timer = self._loop.call_at(self.opened + self._patience, self._close_for_limit, reason)
+        self._is_proxied = self._context.proxies.trusts(self.address)
         self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
@@ -85,6 +89,11 @@ class ProtocolDetector(SocketConnection):
         if transport is None:
             return
         data = self._begun + data
+        if self._is_proxied:
+            size = self._read_proxy_header(data)
+            if size is None:
+                return
+            data = data[size:]
         if data.startswith(TLS_HANDSHAKE):
             # A client reports what is no TLS as a wrong version; the text is for those who look at the bytes.
             self._context.connections.handshake_refused(self, "the client speaks TLS, this server does not")
@@ -109,6 +118,22 @@ class ProtocolDetector(SocketConnection):
                 # With these bytes an HTTP connection may have gone on as a WebSocket.
                 cast(ProtocolConnection, transport.get_protocol()).drain()
 
+    def _read_proxy_header(self, data: bytes) -> int | None:
+        """Take the address of the client from the proxy; gives the bytes of the header, None while more are needed."""
+        try:
+            found = read_proxy_header(data)
+        except ProxyHeaderError as error:
+            self._context.connections.handshake_refused(self, f"PROXY protocol: {error}")
+            self.abort(str(error))
+            return None
+        if found is None:
+            self._begun = data
+            self._timeouts.heard = True
+            return None
+        self._is_proxied, self._begun = False, b""
+        self.address = found[0] or self.address
+        return found[1]
+
     def eof_received(self) -> bool:
         """The client sends nothing more: close. A few letters go to the line stream, which answers with an error."""
         transport = self._transport
@@ -121,7 +146,7 @@ class ProtocolDetector(SocketConnection):
 
     def _become(self, transport: asyncio.Transport, known: ProtocolConnection) -> None:
         self._over()
-        known.opened = self.opened
+        known.opened, known.address = self.opened, self.address
         transport.set_protocol(cast(asyncio.Protocol, known))
         self._context.connections.replaced(self, known)
         known.connection_made(transport)

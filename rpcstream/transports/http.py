@@ -51,6 +51,8 @@ class HttpConnection(HttpServing, SocketConnection):
         self._auth_timer: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._own_credentials: Credentials | None = None
+        #: The address of the trusted proxy at the other end; "": it is none.
+        self._proxy = ""
 
     @property
     def credentials(self) -> Credentials:
@@ -58,6 +60,16 @@ class HttpConnection(HttpServing, SocketConnection):
         if self._own_credentials is None:
             self._own_credentials = super().credentials
         return self._own_credentials
+
+    def _set_client(self, request: Request) -> None:
+        """Take the address of the client that has sent this request to the proxy."""
+        address = self._context.proxies.client_of(request.headers, self._proxy)
+        if address != self.address:
+            self.address = address
+            self._own_credentials = None
+            if self._spare is not None:  # its session has the address of the client before
+                self._spare.lost()
+                self._spare = None
 
     @property
     def _is_awaited(self) -> bool:
@@ -70,6 +82,8 @@ class HttpConnection(HttpServing, SocketConnection):
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def _opened(self) -> None:
+        if self._context.proxies.trusts(self.address):
+            self._proxy = self.address
         if self._context.authenticator is not None and self._limits.auth_timeout is not None:
             self._auth_timer = self._loop.call_at(self.opened + self._limits.auth_timeout, self._too_late)
 
@@ -153,7 +167,10 @@ class HttpConnection(HttpServing, SocketConnection):
         data = self._reader.head()
         if data is None:
             return False
-        self._take(self._kept_heads.get(data) or self._route(data))
+        head = self._kept_heads.get(data) or self._route(data)
+        if self._proxy:
+            self._set_client(head.request)
+        self._take(head)
         return True
 
     def _route(self, data: bytes) -> CallHead | PageHead:
@@ -247,7 +264,7 @@ class HttpConnection(HttpServing, SocketConnection):
         self._transport, self._closing = None, True
         if self._auth_timer is not None:
             self._auth_timer.cancel()
-        successor.opened = self.opened
+        successor.opened, successor.address = self.opened, self.address
         transport.set_protocol(cast(asyncio.BaseProtocol, successor))
         self._context.connections.replaced(self, successor)
         successor.connection_made(transport)

@@ -28,6 +28,7 @@ from ..wire.http_messages import (
     tokens,
 )
 from ..wire.http_parser import body_length
+from ..wire.proxies import TrustedProxies
 from .access import AccessRules
 from .connection import ProtocolConnection
 from .message_connection import Trace
@@ -342,6 +343,7 @@ class HttpContext:
         new_session: makes the session of a call, or of a WebSocket.
         authenticator: finds out who sends the requests; None: that is not asked.
         trace: sees every message and reply.
+        proxies: whose word is taken for the address of a client.
         make_websocket: makes the protocol that a connection goes on with, from a request with its identity.
     """
 
@@ -352,6 +354,7 @@ class HttpContext:
     connections: OpenConnections
     authenticator: Authenticator | None
     trace: Trace | None
+    proxies: TrustedProxies
     make_websocket: Callable[[Request], ProtocolConnection] | None = None
 
 

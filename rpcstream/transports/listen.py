@@ -18,6 +18,7 @@ from ..peer.ledger import ServerLedger
 from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http_messages import Request
+from ..wire.proxies import TrustedProxies
 from .accept import Acceptor, Arrival, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
 from .access import AccessRules
 from .connection import Connection
@@ -91,6 +92,7 @@ class Listener:
     paths: CallPaths = field(default_factory=CallPaths)
     binary: bool = True
     notification_status: int = 200
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
     #: Of the peers; None: they need not be authenticated.
     authenticator: Authenticator | None = None
     #: Seconds that a connection has to show what it speaks; None: no limit.
@@ -290,6 +292,7 @@ class Listener:
             connections=self.connections,
             authenticator=self.authenticator,
             trace=self.trace,
+            proxies=self.proxies,
             make_websocket=make_websocket,
         )
 

@@ -124,9 +124,8 @@ class OpenConnections:
 
     def replaced(self, before: Connection, connection: Connection) -> None:
         """The protocol of a connection is detected, or changed: another object stands for it now."""
-        host = self._strangers.pop(before, None)
-        if host is not None:
-            self._strangers[connection] = host
+        if self._strangers.pop(before, None) is not None:
+            self._strangers[connection] = host_of(connection)  # perhaps known only now, from a proxy
         self._connections.discard(before)
         self._connections.add(connection)
 
@@ -238,4 +237,5 @@ class OpenConnections:
 
 def host_of(connection: Connection) -> str:
     """The address of a connection's peer without the port."""
-    return connection.address.rpartition(":")[0]
+    host, _, port = connection.address.rpartition(":")
+    return host if port.isdigit() else connection.address
