@@ -73,11 +73,18 @@ class TLS:
         """Load the certificate into a context, which uses it from the next handshake on."""
         _load_certificate(context, self.certificate, self.key, self.password)
 
-    def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """A value that changes when a file does: time, size and inode of each."""
+    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """A value that changes when a file does: time, size and inode of each. None stands for a file that is gone."""
         files = [self.certificate, *([self.key] if self.key is not None else [])]
-        found = [os.stat(file) for file in files]
-        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+        return tuple(_stamp_of(file) for file in files)
+
+
+def _stamp_of(file: File) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:  # it is read, and named in an error, when the stamp has changed
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 #: In a task that performs a server's handshake: gets its failure, of which the event loop may report no more than that
