@@ -3,9 +3,9 @@
 A message is an object with a `type`, and at most one descriptor. A message that was sent with `ask` is answered by one
 of the type "answer".
 
-On the wire it is its length (4 bytes), 1 or 0 for whether a descriptor belongs to it, and the object as MessagePack. The
-system delivers a descriptor with the first byte that was sent with it, and ends a read there. A descriptor for which a
-process has no room leaves a gap, so that later ones still belong to their messages.
+On the wire it is its length (4 bytes), 1 or 0 for whether a descriptor belongs to it, and the object as MessagePack.
+The system delivers a descriptor with the first byte that was sent with it, and ends a read there. A descriptor for
+which a process has no room leaves a gap, so that later ones still belong to their messages.
 """
 
 from __future__ import annotations
