@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from rpcstream import Server
+from rpcstream import Info, Server
 from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 
@@ -26,7 +26,7 @@ UNKNOWN = "--no-schema"
 
 
 def types_server() -> Server:
-    server = Server(title="types", drain_timeout=0.1)
+    server = Server(info=Info(title="types"), drain_timeout=0.1)
 
     @server
     def take(*args: Any, **kwargs: Any) -> Any:
