@@ -32,7 +32,7 @@ process:
 systemd: text
 wire: errors limits text
 codec: errors limits wire
-peer: codec errors limits observe shared_memory text wire
+peer: codec errors limits local_peer observe shared_memory text wire
 auth: errors limits observe peer text wire
 events: codec errors limits observe peer text wire
 methods: auth codec errors events keyword_options limits nearest observe option peer text wire
