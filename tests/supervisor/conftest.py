@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import Client
+from rpcstream import Client, Retry
 
 from ..cli.conftest import environment
 from ..kit import until_in_thread
@@ -92,7 +92,7 @@ class WorkersProcess:
 
     def workers(self) -> list[dict[str, int]]:
         """What `rpc.stats` says of the workers. One that was killed a moment ago may have got the connection."""
-        with Client(self.address, retries=10, retry="all") as client:
+        with Client(self.address, retry=Retry(times=10, repeats="all")) as client:
             return client.call("rpc.stats")["workers"]
 
     def supervisor(self) -> dict[str, Any]:
