@@ -26,8 +26,9 @@ from ..peer.interfaces import Dispatch, Later
 from ..peer.session import Session
 from ..peer.stream_table import StreamTable
 from ..tls import TLS, Certificates
-from ..transports.accept import Acceptor, Arrival, ConnectionSetup, listen_at
+from ..transports.accept import Acceptor, ConnectionSetup, listen_at
 from ..transports.connection import Connection, format_address
+from ..transports.open_connections import Arrival
 from ..transports.stream import LineStream
 from ..wire.buffers import AttachedMessage, Encoded, first_part
 from .channel import NOTIFICATION

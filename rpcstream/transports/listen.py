@@ -19,14 +19,14 @@ from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http_messages import Request
 from ..wire.proxies import TrustedProxies
-from .accept import Acceptor, Arrival, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
+from .accept import Acceptor, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
 from .access import AccessRules
 from .connection import Connection
 from .detect import ProtocolDetector
 from .http_call import HttpCall, HttpServing
 from .http_router import CallPaths, Endpoint, HttpContext, HttpRouter, Routes
 from .message_connection import MessageConnection, Trace
-from .open_connections import OpenConnections
+from .open_connections import Arrival, OpenConnections
 from .stream import ContentLengthStream, LineStream
 from .websocket import WebSocketStream
 

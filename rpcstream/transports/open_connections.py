@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from ..errors import ServerBusy
+from ..errors import RpcError, ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from .accept import Arrival
 from .connection import Connection
 from .timeouts import interval
 
@@ -21,6 +20,47 @@ MAX_REFUSED = 100
 
 #: Connections without authentication that are closed, the oldest first, when there are no more descriptors.
 GIVE_WAY = 16
+
+
+class Arrival:
+    """An accepted connection until its protocol has taken over; a `Connection` of the listener during its handshake.
+
+    Args:
+        address: of its peer.
+        is_over_limit: there was no room for it where it was accepted; see `OpenConnections.opened`.
+
+    Attributes:
+        task: sets it up.
+    """
+
+    is_known = False
+
+    def __init__(self, address: str, *, is_over_limit: bool = False) -> None:
+        self.address = address
+        self.reason: str | None = None
+        self.over_limit = False
+        self.opened = asyncio.get_running_loop().time()
+        self.is_over_limit = is_over_limit
+        self.task: asyncio.Task[None] | None = None
+
+    def refuse(self, error: RpcError) -> None:
+        """Close it: before the end of the handshake no reason can be sent."""
+        self.abort(error.message)
+
+    def drain(self) -> None:
+        self.abort("the server is about to stop")
+
+    def probe(self) -> None:
+        pass
+
+    def check(self, now: float) -> str | None:
+        """As `Connection.check`. The event loop ends a handshake that takes too long."""
+        return None
+
+    def abort(self, reason: str) -> None:
+        self.reason = reason
+        if self.task is not None:
+            self.task.cancel()
 
 
 class OpenConnections:
