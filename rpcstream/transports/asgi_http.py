@@ -19,7 +19,7 @@ from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, prob
 from ..wire.messages import Message
 from .connection import LimitedConnection
 from .http_call import HttpServing, malformed
-from .http_router import CallHead, HttpContext, PageHead
+from .http_router import CallHead, ConnectionContext, HttpRouter, PageHead
 
 log = logging.getLogger("rpcstream.server")
 
@@ -133,8 +133,10 @@ class AsgiRequest(HttpServing, EventConnection):
         needs_length: as for `HttpRouter.route`.
     """
 
-    def __init__(self, context: HttpContext, request: Request, address: str, *, needs_length: bool) -> None:
-        super().__init__(context, address)
+    def __init__(
+        self, context: ConnectionContext, router: HttpRouter, request: Request, address: str, *, needs_length: bool
+    ) -> None:
+        super().__init__(context, router, address)
         self._head.request = request
         self._needs_length = needs_length
         #: What is asked for is not begun yet; the body is being read; the head of the response was put.
@@ -175,7 +177,7 @@ class AsgiRequest(HttpServing, EventConnection):
         """Begin with the request, and read the body of a call."""
         max_size = self._limits.max_message_size
         try:
-            self._take(self._context.router.route(self._head.request, max_size, needs_length=self._needs_length))
+            self._take(self._router.route(self._head.request, max_size, needs_length=self._needs_length))
             while self._is_identifying and self._task is not None:
                 await asyncio.wait({self._task})
             if self._is_reading:

@@ -14,7 +14,7 @@ from ..wire.envelope import error_reply
 from ..wire.proxies import ProxyHeaderError, read_proxy_header
 from .connection import Connection, ProtocolConnection, SocketConnection
 from .http import HttpConnection
-from .http_router import HttpContext
+from .http_router import ConnectionContext, HttpRouter
 
 #: Seconds that a connection which has sent nothing has for its first bytes, when it is refused, or the server stops:
 #: what it sends first may be on its way, and says how to answer.
@@ -38,28 +38,23 @@ class ProtocolDetector(SocketConnection):
     """A connection whose protocol is not known yet.
 
     Args:
-        context: of the connection.
-        make_line, make_headed: make the protocols that may take over, beside HTTP.
+        context: makes the protocols that may take over, besides HTTP.
+        router: for HTTP.
         on_open: called with this object when the connection is made.
-        patience: seconds from the connection, including the TLS handshake, until the first bytes must have come, beside
-            the idle time; None for no limit of its own.
     """
 
     is_known = False
 
     def __init__(
         self,
-        context: HttpContext,
-        make_line: Callable[[], ProtocolConnection],
-        make_headed: Callable[[], ProtocolConnection],
+        context: ConnectionContext,
+        router: HttpRouter,
         on_open: Callable[[Connection], None],
-        patience: float | None,
     ) -> None:
         # This object is made when the connection is accepted, before the TLS handshake.
         super().__init__(context.limits, context.ledger)
         self._context = context
-        self._make_line = make_line
-        self._make_headed = make_headed
+        self._router = router
         self._on_open = on_open
         #: First letters that may begin a method of HTTP, or a header.
         self._begun = b""
@@ -67,7 +62,6 @@ class ProtocolDetector(SocketConnection):
         self._is_proxied = False
         self._refusal: RpcError | None = None
         self._drains = False
-        self._patience = patience
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -78,9 +72,10 @@ class ProtocolDetector(SocketConnection):
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def _opened(self) -> None:
-        if self._patience is not None:
-            reason = f"not authenticated after {self._patience:g} s (auth_timeout)"
-            self._timer = self._loop.call_at(self.opened + self._patience, self._close_for_limit, reason)
+        patience = self._context.patience
+        if patience is not None:  # counted from the connection, so that the TLS handshake is included
+            reason = f"not authenticated after {patience:g} s (auth_timeout)"
+            self._timer = self._loop.call_at(self.opened + patience, self._close_for_limit, reason)
         self._is_proxied = self._context.proxies.trusts(self.address)
         self._on_open(self)
 
@@ -100,15 +95,15 @@ class ProtocolDetector(SocketConnection):
             self._refuse_now(InvalidRequest(data=NO_TLS))
             return
         if data.startswith(METHODS):
-            known: ProtocolConnection = HttpConnection(self._context)
+            known: ProtocolConnection = HttpConnection(self._context, self._router)
         elif data.startswith(STARTS):
-            known = self._make_headed()
+            known = self._context.make_headed()
         elif len(data) < KNOWN_FROM and any(start.startswith(data) for start in (*METHODS, *STARTS)):
             self._begun = data
             self._timeouts.heard = True
             return
         else:
-            known = self._make_line()
+            known = self._context.make_line()
         self._become(transport, known)
         if self._refusal is not None:
             known.refuse(self._refusal)
@@ -139,7 +134,7 @@ class ProtocolDetector(SocketConnection):
         transport = self._transport
         if not self._begun or transport is None:
             return False
-        known = self._make_line()
+        known = self._context.make_line()
         self._become(transport, known)
         known.data_received(self._begun)
         return bool(known.eof_received())

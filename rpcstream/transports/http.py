@@ -19,7 +19,7 @@ from ..wire.http_parser import HEAD_MAX, RequestReader, parse_head
 from ..wire.upgrade import accept_upgrade
 from .connection import JOIN_MAX, SocketConnection
 from .http_call import HttpServing, malformed
-from .http_router import CallHead, HttpContext, PageHead
+from .http_router import CallHead, ConnectionContext, HttpRouter, PageHead
 
 log = logging.getLogger("rpcstream.server")
 
@@ -35,8 +35,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class HttpConnection(HttpServing, SocketConnection):
     """An asyncio protocol; a `Connection` of the listener."""
 
-    def __init__(self, context: HttpContext) -> None:
-        super().__init__(context)
+    def __init__(self, context: ConnectionContext, router: HttpRouter) -> None:
+        super().__init__(context, router)
         self._reader = RequestReader(context.limits.max_message_size)
         #: The body that is being read, where that is a binary frame.
         self._frame: BinaryFrameReader | None = None
@@ -175,7 +175,7 @@ class HttpConnection(HttpServing, SocketConnection):
 
     def _route(self, data: bytes) -> CallHead | PageHead:
         """What a head asks for that is not among those kept. Raises HttpError if the connection cannot go on."""
-        head = self._context.router.route(parse_head(data), self._limits.max_message_size)
+        head = self._router.route(parse_head(data), self._limits.max_message_size)
         is_final = isinstance(head, PageHead) and (head.is_upgrade or head.response is not None)
         if len(data) <= _KEPT_HEAD_MAX and not is_final:
             if len(self._kept_heads) >= _KEPT_HEADS:
@@ -249,14 +249,14 @@ class HttpConnection(HttpServing, SocketConnection):
 
     def _switch(self) -> None:
         """Go on as a WebSocket."""
-        transport, request, make = self._transport, self._head.request, self._context.make_websocket
+        transport, request = self._transport, self._head.request
         response = accept_upgrade(request)
         if response.status == 101 and self.is_draining:
             response = problem(503, "the server is about to stop")
-        if response.status != 101 or make is None or transport is None:
+        if response.status != 101 or transport is None:
             self.answer(response)
             return
-        successor = make(request)
+        successor = self._context.make_websocket(request)
         rest = self._reader.rest()
         transport.write(response.head(0, keep_alive=True))
         self._read_more(True)

@@ -26,7 +26,16 @@ from ..wire.envelope import error_reply
 from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem
 from ..wire.messages import Message
 from .connection import LimitedConnection
-from .http_router import CallHead, Head, HttpContext, PageHead, not_authenticated, request_credentials, response_of
+from .http_router import (
+    CallHead,
+    ConnectionContext,
+    Head,
+    HttpRouter,
+    PageHead,
+    not_authenticated,
+    request_credentials,
+    response_of,
+)
 from .message_connection import STOPPING, trace_all, trace_sent
 
 #: The beginning of each message that is not a reply: progress, an item.
@@ -55,12 +64,13 @@ class HttpServing(LimitedConnection):
         trace: sees every message.
     """
 
-    def __init__(self, context: HttpContext, address: str | None = None) -> None:
+    def __init__(self, context: ConnectionContext, router: HttpRouter, address: str | None = None) -> None:
         super().__init__(context.limits, context.ledger, address)
         self.answered = AnsweredNotifications(context.limits)
         self.is_draining = self.is_known = False
         self.trace = context.trace
         self._context = context
+        self._router = router
         self._reception = Reception(context.ledger)
         #: The head of the request that is being answered, or was last.
         self._head = Head(Request("", ""))
@@ -93,14 +103,14 @@ class HttpServing(LimitedConnection):
             self.answer(head.response)
         elif head.is_upgrade:
             self._upgrade(head)
-        elif self._context.router.is_public(head.request):
+        elif self._router.is_public(head.request):
             self._take_page()
         else:
             self._identify(self._take_page)
 
     def _take_page(self) -> None:
         """Answer with a page; the request's body is not read."""
-        found = self._context.router.page(self._head.request)
+        found = self._router.page(self._head.request)
         if isinstance(found, Response):
             self.answer(found)
         else:

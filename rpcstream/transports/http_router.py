@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..auth.authenticator import Authenticator
 from ..limits import Limits
+from ..observe.counters import Counters
 from ..peer.credentials import Credentials
 from ..peer.ledger import ServerLedger
 from ..peer.session import Session
@@ -199,6 +200,47 @@ class CallPaths:
         return self._any_websocket or path in self._paths
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class ConnectionContext:
+    """What the connections of one server have in common.
+
+    Attributes:
+        limits: of each connection.
+        counters: of the server.
+        ledger: counts what the messages of all connections take.
+        connections: those that are open.
+        authenticator: finds out who the peers are; None: that is not asked.
+        trace: sees every message.
+        proxies: whose word is taken for the address of a client.
+        patience: seconds that a connection has to show what it speaks; None: no limit.
+    """
+
+    limits: Limits
+    counters: Counters
+    ledger: ServerLedger
+    connections: OpenConnections = field(init=False)
+    authenticator: Authenticator | None = None
+    trace: Trace | None = None
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    patience: float | None = None
+
+    def new_session(self) -> Session:
+        """Make the session of a connection, or of a call."""
+        raise NotImplementedError
+
+    def make_line(self) -> ProtocolConnection:
+        """Make the protocol of a line stream, and its session."""
+        raise NotImplementedError
+
+    def make_headed(self) -> ProtocolConnection:
+        """Make the protocol of a line stream with the other framing, and its session."""
+        raise NotImplementedError
+
+    def make_websocket(self, request: Request) -> ProtocolConnection:
+        """Make the protocol that a connection goes on with as a WebSocket, from a request with its identity."""
+        raise NotImplementedError
+
+
 class HttpRouter:
     """Decides what answers a request.
 
@@ -333,29 +375,6 @@ class HttpRouter:
 
     def _not_found(self, request: Request) -> Response:
         return problem(404, f"there is nothing here; calls go to {self._paths.below(request.root)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpContext:
-    """What the HTTP connections at one address of a server have in common.
-
-    Attributes:
-        new_session: makes the session of a call, or of a WebSocket.
-        authenticator: finds out who sends the requests; None: that is not asked.
-        trace: sees every message and reply.
-        proxies: whose word is taken for the address of a client.
-        make_websocket: makes the protocol that a connection goes on with, from a request with its identity.
-    """
-
-    router: HttpRouter
-    new_session: Callable[[], Session]
-    limits: Limits
-    ledger: ServerLedger
-    connections: OpenConnections
-    authenticator: Authenticator | None
-    trace: Trace | None
-    proxies: TrustedProxies
-    make_websocket: Callable[[Request], ProtocolConnection] | None = None
 
 
 def request_credentials(request: Request, connection: Credentials) -> Credentials:
