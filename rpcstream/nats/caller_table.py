@@ -41,6 +41,9 @@ class Sessions(Protocol):
     def add_session(self, make_session: MakeSession) -> Session:
         """Make a session that the server waits for at its end."""
 
+    limits: Any
+    ledger: Any
+
     @property
     def connections(self) -> Any:
         """Where callers count as connections."""

@@ -56,7 +56,7 @@ class ConnectionSetup:
     """Sets up connections that were accepted at one address: the TLS handshake, then the protocol.
 
     Args:
-        make_protocol: makes the protocol of a connection. It calls `arrived` when it has taken over.
+        make_arrival: makes the first protocol of a connection.
         connections: is told of the connections.
         context: for TLS; None: no TLS.
         handshake_timeout: seconds; None: the default of the event loop (60 s).
@@ -64,18 +64,18 @@ class ConnectionSetup:
 
     def __init__(
         self,
-        make_protocol: Callable[[Arrival], asyncio.Protocol],
+        make_arrival: Callable[[], Arrival],
         connections: OpenConnections,
         context: ssl.SSLContext | None,
         handshake_timeout: float | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._make_protocol = make_protocol
+        self._make_arrival = make_arrival
         self.connections = connections
         self._tls: dict[str, Any] = {}
         if context is not None:
             self._tls = {"ssl": context, "ssl_handshake_timeout": handshake_timeout}
-        #: Set up the connections whose protocol has not taken over, and which have not failed.
+        #: Set up the connections that are not open yet, and have not failed.
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -92,25 +92,24 @@ class ConnectionSetup:
             is_over_limit: there is no room for it.
         """
         conn.setblocking(False)
-        arrival = Arrival(format_address(address or _peer_of(conn)) if self._tls else "", is_over_limit=is_over_limit)
-        if self._tls and not self.connections.handshake_begins(arrival):
-            conn.close()
-            self.connections.setup_failed()
-            return
+        arrival = self._make_arrival()
+        arrival.is_over_limit = is_over_limit
+        if self._tls:
+            arrival.address = format_address(address or _peer_of(conn))
+            if not self.connections.handshake_begins(arrival):
+                conn.close()
+                self.connections.on_closed()
+                return
         task = arrival.task = self._loop.create_task(self._connected(conn, arrival))
         self._tasks.add(task)
+        arrival.on_open = partial(self._tasks.discard, task)
         task.add_done_callback(partial(self._done, conn, arrival))
 
     def _done(self, conn: socket.socket, arrival: Arrival, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # perhaps before it began
-            self._failed(arrival, conn)
-        if self._tls:
-            self.connections.handshake_over(arrival)
-
-    def arrived(self, arrival: Arrival) -> None:
-        """The protocol of a connection has taken over."""
-        if arrival.task is not None:
-            self._tasks.discard(arrival.task)
+        if task in self._tasks:  # it was never open: cancelled, perhaps before it began, or failed
+            self._tasks.discard(task)
+            conn.close()
+            self.connections.handshake_failed(arrival)
 
     async def wait(self) -> None:
         """Wait until each accepted connection has its protocol, or has failed."""
@@ -119,30 +118,20 @@ class ConnectionSetup:
 
     async def serve(self, sock: socket.socket) -> asyncio.Server:
         """Accept with a server of the event loop, where it cannot watch a socket (Windows)."""
-        return await self._loop.create_server(
-            lambda: self._make_protocol(Arrival("")), sock=sock, backlog=BACKLOG, **self._tls
-        )
-
-    def _failed(self, arrival: Arrival, conn: socket.socket) -> None:
-        conn.close()
-        if arrival.task in self._tasks:
-            self.arrived(arrival)
-            self.connections.setup_failed()
+        return await self._loop.create_server(self._make_arrival, sock=sock, backlog=BACKLOG, **self._tls)
 
     async def _connected(self, conn: socket.socket, arrival: Arrival) -> None:
         failures: list[ssl.SSLError] = []
         if self._tls:
             handshake_failures.set(failures)  # in this task's own context
         try:
-            await self._loop.connect_accepted_socket(lambda: self._make_protocol(arrival), conn, **self._tls)
+            await self._loop.connect_accepted_socket(lambda: arrival, conn, **self._tls)
         except OSError as error:  # errors of TLS among them: the peer is gone, or breaks the protocol
             log.debug("a connection from %s could not be set up: %s", arrival.address or "a peer", error)
             if self._tls:
                 self._report(arrival, failures[0] if failures else error)
-            self._failed(arrival, conn)
         except Exception:
             log.exception("a connection could not be set up")
-            self._failed(arrival, conn)
 
     def _report(self, arrival: Arrival, error: OSError) -> None:
         """Report a failed handshake, in the words of OpenSSL, or of the event loop where it took too long."""

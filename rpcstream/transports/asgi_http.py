@@ -17,7 +17,7 @@ from ..wire.binary_frame import HEADER_MAX, FrameError, parts_of_frame
 from ..wire.buffers import AttachedMessage, ReceiveBuffer, parts_of
 from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, problem, too_long
 from ..wire.messages import Message
-from .connection import LimitedConnection
+from .connection import Connection
 from .http_call import HttpServing, malformed
 from .http_router import CallHead, ConnectionContext, HttpRouter, PageHead
 
@@ -33,7 +33,7 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
 
-class EventConnection(LimitedConnection):
+class EventConnection(Connection):
     """A connection whose bytes an ASGI server reads and writes.
 
     `_send_all` runs in the task of the ASGI application, by `_run`; the rest is called from callbacks and other tasks.
@@ -164,11 +164,13 @@ class AsgiRequest(HttpServing, EventConnection):
             self._context.connections.closed(self)
 
     @property
-    def _is_partial(self) -> bool:
-        return self._is_reading
+    def is_partial(self) -> bool:
+        """Whether the body is being read."""
+        return self._is_reading and not self._closing
 
     @property
-    def _is_awaited(self) -> bool:
+    def is_busy(self) -> bool:
+        """Whether the request is being answered."""
         return not self._is_reading
 
     # -- the request ------------------------------------------------------------------------------------------------

@@ -72,12 +72,14 @@ class HttpConnection(HttpServing, SocketConnection):
                 self._spare = None
 
     @property
-    def _is_awaited(self) -> bool:
-        return self._turn is not None or super()._is_awaited
+    def is_busy(self) -> bool:
+        """Whether a request is being answered, or waits for its turn."""
+        return self._turn is not None or super().is_busy
 
     @property
-    def _is_partial(self) -> bool:
-        return self._reader.is_partial
+    def is_partial(self) -> bool:
+        """Whether part of a request has come, and the rest is awaited."""
+        return self._reader.is_partial and not (self.is_busy or self._closing)
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
@@ -134,7 +136,7 @@ class HttpConnection(HttpServing, SocketConnection):
         reader = self._reader
         end = 0.0
         try:
-            while reader and not (self._closing or self.is_full or self._is_awaited):
+            while reader and not (self._closing or self.is_full or self.is_busy):
                 if not (self._read_body() if reader.in_body else self._read_head()) or not reader:
                     break
                 # Other connections want their turn, too.
@@ -147,7 +149,7 @@ class HttpConnection(HttpServing, SocketConnection):
         finally:
             self._advancing = False
         if self.is_paused or reader:
-            self._read_more(not (len(reader) > HEAD_MAX and (self.is_full or self._is_awaited)))
+            self._read_more(not (len(reader) > HEAD_MAX and (self.is_full or self.is_busy)))
 
     def _next_turn(self) -> None:
         self._turn = None
@@ -386,7 +388,7 @@ class HttpConnection(HttpServing, SocketConnection):
         15.5.9: a client may repeat it).
         """
         super().drain()
-        if self._is_awaited or self._reader.is_partial or self._transport is None:
+        if self.is_busy or self._reader.is_partial or self._transport is None:
             return
         if self._kept_heads:
             self._put(response_parts(problem(408, "the server is stopping"), Request("", ""), keeps=False))

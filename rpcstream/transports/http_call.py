@@ -25,7 +25,7 @@ from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, p
 from ..wire.envelope import error_reply
 from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem
 from ..wire.messages import Message
-from .connection import LimitedConnection
+from .connection import Connection
 from .http_router import (
     CallHead,
     ConnectionContext,
@@ -51,7 +51,7 @@ NOT_READ = orjson.dumps(error_reply(None, CallCancelled(data={"executed": False,
 REST = 0.2
 
 
-class HttpServing(LimitedConnection):
+class HttpServing(Connection):
     """The requests of one connection, each answered before the next one begins; a `Connection` of the listener.
 
     The response to a call is a `reply`, a `respond` or a `write_frame`, or `start` and any number of `write`; then
@@ -60,14 +60,13 @@ class HttpServing(LimitedConnection):
     Attributes:
         answered: the notifications that were answered and still run.
         is_draining: what is being answered is the last.
-        is_known: a request was authenticated.
         trace: sees every message.
     """
 
     def __init__(self, context: ConnectionContext, router: HttpRouter, address: str | None = None) -> None:
         super().__init__(context.limits, context.ledger, address)
         self.answered = AnsweredNotifications(context.limits)
-        self.is_draining = self.is_known = False
+        self.is_draining = self._is_known = False
         self.trace = context.trace
         self._context = context
         self._router = router
@@ -85,14 +84,14 @@ class HttpServing(LimitedConnection):
         self._rejections = 0
 
     @property
-    def _is_awaited(self) -> bool:
-        """A request is being answered."""
-        return self._call is not None or self._task is not None
+    def is_known(self) -> bool:
+        """Whether a request was authenticated."""
+        return self._is_known
 
     @property
-    def _is_partial(self) -> bool:
-        """Part of a request has been received."""
-        raise NotImplementedError
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self._call is not None or self._task is not None
 
     def _take(self, head: Head) -> None:
         """Begin with a request."""
@@ -152,13 +151,13 @@ class HttpServing(LimitedConnection):
         elif isinstance(identity, Response):  # the authentication failed
             self.answer(identity)
         else:
-            if not self.is_known:
+            if not self._is_known:
                 self._set_known()
             self._head.request.identity = identity
             then()
 
     def _set_known(self) -> None:
-        self.is_known = True
+        self._is_known = True
 
     def _not_authenticated(self) -> None:
         """Answer a request without accepted credentials; the connection ends after `MAX_WRONG` of them."""
@@ -267,23 +266,13 @@ class HttpServing(LimitedConnection):
         themselves. If it does not come now the client is told that the request is not carried out.
         """
         self.is_draining = True
-        if not self._is_awaited and self._is_partial:
+        if self.is_partial:
             self._loop.call_later(REST, self._refuse_partial)
 
     def _refuse_partial(self) -> None:
         """Say that a request is not carried out of which not all has come."""
-        if self.is_open and not (self._is_awaited or self._closing) and self._is_partial:
+        if self.is_open and self.is_partial:
             self.fail(Response(503, NOT_READ, JSON, [("Retry-After", "1")]))
-
-    def probe(self) -> None:
-        """As `Connection.probe`. Not needed: an HTTP client that closes one half of its connection is gone."""
-
-    def check(self, now: float) -> str | None:
-        """As `Connection.check`; a request that does not end is answered with 408."""
-        if not self.is_open:
-            return None
-        partial = self._is_partial and not (self._is_awaited or self._closing)
-        return self._overdue(now, partial=partial, busy=self._is_awaited)
 
     def _close_incomplete(self, reason: str) -> None:
         self.fail(problem(408, reason))

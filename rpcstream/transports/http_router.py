@@ -31,7 +31,7 @@ from ..wire.http_messages import (
 from ..wire.http_parser import body_length
 from ..wire.proxies import TrustedProxies
 from .access import AccessRules
-from .connection import ProtocolConnection
+from .connection import SocketConnection
 from .message_connection import Trace
 from .open_connections import OpenConnections
 
@@ -228,15 +228,15 @@ class ConnectionContext:
         """Make the session of a connection, or of a call."""
         raise NotImplementedError
 
-    def make_line(self) -> ProtocolConnection:
+    def make_line(self) -> SocketConnection:
         """Make the protocol of a line stream, and its session."""
         raise NotImplementedError
 
-    def make_headed(self) -> ProtocolConnection:
+    def make_headed(self) -> SocketConnection:
         """Make the protocol of a line stream with the other framing, and its session."""
         raise NotImplementedError
 
-    def make_websocket(self, request: Request) -> ProtocolConnection:
+    def make_websocket(self, request: Request) -> SocketConnection:
         """Make the protocol that a connection goes on with as a WebSocket, from a request with its identity."""
         raise NotImplementedError
 

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -21,7 +22,7 @@ from .detect import ProtocolDetector
 from .http_call import HttpCall, HttpServing
 from .http_router import CallPaths, ConnectionContext, Endpoint, HttpRouter, Routes
 from .message_connection import MessageConnection
-from .open_connections import Arrival, OpenConnections
+from .open_connections import OpenConnections
 from .stream import ContentLengthStream, LineStream
 from .websocket import WebSocketStream
 
@@ -171,16 +172,10 @@ class Listener(ConnectionContext):
         limits = self.limits
         router = self._router(self.access.at(host))
 
-        def make_protocol(arrival: Arrival) -> ProtocolDetector:
-            def opened(connection: Connection) -> None:
-                setup.arrived(arrival)
-                self.connections.opened(connection, arrival)
-
-            return ProtocolDetector(self, router, opened)
-
         times = [seconds for seconds in (limits.auth_timeout, limits.message_timeout) if seconds is not None]
         certificates = None if self.certificates is None else self.certificates.context
-        setup = ConnectionSetup(make_protocol, self.connections, certificates, min(times, default=None))
+        make_arrival = partial(ProtocolDetector, self, router)
+        setup = ConnectionSetup(make_arrival, self.connections, certificates, min(times, default=None))
         self._setups.append(setup)
         return setup
 
