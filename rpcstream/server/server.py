@@ -34,7 +34,6 @@ from ..peer.session import Session
 from ..text import get_logger
 from ..tls import TLS, Certificates
 from ..transports.access import AccessRules
-from ..transports.http_router import CallPaths
 from ..transports.listen import Listener, transport_of
 from ..web.document import DocumentPage
 from ..web.entries import Pending
@@ -275,13 +274,13 @@ class Server(ServingServer):
             raise ValueError("this server has a token= or an authenticate= of its own")
         if tls is not None and self._tls is not None:
             raise ValueError("this server has a certificate (tls=) of its own")
-        access = AccessRules(hosts=hosts, origins=origins)
+        access = self._access.also(hosts=hosts, origins=origins)
         if callable(token):
             self._read_token, token = token, token()
         if token is not None:
             self._authenticator = Authenticator(token=token, timeout=self.limits.auth_timeout, counters=self.counters)
             add_auth_method(self._registry)
-        self._access = self._access.joined(access)
+        self._access = access
         self._tls = tls or self._tls
 
     # -- around calls -----------------------------------------------------------------------------------------------
@@ -426,7 +425,7 @@ class Server(ServingServer):
             access=self._access,
             routes=self.routes,
             authenticator=self._authenticator,
-            paths=CallPaths(self.path),
+            paths=self.path,
             patience=self._patience,
             ledger=self._ledger,
             binary=self.binary,

@@ -84,6 +84,11 @@ class HttpServing(Connection):
         self._rejections = 0
 
     @property
+    def carrier(self) -> str:
+        """As `transport_of`."""
+        return "http"
+
+    @property
     def is_known(self) -> bool:
         """Whether a request was authenticated."""
         return self._is_known
@@ -297,6 +302,8 @@ class HttpCall:
     A session that is as new after its call may have the next POST of the connection as well: making one takes longer
     than a small call.
     """
+
+    carrier = "http"
 
     #: Headers of a response in several messages.
     STREAM_HEADERS: ClassVar[list[tuple[str, str]]] = [("Cache-Control", "no-store")]

@@ -173,33 +173,6 @@ def _check_type(headers: dict[str, str], is_frame: bool, reads_frames: bool) -> 
         raise HttpError(problem(415, "a Content-Encoding is not understood here: send the body as it is"))
 
 
-class CallPaths:
-    """The paths at which calls are taken, by POST and by WebSockets; decoded, and without the query.
-
-    Args:
-        paths: None: POST to "/", and WebSockets at any path.
-
-    """
-
-    __slots__ = ("_any_websocket", "_given", "_paths")
-
-    def __init__(self, paths: tuple[str, ...] | None = None) -> None:
-        self._paths = frozenset(("/",) if paths is None else paths)
-        self._any_websocket = paths is None
-        self._given = ("/",) if paths is None else paths
-
-    def __contains__(self, path: str) -> bool:
-        return path in self._paths
-
-    def below(self, root: str) -> str:
-        """The paths, for people, where the server is mounted at this one."""
-        return " or ".join(f"{root}{path}" for path in self._given)
-
-    def has_websocket(self, path: str) -> bool:
-        """Whether a connection may become a WebSocket at this path."""
-        return self._any_websocket or path in self._paths
-
-
 @dataclass(kw_only=True, eq=False, repr=False)
 class ConnectionContext:
     """What the connections of one server have in common.
@@ -247,19 +220,18 @@ class HttpRouter:
     Args:
         access: which requests are permitted.
         routes: the pages; None: none.
-        paths: where calls are taken.
+        paths: where calls are taken, by POST and by WebSockets; decoded, and without the query. None: POST to "/", and
+            WebSockets at any path.
         endpoints: what takes POST at other paths, by path.
         reads_frames: bodies may be binary frames.
         notification_status: of the response to notifications.
     """
 
-    __slots__ = ("_access", "_endpoints", "_notification_status", "_paths", "_reads_frames", "_routes")
-
     def __init__(
         self,
         access: AccessRules,
         routes: Routes | None = None,
-        paths: CallPaths | None = None,
+        paths: tuple[str, ...] | None = None,
         *,
         endpoints: Mapping[str, Endpoint] = MappingProxyType({}),
         reads_frames: bool = True,
@@ -270,7 +242,8 @@ class HttpRouter:
         self._reads_frames = reads_frames
         self._access = access
         self._routes = routes
-        self._paths = paths or CallPaths()
+        self._paths = paths or ("/",)
+        self._any_websocket = paths is None
 
     def route(self, request: Request, max_size: int, *, needs_length: bool = True) -> CallHead | PageHead:
         """What a request asks for, by its head.
@@ -300,7 +273,7 @@ class HttpRouter:
         if refusal is not None:
             return PageHead(request, length, [], refusal)
         if upgrade is not None and "websocket" in tokens(upgrade):
-            if self._paths.has_websocket(request.path):
+            if self._any_websocket or request.path in self._paths:
                 return PageHead(request, length, [], is_upgrade=True)
             return PageHead(request, length, self._access.cors(request), self._not_found(request))
         more = self._access.cors(request)
@@ -332,7 +305,7 @@ class HttpRouter:
     def websocket_refusal(self, request: Request) -> Response | None:
         """The response to a request for a WebSocket that is not permitted, or not here; None if it may be opened."""
         refusal = self._refusal(request)
-        if refusal is None and not self._paths.has_websocket(request.path):
+        if refusal is None and not (self._any_websocket or request.path in self._paths):
             refusal = self._not_found(request)
         return refusal
 
@@ -374,7 +347,8 @@ class HttpRouter:
         return routes.is_health_check(request) or (routes.is_metrics(request) and self._access.names_address(request))
 
     def _not_found(self, request: Request) -> Response:
-        return problem(404, f"there is nothing here; calls go to {self._paths.below(request.root)}")
+        paths = " or ".join(request.root + path for path in self._paths)
+        return problem(404, f"there is nothing here; calls go to {paths}")
 
 
 def request_credentials(request: Request, connection: Credentials) -> Credentials:

@@ -19,9 +19,7 @@ from .accept import Acceptor, BoundAddress, ConnectionSetup, listen_at, listen_a
 from .access import AccessRules
 from .connection import Connection
 from .detect import ProtocolDetector
-from .http_call import HttpCall, HttpServing
-from .http_router import CallPaths, ConnectionContext, Endpoint, HttpRouter, Routes
-from .message_connection import MessageConnection
+from .http_router import ConnectionContext, Endpoint, HttpRouter, Routes
 from .open_connections import OpenConnections
 from .stream import ContentLengthStream, LineStream
 from .websocket import WebSocketStream
@@ -57,13 +55,7 @@ def transport_of(connection: object) -> str:
     "http", "websocket", "nats"; for the line stream what carries it, "tcp", "tls", "unix" or "memory"; "unknown" for a
     connection that has sent nothing yet.
     """
-    if isinstance(connection, LineStream):
-        return connection.carrier
-    if isinstance(connection, MessageConnection):
-        return "websocket"
-    if isinstance(connection, HttpServing | HttpCall):
-        return "http"
-    carrier: str = getattr(connection, "carrier", "unknown")  # of a channel without a socket
+    carrier: str = getattr(connection, "carrier", "unknown")
     return carrier
 
 
@@ -80,7 +72,7 @@ class Listener(ConnectionContext):
     #: For HTTP; see `HttpRouter`.
     access: AccessRules = field(default_factory=AccessRules)
     routes: Routes | None = None
-    paths: CallPaths = field(default_factory=CallPaths)
+    paths: tuple[str, ...] | None = None
     binary: bool = True
     notification_status: int = 200
     #: What takes POST at paths of its own, by path; to be filled before it listens.

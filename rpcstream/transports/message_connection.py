@@ -157,6 +157,11 @@ class WebSocketConnection(MessageConnection):
         self._ignores_input = False
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def carrier(self) -> str:
+        """As `transport_of`."""
+        return "websocket"
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
