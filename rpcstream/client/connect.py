@@ -202,9 +202,9 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
     address = settings.address
     headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
     request, key = request_upgrade(address.host_header, address.target, headers)
-    _, handshake = await _dial(settings, lambda: _Handshake(request, partial(silence, address)))
+    _, handshake = await _dial(settings, lambda: _Handshake(request))
     try:
-        head = await handshake.head()
+        head = await handshake.head(address)
         try:
             check_response(head, key)
         except UpgradeRefusedError as refused:
@@ -220,7 +220,7 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
             on_close=lambda _: None if closed.done() else closed.set_result(None),
         )
         _reporting(stream, settings)
-        handshake.hand_over(stream)
+        await handshake.hand_over(stream)
         connection.closed, connection.force_close = closed, stream.abort
     except BaseException as error:
         handshake.abort(str(error))
@@ -241,86 +241,72 @@ def _refusal(status: int | None, text: str, advice: str, address: str) -> Connec
     return error
 
 
-class _Handshake(asyncio.Protocol):
+class _Handshake(asyncio.StreamReaderProtocol):
     """The protocol of a connection until the server has answered the WebSocket handshake.
 
     Args:
-        request: the handshake's.
-        when_silent: gives what is added to the reason of a connection that ended before any answer.
+        request: sent as soon as there is a connection.
     """
 
-    def __init__(self, request: bytes, when_silent: Callable[[], str]) -> None:
+    def __init__(self, request: bytes) -> None:
+        self._reader = asyncio.StreamReader(HEAD_MAX)
         self._request = request
-        self._when_silent = when_silent
         self._transport: asyncio.Transport | None = None
-        self._received = bytearray()
-        self._has_ended = False
-        self._reason = ""
-        self._wake = asyncio.Event()
+        super().__init__(self._reader)
 
-    async def head(self) -> bytes:
-        """The head of the response, up to its empty line."""
-        while (end := self._received.find(b"\r\n\r\n")) < 0:
-            if self._has_ended:
-                is_silent = not self._received or self._received.startswith(TLS_ALERT)
-                hint = self._when_silent() if is_silent else ""
-                reason = f"the server closed the connection in the handshake of the WebSocket{self._reason}{hint}"
-                raise ConnectFailed(reason)
-            if len(self._received) > HEAD_MAX:
-                raise ConnectFailed(f"the head of the server's response is longer than {HEAD_MAX} bytes")
-            await self._receive()
-        head = bytes(self._received[: end + 4])
-        del self._received[: end + 4]
-        return head
+    async def head(self, address: Address) -> bytes:
+        """The head of the response, up to its empty line.
+
+        Raises:
+            ConnectFailed: the connection ended before, or the head is too long.
+        """
+        received, reason = b"", ""
+        try:
+            return await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            raise ConnectFailed(f"the head of the server's response is longer than {HEAD_MAX} bytes") from None
+        except asyncio.IncompleteReadError as error:
+            received = error.partial
+        except OSError as error:
+            reason = f": {why_lost(error)}"
+        hint = silence(address) if not received or received.startswith(TLS_ALERT) else ""
+        raise ConnectFailed(f"the server closed the connection in the handshake of the WebSocket{reason}{hint}")
 
     async def text(self) -> str:
         """The body of a refusal as plain text, as far as it arrives soon, and before the server closes."""
+        received = b""
         try:
             async with asyncio.timeout(FAREWELL_TIME):
-                while not self._has_ended and len(self._received) < BODY_MAX:
-                    await self._receive()
-        except TimeoutError:
+                while len(received) < BODY_MAX and (data := await self._reader.read(BODY_MAX)):
+                    received += data
+        except OSError:  # the connection was lost, or the time is over
             pass
-        return readable_text(bytes(self._received))
+        return readable_text(received)
 
-    def hand_over(self, stream: asyncio.Protocol) -> None:
+    async def hand_over(self, stream: asyncio.Protocol) -> None:
         """Give the connection to the protocol for messages, with what was received after the head."""
-        transport, self._transport = self._transport, None
+        transport = self._transport
         if transport is None:
             raise ConnectFailed("the server closed the connection in the handshake of the WebSocket")
         transport.set_protocol(stream)
         stream.connection_made(transport)
-        if self._received:
-            stream.data_received(bytes(self._received))
+        self._reader.feed_eof()  # so that reading gives what is there, without waiting
+        received = await self._reader.read()
+        if received:
+            stream.data_received(received)
 
     def abort(self, reason: str) -> None:
         """Close at once."""
-        self._reason = f": {reason}"
         if self._transport is not None:
             self._transport.abort()
-
-    async def _receive(self) -> None:
-        self._wake.clear()
-        await self._wake.wait()
 
     # -- called by asyncio --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._request)
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        self._wake.set()
-
-    def eof_received(self) -> bool:
-        self._has_ended = True
-        self._wake.set()
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._has_ended = True
-        if exc is not None:
-            self._reason = f": {why_lost(exc)}"
-        self._wake.set()
+        super().connection_lost(exc)
