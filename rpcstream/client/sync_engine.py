@@ -94,7 +94,7 @@ class SyncEngine:
             finally:
                 pool.put(connection)
             return outgoing.outcome(got.reply, got.line)
-        from .worker_thread import with_threaded_iterators
+        from .portal import with_threaded_iterators
 
         outgoing.params = with_threaded_iterators(outgoing.params)
         client = self.loop_client(outgoing.method)
