@@ -6,10 +6,9 @@ All calls that wait for a connection share the attempts to make it.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 
-from ..backoff import MANY, Backoff
+from ..backoff import MANY
 from ..errors import (
     CallTimeout,
     ConnectFailed,
@@ -266,29 +265,28 @@ class ConnectionPool:
 
     async def _open(self, slot: Slot, loop: asyncio.AbstractEventLoop, until: float | None) -> ClientConnection:
         """The connection of a slot, which a call waits for until a loop time; see `get`."""
-        while True:
-            connection = slot.connection
-            if connection is not None and connection.is_open and connection.loop is loop:
-                return connection
-            attempt = self._begin(slot, loop)
-            if slot.is_suspended:
-                assert slot.error is not None
-                raise slot.error
-            lasts = self._settings.reconnect is not None
-            slot.hurry(until if until is not None else -INFINITE if lasts else loop.time())
-            # The first attempt is never cut short; a call that is cancelled must not cancel it, others may wait for it.
-            left = None if until is None or slot.error is None else max(until - loop.time(), 0)
-            if left is None:
-                with suppress(ConnectFailed, RpcError):
-                    return await asyncio.shield(attempt)
-            else:
+        lasts = self._settings.reconnect is not None
+        slot.waiting += until is not None
+        try:
+            while True:
+                connection = slot.connection
+                if connection is not None and connection.is_open and connection.loop is loop:
+                    return connection
+                attempt = self._begin(slot, loop)
+                if slot.is_suspended:
+                    assert slot.error is not None
+                    raise slot.error
+                # The first attempt is never cut short.
+                left = None if until is None or slot.error is None else max(until - loop.time(), 0)
                 await asyncio.wait([attempt], timeout=left)
-            error = attempt.exception() if attempt.done() else slot.error
-            if error is None:
-                return attempt.result()
-            is_over = not lasts if until is None else loop.time() >= until
-            if is_over or self.is_closed or not isinstance(error, ConnectFailed | RpcError) or is_permanent(error):
-                raise error
+                error = attempt.exception() if attempt.done() else slot.error
+                if error is None:
+                    return attempt.result()
+                is_over = not lasts if until is None else loop.time() >= until
+                if is_over or self.is_closed or not isinstance(error, ConnectFailed | RpcError) or is_permanent(error):
+                    raise error
+        finally:
+            slot.waiting -= until is not None
 
     async def _open_any(self, loop: asyncio.AbstractEventLoop, until: float | None) -> ClientConnection:
         """The first connection that can be made to any of several servers; the error of the last if none can be."""
@@ -331,12 +329,8 @@ class ConnectionPool:
         assert attempt is not None
         try:
             while True:
-                if error is not None and is_permanent(error) and backoff is not None:
-                    await self._suspend(slot, error, backoff)
-                elif slot.failures and (backoff is not None or error is not None):
-                    self._set_state("waiting", slot)
-                    pauses = backoff or WAITING
-                    await slot.rest(pauses.pause(slot.failures), pauses.first)
+                if error is not None or (slot.failures and backoff is not None):
+                    await self._pause(slot, error)
                 self._set_state("connecting", slot)
                 try:
                     connection = await self.connector.make(slot.address)
@@ -348,7 +342,7 @@ class ConnectionPool:
                     slot.error = error = failure
                 slot.failures += 1
                 failed, attempt = attempt, slot.begin_attempt(loop)
-                if backoff is None and (is_permanent(error) or loop.time() >= slot.wanted_until):
+                if backoff is None and (is_permanent(error) or not slot.waiting):
                     slot.connecting = None
                     self._set_state("idle", slot)
                 slot.is_suspended = backoff is not None and is_permanent(error)
@@ -375,12 +369,15 @@ class ConnectionPool:
         else:
             self._was_lost(slot, connection, channel)
 
-    async def _suspend(self, slot: Slot, fault: ConnectFailed | RpcError, backoff: Backoff) -> None:
-        """Make no attempt for a while, since the next one would fail as well; calls fail at once meanwhile."""
-        pause = backoff.pause(MANY)
-        slot.failures, slot.error, slot.is_suspended = 0, fault, True
+    async def _pause(self, slot: Slot, error: ConnectFailed | RpcError | None) -> None:
+        """Pause before the next attempt: for long where it would fail with the same error; calls fail at once then."""
+        pauses = self._settings.reconnect or WAITING
         self._set_state("waiting", slot)
-        text = str(fault)
+        if error is None or not is_permanent(error):
+            await slot.rest(pauses.pause(slot.failures), pauses.first)
+            return
+        slot.failures, slot.error, slot.is_suspended = 0, error, True
+        pause, text = pauses.pause(MANY), str(error)
         if text != self._logged_fault:
             self._logged_fault = text
             log.warning(
