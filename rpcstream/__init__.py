@@ -45,6 +45,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .backoff import Backoff as Backoff
     from .client.aio import AsyncClient as AsyncClient
+    from .client.options import Retry as Retry
     from .client.subscriptions import Subscription as Subscription
     from .client.sync import Client as Client
     from .codec import Codec as Codec
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "backoff": "Backoff",
     "client.aio": "AsyncClient",
+    "client.options": "Retry",
     "client.subscriptions": "Subscription",
     "client.sync": "Client",
     "codec": "Codec ImageFile ImageOptions MaxSide Shape",
