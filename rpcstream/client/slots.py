@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from ..errors import ConnectFailed, RpcError
 from ..peer.deadline import INFINITE
 from .address import Address
 from .attempts import WAITING
-from .connection import ClientConnection
+from .connection import ClientConnection, retrieve_exception
 
 #: Seconds after the loss of a good connection for which its server is likely to be restarting; and the longest pause
 #: between attempts meanwhile, so that a program that others wait for is back soon.
@@ -84,9 +83,3 @@ def choose_slot(slots: Sequence[Slot]) -> Slot:
     Where each slot has its own server, a call never waits for a server that is not there while another one is.
     """
     return min(slots, key=lambda slot: (slot.address is not None and not slot.is_open, slot.load, not slot.is_open))
-
-
-def retrieve_exception(future: asyncio.Future[Any]) -> None:
-    """Mark the exception as seen: no warning is logged when all that waited for it have given up."""
-    if not future.cancelled():
-        future.exception()

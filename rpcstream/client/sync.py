@@ -161,7 +161,7 @@ class Client(BaseClient):
 
         engine, wait_for = self._engine, options.get("wait_for", NOT_GIVEN)
         params, left = engine.named(method, check_params(method, params), options.get("timeout"), wait_for)
-        engine.move_to_loop()
+        engine.pool.retire()
         thread, params = engine.loop_thread(method), with_threaded_iterators(params)
         stream = thread.client.stream_request(method, params, returns=returns, **{**options, "timeout": left})
         return ClientStream(thread.portal, stream, method, thread)
