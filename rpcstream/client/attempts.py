@@ -57,7 +57,7 @@ class Discover(NamedTuple):
 Steps = Generator[Sleep | Attempt | Discover, Any, Any]
 
 
-#: The deadline of a call (monotonic seconds; may be infinite), the seconds that it waits for a server or a provider, and
+#: The deadline of a call (monotonic seconds; may be infinite), the seconds that it waits for a server or provider, and
 #: when the first of these waits is over (monotonic seconds). The last two are None if it does not wait.
 Times = tuple[float, float | None, float | None]
 
