@@ -313,3 +313,30 @@ def counted_size(line: bytes | bytearray) -> int:
         return 0
     a_byte = 2 if line.isascii() and b"\\u" not in line else 5
     return a_byte * size + A_VALUE * values_roughly(line) + payloads.size_with_payloads(line) - size
+
+
+class AnsweredNotifications:
+    """The notifications of an HTTP connection that were answered and still run: not more than calls may run.
+
+    Their sessions live on while these run.
+    """
+
+    __slots__ = ("_max_calls", "_max_held", "_sessions")
+
+    def __init__(self, limits: Limits) -> None:
+        self._max_calls = limits.max_calls
+        self._max_held = limits.max_held_size
+        self._sessions: list[Any] = []
+
+    def admit(self, session: Any) -> bool:
+        """Add those of this session, if there is room (`max_calls`, `max_held_size`); returns whether there was."""
+        self._sessions = [each for each in self._sessions if each.running.handlers]
+        ledgers = [each.ledger for each in (*self._sessions, session)]
+        if sum(each.calls for each in ledgers) > self._max_calls or sum(each.held for each in ledgers) > self._max_held:
+            return False
+        self._sessions.append(session)
+        return True
+
+    def clear(self) -> None:
+        """Forget them when the connection ends; they run on."""
+        self._sessions.clear()

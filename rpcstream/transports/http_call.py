@@ -15,10 +15,9 @@ import orjson
 
 from ..auth.authenticator import MAX_WRONG
 from ..errors import CallCancelled, ConnectionLost, ParseError, RpcError
-from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.frame_admission import FrameAdmission
-from ..peer.ledger import Reception
+from ..peer.ledger import AnsweredNotifications, Reception
 from ..peer.session import Session
 from ..wire.binary_frame import BinaryFrameReader, FrameError
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, parts_of
@@ -346,20 +345,13 @@ class HttpCall:
             self.close()
             return
         self._is_simple = False
-        if self._needs_no_answer() and connection.answered.admit(session):
+        goes_on = not session.intake.queue and session.running.need_no_reply(session.dispatch.goes_on)
+        if goes_on and connection.answered.admit(session):
             self.close()
             return
         session.end(self._lost)
         if self._response_type != JSON:
             self._write_stream(())  # the head: the first message may be long in coming
-
-    def _needs_no_answer(self) -> bool:
-        """Whether only notifications run, and their handlers go on without the connection."""
-        session, running = self.session, self.session.running
-        if session.intake.queue or running.forwarded or running.batch is not None:
-            return False
-        goes_on = session.dispatch.goes_on
-        return all(_is_silent(each) and all(map(goes_on, _members(each))) for each in running.handlers.values())
 
     def lost(self) -> None:
         """The client is gone, or the connection is about to end: cancel what runs."""
@@ -464,42 +456,6 @@ class HttpCall:
 def is_notification(message: Encoded) -> bool:
     """Whether a message of the session is no reply."""
     return (message if type(message) is bytes else first_part(message)).startswith(NOTIFICATION)
-
-
-def _members(message: Any) -> list[Any]:
-    return message if type(message) is list else [message]
-
-
-def _is_silent(message: Any) -> bool:
-    """Whether a message is a notification, or a batch of them."""
-    return all(type(each) is dict and "id" not in each for each in _members(message))
-
-
-class AnsweredNotifications:
-    """The notifications of a connection that were answered and still run: not more than calls may run.
-
-    Their sessions live on while these run.
-    """
-
-    __slots__ = ("_max_calls", "_max_held", "_sessions")
-
-    def __init__(self, limits: Limits) -> None:
-        self._max_calls = limits.max_calls
-        self._max_held = limits.max_held_size
-        self._sessions: list[Session] = []
-
-    def admit(self, session: Session) -> bool:
-        """Add those of this session, if there is room (`max_calls`, `max_held_size`); returns whether there was."""
-        self._sessions = [each for each in self._sessions if each.running.handlers]
-        ledgers = [each.ledger for each in (*self._sessions, session)]
-        if sum(each.calls for each in ledgers) > self._max_calls or sum(each.held for each in ledgers) > self._max_held:
-            return False
-        self._sessions.append(session)
-        return True
-
-    def clear(self) -> None:
-        """Forget them when the connection ends; they run on."""
-        self._sessions.clear()
 
 
 def malformed(error: FrameError) -> Response:
