@@ -210,11 +210,6 @@ class HttpServing(Connection):
         session.identity = head.request.identity
         return HttpCall(session, self)
 
-    def set_full(self, is_full: bool) -> None:
-        super().set_full(is_full)
-        if self._call is not None:
-            self._call.session.blocked(is_full)
-
     # -- what our port and ASGI servers do differently ----------------------------------------------------------------
 
     def _upgrade(self, head: PageHead) -> None:
@@ -257,26 +252,25 @@ class HttpServing(Connection):
         """The response is complete; the next call may have the object of this one if `is_reusable`."""
         self._call, self._spare = None, self._call if is_reusable else None
 
-    # -- for the listener (Connection) ------------------------------------------------------------------------------
-
     def refuse(self, error: RpcError) -> None:
         """Say why this connection is not served, and close it."""
         self.fail(problem(503, error.message, [("Retry-After", "1")]))
 
     def drain(self) -> None:
-        """Answer what runs, then close.
-
-        The rest of a request that has come in part is most often on its way: many clients send head and body by
-        themselves. If it does not come now the client is told that the request is not carried out.
-        """
+        """Answer what runs, then close; the rest of a request that has come in part may still be on its way."""
         self.is_draining = True
         if self.is_partial:
             self._loop.call_later(REST, self._refuse_partial)
 
     def _refuse_partial(self) -> None:
-        """Say that a request is not carried out of which not all has come."""
+        """Tell the client that a request is not carried out because its rest has not come."""
         if self.is_open and self.is_partial:
             self.fail(Response(503, NOT_READ, JSON, [("Retry-After", "1")]))
+
+    def set_full(self, is_full: bool) -> None:
+        super().set_full(is_full)
+        if self._call is not None:
+            self._call.session.blocked(is_full)
 
     def _close_incomplete(self, reason: str) -> None:
         self.fail(problem(408, reason))
@@ -362,8 +356,6 @@ class HttpCall:
     def _lost(self, method: str) -> ConnectionLost:
         return ConnectionLost(self.reason or "the response was over", method=method, address=self.address)
 
-    # -- for the session (Channel) ----------------------------------------------------------------------------
-
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`. In a response of one message only the reply is sent."""
         connection = self._connection
@@ -417,8 +409,6 @@ class HttpCall:
         else:
             self.lost()
             connection.fail(problem(500, reason))
-
-    # -- the response -----------------------------------------------------------------------------------------
 
     def _respond(self, connection: HttpServing, reply: Encoded) -> None:
         """Write a response in one piece."""
