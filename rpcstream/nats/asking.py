@@ -1,116 +1,61 @@
-"""Requests to NATS itself, as to JetStream, on a connection that others use as well.
-
-Owns the subjects of the answers, time limits, and what is denied. Knows nothing of what is asked.
-"""
+"""Waiting for an answer of NATS itself, which may instead deny the subject, or lose the connection."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import nats.errors
 
 from ..errors import NotPermitted
-from .link import NatsLink, NatsMessage, is_unanswerable
+from .link import NatsLink
 
-#: Seconds that JetStream has for an answer. It has a leader again within some 4 s after the one before was lost.
-ANSWER_TIME = 6.0
-
-
-class NoAnswer(Exception):
-    """Nothing answers on that subject, or not in time; the text says which."""
+Answer = TypeVar("Answer")
 
 
-class LateAnswer(NoAnswer):
-    """There was none in time."""
-
-
-class Asker:
-    """Asks on one connection.
+async def ask(link: NatsLink, request: Coroutine[Any, Any, Answer], *subjects: str, what: str = "publish") -> Answer:
+    """Await a request of nats-py, which by itself would not notice that NATS denies it.
 
     Args:
-        link: it.
+        link: the connection that the request uses.
+        request: the coroutine.
+        subjects: what the request publishes or subscribes to.
+        what: "publish" or "subscription".
+
+    Raises:
+        NotPermitted: NATS does not permit this login one of the subjects, or its inbox.
+        ConnectionError: the connection has ended.
+        nats.errors.Error: as the request raises it.
     """
+    failed: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    inboxes = link.inbox.rpartition(".")[0] + "."
+    asked = {each.lower(): each for each in subjects}  # nats-py reports subjects in lower case
 
-    def __init__(self, link: NatsLink) -> None:
-        self._link = link
-        self._loop = asyncio.get_running_loop()
-        self._inbox = link.client.new_inbox()
-        self._last = 0
-        #: By the number of the request: the subject that was asked, and what gets the answer.
-        self._waiting: dict[int, tuple[str, asyncio.Future[NatsMessage]]] = {}
-        self._started: asyncio.Future[None] | None = None
-        #: Why no answer can come.
-        self._fault: Exception | None = None
-        link.denied.append(self._on_denied)
-        link.ended.append(self._on_ended)
+    def on_denied(denied: str, subject: str) -> None:
+        is_answer = denied == "subscription" and subject.startswith(inboxes)
+        subject = subject if is_answer else asked.get(subject.lower(), "") if denied == what else ""
+        if subject and not failed.done():
+            verb = "publish" if denied == "publish" else "subscribe"
+            reason = f"NATS does not permit this login to {verb} to {subject}"
+            failed.set_exception(NotPermitted(data={"reason": reason}))
 
-    async def start(self) -> None:
-        """Subscribe for the answers.
+    def on_ended(reason: str) -> None:
+        if not failed.done():
+            failed.set_exception(ConnectionError(reason))
 
-        Raises:
-            ConnectionError: the connection has ended.
-        """
-        if self._started is None:
-            self._started = asyncio.ensure_future(self._subscribe())
-        await asyncio.shield(self._started)
-
-    async def _subscribe(self) -> None:
-        await self._link.subscribe(f"{self._inbox}.*", self._on_answer)
-
-    def ask(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> asyncio.Future[NatsMessage]:
-        """Send a request; `start` was awaited before.
-
-        Returns:
-            Gets the answer; or NoAnswer, NotPermitted, or ConnectionError where the connection ends before.
-        """
-        self._last += 1
-        number = self._last
-        future: asyncio.Future[NatsMessage] = self._loop.create_future()
-        self._waiting[number] = subject, future
-        timer = self._loop.call_later(ANSWER_TIME, self._is_late, number)
-
-        def over(_: object) -> None:
-            timer.cancel()
-            self._waiting.pop(number, None)
-
-        future.add_done_callback(over)
-        fault = self._fault if self._link.is_open else ConnectionError(self._link.reason)
-        if fault is not None:
-            self._settle(number, fault)
-            return future
-        self._link.publish(subject, payload, f"{self._inbox}.{number}", headers)
-        return future
-
-    def _on_answer(self, message: NatsMessage) -> None:
-        number = message.subject.rpartition(".")[2]
-        if is_unanswerable(message):
-            self._settle(int(number), NoAnswer("nothing answers"))
-            return
-        _, future = self._waiting.pop(int(number), ("", None))
-        if future is not None and not future.done():
-            future.set_result(message)
-
-    def _settle(self, number: int, error: Exception) -> None:
-        _, future = self._waiting.pop(number, ("", None))
-        if future is not None and not future.done():
-            future.set_exception(error)
-
-    def _is_late(self, number: int) -> None:
-        self._settle(number, LateAnswer(f"no answer within {ANSWER_TIME:g} s"))
-
-    def _on_denied(self, what: str, subject: str) -> None:
-        if what == "subscription" and subject.lower() == f"{self._inbox}.*".lower():
-            self._fault = denied("subscribe", f"{self._inbox}.*")
-            for number in list(self._waiting):
-                self._settle(number, self._fault)
-        if what == "publish":
-            for number in [each for each, (asked, _) in self._waiting.items() if asked.lower() == subject.lower()]:
-                self._settle(number, denied("publish", self._waiting[number][0]))
-
-    def _on_ended(self, reason: str) -> None:
-        for number in list(self._waiting):
-            self._settle(number, ConnectionError(reason))
-
-
-def denied(what: str, subject: str) -> NotPermitted:
-    """The error for what NATS does not permit this login."""
-    reason = f"NATS does not permit this login to {'publish' if what == 'publish' else 'subscribe'} to {subject}"
-    return NotPermitted(data={"reason": reason})
+    link.denied.append(on_denied)
+    link.ended.append(on_ended)
+    answer = asyncio.ensure_future(request)
+    try:
+        await asyncio.wait({answer, failed}, return_when=asyncio.FIRST_COMPLETED)
+        return await (failed if failed.done() else answer)
+    except nats.errors.Error as error:
+        if not link.is_open:
+            raise ConnectionError(link.reason) from error
+        raise
+    finally:
+        link.denied.remove(on_denied)
+        link.ended.remove(on_ended)
+        failed.cancel()
+        answer.cancel()
