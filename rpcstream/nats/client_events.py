@@ -15,9 +15,8 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .asking import ask
 from .event_messages import NoEvent, payload_of, prefix_of_marks, read_event
-from .last_values import LastValues, NoLastValues, NotNow, StoredValue, revision_of
+from .last_values import LastValues, NoLastValues, NotNow, StoredValue, ask, revision_of
 from .link import NatsLink, NatsMessage, Subscription
 from .subjects import decoded, event_prefix, event_subject
 

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import nats.errors
 import nats.js.errors
 from nats.js import api
 
-from ..errors import ServerBusy
+from ..errors import NotPermitted, ServerBusy
 from ..events.retained import MAX_RETAINED_SIZE
 from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from .asking import ask
 from .link import NatsLink, NatsMessage
 from .subjects import decoded, event_prefix, event_tokens
 
@@ -280,7 +279,7 @@ class LastValues:
         revision = message.metadata.sequence.stream
         return StoredValue(topic, revision, message.data, _OPERATION in (message.headers or {}))
 
-    async def _ask(self, request: Coroutine[Any, Any, Answer], *subjects: str) -> Answer:
+    async def _ask(self, request: Awaitable[Answer], *subjects: str) -> Answer:
         """Await JetStream's answer. Raises ServerBusy, NotPermitted, ConnectionError, and NoLastValues."""
         try:
             return await ask(self._link, request, *subjects)
@@ -292,6 +291,62 @@ class LastValues:
             raise NotNow(f"JetStream did not answer within {ANSWER_TIME:g} s") from error
         except (nats.errors.Error, ValueError, TypeError, KeyError) as error:
             raise NotNow(f"JetStream's answer cannot be read: {error}") from error
+
+
+async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: str = "publish") -> Answer:
+    """Await a request of nats-py, which by itself does not notice that NATS denies it, or that the connection ends.
+
+    Args:
+        link: the connection that the request uses.
+        request: the request.
+        subjects: what the request publishes or subscribes to.
+        what: "publish" or "subscription".
+
+    Raises:
+        NotPermitted: NATS does not permit this login one of the subjects, or its inbox.
+        ConnectionError: the connection has ended.
+        nats.errors.Error: as the request raises it.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    inboxes = link.inbox.rpartition(".")[0] + "."
+    failures: list[Exception] = []
+
+    def fail(error: Exception) -> None:
+        if not failures:
+            failures.append(error)
+            task.cancel()
+
+    def on_denied(denied: str, subject: str) -> None:
+        for each in subjects:
+            if (denied, subject.lower()) == (what, each.lower()):  # nats-py has made small letters of all
+                fail(_denial(denied, each))
+        if denied == "subscription" and subject.startswith(inboxes):
+            fail(_denial(denied, subject))
+
+    def on_ended(reason: str) -> None:
+        fail(ConnectionError(reason))
+
+    link.denied.append(on_denied)
+    link.ended.append(on_ended)
+    try:
+        return await request
+    except asyncio.CancelledError:
+        if not failures or task.uncancel():
+            raise
+        raise failures[0] from None
+    except nats.errors.Error as error:
+        if link.is_open:
+            raise
+        raise ConnectionError(link.reason) from error
+    finally:
+        link.denied.remove(on_denied)
+        link.ended.remove(on_ended)
+
+
+def _denial(what: str, subject: str) -> NotPermitted:
+    verb = "publish" if what == "publish" else "subscribe"
+    return NotPermitted(data={"reason": f"NATS does not permit this login to {verb} to {subject}"})
 
 
 def revision_of(message: NatsMessage) -> int:

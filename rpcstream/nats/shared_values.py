@@ -45,13 +45,9 @@ class SharedValues:
         service: the name of the service.
         limits: of the server.
         receive: gets the values of others.
-
-    Attributes:
-        is_shared: JetStream has all values, and sends those of others.
     """
 
     def __init__(self, service: str, limits: Limits, receive: Receive) -> None:
-        self.is_shared = False
         self._service = service
         self._limits = limits
         self._receive = receive
@@ -60,21 +56,24 @@ class SharedValues:
         self._link: NatsLink | None = None
         self._values: LastValues | None = None
         self._following: asyncio.Task[None] | None = None
+        #: One for each value that JetStream was sent and has not answered.
         self._storing: set[asyncio.Task[None]] = set()
         self._failures = 0
-        #: Some value was retained here; why the values are not shared, and whether that was logged.
-        self._is_used = self._is_told = False
-        self._reason = ""
+        #: It was logged that the values are not shared.
+        self._is_told = False
         #: Topics whose last value is stored when that is possible.
         self._late: dict[str, None] = {}
         #: By topic: values of this instance that its subscribers have and JetStream has not confirmed. Meanwhile, the
         #: latest value of others, which JetStream has stored before or after these.
         self._unconfirmed: Counter[str] = Counter()
         self._deferred: dict[str, StoredValue] = {}
-        #: Values that JetStream was sent and has not answered.
-        self._asked = 0
         #: By topic: the revision of the last value that is known here.
         self._revisions: dict[str, int] = {}
+
+    @property
+    def is_shared(self) -> bool:
+        """JetStream has all values, and sends those of others; may be called in any thread."""
+        return self._values is not None
 
     def join(self, topics: Topics) -> None:
         """Share the last values of these topics. Under their lock."""
@@ -95,12 +94,7 @@ class SharedValues:
                 await asyncio.wait_for(self._start(link).wait(), ANSWER_TIME)
 
     def use(self) -> None:
-        """Share the values, since there is one now; log why that cannot be."""
-        self._is_used = True
-        if self._reason and not self._is_told:
-            self._is_told = True
-            text = "the last values (retain) of the service %s are not shared, each instance keeps its own: %s"
-            log.warning(text, self._service, self._reason)
+        """Share the values, since there is one now."""
         if self._following is None and self._link is not None:
             self._start(self._link)
 
@@ -111,7 +105,6 @@ class SharedValues:
 
     def end(self) -> None:
         """Store what is not confirmed on the next connection, since this one has ended. Under the lock."""
-        self.is_shared = False
         for task in (*self._storing, self._following):
             if task is not None:
                 task.cancel()
@@ -119,7 +112,6 @@ class SharedValues:
         self.put_later(self._unconfirmed)
         self._unconfirmed.clear()
         self._deferred.clear()
-        self._asked = 0
 
     async def _share(self, link: NatsLink, is_decided: asyncio.Event) -> None:
         """Follow the values until the connection ends."""
@@ -130,12 +122,16 @@ class SharedValues:
                 return
             except (NoLastValues, RpcError) as error:
                 self._failures += 1
-                self._reason = _text(error)
-                if self._is_used or self._late:
-                    self.use()
+                self._warn(error)
             finally:
                 is_decided.set()
             await asyncio.sleep(JOINING.pause(self._failures))
+
+    def _warn(self, error: Exception) -> None:
+        if self._late and not self._is_told:
+            self._is_told = True
+            text = "the last values (retain) of the service %s are not shared, each instance keeps its own: %s"
+            log.warning(text, self._service, _text(error))
 
     async def _follow(self, link: NatsLink, is_decided: asyncio.Event) -> None:
         """Read all values, and then each one that is stored."""
@@ -149,7 +145,7 @@ class SharedValues:
                     self._on_value(value)
                     continue
                 self._forget(missing)
-                self._values, self.is_shared, self._failures, self._reason = values, True, 0, ""
+                self._values, self._failures = values, 0
                 if self._is_told:
                     self._is_told = False
                     log.info("the last values of the service %s are shared now", self._service)
@@ -175,7 +171,7 @@ class SharedValues:
     def put_waiting(self) -> None:
         """Store the values that wait for that, as many as JetStream takes."""
         assert self._topics is not None
-        while self._late and self.is_shared and self._link is not None and self._asked < UNCONFIRMED_MAX:
+        while self._late and self.is_shared and self._link is not None and len(self._storing) < UNCONFIRMED_MAX:
             topic, _ = self._late.popitem()
             with self._topics.lock:
                 message = self._topics.retained.messages.get(topic)
@@ -214,12 +210,11 @@ class SharedValues:
             on_refused: called if it will not be stored; the value stays here.
         """
         values = self._values
-        if values is None or self._asked >= UNCONFIRMED_MAX:
+        if values is None or len(self._storing) >= UNCONFIRMED_MAX:
             self.put_later((topic,))
             self.expect_no_more(topic)
             return
         self._late.pop(topic, None)  # this one is later
-        self._asked += 1
         task = asyncio.get_running_loop().create_task(self._store(values, topic, payload, is_end, on_refused))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
@@ -238,7 +233,6 @@ class SharedValues:
             await asyncio.sleep(RETRY)
         except ConnectionError:
             return  # `end` has it stored on the next connection
-        self._asked -= 1
         self.expect_no_more(topic)
         deferred = self._deferred.pop(topic, None)
         if deferred is not None:
