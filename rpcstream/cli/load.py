@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RegistrationError
 from ..limits import DEFAULT_HOST
 from ..server import Server
+from ..server.options import Info
 from ..server.serving import is_loopback
 from ..server.target import TargetError
 from ..text import visible
@@ -37,7 +38,7 @@ def functions_server(module: ModuleType, *, pattern: str, debug: bool = False) -
     Raises:
         TargetError: no function matches the pattern, or one of them cannot be a remote method.
     """
-    server = Server(title=module.__name__, debug=debug)
+    server = Server(info=Info(title=module.__name__), debug=debug)
     try:
         server.add_module(module, pattern=pattern)
     except RegistrationError as error:
@@ -156,9 +157,9 @@ def _join_nats(server: Server, options: argparse.Namespace) -> None:
         if files:
             if not options.nats.lower().startswith("nats+tls://"):
                 raise ValueError(f"{next(iter(files))}= is for TLS, and --nats {options.nats} is without: nats+tls://")
-            from ..tls import client_context
+            from ..tls import TLS
 
-            more["tls"] = client_context(**files)
+            more["tls"] = TLS(**files)
         server.join_nats(options.nats, service=options.service, login=login, **more)
     except (ConfigError, ValueError, OSError, ImportError) as error:
         text = str(error) if isinstance(error, ImportError) else option_fault(error, of_nats=True)
@@ -182,7 +183,8 @@ def _read_tls(files: dict[str, str]) -> TLS:
     try:
         return read_tls(**files)
     except ConfigError as error:
-        raise TargetError(f"--certificate: {with_option_names(str(error))}") from None
+        text = str(error).replace("ca=", "client_ca=")
+        raise TargetError(f"--certificate: {with_option_names(text)}") from None
 
 
 def passed_sockets(options: argparse.Namespace) -> list[socket.socket]:

@@ -32,7 +32,7 @@ from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .hub import HubRegistration
 from .naming import MixedParams, check_params, given_params
-from .options import DEFAULT_ADDRESS, DEFAULTS, AsyncClientOptions, ClientOptions, Settings, make_settings
+from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, Connect, Settings, make_settings
 from .pool import ConnectionPool
 from .running import ServingClient
 from .slots import retrieve_exception
@@ -49,7 +49,7 @@ LONG_REPLY = 16 * 1024
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@with_options(DEFAULTS, ClientOptions, AsyncClientOptions)
+@with_options(DEFAULTS, ClientOptions)
 class AsyncClient(BaseClient):
     """Calls methods of a server from an event loop: `await client.vision.vectorize(photo=image)`.
 
@@ -77,8 +77,8 @@ class AsyncClient(BaseClient):
         OSError, ssl.SSLError: a certificate file is missing or not valid.
     """
 
-    def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[AsyncClientOptions]) -> None:
-        settings = make_settings(type(self).__name__, AsyncClientOptions, address, options)
+    def __init__(self, address: str | Address | Connect = DEFAULT_ADDRESS, **options: Unpack[ClientOptions]) -> None:
+        settings = make_settings(type(self).__name__, address, options)
         self._set_up(settings, Callbacks(settings))
 
     def _set_up(self, settings: Settings, callbacks: Callbacks, marshaller: Marshaller | None = None) -> None:

@@ -97,7 +97,7 @@ class ClientConnection:
             server_ledger=ledger or ServerLedger(settings.limits.max_held_total),
         )
         session.takes_binary = session.offers_binary = settings.binary
-        session.shares_memory = settings.shared_memory
+        session.shares_memory = settings.binary
         return session
 
     def use(self, calls: OutgoingCalls) -> None:

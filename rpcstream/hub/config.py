@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import msgspec
 
 from ..config.files import read_file, read_tls, read_token, take_token
-from ..config.schema import ConfigSource, Schema, limit_options, log, take_limits
-from ..option import FILE, FILE_MODE, SECONDS_OR_NONE, TEXT, Kind, Option, choice, options_of, whole
-from ..server.options import ServerOptions
+from ..config.schema import ConfigSource, Schema, limit_options, log, take_groups
+from ..limits import Limits
+from ..option import FILE, FILE_MODE, SECONDS_OR_NONE, TEXT, Kind, Option, choice, group_options, options_of, whole
+from ..server.options import GROUPS, ServerOptions
 from .rules import Rule
 
 PREFIX = "RPCSTREAM_HUB_"
@@ -74,7 +75,7 @@ class TlsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def _tls(table: TlsTable, folder: str) -> Any:
     certificate, key, ca = (file and os.path.join(folder, file) for file in (table.certificate, table.key, table.ca))
-    return read_tls(certificate=certificate, key=key, password=table.password, client_ca=ca)
+    return read_tls(certificate=certificate, key=key, password=table.password, ca=ca)
 
 
 class HubFile(ServerOptions, total=False):
@@ -95,8 +96,10 @@ class HubFile(ServerOptions, total=False):
     thread_count: Annotated[int, Option(None, whole(1))]
 
 
+_FIELDS = {name: option for group in GROUPS.values() for name, option in group_options(group).items()}
+
 HUB = Schema(
-    options_of(HubFile) | {"tls": Option(None, Kind(TlsTable, finish=_tls))} | limit_options(),
+    options_of(HubFile) | {"tls": Option(None, Kind(TlsTable, finish=_tls))} | _FIELDS | limit_options(),
     what="a hub",
     prefix=PREFIX,
     exclusive=((("unix",), ("host", "port")), (("token",), ("token_file",), ("users",), ("authenticate",))),
@@ -155,7 +158,7 @@ def hub_options(
         log.warning("thread_count sets nothing: a hub is one process with one event loop")
     where = {name: found.pop(name) for name in WHERE if name in found}
     users, level = found.pop("users", None), found.pop("log_level", None)
-    take_limits(found)
+    take_groups(found, {**GROUPS, "limits": Limits})
     return HubConfig(
         options={name: value for name, value in found.items() if value is not None or name in _MAY_BE_NONE},
         where={name: value for name, value in where.items() if value is not None},

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..observe.call_log import AccessLog, AccessLogFormat, CallLog, slow_call_log
+from ..observe.call_log import AccessLog, CallLog, slow_call_log
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..observe.metrics import CallMetrics, Family, Kind, Numbers, labels, process_families, render, single
 from ..text import get_logger
 from ..transports.listen import transport_of
-from .options import Metrics
+from .options import Logs
 
 if TYPE_CHECKING:
     from .running import RunningServer
@@ -69,32 +69,26 @@ class Observation:
     """The observers of one server.
 
     Args:
-        metrics: calls are counted, and `/metrics` shows that.
-        access_log: the format of the access log; None: there is none.
-        log_slow_calls: seconds from which on a call is named in a warning; None: none is.
+        logs: what is logged of calls.
+        has_metrics: calls are counted.
         is_known: see `CallMetrics`.
-
-    Raises:
-        ValueError: an option makes no sense.
     """
 
-    def __init__(
-        self,
-        *,
-        metrics: Metrics,
-        access_log: AccessLogFormat | None,
-        log_slow_calls: float | None,
-        is_known: Callable[[str], bool],
-    ) -> None:
-        check_options(metrics, access_log, log_slow_calls)
-        self.calls = CallMetrics(is_known) if metrics else None
+    def __init__(self, logs: Logs, *, has_metrics: bool, is_known: Callable[[str], bool]) -> None:
+        self.calls = CallMetrics(is_known) if has_metrics else None
         self.logs: list[CallLog] = []
         self._access_log = None
-        if access_log is not None:
-            self._access_log = AccessLog(access_log)
+        if logs.access_log is not None:
+            self._access_log = AccessLog(logs.access_log)
             self.logs.append(self._access_log)
-        if log_slow_calls is not None:
-            self.logs.append(slow_call_log(log_slow_calls, LimitedLog(log)))
+        if logs.log_slow_calls is not None:
+            self.logs.append(slow_call_log(logs.log_slow_calls, LimitedLog(log)))
+
+    @classmethod
+    def of(cls, logs: Logs, *, has_metrics: bool, is_known: Callable[[str], bool]) -> Observation | None:
+        """The observers of these options; None if there is nothing to observe, so that calls pass no observer."""
+        observation = cls(logs, has_metrics=has_metrics, is_known=is_known)
+        return observation if has_metrics or observation.logs else None
 
     def text(self, counters: Counters, running: RunningServer | None, more: Iterable[Family]) -> str:
         """The metrics of a server, in the format of Prometheus; `more` are those of its kind of server."""
@@ -135,16 +129,6 @@ class Observation:
         if running is not None:
             families += _running_families(running)
         return families
-
-
-def check_options(metrics: Any, access_log: Any, log_slow_calls: Any) -> None:
-    """Raise ValueError unless these options make sense."""
-    if metrics not in (True, False, "public"):
-        raise ValueError(f"metrics must be True, False or 'public', got {metrics!r}")
-    if access_log not in (None, "text", "json"):
-        raise ValueError(f"access_log must be 'text', 'json' or None, got {access_log!r}")
-    if log_slow_calls is not None and not log_slow_calls > 0:
-        raise ValueError(f"log_slow_calls must be a positive number of seconds, or None, got {log_slow_calls!r}")
 
 
 def _worker_families(workers: Iterable[Mapping[str, Any]]) -> list[Family]:

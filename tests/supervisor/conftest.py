@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rpcstream import Client
+from rpcstream import Client, Retry
 
 from ..cli.conftest import environment
 from ..kit import until_in_thread
@@ -91,7 +91,7 @@ class WorkersProcess:
 
     def workers(self) -> list[dict[str, int]]:
         """What `rpc.stats` says of the workers. One that was killed a moment ago may have got the connection."""
-        with Client(self.address, retries=10, retry="all") as client:
+        with Client(self.address, retry=Retry(times=10, repeats="all")) as client:
             return client.call("rpc.stats")["workers"]
 
     def pids(self) -> set[int]:

@@ -149,7 +149,7 @@ class TestConnections:
         program = start("--workers", "2", "--cert", "tls.pem")
         with ExitStack() as stack:
             address, ca = f"tls://{program.address}", str(tmp_path / "ca.pem")
-            opened = [stack.enter_context(Client(address, ca=ca)) for _ in range(6)]
+            opened = [stack.enter_context(Client(address, tls=ca)) for _ in range(6)]
             assert sorted(Counter(client.pid() for client in opened).values()) == [3, 3]
             with socket.create_connection(program.place) as plain:  # its handshake fails
                 plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
