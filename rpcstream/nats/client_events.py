@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from ..errors import ConnectionLost, ServerBusy, wrong_parameter
@@ -46,7 +45,7 @@ class ClientEvents:
         self._address = address
         self._log = LimitedLog(log)
         self._values = LastValues(link, service)
-        self._subscriptions: dict[str, asyncio.Task[Subscription]] = {}
+        self._readers: dict[str, _Reader] = {}
         self._marks = prefix_of_marks(link.client.new_inbox())
         self._last = 0
         self._ending: set[asyncio.Task[None]] = set()
@@ -59,7 +58,7 @@ class ClientEvents:
         Args:
             topic: the topic or pattern; all subscribers of it share the first one's subscription.
             on_event: the function.
-            confirmed: called before the first event.
+            confirmed: called before the first event; perhaps once more.
 
         Raises:
             InvalidParams: it is neither a topic nor a pattern.
@@ -67,43 +66,54 @@ class ClientEvents:
             ServerBusy: JetStream does not send the last values in time.
             ConnectionLost: the connection to NATS has ended.
         """
-        task = self._subscriptions.get(topic)
-        if task is None:
+        reader = self._readers.get(topic)
+        if reader is None:
             subject = self._subject(topic, fault_of_pattern(topic))
             reader = _Reader(topic, len(event_prefix(self._service)), self._limits, on_event, self._log)
-            task = asyncio.get_running_loop().create_task(self._begin(topic, subject, reader, confirmed))
-            self._subscriptions[topic] = task
-            task.add_done_callback(partial(self._has_begun, topic))
-        with self._explained():
-            await asyncio.shield(task)
+            self._readers[topic] = reader
+            reader.beginning = asyncio.get_running_loop().create_task(self._begin(subject, reader, confirmed))
+        reader.waiting += 1
+        try:
+            with self._explained():
+                await asyncio.shield(reader.beginning)
+        finally:
+            reader.waiting -= 1
+            if not reader.waiting and reader.subscription is None:
+                self._end(reader)
+        confirmed()
 
-    async def _begin(self, topic: str, subject: str, reader: _Reader, confirmed: Callable[[], object]) -> Subscription:
+    async def _begin(self, subject: str, reader: _Reader, confirmed: Callable[[], object]) -> None:
         made = await self._link.subscribe(subject, reader.on_message)
         try:
             await ask(self._link, self._link.flush(), subject, what="subscription")
-            try:
-                values = await self._values.read(topic)
-            except NotNow:
-                raise
-            except NoLastValues:
-                values = []
+            values = await self._last_values(reader.pattern)
         except BaseException:
             await made.drop()
             raise
+        reader.subscription = made
         confirmed()
         reader.begin(values)
-        return made
 
-    def _has_begun(self, topic: str, task: asyncio.Task[Subscription]) -> None:
-        has_failed = task.cancelled() or task.exception() is not None
-        if has_failed and self._subscriptions.get(topic) is task:
-            del self._subscriptions[topic]
+    async def _last_values(self, pattern: str) -> list[StoredValue]:
+        try:
+            return await self._values.read(pattern)
+        except NotNow:
+            raise
+        except NoLastValues:
+            return []
 
     def unsubscribe(self, topic: str) -> None:
         """End the subscription to a topic or pattern, if there is one."""
-        task = self._subscriptions.pop(topic, None)
-        if task is not None and not task.cancel():
-            ending = asyncio.get_running_loop().create_task(task.result().drop())
+        reader = self._readers.get(topic)
+        if reader is not None:
+            self._end(reader)
+
+    def _end(self, reader: _Reader) -> None:
+        if self._readers.get(reader.pattern) is reader:
+            del self._readers[reader.pattern]
+        reader.beginning.cancel()
+        if reader.subscription is not None:
+            ending = asyncio.get_running_loop().create_task(reader.subscription.drop())
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
@@ -172,10 +182,19 @@ class _Reader:
         limits: of the client.
         on_event: gets the events.
         events_log: gets what is no event.
+
+    Attributes:
+        pattern: the topic or pattern.
+        subscription: at NATS; None until the last values are read.
+        beginning: the task that makes it; `waiting` counts those who wait for it.
     """
 
+    beginning: asyncio.Task[None]
+
     def __init__(self, pattern: str, prefix: int, limits: Limits, on_event: OnEvent, events_log: LimitedLog) -> None:
-        self._pattern = pattern
+        self.pattern = pattern
+        self.subscription: Subscription | None = None
+        self.waiting = 0
         self._prefix = prefix
         self._limits = limits
         self._on_event = on_event
@@ -194,7 +213,7 @@ class _Reader:
             text = "an event on NATS is skipped, since its subject is not a topic: %s"
             self._log.warning(None, text, message.subject)
         elif self._early is not None:
-            self._early.put(self._pattern, (revision, topic, data), len(data))
+            self._early.put(self.pattern, (revision, topic, data), len(data))
         elif not revision or revision > self._revision:
             self._give(topic, data)
 
@@ -205,7 +224,7 @@ class _Reader:
         self._revision = values[-1].revision if values else 0
         if early.dropped:
             text = "%d events of %s were dropped: too many arrived while the last values were read"
-            self._log.warning(self._pattern, text, early.dropped, self._pattern)
+            self._log.warning(self.pattern, text, early.dropped, self.pattern)
         for value in values:
             if not value.is_end:
                 self._give(value.topic, value.data)
@@ -216,7 +235,7 @@ class _Reader:
 
     def _give(self, topic: str, data: bytes) -> None:
         """Give an event to the client, if it is one."""
-        if not data or not matches(self._pattern, topic):  # without data, a last value was removed without an event
+        if not data or not matches(self.pattern, topic):  # without data, a last value was removed without an event
             return
         try:
             event = read_event(data, topic, self._limits)
