@@ -14,10 +14,10 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import NoEvent, payload_of, prefix_of_marks, read_event
+from .event_messages import NoEvent, payload_of, prefix_of_marks, read_event, topic_of
 from .last_values import LastValues, NoLastValues, NotNow, StoredValue, ask, revision_of
 from .link import NatsLink, NatsMessage, Subscription
-from .subjects import decoded, event_prefix, event_subject
+from .subjects import event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
 
@@ -208,11 +208,10 @@ class _Reader:
     def on_message(self, message: NatsMessage) -> None:
         """Take an event from NATS."""
         data, revision = message.data, revision_of(message)
-        topic = decoded(message.subject[self._prefix :])
+        topic = topic_of(message, self._prefix, self._log)
         if topic is None:
-            text = "an event on NATS is skipped, since its subject is not a topic: %s"
-            self._log.warning(None, text, message.subject)
-        elif self._early is not None:
+            return
+        if self._early is not None:
             self._early.put(self.pattern, (revision, topic, data), len(data))
         elif not revision or revision > self._revision:
             self._give(topic, data)

@@ -1,7 +1,7 @@
 """Events of one instance of a service: to NATS, and from there to the subscribers at its own port.
 
 An instance sends its own events to its own subscribers at once, and publishes them on NATS. It skips what comes back,
-which it knows by its mark (`PublisherMark`), and so an event that arrives by two subscriptions that overlap. The
+which it knows by its mark (`mark_of`), and so an event that arrives by two subscriptions that overlap. The
 processes of one server send each other events without NATS, but last values by NATS, where JetStream decides their
 order.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections import deque
 from functools import partial
 
 from ..errors import MessageTooLarge
@@ -22,11 +21,11 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import ALONE, NoEvent, PublisherMark, passed_on, payload_of, prefix_of_marks
+from .event_messages import ALONE, NoEvent, mark_of, passed_on, payload_of, prefix_of_marks, topic_of
 from .last_values import revision_of
 from .link import NatsLink, NatsMessage, Subscription
 from .shared_values import SharedValues
-from .subjects import decoded, event_prefix, event_subject
+from .subjects import event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
 
@@ -51,7 +50,7 @@ class NatsEvents:
     def __init__(self, service: str, limits: Limits) -> None:
         self._service = service
         self._limits = limits
-        self._prefix = event_prefix(service)
+        self._prefix = len(event_prefix(service))
         self._log = LimitedLog(log)
         self._topics: Topics | None = None
         self._lock = threading.Lock()
@@ -64,8 +63,8 @@ class NatsEvents:
         self._number = 0
         #: The events that came last, by mark and payload: who forges the mark of another's next event cannot hide it.
         self._seen: dict[tuple[str, int], None] = {}
-        #: Events to be published in the next turn of the loop, whether they are to be stored, and the bytes they take.
-        self._out: deque[tuple[str, Encoded | None, Keep, bool]] = deque()
+        #: Events to be published in the next turn of the loop, and the bytes they take.
+        self._out: list[tuple[str, Encoded | None, Keep]] = []
         self._out_size = 0
         self._is_scheduled = False
         #: Subscriptions at NATS by the name of the topic or pattern.
@@ -88,21 +87,18 @@ class NatsEvents:
     def publish(self, topic: str, message: Encoded | None, keep: Keep) -> bool:
         """As `Carrier.publish`."""
         is_stored = bool(keep) and self._values.is_shared
-        if self._link is None:  # those who are on NATS do not get it; a last value is stored later
+        size = CARRIED_COST + (len(message) if message is not None else 0)
+        if self._link is None:  # subscribers on NATS do not get it; a last value is stored later
             if keep:
                 self._values.put_later((topic,))
-            return False
-        size = CARRIED_COST + (len(message) if message is not None else 0)
-        if self._out and self._out_size + size > CARRIED_MAX:
+        elif self._out and self._out_size + size > CARRIED_MAX:
             self._drop(topic, keep)
-            return is_stored
-        if is_stored:
-            self._values.expect(topic)
-        self._out.append((topic, message, keep, is_stored))
-        self._out_size += size
-        if not self._is_scheduled and self._loop is not None:
-            self._is_scheduled = True
-            self._loop.call_soon_threadsafe(self._flush)
+        else:
+            self._out.append((topic, message, keep))
+            self._out_size += size
+            if not self._is_scheduled and self._loop is not None:
+                self._is_scheduled = True
+                self._loop.call_soon_threadsafe(self._flush)
         return is_stored
 
     def changed(self, subscriber: Subscriber, name: str) -> None:
@@ -143,7 +139,7 @@ class NatsEvents:
     def _forget_link(self) -> None:
         with self._lock:
             self._link = None
-            self._values.put_later(topic for topic, _, keep, _ in self._out if keep)
+            self._values.put_later(topic for topic, _, keep in self._out if keep)
             self._values.end()
             self._out.clear()
             self._out_size = 0
@@ -165,21 +161,19 @@ class NatsEvents:
         """Publish the events that were added since the last turn of the event loop."""
         with self._lock:
             self._is_scheduled = False
-            out, self._out, self._out_size = self._out, deque(), 0
-        for topic, message, keep, is_stored in out:
+            out, self._out, self._out_size = self._out, [], 0
+        for topic, message, keep in out:
             if keep:
                 self._values.use()
             sent = self._as_sent(topic, message, keep)
             if sent is None:
-                if is_stored:
-                    self._values.expect_no_more(topic)
-            elif is_stored:
-                on_refused = partial(self._publish, *sent)
-                self._values.put(topic, sent[1], is_end=keep == "forget", on_refused=on_refused)
-            else:
-                self._publish(*sent)
-                if keep:
-                    self._values.put_later((topic,))
+                continue
+            if keep and self._values.is_shared:
+                self._values.put(topic, sent[1], is_end=keep == "forget", on_refused=partial(self._publish, *sent))
+                continue
+            self._publish(*sent)
+            if keep:
+                self._values.put_later((topic,))
 
     def _as_sent(self, topic: str, message: Encoded | None, keep: Keep) -> tuple[str, bytes] | None:
         """Return the subject and the payload of an event; None if NATS cannot carry it now."""
@@ -253,20 +247,17 @@ class NatsEvents:
     # -- from NATS ----------------------------------------------------------------------------------------------------
 
     def _on_event(self, name: str, message: NatsMessage) -> None:
-        """An event comes, by the subscription of this name."""
+        """Take an event that arrives by the subscription of this name."""
         if message.headers and self._values.is_shared and revision_of(message):
-            return  # a last value, which comes from its bucket
-        topic = decoded(message.subject[len(self._prefix) :])
+            return  # a last value, which arrives from the bucket
+        topic = topic_of(message, self._prefix, self._log)
         if topic is None:
-            self._log.warning(
-                None, "an event on NATS is skipped, since its subject is not a topic: %s", message.subject
-            )
             return
-        mark = PublisherMark.of(message.reply)
+        mark = mark_of(message.reply)
         if mark is None:
             if self._first_name(topic) != name:
                 return  # another program has published it, and the copy by that subscription counts
-        elif mark.origin == self._inbox or (mark.group == self._group != ALONE) or not self._is_new(message):
+        elif mark[0] == self._inbox or (mark[1] == self._group != ALONE) or not self._is_new(message):
             return
         if message.data:
             self.receive(topic, message.data, "")
@@ -310,7 +301,7 @@ class NatsEvents:
             self._log.warning(topic, "what was published to %s on NATS is not passed on: %s", topic, error)
             return True
         with self._lock:
-            if keep and self._values.expects(topic):
+            if keep and (self._values.expects(topic) or any(topic == each for each, _, _ in self._out)):
                 return False
             topics.receive(topic, message, keep)
         return True

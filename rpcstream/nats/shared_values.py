@@ -173,35 +173,20 @@ class SharedValues:
         assert self._topics is not None
         while self._late and self.is_shared and self._link is not None and len(self._storing) < UNCONFIRMED_MAX:
             topic, _ = self._late.popitem()
-            with self._topics.lock:
-                message = self._topics.retained.messages.get(topic)
-                self.expect(topic)
+            message = self._topics.retained.messages.get(topic)
             try:
                 payload = b"" if message is None else payload_of(message, self._link.max_payload)
             except MessageTooLarge as error:
                 self._log.warning(topic, "the last value of %s is not shared: %s", topic, _text(error))
-                self.expect_no_more(topic)
             else:
                 self.put(topic, payload, is_end=message is None, on_refused=lambda: None)
 
-    def expect(self, topic: str) -> None:
-        """A value of this instance is on its way to JetStream. Under the lock of the topics, in any thread."""
-        self._unconfirmed[topic] += 1
-
     def expects(self, topic: str) -> bool:
-        """Whether a value of this instance is on its way. Under the lock."""
+        """Whether a value of this instance is on its way."""
         return topic in self._unconfirmed
 
-    def expect_no_more(self, topic: str) -> None:
-        """One value less is on its way."""
-        assert self._topics is not None
-        with self._topics.lock:
-            self._unconfirmed[topic] -= 1
-            if self._unconfirmed[topic] <= 0:
-                del self._unconfirmed[topic]
-
     def put(self, topic: str, payload: bytes, *, is_end: bool, on_refused: Callable[[], object]) -> None:
-        """Store the last value of a topic, which is expected, and have JetStream send its event.
+        """Store the last value of a topic, and have JetStream send its event.
 
         Args:
             topic: the topic.
@@ -212,9 +197,9 @@ class SharedValues:
         values = self._values
         if values is None or len(self._storing) >= UNCONFIRMED_MAX:
             self.put_later((topic,))
-            self.expect_no_more(topic)
             return
         self._late.pop(topic, None)  # this one is later
+        self._unconfirmed[topic] += 1
         task = asyncio.get_running_loop().create_task(self._store(values, topic, payload, is_end, on_refused))
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
@@ -233,7 +218,9 @@ class SharedValues:
             await asyncio.sleep(RETRY)
         except ConnectionError:
             return  # `end` has it stored on the next connection
-        self.expect_no_more(topic)
+        self._unconfirmed[topic] -= 1
+        if not self._unconfirmed[topic]:
+            del self._unconfirmed[topic]
         deferred = self._deferred.pop(topic, None)
         if deferred is not None:
             self._on_value(deferred)
