@@ -30,12 +30,12 @@ from .attempts import LOSSES, Attempts, Discover, Sleep, Steps
 from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
+from .connection import retrieve_exception
 from .hub import HubRegistration
 from .naming import MixedParams, check_params, given_params
 from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, Connect, Settings, make_settings
 from .pool import ConnectionPool
 from .running import ServingClient
-from .slots import retrieve_exception
 from .subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class AsyncClient(BaseClient):
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
         check_hello(hello)
         check_one_server(self._settings.address, "on_connect")
-        self._pool.connector.greet(hello)
+        self._pool.greet(hello)
         return hello
 
     async def discover(self, *, timeout: float | None = NOT_GIVEN) -> dict[str, Any]:

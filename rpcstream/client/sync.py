@@ -157,11 +157,11 @@ class Client(BaseClient):
         self, method: str, params: Params = None, *, returns: Any = NOT_GIVEN, **options: Unpack[CallOptions]
     ) -> ClientStream:
         from .blocking_streams import ClientStream
-        from .worker_thread import with_threaded_iterators
+        from .portal import with_threaded_iterators
 
         engine, wait_for = self._engine, options.get("wait_for", NOT_GIVEN)
         params, left = engine.named(method, check_params(method, params), options.get("timeout"), wait_for)
-        engine.move_to_loop()
+        engine.pool.retire()
         thread, params = engine.loop_thread(method), with_threaded_iterators(params)
         stream = thread.client.stream_request(method, params, returns=returns, **{**options, "timeout": left})
         return ClientStream(thread.portal, stream, method, thread)
