@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -297,7 +298,11 @@ class ConnectionPool:
                 # The first attempt is never cut short.
                 left = None if until is None or slot.error is None else max(until - loop.time(), 0)
                 await asyncio.wait([attempt], timeout=left)
-                error = attempt.exception() if attempt.done() else slot.error
+                error: BaseException | None = slot.error
+                if attempt.cancelled():
+                    error = ConnectFailed(CLOSED, address=self.address)
+                elif attempt.done():
+                    error = attempt.exception()
                 if error is None:
                     return attempt.result()
                 is_over = not lasts if until is None else loop.time() >= until
@@ -324,58 +329,54 @@ class ConnectionPool:
         raise failure
 
     def _begin(
-        self, slot: Slot, loop: asyncio.AbstractEventLoop, fault: ConnectFailed | None = None
-    ) -> asyncio.Future[ClientConnection]:
-        """Start making the connection of a slot, unless that is under way; gives the present attempt.
+        self, slot: Slot, loop: asyncio.AbstractEventLoop, *, is_next: bool = False
+    ) -> asyncio.Task[ClientConnection]:
+        """Start an attempt to make the connection of a slot, unless one is under way; gives its task.
 
         Args:
-            fault: why the first attempt is to be made after a long pause.
+            is_next: it follows another one that has failed.
         """
-        attempt = slot.attempt
-        if slot.connecting is None or attempt is None or slot.connecting.get_loop() is not loop:
-            attempt = slot.begin_attempt(loop)
-            slot.is_suspended, slot.error = fault is not None, fault or slot.error
+        attempt = slot.connecting
+        if attempt is None or attempt.get_loop() is not loop:
             # In a context without the deadline of the call that wants it first: others use the connection, too.
-            slot.connecting = loop.create_task(self._connect(slot, fault), context=free_context())
+            attempt = slot.connecting = loop.create_task(self._connect(slot, is_next), context=free_context())
+            attempt.add_done_callback(partial(self._tried, slot))
         return attempt
 
-    async def _connect(self, slot: Slot, fault: ConnectFailed | RpcError | None) -> None:
-        """Make the connection of a slot: again and again with `reconnect`, or while calls wait for it."""
-        loop, backoff = asyncio.get_running_loop(), self._settings.reconnect
-        error: ConnectFailed | RpcError | None = fault
-        attempt = slot.attempt
-        assert attempt is not None
-        try:
-            while True:
-                if error is not None or (slot.failures and backoff is not None):
-                    await self._pause(slot, error)
-                self._set_state("connecting", slot)
-                try:
-                    connection = await self._make(slot.address)
-                    if slot.address is None or replace(connection.server, others=()) == slot.address:
-                        break
-                    connection.abort("this place is for another server since the attempt began (spread)")
-                    continue
-                except (ConnectFailed, RpcError) as failure:
-                    slot.error = error = failure
-                slot.failures += 1
-                failed, attempt = attempt, slot.begin_attempt(loop)
-                if backoff is None and (is_permanent(error) or not slot.waiting):
-                    slot.connecting = None
-                    self._set_state("idle", slot)
-                slot.is_suspended = backoff is not None and is_permanent(error)
-                failed.set_exception(error)
-                if slot.connecting is None:
-                    return
-                log.info("%s; trying again", error)
-            slot.connecting = None
-            slot.error = self._logged_fault = None
-            self._connected(slot, connection)
-            attempt.set_result(connection)
-        finally:
-            if not attempt.done() and slot.attempt is attempt:
-                slot.connecting = None
-                attempt.set_exception(ConnectFailed(CLOSED, address=self.address))
+    async def _connect(self, slot: Slot, is_next: bool) -> ClientConnection:
+        """Make the connection of a slot, after a pause if it failed before."""
+        pauses = self._settings.reconnect or WAITING
+        if slot.is_suspended:
+            await self._suspend(slot, pauses.pause(MANY))
+        elif slot.failures and (is_next or self._settings.reconnect is not None):
+            self._set_state("waiting", slot)
+            await slot.rest(pauses.pause(slot.failures), pauses.first)
+        self._set_state("connecting", slot)
+        connection = await self._make(slot.address)
+        while slot.address is not None and replace(connection.server, others=()) != slot.address:
+            connection.abort("this place is for another server since the attempt began (spread)")
+            connection = await self._make(slot.address)
+        slot.connecting = slot.error = self._logged_fault = None
+        self._connected(slot, connection)
+        return connection
+
+    def _tried(self, slot: Slot, attempt: asyncio.Task[ClientConnection]) -> None:
+        """After an attempt that failed, begin the next one if the client reconnects, or calls wait."""
+        if slot.connecting is not attempt:
+            return
+        slot.connecting = None
+        error = None if attempt.cancelled() else attempt.exception()
+        if self.is_closed or not isinstance(error, ConnectFailed | RpcError):
+            return
+        slot.error = error
+        slot.failures += 1
+        reconnects = self._settings.reconnect is not None
+        slot.is_suspended = reconnects and is_permanent(error)
+        if reconnects or (slot.waiting and not is_permanent(error)):
+            log.info("%s; trying again", error)
+            self._begin(slot, attempt.get_loop(), is_next=True)
+        else:
+            self._set_state("idle", slot)
 
     def _connected(self, slot: Slot, connection: ClientConnection) -> None:
         slot.connection = connection
@@ -392,15 +393,11 @@ class ConnectionPool:
         settings = self._settings if server is None else replace(self._settings, address=server)
         return connect(settings, self._marshaller, self._get_dispatcher, self.greetings, self.connections)
 
-    async def _pause(self, slot: Slot, error: ConnectFailed | RpcError | None) -> None:
-        """Pause before the next attempt: for long where it would fail with the same error; calls fail at once then."""
-        pauses = self._settings.reconnect or WAITING
+    async def _suspend(self, slot: Slot, pause: float) -> None:
+        """Make no attempt for a while, since the next one would fail as well; calls fail at once meanwhile."""
+        slot.failures = 0
         self._set_state("waiting", slot)
-        if error is None or not is_permanent(error):
-            await slot.rest(pauses.pause(slot.failures), pauses.first)
-            return
-        slot.failures, slot.error, slot.is_suspended = 0, error, True
-        pause, text = pauses.pause(MANY), str(error)
+        text = str(slot.error)
         if text != self._logged_fault:
             self._logged_fault = text
             log.warning(
@@ -436,7 +433,9 @@ class ConnectionPool:
             self._set_state("idle", slot)
             return
         fault = certificate_fault(None if channel is None else channel.reason, self.address)
-        self._begin(slot, connection.loop, fault)
+        if fault is not None:
+            slot.error, slot.is_suspended = fault, True
+        self._begin(slot, connection.loop)
 
     def _let_go(self, connection: ClientConnection) -> None:
         """Keep a connection that the server is leaving, for what it has read and for its own calls, until it ends."""

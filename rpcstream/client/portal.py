@@ -28,7 +28,7 @@ from ..peer.remote import BlockingPeer, Peer
 from ..peer.uploads import holds_streams, is_stream
 from ..text import get_logger
 from .aio import AsyncClient
-from .attempts import LOSSES
+from .attempts import LOSSES, Times
 from .callbacks import Callbacks
 from .options import Settings
 from .sync_pool import CLOSED
@@ -136,32 +136,20 @@ class CallFuture(Future[Any], PendingCall):
     Without a connection, and when it is made again, the call runs in a task; else it only waits for its reply.
 
     Args:
-        client, portal: make the call.
-        deadline, wait_for, until: as for `attempts.Attempts.again`.
-        keeps: an object that lives until the call has ended.
+        thread: makes the call; it lives at least until the call has ended.
+        times: of the call.
     """
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        portal: Portal,
-        outgoing: Call,
-        on_progress: OnProgress | None,
-        deadline: float,
-        wait_for: float | None,
-        until: float | None,
-        *,
-        keeps: object,
-    ) -> None:
+    def __init__(self, thread: LoopThread, outgoing: Call, on_progress: OnProgress | None, times: Times) -> None:
         super().__init__()
         self.method = outgoing.method
-        self.deadline = deadline
+        self.deadline = times[0]
         self.on_progress = on_progress
-        self._client = client
-        self._portal = portal
+        self._client = thread.client
+        self._portal = thread.portal
+        self._thread: LoopThread | None = thread
         self._outgoing = outgoing
-        self._waits = (wait_for, until)
-        self._keeps: object = keeps
+        self._times = times
         self._calls: OutgoingCalls | None = None
         self._task: asyncio.Task[Any] | None = None
         self._is_over = False
@@ -192,7 +180,7 @@ class CallFuture(Future[Any], PendingCall):
             return
         connection = None if client._is_http else client._pool.ready(self._portal.loop)
         if connection is None:
-            self._run(client._call(None, self._outgoing, self.on_progress, self.deadline, *self._waits))
+            self._run(client._call(None, self._outgoing, self.on_progress, self._times))
             return
         self._calls = connection.calls
         try:
@@ -210,7 +198,7 @@ class CallFuture(Future[Any], PendingCall):
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, LOSSES) and not self._is_over:
-            self._run(self._client._call(error, self._outgoing, self.on_progress, self.deadline, *self._waits))
+            self._run(self._client._call(error, self._outgoing, self.on_progress, self._times))
         else:
             self._end(error=error)
 
@@ -236,7 +224,7 @@ class CallFuture(Future[Any], PendingCall):
     def _end(self, value: Any = None, error: BaseException | None = None) -> None:
         if self._is_over:
             return
-        self._is_over, self._keeps = True, None
+        self._is_over, self._thread = True, None
         if not self.set_running_or_notify_cancel():
             return
         if error is None:
@@ -335,17 +323,10 @@ class LoopThread:
         self._finalizer.atexit = False
         _loop_threads.add(self)
 
-    def begin(
-        self,
-        outgoing: Call,
-        on_progress: OnProgress | None,
-        deadline: float,
-        wait_for: float | None,
-        until: float | None,
-    ) -> CallFuture:
+    def begin(self, outgoing: Call, on_progress: OnProgress | None, times: Times) -> CallFuture:
         """Make a call; the future gets its outcome. Raises LoopClosedError if the client is closed."""
         outgoing.params = with_threaded_iterators(outgoing.params)
-        future = CallFuture(self.client, self.portal, outgoing, on_progress, deadline, wait_for, until, keeps=self)
+        future = CallFuture(self, outgoing, on_progress, times)
         self.portal.begin(future)
         return future
 

@@ -9,7 +9,7 @@ from ..errors import ConnectFailed, RpcError
 from ..peer.deadline import INFINITE
 from .address import Address
 from .attempts import WAITING
-from .connection import ClientConnection, retrieve_exception
+from .connection import ClientConnection
 
 #: Seconds after the loss of a good connection for which its server is likely to be restarting; and the longest pause
 #: between attempts meanwhile, so that a program that others wait for is back soon.
@@ -21,8 +21,7 @@ class Slot:
 
     Attributes:
         address: the only server it connects to; None for the first one that can be reached.
-        connecting: the task that makes the connection.
-        attempt: its present attempt, the pause before it included: done when there is a connection, or has failed.
+        connecting: the task of the present attempt to make it, which begins with the pause before it.
         failures: attempts since the last good connection that failed, or whose connection was soon lost.
         error: why the last attempt failed.
         is_suspended: the next attempt is made after a long pause, since it would fail as well; calls fail meanwhile.
@@ -34,20 +33,13 @@ class Slot:
     def __init__(self, address: Address | None = None) -> None:
         self.address = address
         self.connection: ClientConnection | None = None
-        self.connecting: asyncio.Task[None] | None = None
-        self.attempt: asyncio.Future[ClientConnection] | None = None
+        self.connecting: asyncio.Task[ClientConnection] | None = None
         self.failures = 0
         self.error: ConnectFailed | RpcError | None = None
         self.is_suspended = False
         self.since = 0.0
         self.lost_good = -INFINITE
         self.waiting = 0
-
-    def begin_attempt(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[ClientConnection]:
-        """Make the future of the next attempt."""
-        self.attempt = loop.create_future()
-        self.attempt.add_done_callback(retrieve_exception)
-        return self.attempt
 
     @property
     def load(self) -> int:

@@ -164,7 +164,7 @@ class Client(BaseClient):
         engine.pool.retire()
         thread, params = engine.loop_thread(method), with_threaded_iterators(params)
         stream = thread.client.stream_request(method, params, returns=returns, **{**options, "timeout": left})
-        return ClientStream(thread.portal, stream, method, thread)
+        return ClientStream(thread, stream, method)
 
     def call_sync(
         self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
@@ -203,8 +203,7 @@ class Client(BaseClient):
 
         client = self._engine.lasting_client("subscribe", "rpc.subscribe")
         subscription = client.subscribe(topic, returns=returns, max_queue=max_queue, policy=policy)
-        thread = self._engine.loop_thread("rpc.subscribe")
-        return ClientSubscription(thread.portal, subscription, topic, thread)
+        return ClientSubscription(self._engine.loop_thread("rpc.subscribe"), subscription, topic)
 
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> int:
         params = publish_params(topic, value, retain)

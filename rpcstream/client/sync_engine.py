@@ -20,7 +20,7 @@ from ..peer.deadline import INFINITE, inherited, now, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..wire.buffers import Encoded
 from .address import check_lasting, check_one_server
-from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Unsent
+from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times, Unsent
 from .naming import MixedParams
 from .options import Settings
 from .sync_pool import SyncPool
@@ -64,13 +64,13 @@ class SyncEngine:
         self, outgoing: Call, timeout: Any, on_progress: OnProgress | None = None, wait_for: Any = NOT_GIVEN
     ) -> Any:
         """Make a call and wait for its outcome, trying again as often as that is allowed."""
-        deadline, wait_for, until = self._times(timeout, wait_for, outgoing)
+        times = self._times(timeout, wait_for, outgoing)
         with AT_CALLER:
             try:
-                return self._attempt(outgoing, on_progress, deadline, until)
+                return self._attempt(outgoing, on_progress, times[0], times[2])
             except LOSSES as error:
-                steps = self._attempts.again(error, outgoing, deadline, wait_for, until)
-                return self._drive(steps, partial(self._attempt, outgoing, on_progress, deadline))
+                steps = self._attempts.again(error, outgoing, times)
+                return self._drive(steps, partial(self._attempt, outgoing, on_progress, times[0]))
 
     def _attempt(self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None) -> Any:
         """Make a call once."""
@@ -97,13 +97,13 @@ class SyncEngine:
 
     def send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
-        deadline, wait_for, until = self._times(timeout, wait_for)
+        times = self._times(timeout, wait_for)
+        send = partial(self._send_once, message, method, times[0])
         with AT_CALLER:
             try:
-                self._send_once(message, method, deadline, until)
+                send(times[2])
             except LOSSES as error:
-                steps = self._attempts.again(error, None, deadline, wait_for, until)
-                self._drive(steps, partial(self._send_once, message, method, deadline))
+                self._drive(self._attempts.again(error, None, times), send)
 
     def _send_once(self, message: Encoded, method: str, deadline: float, until: float | None) -> None:
         while (connection := self.pool.take(method, deadline)) is not None:
@@ -122,7 +122,7 @@ class SyncEngine:
     ) -> CallFuture:
         """Make a call, and give the future that gets its result or error."""
         times = self._times(timeout, wait_for, outgoing)
-        return self.loop_thread(outgoing.method).begin(outgoing, on_progress, *times)
+        return self.loop_thread(outgoing.method).begin(outgoing, on_progress, times)
 
     def named(self, method: str, params: Any, timeout: Any, wait_for: Any) -> tuple[Any, Any]:
         """The params of a call, all by name if some are, and the seconds that are left for it."""
@@ -132,8 +132,8 @@ class SyncEngine:
         with AtCaller(TypeError, *CALL_ERRORS):
             return self._drive(self._attempts.named(method, params, deadline, until)), _left(deadline)
 
-    def _times(self, seconds: Any, wait_for: Any, outgoing: Call | None = None) -> tuple[float, Any, float | None]:
-        """The deadline of a call that begins now, its `wait_for`, and when that wait is over (monotonic seconds)."""
+    def _times(self, seconds: Any, wait_for: Any, outgoing: Call | None = None) -> Times:
+        """The times of a call that begins now."""
         seconds = self._timeout if seconds is NOT_GIVEN else seconds
         if outgoing is not None and inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
