@@ -127,11 +127,11 @@ async def _join(connection: ClientConnection, settings: Settings) -> None:
         NotAuthenticated, NotPermitted, ServerBusy: the server refused the handshake of a WebSocket.
     """
     if settings.address.is_http:
-        from .http import HttpCalls, HttpChannel
+        from .http import HttpChannel
 
-        http = HttpChannel(connection.session, settings, partial(_dial_only, settings))
+        http = HttpChannel(connection.session, connection.calls.marshaller, settings, partial(_dial_only, settings))
         connection.session.offers_binary = False  # each request and each response says so by itself
-        connection.use(HttpCalls(connection.session, connection.calls.marshaller, http))
+        connection.use(http)
         await http.open()
         connection.poll, connection.refresh = http.has_none, http.renew
         return
