@@ -216,8 +216,6 @@ class HttpConnection(HttpServing, SocketConnection):
             self._turn = self._loop.call_soon(self._next_turn)
         return message is not None
 
-    # -- authentication ---------------------------------------------------------------------------------------
-
     def _set_known(self) -> None:
         super()._set_known()
         if self._auth_timer is not None:
@@ -238,8 +236,6 @@ class HttpConnection(HttpServing, SocketConnection):
                 self.fail(problem(408, reason))
             else:
                 self._end(lingers=False)
-
-    # -- WebSockets -------------------------------------------------------------------------------------------
 
     def _upgrade(self, head: PageHead) -> None:
         if head.length is None or head.length > 0:

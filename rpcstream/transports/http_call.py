@@ -51,10 +51,9 @@ REST = 0.2
 
 
 class HttpServing(Connection):
-    """The requests of one connection, each answered before the next one begins; a `Connection` of the listener.
+    """The requests of one connection, each answered before the next one begins.
 
-    The response to a call is a `reply`, a `respond` or a `write_frame`, or `start` and any number of `write`; then
-    `finish`.
+    The response to a call is a `reply`, a `respond`, a `write_frame`, or a `start` and `write`s; then `finish`.
 
     Attributes:
         answered: the notifications that were answered and still run.
@@ -209,8 +208,6 @@ class HttpServing(Connection):
         session = self._context.new_session()
         session.identity = head.request.identity
         return HttpCall(session, self)
-
-    # -- what our port and ASGI servers do differently ----------------------------------------------------------------
 
     def _upgrade(self, head: PageHead) -> None:
         """Go on as a WebSocket, or refuse to."""
