@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict
+
 from rpcstream.typed import AsyncClientMembers, ClientMembers
-from typing import Literal, Protocol, TYPE_CHECKING, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -88,7 +89,7 @@ class AsyncApi(AsyncClientMembers, Protocol):
     ) -> dict[str, list[int]]: ...
     async def ticks(self, n: int, **options: Unpack[CallOptions]) -> list[int]: ...
 
-Color: TypeAlias = '_Values'
+Color: TypeAlias = 'str'
 
 
 class Point(TypedDict):
@@ -111,8 +112,6 @@ class PointInput(TypedDict):
 
     x: ReadOnly[float]
     y: NotRequired[ReadOnly[float]]
-
-_Values: TypeAlias = Literal["blue", "red", "it's \"grey\"\n"]
 
 
 class _ApiVisionDetect(Protocol):
