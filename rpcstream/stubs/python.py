@@ -57,6 +57,7 @@ class _Module:
         self._api = api
         attributes = {part for method in api.methods for part in method.name.split(".")}
         self._types = PythonTypes(api, attributes | {"notify", "submit", "stream"})
+        self._names = self._types.named.names
         #: The Protocols: `Api` and `AsyncApi`, and those that they refer to.
         self._clients: list[str] = []
         self._parts: list[str] = []
@@ -91,7 +92,10 @@ class _Module:
         for kind in ("notify", "submit", "stream"):
             root, _ = self._places(kind)
             if root.places:
-                attributes[kind] = root, self._types.names.take(f"_{'Async' if is_async else ''}{kind.capitalize()}")
+                attributes[kind] = (
+                    root,
+                    self._names.take(f"_{'Async' if is_async else ''}{kind.capitalize()}"),
+                )
         root, left_out = self._places("call")
         text = [f"What {'an `AsyncClient`' if is_async else 'a `Client`'} of this server has."]
         if left_out:
@@ -136,7 +140,7 @@ class _Module:
             functions += self._function(place.method, "__call__", kind, is_async)
         for part, inner in sorted(place.places.items()):
             if inner.places:
-                below = self._types.names.take(f"_{name.lstrip('_')}{class_name(part)}")
+                below = self._names.take(f"_{name.lstrip('_')}{class_name(part)}")
                 self._parts += self._protocol(inner, below, kind, is_async)
                 attributes.append(f"    {part}: {below}")
             elif inner.method is not None:
@@ -144,7 +148,7 @@ class _Module:
         body = [*head, *attributes, *([""] if (head or attributes) and functions else []), *functions]
         bases = f"{members}, Protocol" if members else "Protocol"
         lines = ["", "", f"class {name}({bases}):", *(body or ["    pass"])]
-        self._types.count(lines)
+        self._types.named.count(lines)
         return lines
 
     def _function(self, method: Method, name: str, kind: str, is_async: bool) -> list[str]:

@@ -19,7 +19,6 @@ from ..openrpc.methods import Api
 from ..openrpc.types import (
     FORMATS,
     Array,
-    DocumentError,
     Map,
     Member,
     NamedType,
@@ -32,12 +31,7 @@ from ..openrpc.types import (
     Union,
     Values,
 )
-from .names import TypeNames, class_name
-
-#: Characters of a module.
-MAX_SIZE = 64 * 1024 * 1024
-#: Characters of the documentation of a type.
-MAX_DESCRIPTION = 2_000
+from .names import MAX_DESCRIPTION, NamedTypes, class_name
 
 #: Where each name that the module uses comes from, besides those that every module imports.
 _MODULES = {
@@ -123,16 +117,13 @@ class PythonTypes:
         attributes: of the classes of the module. Inside these, a type of the same name would be the attribute.
 
     Attributes:
-        names: of the module.
+        named: the types that the document names, and the names of the module.
     """
 
     def __init__(self, api: Api, attributes: set[str]) -> None:
-        self._named = TypeNames(api, _RESERVED | attributes, FORMATS)
-        self.names = self._named.names
+        self.named = NamedTypes(api, _RESERVED | attributes, FORMATS)
         self._attributes = attributes
         self._used: set[str] = set()
-        self._size = 0
-        self._definitions: dict[str, list[str]] = {}
         self._inline: dict[tuple[Node, bool], str] = {}
 
     def spelled(self, text: str) -> str:
@@ -154,30 +145,17 @@ class PythonTypes:
         lines: list[str] = []
         by_module: dict[str, list[str]] = {}
         for name in sorted(self._used):
+            alias = f"_{name}" if name in self._attributes or name == "builtins" else name
             if name in ("builtins", "datetime", "np"):
-                lines.append(f"import {_MODULES.get(name, name)} as {self._spelled_name(name)}")
+                lines.append(f"import {_MODULES.get(name, name)} as {alias}")
             else:
-                alias = self._spelled_name(name)
                 by_module.setdefault(_MODULES[name], []).append(name if alias == name else f"{name} as {alias}")
         lines += [f"from {module} import {', '.join(names)}" for module, names in sorted(by_module.items())]
         return ["", "if TYPE_CHECKING:", *(f"    {line}" for line in lines)] if lines else []
 
-    def define(self, name: str, lines: list[str]) -> None:
-        """Add the definition of a type."""
-        self.count(lines)
-        self._definitions[name] = lines
-
-    def count(self, lines: list[str]) -> None:
-        """Count lines that are written. Raises DocumentError if there are too many."""
-        self._size += sum(map(len, lines)) + len(lines)
-        if self._size > MAX_SIZE:
-            raise DocumentError(f"the types would take more than {MAX_SIZE // 1024**2} MiB")
-
     def definitions(self) -> list[str]:
-        """The definitions of all types that were referred to, sorted by name."""
-        while self._named.waiting:
-            self._write_named(*self._named.waiting.pop())
-        return [line for name in sorted(self._definitions) for line in self._definitions[name]]
+        """The definitions of all types that were referred to."""
+        return self.named.definitions(self._write_named)
 
     # -- types
 
@@ -214,7 +192,7 @@ class PythonTypes:
                     members = tuple(each for each in members if each not in (Plain("float"), Plain("int")))
                 return _joined([write(each) for each in members])
             case Reference(key):
-                return self._named.name(key, is_input=is_input)
+                return self.named.name(key, is_input=is_input)
             case Record():
                 return self._record(node, owner, is_input)
             case _:
@@ -230,17 +208,17 @@ class PythonTypes:
         """The name of an object that has none in the document."""
         key = (record, is_input)
         if key not in self._inline:
-            self._inline[key] = name = self.names.take(f"{owner}Input" if is_input else owner)
+            self._inline[key] = name = self.named.names.take(f"{owner}Input" if is_input else owner)
             self._write_record(name, record, record.description, is_input)
         return self._inline[key]
 
     def _write_named(self, named: NamedType, is_input: bool) -> None:
-        name = self._named.name(named.key, is_input=is_input)
+        name = self.named.name(named.key, is_input=is_input)
         if isinstance(named.node, Record):
             self._write_record(name, named.node, named.description, is_input)
             return
         text = self.text(named.node, name, is_input=is_input)
-        self.define(name, ["", f"{name}: TypeAlias = '{text}'"])
+        self.named.define(name, ["", f"{name}: TypeAlias = '{text}'"])
 
     def _write_record(self, name: str, record: Record, description: str, is_input: bool) -> None:
         owner = name.removesuffix("Input") if is_input else name
@@ -248,14 +226,14 @@ class PythonTypes:
         words = {word for _, text in members for word in _WORD.findall(text)}
         if not all(is_name(each) and each not in words for each, _ in members):
             lines = [f"    {quoted(each)}: '{text}'," for each, text in members]
-            self.define(name, ["", f'{name} = TypedDict("{name}", {{', *lines, "})"])
+            self.named.define(name, ["", f'{name} = TypedDict("{name}", {{', *lines, "})"])
             return
         told = [f"    {each.name}: {' '.join(each.description.split())}" for each in record.members if each.description]
         text = description[:MAX_DESCRIPTION].splitlines() + (["", "Members:", *told] if told else [])
         if text and not text[0].strip():
             text[0] = f"{name}."
         body = [*docstring(text, "    "), *([""] if text else []), *(f"    {each}: {kind}" for each, kind in members)]
-        self.define(name, ["", "", f"class {name}(TypedDict):", *body])
+        self.named.define(name, ["", "", f"class {name}(TypedDict):", *body])
 
     def _member(self, member: Member, owner: str, is_input: bool) -> str:
         text = self.text(member.type, class_name(owner, member.name), is_input=is_input, is_sent=True)
