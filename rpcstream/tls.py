@@ -89,11 +89,17 @@ class TLS:
         files, wanted = [certificate] if key is None else [certificate, key], "a certificate and its private key"
         _load(lambda: context.load_cert_chain(certificate, key, self.password), option, wanted, *files)
 
-    def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """A value that changes when a file does: time, size and inode of each."""
-        files = [file for file in (self.certificate, self.key) if file is not None]
-        found = [os.stat(file) for file in files]
-        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """A value that changes when a file does: time, size and inode of each. None stands for a file that is gone."""
+        return tuple(_stamp_of(file) for file in (self.certificate, self.key) if file is not None)
+
+
+def _stamp_of(file: File) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:  # it is read, and named in an error, when the stamp has changed
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 #: In a task that performs a server's handshake: gets its failure, of which the event loop may report no more than that

@@ -73,6 +73,30 @@ async def test_who_trusts_whom(files: Files) -> None:
                 await ask(address, context)
 
 
+def test_a_certificate_that_is_gone_is_one_error(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FakeTimeLoop)
+        loop.autojump = False
+        tls = client_context(ca=files.ca)
+        async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+            _, before = await ask(address, tls)
+            files.server.unlink()
+            for _ in range(3):
+                loop.jump(1.1)
+                assert await ask(address, tls) == (PONG, before)
+            assert caplog.text.count("the one before stays in use") == 1
+            assert str(files.server) in caplog.text
+            new = files.issue(files.server, "localhost")
+            loop.jump(1.1)
+            await asyncio.sleep(0)
+            assert await ask(address, tls) == (PONG, new)
+            loop.autojump = True
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(main())
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_a_refused_certificate_cannot_be_talked_over(files: Files, goes_on: bool) -> None:
     """A client that stays when it is refused is left: at its next word, or when the time for a handshake is over."""
