@@ -97,7 +97,7 @@ class FilesRoute(Route):
             return found.content.answer(request)
         if found is None:
             return _not_found()
-        return DeferredResponse(functools.partial(self._read, request, found), self._log)
+        return DeferredResponse(functools.partial(self._read, request, found), self._failed)
 
     async def _read(self, request: Request, read: Read) -> Response:
         reading = self._reading.get(request.path)
@@ -108,6 +108,9 @@ class FilesRoute(Route):
         found = await asyncio.shield(reading)
         return found.content.answer(request) if isinstance(found, File) else found
 
+    def _failed(self, error: BaseException) -> Response:
+        return error_response(f"GET {self.path}", error, self._log)
+
     async def _read_and_keep(self, request: Request, read: Read) -> File | Response:
         """Read a file and keep it; the response in its place where that fails."""
         file: File | None = None
@@ -117,7 +120,7 @@ class FilesRoute(Route):
             if not isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
                 self._log.warning(None, "a file of %r cannot be served: %s", self.path, error)
         except Exception as error:
-            return error_response(f"GET {self.path}", error, self._log)
+            return self._failed(error)
         self._files.keep(request.path, file)
         return _not_found() if file is None else file
 

@@ -153,7 +153,16 @@ class Routes:
         public: bool = False,
     ) -> Callable[[Function], Function]: ...
 
-    def get(self, path: str, function: Any = None, /, **options: Any) -> Any:
+    def get(
+        self,
+        path: str,
+        function: Any = None,
+        /,
+        *,
+        offload: Offload | None = None,
+        timeout: float | None = None,
+        public: bool = False,
+    ) -> Any:
         """Decorator: a function answers GET (and HEAD) of a path. The function itself stays as it is.
 
         Its parameters are those in the path and the fields of the query, by name, converted to the types of their
@@ -172,7 +181,6 @@ class Routes:
             timeout: seconds until the caller is answered with 503; for async and offloaded functions, whose default is
                 60. `math.inf` for none.
             public: answered without authentication.
-            options: those above, from `offload` on.
 
         Raises:
             RegistrationError: the path is malformed, the function lacks one of its parameters, has a hint that text
@@ -180,18 +188,7 @@ class Routes:
             ValueError: the path is taken.
         """
         if function is None:
-            return lambda decorated: self._get(path, decorated, **options)
-        return self._get(path, function, **options)
-
-    def _get(
-        self,
-        path: str,
-        function: Function,
-        *,
-        offload: Offload | None = None,
-        timeout: float | None = None,
-        public: bool = False,
-    ) -> Function:
+            return functools.partial(self.get, path, offload=offload, timeout=timeout, public=public)
         pattern = PathPattern(path)
         handler = Handler(
             function,
