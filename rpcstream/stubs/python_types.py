@@ -12,7 +12,6 @@ import keyword
 import re
 import unicodedata
 from collections.abc import Iterable
-from typing import Any
 
 from ..codec.dtypes import EXTENSIONS
 from ..openrpc.methods import Api
@@ -124,6 +123,7 @@ class PythonTypes:
         self.named = NamedTypes(api, _RESERVED | attributes, FORMATS)
         self._attributes = attributes
         self._used: set[str] = set()
+        self._literals: dict[Node, str] = {}
         self._inline: dict[tuple[Node, bool], str] = {}
 
     def spelled(self, text: str) -> str:
@@ -147,8 +147,9 @@ class PythonTypes:
         for name in sorted(self._used):
             alias = f"_{name}" if name in self._attributes or name == "builtins" else name
             if name in ("builtins", "datetime", "np"):
-                lines.append(f"import {_MODULES.get(name, name)} as {alias}")
-            else:
+                module = _MODULES.get(name, name)
+                lines.append(f"import {module}" if alias == module else f"import {module} as {alias}")
+            elif alias != "Literal":  # which every module has
                 by_module.setdefault(_MODULES[name], []).append(name if alias == name else f"{name} as {alias}")
         lines += [f"from {module} import {', '.join(names)}" for module, names in sorted(by_module.items())]
         return ["", "if TYPE_CHECKING:", *(f"    {line}" for line in lines)] if lines else []
@@ -175,8 +176,8 @@ class PythonTypes:
         match node:
             case Plain() | Rich():
                 return self.spelled(_simple(node, is_input))
-            case Values(values):
-                return self._literal(values)
+            case Values():
+                return self._literal(node)
             case Array(item, is_stream):
                 if is_stream and is_input and not is_sent:
                     return self.spelled("Iterable[{0}] | AsyncIterable[{0}]").format(write(item))
@@ -198,11 +199,15 @@ class PythonTypes:
             case _:
                 return self.spelled("Any")
 
-    def _literal(self, values: tuple[tuple[str, Any], ...]) -> str:
-        texts = [quoted(value) if kind == "str" else repr(value) for kind, value in values]
-        if any("\\" in each or "'" in each for each in texts):  # checkers read no escapes in a quoted type
-            return self.spelled(_joined(list(dict.fromkeys(kind for kind, _ in values))))
-        return f"{self.spelled('Literal')}[{', '.join(texts)}]"
+    def _literal(self, node: Values) -> str:
+        texts = [quoted(value) if isinstance(value, str) else repr(value) for _, value in node.values]
+        if not any("\\" in each or "'" in each for each in texts):
+            return f"{self.spelled('Literal')}[{', '.join(texts)}]"
+        # Inside a text that is a type, checkers read no escaped letters: it gets a name.
+        if node not in self._literals:
+            self._literals[node] = name = self.named.names.take("_Values")
+            self.named.define(name, ["", f"{name}: TypeAlias = Literal[{', '.join(texts)}]"])
+        return self._literals[node]
 
     def _record(self, record: Record, owner: str, is_input: bool) -> str:
         """The name of an object that has none in the document."""

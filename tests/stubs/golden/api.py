@@ -89,7 +89,7 @@ class AsyncApi(AsyncClientMembers, Protocol):
     ) -> dict[str, list[int]]: ...
     async def ticks(self, n: int, **options: Unpack[CallOptions]) -> list[int]: ...
 
-Color: TypeAlias = 'str'
+Color: TypeAlias = '_Values'
 
 
 class Point(TypedDict):
@@ -112,6 +112,8 @@ class PointInput(TypedDict):
 
     x: ReadOnly[float]
     y: NotRequired[ReadOnly[float]]
+
+_Values: TypeAlias = Literal["blue", "red", "it's \"grey\"\n"]
 
 
 class _ApiVisionDetect(Protocol):
