@@ -23,8 +23,9 @@ from ..events.retained import MAX_RETAINED_SIZE
 from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
+from .event_messages import topic_of
 from .link import NatsLink, NatsMessage
-from .subjects import decoded, event_prefix, event_tokens
+from .subjects import event_prefix, event_tokens
 
 log = get_logger("rpcstream.nats")
 
@@ -56,7 +57,7 @@ class NoLastValues(Exception):
     """Last values cannot be shared here; the text says why."""
 
 
-class NotNow(NoLastValues):
+class NotNow(Exception):
     """JetStream does not answer in time, or refuses for a reason that may pass."""
 
 
@@ -232,10 +233,11 @@ class LastValues:
                 yield None
             async with aclosing(self._received(messages)) as received:
                 async for message in received:
-                    value = self._value_of(message)
-                    if value is not None:
-                        yield value
-                    if not (is_current or message.metadata.num_pending):
+                    topic, metadata = topic_of(message, len(self._prefix), self._log), message.metadata
+                    if topic is not None:
+                        is_end = _OPERATION in (message.headers or {})
+                        yield StoredValue(topic, metadata.sequence.stream, message.data, is_end)
+                    if not (is_current or metadata.num_pending):
                         is_current = True
                         yield None
         except (nats.errors.Error, ValueError, OverflowError) as error:
@@ -267,17 +269,6 @@ class LastValues:
                 raise NotNow("a value was lost on the way from JetStream")
             if is_value:
                 yield message
-
-    def _value_of(self, message: NatsMessage) -> StoredValue | None:
-        """Return the value in a message of the bucket; None if its name is not a topic."""
-        is_ours = message.subject.startswith(self._prefix)
-        topic = decoded(message.subject[len(self._prefix) :]) if is_ours else None
-        if topic is None:
-            name = message.subject.removeprefix(self._prefix)
-            self._log.warning(None, "the bucket %s: skipping the name %s, which is not a topic", self._bucket, name)
-            return None
-        revision = message.metadata.sequence.stream
-        return StoredValue(topic, revision, message.data, _OPERATION in (message.headers or {}))
 
     async def _ask(self, request: Awaitable[Answer], *subjects: str) -> Answer:
         """Await JetStream's answer. Raises ServerBusy, NotPermitted, ConnectionError, and NoLastValues."""

@@ -19,7 +19,7 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from .event_messages import payload_of
-from .last_values import ANSWER_TIME, LastValues, NoLastValues, StoredValue
+from .last_values import ANSWER_TIME, LastValues, NoLastValues, NotNow, StoredValue
 from .link import NatsLink
 
 log = get_logger("rpcstream.nats")
@@ -120,7 +120,7 @@ class SharedValues:
                 await self._follow(link, is_decided)
             except ConnectionError:
                 return
-            except (NoLastValues, RpcError) as error:
+            except (NoLastValues, NotNow, RpcError) as error:
                 self._failures += 1
                 self._warn(error)
             finally:
@@ -212,7 +212,7 @@ class SharedValues:
         except (ServerBusy, NotPermitted) as error:
             self._log.warning(topic, "the last value of %s is not shared: %s", topic, _text(error))
             on_refused()
-        except NoLastValues as error:
+        except (NoLastValues, NotNow) as error:
             self.put_later((topic,))
             self._log.warning(None, "last values are stored later: %s", error)
             await asyncio.sleep(RETRY)
