@@ -85,7 +85,6 @@ class AsyncClient(BaseClient):
         super().__init__(settings, marshaller)
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
-        self._is_http = settings.address.is_http
         self._callbacks = callbacks
         self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
         self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks)
@@ -175,9 +174,6 @@ class AsyncClient(BaseClient):
         seconds, window = time_left(options.get("timeout")), self._settings.limits.stream_window
         params = check_params(method, params)
         call = Call(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
-        if self._is_http:
-            self._check_params(call)
-
         wait_for = options.get("wait_for", self._wait_for)
         until: float | None = None
 
@@ -300,8 +296,6 @@ class AsyncClient(BaseClient):
         self, outgoing: Call, timeout: Any, on_progress: OnProgress | None = None, wait_for: Any = NOT_GIVEN
     ) -> Any:
         """Send a call, wait for its outcome, and repeat it as often as the options allow."""
-        if self._is_http:
-            self._check_params(outgoing)
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         if inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
@@ -417,12 +411,6 @@ class AsyncClient(BaseClient):
             raise
         except TimeoutError:
             raise CallTimeout("the server did not answer rpc.discover in time") from None
-
-    def _check_params(self, outgoing: Call) -> None:
-        """Raise EncodeError for an iterator: over HTTP the server cannot ask for the next items."""
-        from .http import check_params
-
-        check_params(outgoing, self.address)
 
     def _submit(self, method: str, /, *args: Any, **options: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(self.call(method, *args, **options))

@@ -14,7 +14,6 @@ from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall
 from ..peer.session import Session
-from ..peer.uploads import holds_streams
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
@@ -88,6 +87,13 @@ class HttpChannel(OutgoingCalls):
         is_lines = says_whole or outgoing.window is not None
         exchange = self._exchange(outgoing.method, outgoing.call_ids, outgoing.window)
         self._post(exchange, message, is_lines=is_lines, headers=_trace_headers(outgoing))
+
+    def _begin_with_streams(self, outgoing: Call, call: PendingCall, left: float) -> None:
+        """Refuse a call: over HTTP the server could not give credit for the items of an iterator."""
+        raise EncodeError(
+            f"an iterator as an argument of {outgoing.method!r} cannot be sent over HTTP ({self.address}): use the "
+            "WebSocket (ws://, wss://) or the line stream (host:port, tls://, unix://) of the server"
+        )
 
     def notify(self, message: Encoded, method: str) -> None:
         self._post(self._exchange(method), message)
@@ -297,15 +303,6 @@ def _trace_headers(outgoing: Call) -> bytes:
         return b""  # a batch: each of its calls has a span of its own
     members = {name: text for name, text in outgoing.trace.members.items() if text.isascii() and text.isprintable()}
     return b"".join([f"{name}: {text}\r\n".encode() for name, text in members.items()])
-
-
-def check_params(outgoing: Call, address: str) -> None:
-    """Raise EncodeError for an iterator among the params: over HTTP the server could not give credit for its items."""
-    if holds_streams(outgoing.params):
-        raise EncodeError(
-            f"an iterator as an argument of {outgoing.method!r} cannot be sent over HTTP ({address}): use the "
-            "WebSocket (ws://, wss://) or the line stream (host:port, tls://, unix://) of the server"
-        )
 
 
 def _common_head(settings: Settings) -> bytes:

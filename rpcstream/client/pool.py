@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from ..backoff import MANY
 from ..errors import (
     CallTimeout,
     ConnectFailed,
@@ -21,15 +20,15 @@ from ..errors import (
     Unread,
     error_from_wire,
 )
-from ..peer.deadline import INFINITE, free_context
+from ..peer.deadline import INFINITE
 from ..peer.interfaces import Channel
 from ..peer.ledger import WriteGate
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.remote import Peer
 from ..text import get_logger
 from .address import Address, check_lasting
-from .attempts import WAITING, Unsent, is_permanent
-from .connect import Greeting, authenticate, certificate_fault, connect
+from .attempts import Unsent, is_permanent
+from .connect import Greeting, authenticate, connect
 from .connection import ClientConnection, GetDispatcher, retrieve_exception
 from .options import Settings
 from .slots import Slot, choose_slot
@@ -46,9 +45,6 @@ WRITE_MAX = 256 * 1024
 
 #: Turns of the event loop after which it has read what the socket held, and written what was sent.
 TURNS = 5
-
-#: Seconds after which a connection counts as a good one: the next pause before connecting is a short one again.
-STABLE = 0.5
 
 #: Connections that the server is leaving and that are kept until it closes them.
 LEAVING_MAX = 4
@@ -84,12 +80,11 @@ class ConnectionPool:
         self._settings = settings
         self._marshaller = marshaller
         self._get_dispatcher = get_dispatcher
-        self._slots = [Slot() for _ in range(settings.pool or 1)]
+        self._make_slot = partial(Slot, self.address, settings.reconnect, self._make, self._set_state, self._was_lost)
+        self._slots = [self._make_slot() for _ in range(settings.pool or 1)]
         self._only = self._slots[0] if len(self._slots) == 1 else None
         self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
         self._state = "idle"
-        #: The permanent fault that was logged last, so that it is not logged for each attempt.
-        self._logged_fault: str | None = None
         #: Futures of `wait_closed`: done when a connection is lost, and when the client is closed.
         self._changes: set[asyncio.Future[None]] = set()
         self._last_lost: Channel | None = None
@@ -178,7 +173,7 @@ class ConnectionPool:
     async def others_connected(self, seconds: float) -> None:
         """Wait at most this many seconds until each slot has made its connection, or one attempt to make it."""
         loop = asyncio.get_running_loop()
-        attempts = [self._begin(slot, loop) for slot in self._slots if not slot.is_open]
+        attempts = [slot.begin(loop) for slot in self._slots if not slot.is_open]
         if attempts:
             await asyncio.wait(attempts, timeout=seconds)
 
@@ -210,13 +205,13 @@ class ConnectionPool:
         for slot in self._slots:
             if slot.address is None:
                 slot.address = left.pop(0) if left else servers[0]
-        self._slots += map(Slot, left)
+        self._slots += map(self._make_slot, left)
         self._only = None
 
     def begin(self) -> None:
         """Start connecting, although nothing is to be sent yet."""
         for slot in self._slots:
-            self._begin(slot, asyncio.get_running_loop())
+            slot.begin(asyncio.get_running_loop())
 
     @property
     def open_connections(self) -> list[ClientConnection]:
@@ -254,9 +249,7 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         closing = []
         for slot in self._slots:
-            if slot.connecting is not None and slot.connecting.get_loop() is loop:
-                slot.connecting.cancel()
-                await asyncio.wait([slot.connecting])
+            await slot.close()
         for connection in list(self.connections):
             if connection.loop is loop:
                 if connection.session.channel is not None:
@@ -291,7 +284,7 @@ class ConnectionPool:
                 connection = slot.connection
                 if connection is not None and connection.is_open and connection.loop is loop:
                     return connection
-                attempt = self._begin(slot, loop)
+                attempt = slot.begin(loop)
                 if slot.is_suspended:
                     assert slot.error is not None
                     raise slot.error
@@ -328,114 +321,20 @@ class ConnectionPool:
         assert failure is not None
         raise failure
 
-    def _begin(
-        self, slot: Slot, loop: asyncio.AbstractEventLoop, *, is_next: bool = False
-    ) -> asyncio.Task[ClientConnection]:
-        """Start an attempt to make the connection of a slot, unless one is under way; gives its task.
-
-        Args:
-            is_next: it follows another one that has failed.
-        """
-        attempt = slot.connecting
-        if attempt is None or attempt.get_loop() is not loop:
-            # In a context without the deadline of the call that wants it first: others use the connection, too.
-            attempt = slot.connecting = loop.create_task(self._connect(slot, is_next), context=free_context())
-            attempt.add_done_callback(partial(self._tried, slot))
-        return attempt
-
-    async def _connect(self, slot: Slot, is_next: bool) -> ClientConnection:
-        """Make the connection of a slot, after a pause if it failed before."""
-        pauses = self._settings.reconnect or WAITING
-        if slot.is_suspended:
-            await self._suspend(slot, pauses.pause(MANY))
-        elif slot.failures and (is_next or self._settings.reconnect is not None):
-            self._set_state("waiting", slot)
-            await slot.rest(pauses.pause(slot.failures), pauses.first)
-        self._set_state("connecting", slot)
-        connection = await self._make(slot.address)
-        while slot.address is not None and replace(connection.server, others=()) != slot.address:
-            connection.abort("this place is for another server since the attempt began (spread)")
-            connection = await self._make(slot.address)
-        slot.connecting = slot.error = self._logged_fault = None
-        self._connected(slot, connection)
-        return connection
-
-    def _tried(self, slot: Slot, attempt: asyncio.Task[ClientConnection]) -> None:
-        """After an attempt that failed, begin the next one if the client reconnects, or calls wait."""
-        if slot.connecting is not attempt:
-            return
-        slot.connecting = None
-        error = None if attempt.cancelled() else attempt.exception()
-        if self.is_closed or not isinstance(error, ConnectFailed | RpcError):
-            return
-        slot.error = error
-        slot.failures += 1
-        reconnects = self._settings.reconnect is not None
-        slot.is_suspended = reconnects and is_permanent(error)
-        if reconnects or (slot.waiting and not is_permanent(error)):
-            log.info("%s; trying again", error)
-            self._begin(slot, attempt.get_loop(), is_next=True)
-        else:
-            self._set_state("idle", slot)
-
-    def _connected(self, slot: Slot, connection: ClientConnection) -> None:
-        slot.connection = connection
-        slot.since = connection.loop.time()
-        self._set_state("connected", slot)
-        channel = connection.session.channel
-        if connection.is_open:
-            connection.session.on_end = lambda: self._was_lost(slot, connection, channel)
-        else:
-            self._was_lost(slot, connection, channel)
-
     def _make(self, server: Address | None) -> Coroutine[Any, Any, ClientConnection]:
         """Make and greet a connection to this server; None for the first one that can be reached."""
         settings = self._settings if server is None else replace(self._settings, address=server)
         return connect(settings, self._marshaller, self._get_dispatcher, self.greetings, self.connections)
 
-    async def _suspend(self, slot: Slot, pause: float) -> None:
-        """Make no attempt for a while, since the next one would fail as well; calls fail at once meanwhile."""
-        slot.failures = 0
-        self._set_state("waiting", slot)
-        text = str(slot.error)
-        if text != self._logged_fault:
-            self._logged_fault = text
-            log.warning(
-                "no connection to %s: %s. Calls fail with this error; the next attempt is made in %.0f s",
-                self.address,
-                text,
-                pause,
-            )
-        await asyncio.sleep(pause)
-        slot.is_suspended = False
-
-    def _was_lost(self, slot: Slot, connection: ClientConnection, channel: Channel | None) -> None:
-        if self.is_closed or slot.connection is not connection:
-            return
+    def _was_lost(self, connection: ClientConnection, channel: Channel | None) -> bool:
+        """Note that a connection is over; gives whether it may be made again."""
         self._last_lost = channel
         self.lost += 1
         if connection.session.peer_is_leaving:
             self._let_go(connection)
         self._report_change()
         connection.probe_until_closed()
-        # A connection that was lost soon counts as a failed attempt, unless it was of use, or the server has said that
-        # it stops.
-        session = connection.session
-        is_good = (
-            session.peer_is_leaving
-            or session.intake.last_id is not None
-            or connection.loop.time() - slot.since > STABLE
-        )
-        slot.failures = 1 if is_good else slot.failures + 1
-        if is_good:
-            slot.lost_good = connection.loop.time()
-        if self._settings.reconnect is None or self._is_leaving or connection.loop.is_closed():
-            self._set_state("idle", slot)
-            return
-        fault = certificate_fault(None if channel is None else channel.reason, self.address)
-        if fault is not None:
-            slot.error, slot.is_suspended = fault, True
-        self._begin(slot, connection.loop)
+        return not self._is_leaving
 
     def _let_go(self, connection: ClientConnection) -> None:
         """Keep a connection that the server is leaving, for what it has read and for its own calls, until it ends."""

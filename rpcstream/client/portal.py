@@ -178,7 +178,7 @@ class CallFuture(Future[Any], PendingCall):
         if self.cancelled() or self._portal.is_over:
             self._end(error=self._portal.lost(self.method))
             return
-        connection = None if client._is_http else client._pool.ready(self._portal.loop)
+        connection = client._pool.ready(self._portal.loop)
         if connection is None:
             self._run(client._call(None, self._outgoing, self.on_progress, self._times))
             return

@@ -460,11 +460,33 @@ def test_what_needs_a_connection_that_lasts(kind: Any) -> None:
     ):
         with pytest.raises(RuntimeError, match=f"{what}.*{said}"):
             attempt()
-    with pytest.raises(TypeError, match=r"an iterator as an argument of .total. cannot be sent over HTTP.*ws://"):
-        client.stream("total", iter([1]))
     for made in (client.offer, client.wait_closed, client.run):
         with pytest.raises(RuntimeError, match="HTTP has none"):
             asyncio.run(made()) if kind is AsyncClient else made()
+
+
+def test_an_iterator_cannot_be_an_argument(served: str) -> None:
+    said = r"an iterator as an argument of .total. cannot be sent over HTTP.*ws://"
+
+    async def awaited() -> None:
+        async with AsyncClient(f"http://{served}") as client:
+            with pytest.raises(TypeError, match=said):
+                await client.total(iter([1]))
+            with pytest.raises(TypeError, match=said):
+                await anext(client.stream.total(iter([1])))
+            assert await client.add(1, 2) == 3
+
+    asyncio.run(awaited())
+    with Client(f"http://{served}") as client:
+        attempts: tuple[Callable[[], Any], ...] = (
+            lambda: client.total(iter([1])),
+            lambda: client.submit.total(iter([1])).result(20),
+            lambda: next(client.stream.total(iter([1]))),
+        )
+        for attempt in attempts:
+            with pytest.raises(TypeError, match=said):
+                attempt()
+        assert client.add(1, 2) == 3
 
 
 FRAME = "application/x-rpcstream"
