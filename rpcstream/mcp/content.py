@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -109,35 +111,32 @@ class _ContentWriter:
 
     def array(self, tagged: dict[str, Any]) -> str:
         array: Any = self._codec.decode(tagged)
-        name = f"array {self._count}"
-        is_large = array.nbytes > MAX_RESOURCE
-        file = None if is_large else _npy(array)
-        self._attach(name, described_array(array), file, f"{self._count}.npy", "application/x-npy", is_large)
-        return f"[{name}]"
+        file = partial(_npy, array)
+        return self._attach("array", described_array(array), array.nbytes, file, "npy", "application/x-npy")
 
-    def bytes(self, tagged: dict[str, Any]) -> str:
+    def binary(self, tagged: dict[str, Any]) -> str:
         data: Any = self._codec.decode(tagged)
-        name = f"bytes {self._count}"
-        is_large = len(data) > MAX_RESOURCE
-        file = None if is_large else bytes(data)
-        kind = "application/octet-stream"
-        self._attach(name, f"{len(data)} bytes", file, f"{self._count}.bin", kind, is_large)
-        return f"[{name}]"
+        file = partial(bytes, data)
+        return self._attach("bytes", f"{len(data)} bytes", len(data), file, "bin", "application/octet-stream")
 
-    def _attach(self, name: str, text: str, file: Any, file_name: str, kind: str, is_large: bool) -> None:
+    def _attach(self, what: str, text: str, size: int, file: Callable[[], bytes | None], ending: str, kind: str) -> str:
+        """Describe a value, and attach its file unless that is too large, or there is none; gives its name."""
+        name = f"{what} {self._count}"
+        is_large = size > MAX_RESOURCE
         if is_large:
             text += f" (not attached: it is larger than {MAX_RESOURCE} bytes)"
         self.blocks.append({"type": "text", "text": f"{name}: {text}"})
-        if file is not None:
-            blob = pybase64.b64encode(file).decode()
-            resource = {"uri": f"rpcstream://result/{file_name}", "mimeType": kind, "blob": blob}
+        if not is_large and (content := file()) is not None:
+            blob = pybase64.b64encode(content).decode()
+            resource = {"uri": f"rpcstream://result/{self._count}.{ending}", "mimeType": kind, "blob": blob}
             self.blocks.append({"type": "resource", "resource": resource})
+        return f"[{name}]"
 
 
 _WRITERS: dict[Any, Any] = {
     "image": _ContentWriter.image,
     "ndarray": _ContentWriter.array,
-    "bytes": _ContentWriter.bytes,
+    "bytes": _ContentWriter.binary,
 }
 
 

@@ -7,9 +7,9 @@ which tools there are in `tools`, what a result looks like in `content`.
 from __future__ import annotations
 
 import asyncio
-import functools
 import secrets
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import orjson
@@ -28,13 +28,13 @@ from ..errors import (
     error_from_wire,
 )
 from ..limits import Limits
-from ..methods.dispatch import Dispatcher
+from ..methods.dispatch import Dispatcher, too_deep
 from ..methods.invoke import Invoker
 from ..methods.replies import internal_error
 from ..observe.limited_log import LimitedLog
 from ..peer import control_messages
 from ..peer.control_messages import reply_key
-from ..peer.interfaces import Later, Waiting
+from ..peer.interfaces import Later
 from ..peer.session import Session
 from ..text import get_logger
 from ..wire import envelope
@@ -113,7 +113,9 @@ class McpDispatcher:
         try:
             if type(message) is not dict:
                 raise InvalidRequest(data={"reason": "a message is one object; MCP has no batches"})
-            self._check_depth(line)
+            limit = self._limits.max_depth
+            if len(line) > 2 * limit and is_deeper(line, limit):
+                raise too_deep(limit, "server")
             if envelope.may_hold_big_integers(line):
                 message = parse_exactly(line)
             if "id" in message and type(message["id"]) is not int and type(message["id"]) is not str:
@@ -164,12 +166,6 @@ class McpDispatcher:
         name = params.get("name") if type(params) is dict else None
         return self._tools.by_name(name) if type(name) is str else None
 
-    def _check_depth(self, line: Line) -> None:
-        limit = self._limits.max_depth
-        if len(line) > 2 * limit and is_deeper(line, limit):
-            reason = f"more than {limit} arrays and objects inside each other (the server's max_depth)"
-            raise InvalidRequest(data={"reason": reason, "limit": limit})
-
     # -- methods ------------------------------------------------------------------------------------------------------
 
     def _handle(self, message: dict[str, Any], session: McpSession) -> Encoded | Later | None:
@@ -192,17 +188,17 @@ class McpDispatcher:
         call_id = params.get("requestId") if type(params) is dict else None
         if type(call_id) is not int and type(call_id) is not str:
             return
+        key, owner = reply_key(call_id), session
         if session.is_http:
             client = protocol.session_id(session.headers)
-            running = self._cancellable.get((client, reply_key(call_id))) if client is not None else None
-            if running is not None and running.identity == session.identity:
-                running.running_tools[reply_key(call_id)] = True
-                running.running.cancel(call_id)
-        else:
-            if reply_key(call_id) in session.running_tools:
-                session.running_tools[reply_key(call_id)] = True
-            cancel = {"jsonrpc": VERSION, "method": envelope.CANCEL, "params": {"id": call_id}}
-            control_messages.handle(session, cancel, b"")
+            found = None if client is None else self._cancellable.get((client, key))
+            if found is None or found.identity != session.identity:
+                return
+            owner = found
+        if key in owner.running_tools:
+            owner.running_tools[key] = True
+        cancel = {"jsonrpc": VERSION, "method": envelope.CANCEL, "params": {"id": call_id}}
+        control_messages.handle(owner, cancel, b"")
 
     def _initialize(self, params: dict[str, Any], session: McpSession) -> dict[str, Any]:
         wanted = params.get("protocolVersion")
@@ -258,53 +254,75 @@ class McpDispatcher:
         tool = self._tools.find(name, session.identity)
         if tool is None:
             raise InvalidParams(f"Unknown tool: {shortened(name)!r}", {"reason": "tools/list has the tools"})
-        call = _ToolCall(self, tool, call_id, session)
+        message = {"jsonrpc": VERSION, "id": call_id, "method": tool.method.name}
+        reading = self._codec.reading(is_counted=True)
         try:
-            message = {"jsonrpc": VERSION, "id": call_id, "method": tool.method.name}
-            message["params"] = tool.params(arguments or {}, self._codec.reading(is_counted=True))
-        except MessageTooLarge as error:
-            return call.failed(error)
-        except ValueError as error:
-            return call.failed(InvalidParams(data={"reason": str(error)}))
-        meta = protocol.meta_of({"params": params})
-        if meta:
+            message["params"] = tool.params(arguments or {}, reading)
+        except (MessageTooLarge, ValueError) as error:
+            told = error if isinstance(error, MessageTooLarge) else InvalidParams(data={"reason": str(error)})
+            return self._tool_reply(call_id, failed_result(told), is_stateless=session.is_stateless)
+        if meta := protocol.meta_of({"params": params}):
             message |= {name: meta[name] for name in _TRACE if type(meta.get(name)) is str}
             message["_meta"] = meta
-        token = protocol.progress_token(meta)
-        key = reply_key(call_id)
-        if token is not None:
-            session.progress[key] = Progress(token)
-        reply = self._dispatcher.answer(message, b"", session, self._codec.reading(is_counted=True))
-        if reply is None or isinstance(reply, Encoded):
-            session.progress.pop(key, None)
-            written = bytes(reply or b"")
-            return call.in_thread(written) if len(written) > _HEAVY else call.translated(written)
-        assert isinstance(reply, Coroutine)  # no tool is a method of another peer
-        return call.later(reply)
+        return self._run_tool(tool, message, session, protocol.progress_token(meta), session.is_stateless)
 
-    def enter(self, call_id: Any, session: McpSession) -> Callable[[], None]:
-        """Let a call be cancelled that waits; gives a function to be called at its end."""
+    async def _run_tool(
+        self, tool: Tool, message: dict[str, Any], session: McpSession, token: str | int | None, is_stateless: bool
+    ) -> Encoded | None:
+        """Call the method of a tool; gives the reply. None if its client has cancelled it (MCP: "Cancellation").
+
+        Args:
+            token: of the progress that the client wants to be told; None: it wants none.
+            is_stateless: of the request; on a lasting connection the next one may be of another version.
+        """
+        call_id = message["id"]
         key = reply_key(call_id)
-        client = protocol.session_id(session.headers) if session.is_http and not session.is_stateless else None
+        client = protocol.session_id(session.headers) if session.is_http and not is_stateless else None
         if client is not None:
             self._cancellable[client, key] = session
         session.running_tools[key] = False
-
-        def leave() -> None:
+        if token is not None:
+            session.progress[key] = Progress(token)
+        try:
+            reply: Any = self._dispatcher.answer(message, b"", session, self._codec.reading(is_counted=True))
+            written = bytes((await reply if isinstance(reply, Coroutine) else reply) or b"")
+            if len(written) <= _HEAVY:
+                result = self._tool_result(tool, written, is_stateless=is_stateless)
+            else:
+                work = partial(self._tool_result, tool, written, is_stateless=is_stateless)
+                result = await asyncio.wrap_future(self._invoker.submit(work))
+        except ServerBusy as error:
+            result = failed_result(error)
+        except (asyncio.CancelledError, CallCancelled) as error:
+            if session.running_tools.get(key):
+                return None
+            result = failed_result(error if isinstance(error, CallCancelled) else CallCancelled())
+        finally:
             session.progress.pop(key, None)
             session.running_tools.pop(key, None)
             if client is not None and self._cancellable.get((client, key)) is session:
                 del self._cancellable[client, key]
+        return self._tool_reply(call_id, result, is_stateless=is_stateless)
 
-        return leave
-
-    async def in_thread(self, work: Callable[[], Encoded | None]) -> Encoded | None:
-        """Run this in a thread of the server."""
-        return await asyncio.wrap_future(self._invoker.submit(work))
+    def _tool_result(self, tool: Tool, reply: bytes, *, is_stateless: bool) -> dict[str, Any]:
+        """The result of a tool, from the reply of its method. Raises CallCancelled if the call was cancelled."""
+        raw = content.result_in(reply)
+        if raw is None:
+            error = error_from_wire(orjson.loads(reply)["error"])
+            if protocol.is_cancelled(error):
+                raise error
+            return failed_result(error)
+        blocks, is_plain = self._content_of(raw)
+        result: dict[str, Any] = {"content": blocks, "isError": False}
+        if is_plain or tool.has_output_schema:
+            value: Any = orjson.Fragment(raw)
+            is_wrapped = tool.is_wrapped if tool.has_output_schema else raw[:1] != b"{"
+            result["structuredContent"] = {"result": value} if is_wrapped and not is_stateless else value
+        return result
 
     # -- replies ------------------------------------------------------------------------------------------------------
 
-    def content_of(self, raw: bytes) -> tuple[list[content.Block], bool]:
+    def _content_of(self, raw: bytes) -> tuple[list[content.Block], bool]:
         """The content for a result, as JSON; and whether there are no rich values in it."""
         if not self._codec.holds_tags(raw):
             return content.plain_content(raw), True
@@ -324,13 +342,12 @@ class McpDispatcher:
             raise envelope.oversize(len(reply), self._limits.max_message_size, side="server")
         return reply
 
-    def tool_reply(self, call_id: Any, result: dict[str, Any], *, is_stateless: bool) -> Encoded:
+    def _tool_reply(self, call_id: Any, result: dict[str, Any], *, is_stateless: bool) -> Encoded:
         """The reply with the result of a tool; with an error in its place if it is too large."""
         try:
             return self._reply(call_id, result, is_stateless=is_stateless)
         except MessageTooLarge as error:
-            result = {"content": content.error_content(error), "isError": True}
-            return self._reply(call_id, result, is_stateless=is_stateless)
+            return self._reply(call_id, failed_result(error), is_stateless=is_stateless)
 
     def _error(self, call_id: Any, error: RpcError) -> Encoded:
         """The reply with an error."""
@@ -341,88 +358,9 @@ class McpDispatcher:
         return self._codec.serialize({"jsonrpc": VERSION, "id": call_id, "error": reply})
 
 
-class _ToolCall:
-    """One call of a tool, from the reply of its method to its own."""
-
-    __slots__ = ("_call_id", "_dispatcher", "_is_stateless", "_session", "_tool")
-
-    def __init__(self, dispatcher: McpDispatcher, tool: Tool, call_id: Any, session: McpSession) -> None:
-        self._dispatcher = dispatcher
-        self._tool = tool
-        self._call_id = call_id
-        self._session = session
-        # As they are now: on a lasting connection the next request may be of another version.
-        self._is_stateless = session.is_stateless
-
-    def failed(self, error: RpcError) -> Encoded | None:
-        """The reply for a call that has failed: an error that the agent is to see and may mend.
-
-        None for one that its client has cancelled (Cancellation, "Behavior Requirements").
-        """
-        if self._session.running_tools.get(reply_key(self._call_id)) and protocol.is_cancelled(error):
-            return None
-        result = {"content": content.error_content(error), "isError": True}
-        return self._dispatcher.tool_reply(self._call_id, result, is_stateless=self._is_stateless)
-
-    def translated(self, reply: bytes) -> Encoded | None:
-        """The reply to the call of a tool, for that of its method."""
-        raw = content.result_in(reply)
-        if raw is None:
-            return self.failed(error_from_wire(orjson.loads(reply)["error"]))
-        blocks, is_plain = self._dispatcher.content_of(raw)
-        result: dict[str, Any] = {"content": blocks, "isError": False}
-        is_known = self._tool.has_output_schema
-        if is_plain or is_known:
-            value: Any = orjson.Fragment(raw)
-            is_wrapped = self._tool.is_wrapped if is_known else raw[:1] != b"{"
-            result["structuredContent"] = {"result": value} if is_wrapped and not self._is_stateless else value
-        return self._dispatcher.tool_reply(self._call_id, result, is_stateless=self._is_stateless)
-
-    async def in_thread(self, reply: bytes) -> Encoded | None:
-        """As `translated`, whose content is made in a thread."""
-        try:
-            return await self._dispatcher.in_thread(functools.partial(self.translated, reply))
-        except ServerBusy as error:
-            return self.failed(error)
-
-    def later(self, reply: Waiting) -> Waiting:
-        """The reply, for one of the method that comes later."""
-        leave = self._dispatcher.enter(self._call_id, self._session)
-        return _LaterReply(reply, self._finish(reply, leave), leave)
-
-    async def _finish(self, reply: Waiting, leave: Callable[[], None]) -> Encoded | None:
-        try:
-            written = bytes(await reply or b"")
-            return await self.in_thread(written) if len(written) > _HEAVY else self.translated(written)
-        except asyncio.CancelledError:
-            return self.failed(CallCancelled())
-        finally:
-            leave()
-
-
-class _LaterReply(Coroutine[Any, Any, Encoded | None]):
-    """A coroutine around that of a call, which is closed with it, also where neither has begun."""
-
-    __slots__ = ("_inner", "_leave", "_outer")
-
-    def __init__(self, inner: Waiting, outer: Waiting, leave: Callable[[], None]) -> None:
-        self._inner = inner
-        self._outer = outer
-        self._leave = leave
-
-    def send(self, value: Any) -> Any:
-        return self._outer.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._outer.throw(*error)
-
-    def close(self) -> None:
-        self._outer.close()
-        self._inner.close()
-        self._leave()
-
-    def __await__(self) -> Any:
-        return self._outer.__await__()
+def failed_result(error: RpcError) -> dict[str, Any]:
+    """The result of a tool call that has failed: an error that the agent is to see and may correct."""
+    return {"content": content.error_content(error), "isError": True}
 
 
 def status_of_reply(reply: bytes, *, is_stateless: bool) -> int:

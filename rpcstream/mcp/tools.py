@@ -19,8 +19,11 @@ from ..codec.reading import Reading
 from ..errors import InvalidParams
 from ..methods.method import Method
 from ..methods.registry import MethodRegistry
+from ..openrpc.schemas import SchemaReader
+from ..openrpc.types import ANY, Map, Record, Rich, alternatives, parts
 from ..text import documentation_of
-from .schemas import DIALECT, AgentSchemas, Schema
+from .arguments import ArgumentReaders
+from .schemas import DIALECT, Schema, whole_schema
 
 #: Tools, and about how many bytes of them, in one answer to `tools/list`; the rest is on the next pages.
 PAGE_TOOLS, PAGE_SIZE = 250, 512 * 1024
@@ -43,36 +46,35 @@ class Tool:
         name: of the tool.
         method: that is called.
         described: its entry in the document of `rpc.discover`.
-        schemas: of that document.
+        document: that it is from.
+
+    Attributes:
+        has_output_schema: it is known what a result looks like: it is checked, and no rich value can be in it.
+        is_wrapped: a known result is sent as `{"result": ...}` where structured content must be an object.
     """
 
-    def __init__(self, name: str, method: Method, described: Mapping[str, Any], schemas: AgentSchemas) -> None:
+    def __init__(self, name: str, method: Method, described: Mapping[str, Any], document: ToolDocument) -> None:
         self.name = name
         self.method = method
         self._described = described
-        self._schemas = schemas
+        self._components = document.components
         self._params: list[dict[str, Any]] = described["params"]
         self._rest = next((each["name"] for each in self._params if each.get("x-rest") == "positional"), None)
-        self._others = next((each for each in self._params if each.get("x-rest") == "named"), None)
-        self._readers = {each["name"]: schemas.reader(_given_for(each)) for each in self._params}
-        self._reads_others = None if self._others is None else self._readers[self._others["name"]]
-
-    @cached_property
-    def _is_rich(self) -> bool:
-        """Whether there may be rich values among the arguments."""
-        return any(reader.is_rich for reader in self._readers.values())
-
-    @cached_property
-    def has_output_schema(self) -> bool:
-        """Whether it is known what a result looks like: it is checked, and no rich value can be in it."""
-        schema = self._described["result"]["schema"]
-        is_plain = self._schemas.is_closed(schema) and not self._schemas.is_rich(schema)
-        return is_plain and self.method.check_result is not None
-
-    @cached_property
-    def is_wrapped(self) -> bool:
-        """Whether a known result is sent as `{"result": ...}` where structured content must be an object."""
-        return not self._schemas.is_object(self._described["result"]["schema"])
+        nodes = {each["name"]: document.reader.read(_given_for(each)) for each in self._params}
+        result = document.reader.read(described["result"]["schema"])
+        document.reader.finish()
+        self._readers = {each: document.readers.of(node) for each, node in nodes.items()}
+        others = next((each["name"] for each in self._params if each.get("x-rest") == "named"), None)
+        self._reads_others = None if others is None else self._readers[others]
+        #: Whether there may be rich values among the arguments.
+        self._is_rich = any(reader.is_rich for reader in self._readers.values())
+        named = document.reader.named
+        is_known = not any(
+            each == ANY or isinstance(each, Rich) or (isinstance(each, Record) and each.is_open)
+            for each in parts(result, named)
+        )
+        self.has_output_schema = is_known and method.check_result is not None
+        self.is_wrapped = not all(isinstance(each, Record | Map) for each in alternatives(result, named))
 
     @cached_property
     def definition(self) -> bytes:
@@ -94,7 +96,7 @@ class Tool:
             tool["description"] = text[:MAX_DESCRIPTION].rstrip()
         tool["inputSchema"] = self._input_schema()
         if self.has_output_schema:
-            schema = self._schemas.whole(self._described["result"]["schema"], is_result=True)
+            schema = whole_schema(self._described["result"]["schema"], self._components, is_result=True)
             if not is_stateless:
                 schema = self._object_schema(schema)
             tool["outputSchema"] = schema
@@ -120,7 +122,7 @@ class Tool:
         schema = {"$schema": DIALECT, "type": "object", "properties": properties, "additionalProperties": more}
         if required:
             schema["required"] = required
-        return self._schemas.whole(schema)
+        return whole_schema(schema, self._components)
 
     def _object_schema(self, schema: Schema) -> Schema:
         if not self.is_wrapped:
@@ -164,6 +166,28 @@ class Tool:
             raise ValueError(f"{name}: {error}") from None
 
 
+class ToolDocument:
+    """The document of `rpc.discover`, as far as tools are made of it.
+
+    Args:
+        document: as plain data.
+
+    Attributes:
+        methods: its entries, by name.
+        instructions: what it says about the server as a whole; None: nothing.
+        components: the schemas that others refer to, by name.
+        reader: reads the types of parameters and results.
+        readers: read arguments.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.methods: dict[str, Mapping[str, Any]] = {each["name"]: each for each in document["methods"]}
+        self.instructions: str | None = (document["info"].get("description") or "")[:MAX_DESCRIPTION] or None
+        self.components: Mapping[str, Schema] = document.get("components", {}).get("schemas", {})
+        self.reader = SchemaReader(document)
+        self.readers = ArgumentReaders(self.reader.named)
+
+
 def _given_for(param: Mapping[str, Any]) -> Schema:
     """The schema of what an agent gives for a parameter: for one that takes all further arguments, a list of them."""
     schema: Schema = param["schema"]
@@ -182,9 +206,7 @@ class Tools:
         self._methods = methods
         self._describe = describe
         self._version = -1
-        self._described: dict[str, Mapping[str, Any]] = {}
-        self._instructions: str | None = None
-        self._schemas = AgentSchemas({})
+        self._document = ToolDocument({"methods": [], "info": {}})
         #: The names of the methods that are tools by the names of the tools, in order; and the tools that were made.
         self._names: dict[str, str] = {}
         self._in_order: list[str] = []
@@ -206,7 +228,7 @@ class Tools:
         tool = self._tools.get(name)
         if tool is None:
             method = self._methods[method_name]
-            tool = self._tools[name] = Tool(name, method, self._described[method_name], self._schemas)
+            tool = self._tools[name] = Tool(name, method, self._document.methods[method_name], self._document)
         return tool
 
     def page(self, cursor: str | None, identity: Any, *, is_stateless: bool) -> tuple[list[bytes], str | None]:
@@ -238,7 +260,7 @@ class Tools:
     def instructions(self) -> str | None:
         """What the document says of the server as a whole; None if it says nothing."""
         self._refresh()
-        return self._instructions
+        return self._document.instructions
 
     @property
     def are_for_all(self) -> bool:
@@ -249,14 +271,11 @@ class Tools:
         """Describe the methods anew if they have changed."""
         if self._version == self._methods.version:
             return
-        document = self._describe()
+        self._document = ToolDocument(self._describe())
         self._version = self._methods.version
-        self._instructions = (document["info"].get("description") or "")[:MAX_DESCRIPTION] or None
-        self._described = {each["name"]: each for each in document["methods"]}
-        self._schemas = AgentSchemas(document.get("components", {}).get("schemas", {}))
         self._tools = {}
         self._names = {}
-        offered = [name for name, method in self._methods.items() if method.mcp and name in self._described]
+        offered = [name for name, method in self._methods.items() if method.mcp and name in self._document.methods]
         taken: dict[str, int] = {}
         # Names that need no change first: no other one takes theirs.
         for name in sorted(offered, key=lambda each: (each != _fitting(each), each)):

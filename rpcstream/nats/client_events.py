@@ -14,7 +14,7 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import NoEvent, payload_of, prefix_of_marks, read_event, topic_of
+from .event_messages import payload_of, prefix_of_marks, read_event, topic_of
 from .last_values import LastValues, NoLastValues, NotNow, StoredValue, ask, revision_of
 from .link import NatsLink, NatsMessage, Subscription
 from .subjects import event_prefix, event_subject
@@ -86,21 +86,15 @@ class ClientEvents:
         made = await self._link.subscribe(subject, reader.on_message)
         try:
             await ask(self._link, self._link.flush(), subject, what="subscription")
-            values = await self._last_values(reader.pattern)
+            values = await self._values.read(reader.pattern)
+        except NoLastValues:
+            values = []
         except BaseException:
             await made.drop()
             raise
         reader.subscription = made
         confirmed()
         reader.begin(values)
-
-    async def _last_values(self, pattern: str) -> list[StoredValue]:
-        try:
-            return await self._values.read(pattern)
-        except NotNow:
-            raise
-        except NoLastValues:
-            return []
 
     def unsubscribe(self, topic: str) -> None:
         """End the subscription to a topic or pattern, if there is one."""
@@ -238,7 +232,7 @@ class _Reader:
             return
         try:
             event = read_event(data, topic, self._limits)
-        except NoEvent as error:
+        except ValueError as error:
             self._log.warning(topic, "what was published to %s on NATS is not read: %s", topic, error)
         else:
             self._on_event(event.params, event.line)

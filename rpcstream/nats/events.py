@@ -21,7 +21,7 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import ALONE, NoEvent, mark_of, passed_on, payload_of, prefix_of_marks, topic_of
+from .event_messages import ALONE, mark_of, passed_on, payload_of, prefix_of_marks, topic_of
 from .last_values import revision_of
 from .link import NatsLink, NatsMessage, Subscription
 from .shared_values import SharedValues
@@ -292,12 +292,12 @@ class NatsEvents:
         message: Encoded | None = None
         try:
             if fault_of_topic(topic) is not None or topic.startswith("rpc."):
-                raise NoEvent("that is no topic")
+                raise ValueError("that is no topic")
             if len(data) > MAX_EVENT_SIZE:
-                raise NoEvent(f"it has {len(data)} bytes, {MAX_EVENT_SIZE} are allowed")
+                raise ValueError(f"it has {len(data)} bytes, {MAX_EVENT_SIZE} are allowed")
             if data:
                 message = passed_on(data, topic, limits)
-        except NoEvent as error:
+        except ValueError as error:
             self._log.warning(topic, "what was published to %s on NATS is not passed on: %s", topic, error)
             return True
         with self._lock:

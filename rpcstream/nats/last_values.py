@@ -23,8 +23,9 @@ from ..events.retained import MAX_RETAINED_SIZE
 from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
+from .event_messages import topic_of
 from .link import NatsLink, NatsMessage
-from .subjects import decoded, event_prefix, event_tokens
+from .subjects import event_prefix, event_tokens
 
 log = get_logger("rpcstream.nats")
 
@@ -56,7 +57,7 @@ class NoLastValues(Exception):
     """Last values cannot be shared here; the text says why."""
 
 
-class NotNow(NoLastValues):
+class NotNow(Exception):
     """JetStream does not answer in time, or refuses for a reason that may pass."""
 
 
@@ -100,7 +101,8 @@ class LastValues:
         """Make the bucket, unless it exists.
 
         Raises:
-            NoLastValues: JetStream is off, does not answer, or refuses; or the bucket is of another kind.
+            NoLastValues: JetStream is off, or the bucket is of another kind.
+            NotNow: JetStream does not answer, or refuses.
             NotPermitted: NATS does not permit this login to use JetStream.
             ConnectionError: the connection has ended.
         """
@@ -170,7 +172,8 @@ class LastValues:
 
         Raises:
             ServerBusy: the bucket is full.
-            NoLastValues: JetStream is off, does not answer, or no instance has made the bucket.
+            NoLastValues: JetStream is off, or no instance has made the bucket.
+            NotNow: JetStream does not answer, or refuses.
             NotPermitted: NATS does not permit this login to store it.
             ConnectionError: the connection has ended.
         """
@@ -188,15 +191,19 @@ class LastValues:
 
         Raises what `follow` raises.
         """
-        values: list[StoredValue] = []
         try:
-            async with asyncio.timeout(ANSWER_TIME), aclosing(self.follow(pattern)) as changes:
-                async for value in changes:
-                    if value is None:
-                        break
-                    values.append(value)
+            async with asyncio.timeout(ANSWER_TIME):
+                return await ask(self._link, self._read(pattern))
         except TimeoutError as error:
             raise NotNow(f"JetStream did not send the last values of {pattern!r} in {ANSWER_TIME:g} s") from error
+
+    async def _read(self, pattern: str) -> list[StoredValue]:
+        values: list[StoredValue] = []
+        async with aclosing(self.follow(pattern)) as changes:
+            async for value in changes:
+                if value is None:
+                    break
+                values.append(value)
         return values
 
     async def follow(self, pattern: str) -> AsyncGenerator[StoredValue | None]:
@@ -212,18 +219,10 @@ class LastValues:
             ConnectionError: the connection has ended.
         """
         link = self._link
-        messages: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
-
-        def on_ended(reason: str) -> None:
-            messages.put_nowait(None)
-
-        name, inbox, subject = (
-            f"rpc{secrets.token_hex(8)}",
-            link.client.new_inbox(),
-            self._prefix + event_tokens(pattern),
-        )
+        name, inbox = f"rpc{secrets.token_hex(8)}", link.client.new_inbox()
+        subject = self._prefix + event_tokens(pattern)
+        messages: asyncio.Queue[NatsMessage] = asyncio.Queue()
         subscription = await link.subscribe(inbox, messages.put_nowait)
-        link.ended.append(on_ended)
         try:
             created = self._manager.add_consumer(self._stream, _consumer(name, inbox, subject))
             info = await self._ask(created, f"$JS.API.CONSUMER.CREATE.{self._stream}.{name}.{subject}")
@@ -232,21 +231,21 @@ class LastValues:
                 yield None
             async with aclosing(self._received(messages)) as received:
                 async for message in received:
-                    value = self._value_of(message)
-                    if value is not None:
-                        yield value
-                    if not (is_current or message.metadata.num_pending):
+                    topic, metadata = topic_of(message, len(self._prefix), self._log), message.metadata
+                    if topic is not None:
+                        is_end = _OPERATION in (message.headers or {})
+                        yield StoredValue(topic, metadata.sequence.stream, message.data, is_end)
+                    if not (is_current or metadata.num_pending):
                         is_current = True
                         yield None
         except (nats.errors.Error, ValueError, OverflowError) as error:
             raise NotNow(f"JetStream sent something else: {error}") from error
         finally:
-            link.ended.remove(on_ended)
             if link.is_open:
                 await subscription.drop()
                 link.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{name}", b"")  # it would expire later
 
-    async def _received(self, messages: asyncio.Queue[NatsMessage | None]) -> AsyncGenerator[NatsMessage]:
+    async def _received(self, messages: asyncio.Queue[NatsMessage]) -> AsyncGenerator[NatsMessage]:
         """Yield each message with a value; raise where one is missing."""
         count = 0
         while True:
@@ -255,8 +254,6 @@ class LastValues:
                     message = await messages.get()
             except TimeoutError as error:
                 raise NotNow(f"JetStream was silent for {SILENCE:g} s") from error
-            if message is None:
-                raise ConnectionError(self._link.reason)
             is_value = message.reply.startswith("$JS.ACK.")
             if is_value:
                 count += 1
@@ -268,19 +265,8 @@ class LastValues:
             if is_value:
                 yield message
 
-    def _value_of(self, message: NatsMessage) -> StoredValue | None:
-        """Return the value in a message of the bucket; None if its name is not a topic."""
-        is_ours = message.subject.startswith(self._prefix)
-        topic = decoded(message.subject[len(self._prefix) :]) if is_ours else None
-        if topic is None:
-            name = message.subject.removeprefix(self._prefix)
-            self._log.warning(None, "the bucket %s: skipping the name %s, which is not a topic", self._bucket, name)
-            return None
-        revision = message.metadata.sequence.stream
-        return StoredValue(topic, revision, message.data, _OPERATION in (message.headers or {}))
-
     async def _ask(self, request: Awaitable[Answer], *subjects: str) -> Answer:
-        """Await JetStream's answer. Raises ServerBusy, NotPermitted, ConnectionError, and NoLastValues."""
+        """Await JetStream's answer. Raises ServerBusy, NotPermitted, ConnectionError, NoLastValues, and NotNow."""
         try:
             return await ask(self._link, request, *subjects)
         except (nats.errors.NoRespondersError, nats.js.errors.NoStreamResponseError) as error:

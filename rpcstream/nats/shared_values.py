@@ -19,7 +19,7 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from .event_messages import payload_of
-from .last_values import ANSWER_TIME, LastValues, NoLastValues, StoredValue
+from .last_values import ANSWER_TIME, LastValues, NoLastValues, NotNow, StoredValue
 from .link import NatsLink
 
 log = get_logger("rpcstream.nats")
@@ -56,6 +56,8 @@ class SharedValues:
         self._link: NatsLink | None = None
         self._values: LastValues | None = None
         self._following: asyncio.Task[None] | None = None
+        #: Set when the values are shared, or cannot be for now.
+        self._is_decided = asyncio.Event()
         #: One for each value that JetStream was sent and has not answered.
         self._storing: set[asyncio.Task[None]] = set()
         self._failures = 0
@@ -88,20 +90,16 @@ class SharedValues:
         Where the NATS server has no JetStream, another one of its cluster may have it, but most likely there is none.
         It is asked for with the first value, so that a service without any needs no permission for it.
         """
-        self._link = link
+        self._link, self._is_decided = link, asyncio.Event()
         if link.has_jetstream or self._late:
+            self.use()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._start(link).wait(), ANSWER_TIME)
+                await asyncio.wait_for(self._is_decided.wait(), ANSWER_TIME)
 
     def use(self) -> None:
         """Share the values, since there is one now."""
         if self._following is None and self._link is not None:
-            self._start(self._link)
-
-    def _start(self, link: NatsLink) -> asyncio.Event:
-        is_decided = asyncio.Event()
-        self._following = asyncio.get_running_loop().create_task(self._share(link, is_decided))
-        return is_decided
+            self._following = asyncio.get_running_loop().create_task(self._share(self._link))
 
     def end(self) -> None:
         """Store what is not confirmed on the next connection, since this one has ended. Under the lock."""
@@ -113,18 +111,18 @@ class SharedValues:
         self._unconfirmed.clear()
         self._deferred.clear()
 
-    async def _share(self, link: NatsLink, is_decided: asyncio.Event) -> None:
+    async def _share(self, link: NatsLink) -> None:
         """Follow the values until the connection ends."""
         while True:
             try:
-                await self._follow(link, is_decided)
+                await self._follow(link)
             except ConnectionError:
                 return
-            except (NoLastValues, RpcError) as error:
+            except (NoLastValues, NotNow, RpcError) as error:
                 self._failures += 1
                 self._warn(error)
             finally:
-                is_decided.set()
+                self._is_decided.set()
             await asyncio.sleep(JOINING.pause(self._failures))
 
     def _warn(self, error: Exception) -> None:
@@ -133,7 +131,7 @@ class SharedValues:
             text = "the last values (retain) of the service %s are not shared, each instance keeps its own: %s"
             log.warning(text, self._service, _text(error))
 
-    async def _follow(self, link: NatsLink, is_decided: asyncio.Event) -> None:
+    async def _follow(self, link: NatsLink) -> None:
         """Read all values, and then each one that is stored."""
         values = LastValues(link, self._service)
         await values.make(self._limits)
@@ -149,7 +147,7 @@ class SharedValues:
                 if self._is_told:
                     self._is_told = False
                     log.info("the last values of the service %s are shared now", self._service)
-                is_decided.set()
+                self._is_decided.set()
                 self.put_waiting()
 
     def _forget(self, missing: dict[str, int]) -> None:
@@ -212,7 +210,7 @@ class SharedValues:
         except (ServerBusy, NotPermitted) as error:
             self._log.warning(topic, "the last value of %s is not shared: %s", topic, _text(error))
             on_refused()
-        except NoLastValues as error:
+        except (NoLastValues, NotNow) as error:
             self.put_later((topic,))
             self._log.warning(None, "last values are stored later: %s", error)
             await asyncio.sleep(RETRY)

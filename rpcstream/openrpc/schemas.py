@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
@@ -50,7 +51,7 @@ class SchemaReader:
         named: the types that were referred to, by key; complete after `finish`.
     """
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, document: Mapping[str, Any]) -> None:
         self.named: dict[str, NamedType] = {}
         self._document = document
         #: The schema that is read, in which `#/$defs` of references are.
@@ -65,12 +66,14 @@ class SchemaReader:
         return self._read(schema, 0)
 
     def finish(self) -> None:
-        """Read the schemas that were referred to."""
+        """Read the schemas that were referred to since the last time."""
+        found = {}
         while self._waiting:
             key, schema, self._root = self._waiting.pop()
-            self.named[key].node = self._read(schema, 0)
-            self.named[key].description = text_of(schema, "description")
-        break_cycles(self.named)
+            found[key] = self.named[key]
+            found[key].node = self._read(schema, 0)
+            found[key].description = text_of(schema, "description")
+        break_cycles(found)
 
     def target(self, value: Any) -> Any:
         """A part of the document that may be a reference (`{"$ref": "#/components/..."}`), followed."""

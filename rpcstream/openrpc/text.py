@@ -13,6 +13,7 @@ from .types import ANY, FORMATS, Array, Map, NamedType, Node, Plain, Record, Ref
 
 #: Characters of a default, a name, or a bound that are shown.
 _MAX_VALUE = 40
+_STARS = {"": "", "positional": "*", "named": "**"}
 #: What JSON Schema calls the bounds of a value, and what is shown.
 _BOUNDS = {
     **{"minimum": ">= {}", "exclusiveMinimum": "> {}", "maximum": "<= {}", "exclusiveMaximum": "< {}"},
@@ -86,7 +87,7 @@ def signature_text(method: Method, named: Mapping[str, NamedType]) -> str:
 
 
 def _parameter_text(parameter: Parameter, named: Mapping[str, NamedType]) -> str:
-    text = f"{ {'positional': '*', 'named': '**'}.get(parameter.rest, '') }{parameter.name}"
+    text = _STARS[parameter.rest] + parameter.name
     kind = type_text(parameter.type, named)
     if kind != "any":
         text += f": {kind}"

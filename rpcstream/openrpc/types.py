@@ -189,7 +189,7 @@ def parts(node: Node, named: Mapping[str, NamedType] | None = None) -> Iterator[
 def break_cycles(named: Mapping[str, NamedType]) -> None:
     """Make types that consist of themselves "any value": in no language is `A = A | None` a type."""
     consists_of = {
-        key: {each.key for each in alternatives(found.node) if isinstance(each, Reference)}
+        key: {each.key for each in alternatives(found.node) if isinstance(each, Reference) and each.key in named}
         for key, found in named.items()
     }
     sorter = TopologicalSorter(consists_of)

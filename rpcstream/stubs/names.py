@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..codec.schema import shortened_text
 from ..openrpc.methods import Api, Method
-from ..openrpc.types import Array, Map, NamedType, Plain, Record, Reference, Rich, Tuple, parts
+from ..openrpc.types import Array, DocumentError, Map, NamedType, Plain, Record, Reference, Rich, Tuple, parts
 
+#: Characters of a module.
+MAX_SIZE = 64 * 1024 * 1024
 #: Characters of a description, and of a name.
 MAX_DESCRIPTION, MAX_NAME = 2_000, 200
 
@@ -67,8 +69,8 @@ class Names:
         return name
 
 
-class TypeNames:
-    """The names of the types that a document names, and which of them are written.
+class NamedTypes:
+    """The types that a document names: their names in a module, and the definitions of those that are written.
 
     Args:
         api: what the document offers.
@@ -84,6 +86,8 @@ class TypeNames:
         self.names = Names(reserved)
         self.waiting: list[tuple[NamedType, bool]] = []
         self._named = api.named
+        self._size = 0
+        self._definitions: dict[str, list[str]] = {}
         self._different = different_inputs(api.named, kinds)
         self._referred: set[tuple[str, bool]] = set()
         self._names: dict[tuple[str, bool], str] = {}
@@ -93,6 +97,27 @@ class TypeNames:
         for named in in_order:
             name = self._names[named.key, False]
             self._names[named.key, True] = self.names.take(f"{name}Input") if named.key in self._different else name
+
+    def count(self, lines: list[str]) -> list[str]:
+        """Count lines that are written, and return them. Raises DocumentError if there are too many."""
+        self._size += sum(map(len, lines)) + len(lines)
+        if self._size > MAX_SIZE:
+            raise DocumentError(f"the types would take more than {MAX_SIZE // 1024**2} MiB")
+        return lines
+
+    def define(self, name: str, lines: list[str]) -> None:
+        """Add the definition of a type."""
+        self._definitions[name] = self.count(lines)
+
+    def definitions(self, write: Callable[[NamedType, bool], None]) -> list[str]:
+        """The definitions of all types that were referred to, sorted by name.
+
+        Args:
+            write: defines a type, as that of an argument if the second argument is true.
+        """
+        while self.waiting:
+            write(*self.waiting.pop())
+        return [line for name in sorted(self._definitions) for line in self._definitions[name]]
 
     def name(self, key: str, *, is_input: bool) -> str:
         """The name of a type, as that of an argument or of a result; it is written then."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..openrpc.methods import RESERVED_PREFIX, Api, Method
 from ..peer.proxy import CLIENT_NAMES
 from .names import Names, class_name, documentation
-from .python_types import PythonTypes, docstring, is_name, words_in
+from .python_types import PythonTypes, docstring, is_name
 
 #: Parts of a dotted name that are attributes of attributes. Methods with more are called by `request`.
 MAX_PARTS = 16
@@ -55,7 +55,9 @@ class _Place:
 class _Module:
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._types = PythonTypes(api)
+        attributes = {part for method in api.methods for part in method.name.split(".")}
+        self._types = PythonTypes(api, attributes | {"notify", "submit", "stream"})
+        self._names = self._types.named.names
         #: The Protocols: `Api` and `AsyncApi`, and those that they refer to.
         self._clients: list[str] = []
         self._parts: list[str] = []
@@ -63,7 +65,6 @@ class _Module:
         self._parameters: dict[tuple[str, bool], list[str] | None] = {}
 
     def text(self) -> str:
-        self._types.use("Protocol", "ClientMembers", "AsyncClientMembers")
         for is_async in (False, True):
             self._write_api(is_async)
         types = self._types.definitions()
@@ -76,6 +77,9 @@ class _Module:
             "",
             "from __future__ import annotations",
             "",
+            "from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict",
+            "",
+            "from rpcstream.typed import AsyncClientMembers, ClientMembers",
             *self._types.imports(),
         ]
         return "\n".join([*head, *self._clients, *types, *self._parts, ""])
@@ -88,7 +92,10 @@ class _Module:
         for kind in ("notify", "submit", "stream"):
             root, _ = self._places(kind)
             if root.places:
-                attributes[kind] = root, self._types.names.take(f"_{'Async' if is_async else ''}{kind.capitalize()}")
+                attributes[kind] = (
+                    root,
+                    self._names.take(f"_{'Async' if is_async else ''}{kind.capitalize()}"),
+                )
         root, left_out = self._places("call")
         text = [f"What {'an `AsyncClient`' if is_async else 'a `Client`'} of this server has."]
         if left_out:
@@ -128,36 +135,30 @@ class _Module:
             members: a Protocol that it has as its base.
             head: lines that stand before its functions.
         """
-        names = {*place.places, "notify", "submit", "stream"} if members else set(place.places)
         attributes, functions = [], []
         if place.method is not None:
-            functions += self._function(place.method, "__call__", kind, is_async, names)
+            functions += self._function(place.method, "__call__", kind, is_async)
         for part, inner in sorted(place.places.items()):
             if inner.places:
-                below = self._types.names.take(f"_{name.lstrip('_')}{class_name(part)}")
+                below = self._names.take(f"_{name.lstrip('_')}{class_name(part)}")
                 self._parts += self._protocol(inner, below, kind, is_async)
                 attributes.append(f"    {part}: {below}")
             elif inner.method is not None:
-                functions += self._function(inner.method, part, kind, is_async, names)
+                functions += self._function(inner.method, part, kind, is_async)
         body = [*head, *attributes, *([""] if (head or attributes) and functions else []), *functions]
         bases = f"{members}, Protocol" if members else "Protocol"
         lines = ["", "", f"class {name}({bases}):", *(body or ["    pass"])]
-        self._types.count(lines)
+        self._types.named.count(lines)
         return lines
 
-    def _function(self, method: Method, name: str, kind: str, is_async: bool, attributes: set[str]) -> list[str]:
-        """A method as a function of a Protocol that has attributes of these names."""
+    def _function(self, method: Method, name: str, kind: str, is_async: bool) -> list[str]:
+        """A method as a function of a Protocol."""
         parameters = self._parameters_of(method, kind) or []
         owner = class_name(method.name)
         given, suffix = (method.result, "Result") if kind != "stream" or method.item is None else (method.item, "Item")
         word, form = _KINDS[kind][is_async]
-        gives = self._types.named(form).format(self._types.text(given, f"{owner}{suffix}", is_input=False))
-        parts = [_free("self", _names_in(parameters))]
-        for each in parameters:
-            parameter, mark, rest = each.partition(": ")
-            hint, default, _ = rest.partition(" = ...")
-            parts.append(f"{parameter}{mark}{self._unshadowed(hint, attributes)}{default}")
-        gives = self._unshadowed(gives, attributes)
+        gives = self._types.spelled(form).format(self._types.text(given, f"{owner}{suffix}", is_input=False))
+        parts = [_free("self", _names_in(parameters)), *parameters]
         lines = [f"    {word} {name}({', '.join(parts)}) -> {gives}:"]
         if len(lines[0]) > _WIDTH:
             lines = [f"    {word} {name}(", *(f"        {part}," for part in parts), f"    ) -> {gives}:"]
@@ -165,10 +166,6 @@ class _Module:
         if text:
             return [*lines, *text, "        ...", ""]
         return [*lines[:-1], f"{lines[-1]} ..."]
-
-    def _unshadowed(self, text: str, attributes: set[str]) -> str:
-        """A type, in a class that has attributes of these names: `int` is the method there, if one is called so."""
-        return text if attributes.isdisjoint(words_in(text)) else self._types.unshadowed(text, attributes)
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 
@@ -181,7 +178,7 @@ class _Module:
 
     def _read_parameters(self, method: Method, *, is_notification: bool) -> list[str] | None:
         if method.parameters is None:
-            return [self._types.named("*args: Any"), "**kwargs: Any"]
+            return [f"*args: {self._types.spelled('Any')}", f"**kwargs: {self._types.spelled('Any')}"]
         options = _NOTIFY_OPTIONS if is_notification else _CALL_OPTIONS
         names = Names(frozenset(("self", "options", *options, *(each.name for each in method.parameters))))
         written: list[str] = []
@@ -215,12 +212,11 @@ class _Module:
         for each in by_name:
             write(each.name, each.name, each.is_required)
         if others is not None:
-            written += [f"{name}: {self._types.named(kind)} = ..." for name, kind in options.items()]
+            written += [f"{name}: {self._types.spelled(kind)} = ..." for name, kind in options.items()]
             write(others.name, f"**{others.name if has_name(others.name) else names.take('others')}", True)
         else:
-            kind = "NotifyOptions" if is_notification else "CallOptions"
-            self._types.use("Unpack", kind)
-            written.append(f"**{_free('options', _names_in(written))}: Unpack[{kind}]")
+            kind = self._types.spelled("Unpack[NotifyOptions]" if is_notification else "Unpack[CallOptions]")
+            written.append(f"**{_free('options', _names_in(written))}: {kind}")
         return written
 
 

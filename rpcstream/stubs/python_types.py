@@ -18,7 +18,6 @@ from ..openrpc.methods import Api
 from ..openrpc.types import (
     FORMATS,
     Array,
-    DocumentError,
     Map,
     Member,
     NamedType,
@@ -31,40 +30,24 @@ from ..openrpc.types import (
     Union,
     Values,
 )
-from .names import TypeNames, class_name
+from .names import MAX_DESCRIPTION, NamedTypes, class_name
 
-#: Characters of a module.
-MAX_SIZE = 64 * 1024 * 1024
-#: Characters of the documentation of a type.
-MAX_DESCRIPTION = 2_000
-
-#: Where each name that the module uses comes from.
+#: Where each name that the module uses comes from, besides those that every module imports.
 _MODULES = {
-    **dict.fromkeys(("AsyncIterable", "Callable", "Coroutine", "Iterable", "Mapping", "Sequence"), "collections.abc"),
-    **dict.fromkeys(("Literal", "Never", "NotRequired", "Protocol"), "typing"),
-    **dict.fromkeys(("Any", "TypeAlias", "TypedDict", "TypeVar", "Unpack", "overload"), "typing"),
-    **dict.fromkeys(
-        ("AsyncClientMembers", "AsyncItems", "CallOptions", "ClientMembers", "Items", "NotifyOptions"),
-        "rpcstream.typed",
-    ),
+    **dict.fromkeys(("AsyncIterable", "Callable", "Iterable", "Mapping", "Sequence"), "collections.abc"),
+    **dict.fromkeys(("Any", "Literal", "Never", "NotRequired", "Unpack"), "typing"),
+    **dict.fromkeys(("AsyncItems", "CallOptions", "Items", "NotifyOptions"), "rpcstream.typed"),
     **{"ReadOnly": "typing_extensions", "NDArray": "numpy.typing", "Image": "PIL", "ImageFile": "rpcstream"},
     **{"Future": "concurrent.futures", "Task": "asyncio", "Decimal": "decimal", "UUID": "uuid"},
-    **{"np": "", "datetime": "", "_builtins": ""},
+    **{"np": "numpy", "datetime": "datetime"},
 }
-#: Names that are needed when the module runs; the others are for checkers only.
-_AT_RUN_TIME = frozenset(
-    ("AsyncClientMembers", "ClientMembers", "Literal", "Protocol", "TypeAlias", "TypeVar", "TypedDict", "overload")
-)
-_IMPORTS = {
-    "np": "import numpy as np",
-    "datetime": "import datetime",
-    "_builtins": "import builtins as _builtins",
-}
+_BUILTINS = frozenset(dir(builtins)).difference(keyword.kwlist)
 _RESERVED = (
-    frozenset(dir(builtins))
+    _BUILTINS
     | frozenset(keyword.kwlist)
     | frozenset(_MODULES)
-    | {"Api", "AsyncApi", "R", "TYPE_CHECKING"}
+    | {f"_{name}" for name in ("builtins", *_MODULES)}
+    | {"Api", "AsyncApi", "ClientMembers", "AsyncClientMembers", "Protocol", "TYPE_CHECKING", "TypeAlias", "TypedDict"}
 )
 
 _PLAIN = {name: name for name in ("str", "int", "float", "bool")}
@@ -83,8 +66,8 @@ _RICH = {
     "complex": ("complex", "complex"),
 }
 _NUMPY_NAMES = {"bool": "bool_", "str": "str_", "bytes": "bytes_"}
-_TOKEN = re.compile(r'"[^"]*"|[^\W\d]\w*')
-_WORD = re.compile(r"[^\W\d]\w*")
+#: A name that is no attribute of another.
+_WORD = re.compile(r"(?<!\.)\b[^\W\d]\w*")
 
 
 def quoted(text: str) -> str:
@@ -125,92 +108,55 @@ def is_name(name: str) -> bool:
     )
 
 
-def words_in(text: str) -> set[str]:
-    """The names in a type."""
-    return set(_WORD.findall(text))
-
-
 class PythonTypes:
     """The types of one module.
 
     Args:
         api: what the document offers.
+        attributes: of the classes of the module. Inside these, a type of the same name would be the attribute.
 
     Attributes:
-        names: of the module.
+        named: the types that the document names, and the names of the module.
     """
 
-    def __init__(self, api: Api) -> None:
-        self._named = TypeNames(api, _RESERVED, FORMATS)
-        self.names = self._named.names
+    def __init__(self, api: Api, attributes: set[str]) -> None:
+        self.named = NamedTypes(api, _RESERVED | attributes, FORMATS)
+        self._attributes = attributes
         self._used: set[str] = set()
-        self._size = 0
-        self._definitions: dict[str, list[str]] = {}
-        self._inline: dict[tuple[Node, bool], str] = {}
         self._literals: dict[Node, str] = {}
-        self._aliases: dict[str, str] = {}
+        self._inline: dict[tuple[Node, bool], str] = {}
 
-    def use(self, *names: str) -> None:
-        """Note names that are imported."""
-        self._used.update(names)
+    def spelled(self, text: str) -> str:
+        """A text of builtin and imported names, as they are written; the names are imported."""
+        return _WORD.sub(lambda found: self._spelled_name(found[0]), text)
 
-    def named(self, text: str) -> str:
-        """A text of names; those that are imported are noted."""
-        self.use(*(words_in(text) & set(_MODULES)))
-        return text
+    def _spelled_name(self, name: str) -> str:
+        is_hidden = name in self._attributes
+        if name in _MODULES:
+            self._used.add(name)
+            return f"_{name}" if is_hidden else name
+        if is_hidden and name in _BUILTINS:
+            self._used.add("builtins")
+            return f"_builtins.{name}"
+        return name
 
     def imports(self) -> list[str]:
-        """The imports of the names that were used."""
-        lines: dict[bool, list[str]] = {True: [], False: []}
-        by_module: dict[tuple[bool, str], list[str]] = {}
-        if any(name not in _AT_RUN_TIME for name in self._used):
-            self._used.add("TYPE_CHECKING")
+        """The imports of the names that were used, for checkers only."""
+        lines: list[str] = []
+        by_module: dict[str, list[str]] = {}
         for name in sorted(self._used):
-            at_run_time = name in _AT_RUN_TIME or name == "TYPE_CHECKING"
-            if name in _IMPORTS:
-                lines[at_run_time].append(_IMPORTS[name])
-            else:
-                by_module.setdefault((at_run_time, _MODULES.get(name, "typing")), []).append(name)
-        for (at_run_time, module), names in sorted(by_module.items()):
-            lines[at_run_time].append(f"from {module} import {', '.join(names)}")
-        later = ["", "if TYPE_CHECKING:", *(f"    {line}" for line in lines[False])] if lines[False] else []
-        variable = ["", 'R = TypeVar("R", covariant=True)'] if "TypeVar" in self._used else []
-        return [*lines[True], *later, *variable]
-
-    def define(self, name: str, lines: list[str]) -> None:
-        """Add the definition of a type."""
-        self.count(lines)
-        self._definitions[name] = lines
-
-    def count(self, lines: list[str]) -> None:
-        """Count lines that are written. Raises DocumentError if there are too many."""
-        self._size += sum(map(len, lines)) + len(lines)
-        if self._size > MAX_SIZE:
-            raise DocumentError(f"the types would take more than {MAX_SIZE // 1024**2} MiB")
+            alias = f"_{name}" if name in self._attributes or name == "builtins" else name
+            if name in ("builtins", "datetime", "np"):
+                module = _MODULES.get(name, name)
+                lines.append(f"import {module}" if alias == module else f"import {module} as {alias}")
+            elif alias != "Literal":  # which every module has
+                by_module.setdefault(_MODULES[name], []).append(name if alias == name else f"{name} as {alias}")
+        lines += [f"from {module} import {', '.join(names)}" for module, names in sorted(by_module.items())]
+        return ["", "if TYPE_CHECKING:", *(f"    {line}" for line in lines)] if lines else []
 
     def definitions(self) -> list[str]:
-        """The definitions of all types that were referred to, sorted by name."""
-        while self._named.waiting:
-            self._write_named(*self._named.waiting.pop())
-        return [line for name in sorted(self._definitions) for line in self._definitions[name]]
-
-    def unshadowed(self, text: str, names: set[str]) -> str:
-        """A type, as it is written where these names mean something else."""
-
-        def qualify(found: re.Match[str]) -> str:
-            if found[0] not in names or not hasattr(builtins, found[0]):
-                return found[0]
-            self.use("_builtins")
-            return f"_builtins.{found[0]}"
-
-        text = _TOKEN.sub(qualify, text)
-        if names.isdisjoint(words_in(text.replace("_builtins.", "_"))):
-            return text
-        if text not in self._aliases:
-            self.use("TypeAlias")
-            self._aliases[text] = name = self.names.take("_Type")
-            self.define(name, ["", f"{name}: TypeAlias = '{text}'"])
-        return self._aliases[text]
+        """The definitions of all types that were referred to."""
+        return self.named.definitions(self._write_named)
 
     # -- types
 
@@ -229,99 +175,77 @@ class PythonTypes:
 
         match node:
             case Plain() | Rich():
-                return self._simple(node, is_input)
+                return self.spelled(_simple(node, is_input))
             case Values():
                 return self._literal(node)
             case Array(item, is_stream):
                 if is_stream and is_input and not is_sent:
-                    self.use("Iterable", "AsyncIterable")
-                    return f"Iterable[{write(item)}] | AsyncIterable[{write(item)}]"
-                return f"{self.named('Sequence' if is_input else 'list')}[{write(item)}]"
+                    return self.spelled("Iterable[{0}] | AsyncIterable[{0}]").format(write(item))
+                return f"{self.spelled('Sequence' if is_input else 'list')}[{write(item)}]"
             case Tuple(items):
                 texts = [write(each) for each in items]
-                either = _joined(texts)
-                return f"tuple[{', '.join(texts)}] | list[{either}]" if is_input else f"list[{either}]"
+                as_list = f"{self.spelled('list')}[{_joined(texts)}]"
+                return f"{self.spelled('tuple')}[{', '.join(texts)}] | {as_list}" if is_input else as_list
             case Map(value):
-                return f"{self.named('Mapping' if is_input else 'dict')}[str, {write(value)}]"
+                return f"{self.spelled('Mapping' if is_input else 'dict')}[{self.spelled('str')}, {write(value)}]"
             case Union(members):
                 if Rich("complex") in members:  # which takes those
                     members = tuple(each for each in members if each not in (Plain("float"), Plain("int")))
                 return _joined([write(each) for each in members])
             case Reference(key):
-                return self._named.name(key, is_input=is_input)
+                return self.named.name(key, is_input=is_input)
             case Record():
                 return self._record(node, owner, is_input)
             case _:
-                return self.named("Any")
-
-    def _simple(self, node: Plain | Rich, is_input: bool) -> str:
-        """A type that holds no others."""
-        match node:
-            case Plain(kind) if kind in FORMATS:
-                return f"{self.named(_FORMAT_TYPES[kind])} | str" if is_input else "str"
-            case Rich("ndarray", dtypes=dtypes):
-                scalars = [f"np.{_NUMPY_NAMES.get(each, each)}" for each in dtypes]
-                is_of_numpy = EXTENSIONS.isdisjoint(dtypes)
-                return self.named(f"NDArray[{' | '.join(scalars) if scalars and is_of_numpy else 'Any'}]")
-            case Rich(kind) if kind in _RICH:
-                return self.named(_RICH[kind][is_input])
-            case _:
-                return self.named("Any" if isinstance(node, Rich) else _PLAIN[node.kind])
+                return self.spelled("Any")
 
     def _literal(self, node: Values) -> str:
-        self.use("Literal")
         texts = [quoted(value) if isinstance(value, str) else repr(value) for _, value in node.values]
-        text = f"Literal[{', '.join(texts)}]"
         if not any("\\" in each or "'" in each for each in texts):
-            return text
+            return f"{self.spelled('Literal')}[{', '.join(texts)}]"
         # Inside a text that is a type, checkers read no escaped letters: it gets a name.
         if node not in self._literals:
-            self.use("TypeAlias")
-            self._literals[node] = name = self.names.take("_Values")
-            self.define(name, ["", f"{name}: TypeAlias = {text}"])
+            self._literals[node] = name = self.named.names.take("_Values")
+            self.named.define(name, ["", f"{name}: TypeAlias = Literal[{', '.join(texts)}]"])
         return self._literals[node]
 
     def _record(self, record: Record, owner: str, is_input: bool) -> str:
         """The name of an object that has none in the document."""
         key = (record, is_input)
         if key not in self._inline:
-            self._inline[key] = name = self.names.take(f"{owner}Input" if is_input else owner)
+            self._inline[key] = name = self.named.names.take(f"{owner}Input" if is_input else owner)
             self._write_record(name, record, record.description, is_input)
         return self._inline[key]
 
     def _write_named(self, named: NamedType, is_input: bool) -> None:
-        name = self._named.name(named.key, is_input=is_input)
+        name = self.named.name(named.key, is_input=is_input)
         if isinstance(named.node, Record):
             self._write_record(name, named.node, named.description, is_input)
             return
-        self.use("TypeAlias")
         text = self.text(named.node, name, is_input=is_input)
-        self.define(name, ["", f"{name}: TypeAlias = '{text}'"])
+        self.named.define(name, ["", f"{name}: TypeAlias = '{text}'"])
 
     def _write_record(self, name: str, record: Record, description: str, is_input: bool) -> None:
-        self.use("TypedDict")
         owner = name.removesuffix("Input") if is_input else name
         members = [(member.name, self._member(member, owner, is_input)) for member in record.members]
-        words = {word for _, text in members for word in words_in(text)}
+        words = {word for _, text in members for word in _WORD.findall(text)}
         if not all(is_name(each) and each not in words for each, _ in members):
             lines = [f"    {quoted(each)}: '{text}'," for each, text in members]
-            self.define(name, ["", f'{name} = TypedDict("{name}", {{', *lines, "})"])
+            self.named.define(name, ["", f'{name} = TypedDict("{name}", {{', *lines, "})"])
             return
         told = [f"    {each.name}: {' '.join(each.description.split())}" for each in record.members if each.description]
         text = description[:MAX_DESCRIPTION].splitlines() + (["", "Members:", *told] if told else [])
         if text and not text[0].strip():
             text[0] = f"{name}."
         body = [*docstring(text, "    "), *([""] if text else []), *(f"    {each}: {kind}" for each, kind in members)]
-        self.define(name, ["", "", f"class {name}(TypedDict):", *body])
+        self.named.define(name, ["", "", f"class {name}(TypedDict):", *body])
 
     def _member(self, member: Member, owner: str, is_input: bool) -> str:
         text = self.text(member.type, class_name(owner, member.name), is_input=is_input, is_sent=True)
         if is_input:  # so that an object with narrower members fits, such as one that came as a result
-            self.use("ReadOnly")
-            text = f"ReadOnly[{text}]"
+            text = f"{self.spelled('ReadOnly')}[{text}]"
         if not (member.is_required if is_input else member.is_required or member.is_given):
-            self.use("NotRequired")
-            text = f"NotRequired[{text}]"
+            text = f"{self.spelled('NotRequired')}[{text}]"
         return text
 
 
@@ -329,3 +253,17 @@ def _joined(texts: list[str]) -> str:
     """The alternatives as one type, each once, None last."""
     each = list(dict.fromkeys(part for text in texts for part in ([text] if "[" in text else text.split(" | "))))
     return " | ".join(sorted(each, key=lambda text: text == "None"))
+
+
+def _simple(node: Plain | Rich, is_input: bool) -> str:
+    """A type that holds no others."""
+    match node:
+        case Plain(kind) if kind in FORMATS:
+            return f"{_FORMAT_TYPES[kind]} | str" if is_input else "str"
+        case Plain(kind):
+            return _PLAIN[kind]
+        case Rich("ndarray", dtypes=dtypes):
+            scalars = [f"np.{_NUMPY_NAMES.get(each, each)}" for each in dtypes]
+            return f"NDArray[{' | '.join(scalars) if scalars and EXTENSIONS.isdisjoint(dtypes) else 'Any'}]"
+        case Rich(kind):
+            return _RICH[kind][is_input] if kind in _RICH else "Any"

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from ..openrpc.methods import RESERVED_PREFIX, Api, Method, Parameter
 from ..openrpc.types import (
     Array,
-    DocumentError,
     Map,
     NamedType,
     Node,
@@ -26,10 +25,8 @@ from ..openrpc.types import (
     Values,
 )
 from ..text import visible
-from .names import TypeNames, documentation
+from .names import MAX_DESCRIPTION, NamedTypes, documentation
 
-#: Characters of a module.
-MAX_SIZE = 64 * 1024 * 1024
 #: Integers up to this one are numbers of JavaScript; others come as bigint.
 MAX_INTEGER = 2**53 - 1
 
@@ -96,16 +93,13 @@ def comment(lines: Iterable[str], indent: str = "") -> list[str]:
 class _Module:
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._named = TypeNames(api, _RESERVED, frozenset(("int",)))
+        self._named = NamedTypes(api, _RESERVED, frozenset(("int",)))
         self._used: set[str] = set()
-        self._size = 0
-        self._types: dict[str, list[str]] = {}
 
     def text(self) -> str:
         own = [method for method in self._api.methods if not method.name.startswith(RESERVED_PREFIX)]
-        methods = [line for method in own for line in self._counted(self._method(method))]
-        while self._named.waiting:
-            self._write_named(*self._named.waiting.pop())
+        methods = [line for method in own for line in self._named.count(self._method(method))]
+        types = self._named.definitions(self._write_named)
         title = " ".join(filter(None, (self._api.title, self._api.version))) or "a server"
         imports = [f'import type {{ {", ".join(sorted(self._used))} }} from "{PACKAGE}";'] if self._used else []
         return "\n".join(
@@ -113,7 +107,7 @@ class _Module:
                 "// Written by `rpcstream --stubs typescript`. Do not edit it: write it again when the server changes.",
                 "/* eslint-disable */",
                 *imports,
-                *(line for name in sorted(self._types) for line in self._types[name]),
+                *types,
                 "",
                 *comment([f"The methods of {title}: `new Client<Api>(url)` is a client that knows them."]),
                 "export interface Api {",
@@ -122,12 +116,6 @@ class _Module:
                 "",
             ]
         )
-
-    def _counted(self, lines: list[str]) -> list[str]:
-        self._size += sum(map(len, lines)) + len(lines)
-        if self._size > MAX_SIZE:
-            raise DocumentError(f"the types would take more than {MAX_SIZE // 1024**2} MiB")
-        return lines
 
     # -- methods
 
@@ -234,18 +222,16 @@ class _Module:
 
     def _write_named(self, named: NamedType, is_input: bool) -> None:
         name, node = self._named.name(named.key, is_input=is_input), named.node
-        lines = comment(named.description[:2000].strip().splitlines())
+        lines = comment(named.description[:MAX_DESCRIPTION].strip().splitlines())
         if not isinstance(node, Record):
-            self._types[name] = self._counted(
-                ["", *lines, f"export type {name} = {self._type(node, is_input=is_input)};"]
-            )
+            self._named.define(name, ["", *lines, f"export type {name} = {self._type(node, is_input=is_input)};"])
             return
         body = []
         for each, (member, kind, is_there) in zip(node.members, self._members(node, is_input), strict=True):
-            body += comment(each.description[:2000].strip().splitlines(), "  ")
+            body += comment(each.description[:MAX_DESCRIPTION].strip().splitlines(), "  ")
             body.append(f"  {_key(member)}{'' if is_there else '?'}: {kind};")
         body += ["  [key: string]: unknown;"] if node.is_open else []
-        self._types[name] = self._counted(["", *lines, f"export interface {name} {{", *body, "}"])
+        self._named.define(name, ["", *lines, f"export interface {name} {{", *body, "}"])
 
 
 def _literal(value: str | int | bool | None) -> str:

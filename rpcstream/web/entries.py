@@ -1,7 +1,4 @@
-"""The kinds of routes: health checks, static bytes, files, and handlers.
-
-Owns how each kind makes a response for a request. Knows nothing of other routes.
-"""
+"""The kinds of routes: pages, files, and handlers."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from ..text import get_logger
 from ..wire.http_messages import Request, Response, problem
 from .handlers import DeferredResponse, Handler, error_response
 from .paths import PathPattern
-from .static import Content, File, Folder, PackedContent, Read, SingleFile
+from .static import File, Files, Read
 
 log = get_logger("rpcstream.web")
 
@@ -57,48 +54,19 @@ class Route:
         raise NotImplementedError
 
 
-class HealthRoute(Route):
-    """A health check for monitors: `/healthz`, `/readyz`."""
+class Page(Route):
+    """One path with a response of its own: static content, or a page of the server itself such as `/healthz`.
 
-    def __init__(self, path: str, response: Callable[[], Response]) -> None:
-        super().__init__(path, True)
-        self._response = response
+    Args:
+        respond: makes the response, now or awaited.
+    """
 
-    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response:
-        return self._response()
-
-
-class MetricsRoute(Route):
-    """The metrics of the server, for monitors."""
-
-    def __init__(self, path: str, is_public: bool, response: Callable[[], Response | Pending]) -> None:
+    def __init__(self, path: str, respond: Callable[[Request], Response | Pending], *, is_public: bool) -> None:
         super().__init__(path, is_public)
-        self._response = response
+        self._respond = respond
 
     def answer(self, request: Request, parameters: Mapping[str, str]) -> Response | Pending:
-        return self._response()
-
-
-class DocumentRoute(Route):
-    """The OpenRPC document, for programs that read it."""
-
-    def __init__(self, path: str, response: Callable[[Request], Response | Pending]) -> None:
-        super().__init__(path, False)
-        self._response = response
-
-    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response | Pending:
-        return self._response(request)
-
-
-class StaticRoute(Route):
-    """Bytes that are served as they are."""
-
-    def __init__(self, path: str, is_public: bool, content: Content | PackedContent) -> None:
-        super().__init__(path, is_public)
-        self._content = content
-
-    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response:
-        return self._content.answer(request)
+        return self._respond(request)
 
 
 class FilesRoute(Route):
@@ -108,7 +76,7 @@ class FilesRoute(Route):
         self,
         path: str,
         is_public: bool,
-        files: SingleFile | Folder,
+        files: Files,
         invoker: Callable[[], Invoker],
         *,
         is_prefix: bool = False,
@@ -124,12 +92,12 @@ class FilesRoute(Route):
         return NO_PARAMETERS if path.startswith(self.path) else None
 
     def answer(self, request: Request, parameters: Mapping[str, str]) -> Response | Pending:
-        found = self._files.find(request)
-        if isinstance(found, Response):
-            return found
+        found = self._files.find(request.path)
+        if isinstance(found, File):
+            return found.content.answer(request)
         if found is None:
             return _not_found()
-        return DeferredResponse(functools.partial(self._read, request, found), self._log)
+        return DeferredResponse(functools.partial(self._read, request, found), self._failed)
 
     async def _read(self, request: Request, read: Read) -> Response:
         reading = self._reading.get(request.path)
@@ -140,6 +108,9 @@ class FilesRoute(Route):
         found = await asyncio.shield(reading)
         return found.content.answer(request) if isinstance(found, File) else found
 
+    def _failed(self, error: BaseException) -> Response:
+        return error_response(f"GET {self.path}", error, self._log)
+
     async def _read_and_keep(self, request: Request, read: Read) -> File | Response:
         """Read a file and keep it; the response in its place where that fails."""
         file: File | None = None
@@ -149,8 +120,8 @@ class FilesRoute(Route):
             if not isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
                 self._log.warning(None, "a file of %r cannot be served: %s", self.path, error)
         except Exception as error:
-            return error_response(f"GET {self.path}", error, self._log)
-        self._files.keep(request, file)
+            return self._failed(error)
+        self._files.keep(request.path, file)
         return _not_found() if file is None else file
 
 

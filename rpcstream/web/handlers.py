@@ -32,13 +32,18 @@ log = get_logger("rpcstream.web")
 
 
 class DeferredResponse:
-    """A response that is made when it is awaited. `respond` is called once, or not at all."""
+    """A response that is made when it is awaited. `respond` is called once, or not at all.
 
-    __slots__ = ("_log", "_make")
+    Args:
+        make: makes the response.
+        failed: makes the response for what `make` raises.
+    """
 
-    def __init__(self, make: Callable[[], Awaitable[Response]], limited: LimitedLog) -> None:
+    __slots__ = ("_failed", "_make")
+
+    def __init__(self, make: Callable[[], Awaitable[Response]], failed: Callable[[BaseException], Response]) -> None:
         self._make = make
-        self._log = limited
+        self._failed = failed
 
     async def respond(self) -> Response:
         """Make the response; an error gives one, too. Cancel this when the caller is gone."""
@@ -49,7 +54,7 @@ class DeferredResponse:
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            return error_response("a file's response", error, self._log)
+            return self._failed(error)
 
 
 def is_cancelled() -> bool:
@@ -135,12 +140,12 @@ class Handler:
             call = functools.partial(self.function, *args, **kwargs)
             if self.offload is not None:
                 call = functools.partial(invoker.run, self._as_method, tuple(args), kwargs)
-            return DeferredResponse(lambda: self._finish(call), self._log)
+            return DeferredResponse(lambda: self._finish(call), self._failed)
         since = perf_counter()
         try:
             result = self.function(*args, **kwargs)
             if inspect.isawaitable(result):
-                return DeferredResponse(lambda: self._finish(lambda: result), self._log)
+                return DeferredResponse(lambda: self._finish(lambda: result), self._failed)
             return response_to(result, self._codec)
         except KeyboardInterrupt:
             raise
@@ -154,15 +159,11 @@ class Handler:
             async with asyncio.timeout(self._timeout) as deadline:
                 result = begin()
                 return response_to(await result if inspect.isawaitable(result) else result, self._codec)
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+        except TimeoutError:
+            if not deadline.expired():
                 raise
-            if isinstance(error, TimeoutError) and deadline.expired():
-                self._log.warning(None, "%s took longer than %g s", self.name, self._timeout)
-                return problem(503, f"This page took longer than {self._timeout:g} s")
-            return self._failed(error)
+            self._log.warning(None, "%s took longer than %g s", self.name, self._timeout)
+            return problem(503, f"This page took longer than {self._timeout:g} s")
 
     def _responded(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Response:
         """Call the function and make its response, in a thread: encoding a large image would keep the event loop."""

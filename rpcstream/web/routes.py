@@ -20,14 +20,11 @@ from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem
 from .entries import (
     NO_PARAMETERS,
-    DocumentRoute,
     FilesRoute,
     HandlerRoute,
-    HealthRoute,
-    MetricsRoute,
+    Page,
     Pending,
     Route,
-    StaticRoute,
 )
 from .handlers import Handler
 from .html import Html
@@ -39,7 +36,8 @@ log = get_logger("rpcstream.web")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-#: The path of the metrics, and that of the OpenRPC document.
+#: The paths of health checks, of the metrics, and of the OpenRPC document.
+HEALTHZ, READYZ = "/healthz", "/readyz"
 METRICS = "/metrics"
 DOCUMENT = "/openrpc.json"
 
@@ -83,8 +81,8 @@ class Routes:
         self._draining = Response(503, b"draining", _TEXT, own)
         #: Pages of the server itself, such as health checks, unless another route has their path.
         self._health: dict[str, Route] = {
-            "/healthz": HealthRoute("/healthz", lambda: self._ok),
-            "/readyz": HealthRoute("/readyz", lambda: self._draining if self.is_draining else self._ok),
+            HEALTHZ: Page(HEALTHZ, lambda request: self._ok, is_public=True),
+            READYZ: Page(READYZ, self._readiness, is_public=True),
         }
         self._not_allowed = problem(405, "Only GET and HEAD are for this path", [("Allow", "GET, HEAD")])
 
@@ -123,7 +121,7 @@ class Routes:
         if isinstance(content, bytes | bytearray | Html):
             body = content.encode() if isinstance(content, Html) else bytes(content)
             kind = HTML if isinstance(content, Html) else type_of(path)
-            self._enter(StaticRoute(path, public, Content(body, type or kind, extra)))
+            self._enter(Page(path, Content(body, type or kind, extra).answer, is_public=public))
             return
         if not isinstance(content, str | os.PathLike):
             raise RegistrationError(f"{path}: the content is bytes, or the path of a file or folder, got {content!r}")
@@ -135,7 +133,7 @@ class Routes:
             kind = type_of(path)
             if kind == "application/octet-stream":
                 kind = type_of(name)
-            self._enter(FilesRoute(path, public, SingleFile(name, type or kind, extra), self._running))
+            self._enter(FilesRoute(path, public, SingleFile(path, name, type or kind, extra), self._running))
         except OSError as error:
             error.add_note(f"static({path!r}, …): content that is no file is given as bytes")
             raise
@@ -155,7 +153,16 @@ class Routes:
         public: bool = False,
     ) -> Callable[[Function], Function]: ...
 
-    def get(self, path: str, function: Any = None, /, **options: Any) -> Any:
+    def get(
+        self,
+        path: str,
+        function: Any = None,
+        /,
+        *,
+        offload: Offload | None = None,
+        timeout: float | None = None,
+        public: bool = False,
+    ) -> Any:
         """Decorator: a function answers GET (and HEAD) of a path. The function itself stays as it is.
 
         Its parameters are those in the path and the fields of the query, by name, converted to the types of their
@@ -174,7 +181,6 @@ class Routes:
             timeout: seconds until the caller is answered with 503; for async and offloaded functions, whose default is
                 60. `math.inf` for none.
             public: answered without authentication.
-            options: those above, from `offload` on.
 
         Raises:
             RegistrationError: the path is malformed, the function lacks one of its parameters, has a hint that text
@@ -182,18 +188,7 @@ class Routes:
             ValueError: the path is taken.
         """
         if function is None:
-            return lambda decorated: self._get(path, decorated, **options)
-        return self._get(path, function, **options)
-
-    def _get(
-        self,
-        path: str,
-        function: Function,
-        *,
-        offload: Offload | None = None,
-        timeout: float | None = None,
-        public: bool = False,
-    ) -> Function:
+            return functools.partial(self.get, path, offload=offload, timeout=timeout, public=public)
         pattern = PathPattern(path)
         handler = Handler(
             function,
@@ -264,7 +259,7 @@ class Routes:
         """
         self._health.pop(METRICS, None)
         if response is not None:
-            self._health[METRICS] = MetricsRoute(METRICS, public, response)
+            self._health[METRICS] = Page(METRICS, lambda request: response(), is_public=public)
 
     def show_javascript(self, shown: bool = True) -> None:
         """Answer `/rpcstream.js` with the JavaScript client, unless another route has that path; False: do not.
@@ -273,7 +268,7 @@ class Routes:
         """
         self._health.pop(JAVASCRIPT, None)
         if shown:
-            self._health[JAVASCRIPT] = StaticRoute(JAVASCRIPT, True, javascript_client())
+            self._health[JAVASCRIPT] = Page(JAVASCRIPT, javascript_client().answer, is_public=True)
 
     def show_document(self, response: Callable[[Request], Response | Pending]) -> None:
         """Answer `/openrpc.json` to callers that are authenticated, unless another route has that path.
@@ -281,7 +276,7 @@ class Routes:
         Args:
             response: makes the response.
         """
-        self._health[DOCUMENT] = DocumentRoute(DOCUMENT, response)
+        self._health[DOCUMENT] = Page(DOCUMENT, response, is_public=False)
 
     def show_explorer(self, paths: Callable[[], tuple[str, ...] | None] | None, *, is_default: bool = False) -> None:
         """Answer `/docs` with the explorer, and `/rpcstream.js` with the client that it uses.
@@ -292,12 +287,12 @@ class Routes:
             paths: gives the paths that take calls, or None where any path does, for WebSockets. None: no explorer.
             is_default: nothing was said of it, so that patterns and folders of the user come first, too.
         """
-        from .explorer import PageRoute, explorer_routes
+        from .explorer import ExplorerPage, explorer_routes
 
-        self._health = {path: route for path, route in self._health.items() if not isinstance(route, PageRoute)}
+        self._health = {path: route for path, route in self._health.items() if not isinstance(route, ExplorerPage)}
         if paths is None:
             return
-        routes = {**explorer_routes(EXPLORER, paths), JAVASCRIPT: PageRoute(JAVASCRIPT, javascript_client)}
+        routes = {**explorer_routes(EXPLORER, paths), JAVASCRIPT: ExplorerPage(JAVASCRIPT, javascript_client)}
         if is_default and any(each.match(path) is not None for each in self._patterns for path in routes):
             return
         self._health = {**routes, **self._health}
@@ -330,13 +325,17 @@ class Routes:
 
     def is_health_check(self, request: Request) -> bool:
         """Whether the request is GET or HEAD of `/healthz` or `/readyz`, and no route of the user has that path."""
-        found = self._match(request.path)
-        return request.method in ("GET", "HEAD") and found is not None and isinstance(found[0], HealthRoute)
+        return self._is_own(request, HEALTHZ, READYZ)
 
     def is_metrics(self, request: Request) -> bool:
         """Whether the request is GET or HEAD of the metrics."""
-        found = self._match(request.path)
-        return request.method in ("GET", "HEAD") and found is not None and isinstance(found[0], MetricsRoute)
+        return self._is_own(request, METRICS)
+
+    def _is_own(self, request: Request, *paths: str) -> bool:
+        """Whether the request is GET or HEAD of one of these pages of the server itself."""
+        is_there = request.path in paths and request.method in ("GET", "HEAD")
+        own = self._health.get(request.path) if is_there else None
+        return own is not None and self._match(request.path) == (own, NO_PARAMETERS)
 
     def has(self, path: str) -> bool:
         """Whether there is a page at this path."""
@@ -368,6 +367,9 @@ class Routes:
             if parameters is not None:
                 return each, parameters
         return None
+
+    def _readiness(self, request: Request) -> Response:
+        return self._draining if self.is_draining else self._ok
 
     def _running(self) -> Invoker:
         """The invoker of the server; RuntimeError while it does not run."""

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from time import monotonic
-from typing import NamedTuple
 
 from ..wire.http_messages import NOSNIFF, Request, Response
 from .responses import BYTES
@@ -147,14 +146,6 @@ def _is_since(said: str, modified: datetime) -> bool:
     return modified <= (when if when.tzinfo is not None else when.replace(tzinfo=UTC))
 
 
-class _Stamp(NamedTuple):
-    """What tells whether a file was changed."""
-
-    modified: int
-    size: int
-    number: int
-
-
 class File:
     """The content of a file, read by the constructor.
 
@@ -202,38 +193,63 @@ def _read(path: str) -> tuple[bytes, os.stat_result]:
         os.close(descriptor)
 
 
-def _stamp_of(status: os.stat_result) -> _Stamp:
-    return _Stamp(status.st_mtime_ns, status.st_size, status.st_ino)
+def _stamp_of(status: os.stat_result) -> tuple[int, int, int]:
+    """What tells whether a file was changed."""
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-class SingleFile:
+class Files:
+    """Files that are served, kept in memory: one file, or all that a subclass has."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, File] = OrderedDict()
+
+    def reader_of(self, path: str) -> Read | None:
+        """The function that reads the file at a path, for a thread; None if the path is never served."""
+        raise NotImplementedError
+
+    def find(self, path: str) -> File | Read | None:
+        """The file at a path; the function that reads it, if it must be read first; None if it is never served."""
+        file = self._kept.get(path)
+        if file is None:
+            return self.reader_of(path)
+        try:
+            if not file.is_unchanged():
+                return file.reload
+        except (OSError, ValueError):
+            del self._kept[path]
+            return self.reader_of(path)
+        self._kept.move_to_end(path)
+        return file
+
+    def keep(self, path: str, file: File | None) -> None:
+        """Keep the file that was read; None if that failed. Files that were not asked for the longest are dropped."""
+        self._kept.pop(path, None)
+        if file is None:
+            return
+        self._kept[path] = file
+        total = sum(each.size for each in self._kept.values())
+        while len(self._kept) > MAX_FILES or (total > MAX_KEPT and len(self._kept) > 1):
+            total -= self._kept.popitem(last=False)[1].size
+
+
+class SingleFile(Files):
     """A file that is served at one path.
 
     Raises:
         OSError: as for `File`.
     """
 
-    def __init__(self, name: str, type: str, headers: Headers) -> None:
-        self._make = functools.partial(File, functools.partial(os.path.realpath, name, strict=True), type, headers)
-        self._file: File | None = self._make()
+    def __init__(self, path: str, name: str, type: str, headers: Headers) -> None:
+        super().__init__()
+        self._read = functools.partial(File, functools.partial(os.path.realpath, name, strict=True), type, headers)
+        self.keep(path, self._read())
 
-    def find(self, request: Request) -> Response | Read:
-        """The response; or, if the file must be read first, the function that reads it, for a thread."""
-        file = self._file
-        if file is None:
-            return self._make
-        try:
-            return file.content.answer(request) if file.is_unchanged() else file.reload
-        except (OSError, ValueError):
-            self._file = None
-            return self._make
-
-    def keep(self, request: Request, file: File | None) -> None:
-        """Keep the file that was read; None where that failed."""
-        self._file = file
+    def reader_of(self, path: str) -> Read:
+        return self._read
 
 
-class Folder:
+class Folder(Files):
     """The files below a folder, served at paths with a prefix that ends with `/`; `index.html` for a folder itself.
 
     Not served: files that a link leads to outside the folder, and names that begin with a dot.
@@ -243,43 +259,20 @@ class Folder:
     """
 
     def __init__(self, prefix: str, root: str, headers: Headers) -> None:
+        super().__init__()
         self._prefix = prefix
         self._root = os.path.realpath(root, strict=True)
         if not os.path.isdir(self._root):
             raise NotADirectoryError(f"not a folder: {root}")
         self._headers = headers
-        self._files: OrderedDict[str, File] = OrderedDict()
 
-    def find(self, request: Request) -> Response | Read | None:
-        """As `SingleFile.find`, for the file that the path names; None for a name that is never served."""
-        name = self._name(request)
-        file = self._files.get(name)
-        if file is not None:
-            try:
-                if not file.is_unchanged():
-                    return file.reload
-                self._files.move_to_end(name)
-                return file.content.answer(request)
-            except (OSError, ValueError):
-                del self._files[name]
+    def reader_of(self, path: str) -> Read | None:
+        name = path[len(self._prefix) :]
+        if not name or name.endswith("/"):
+            name += "index.html"
         if not is_plain(name):
             return None
         return functools.partial(File, functools.partial(self._locate, name), type_of(name), self._headers)
-
-    def keep(self, request: Request, file: File | None) -> None:
-        """Keep the file that was read; None where that failed. Those not asked for the longest are dropped."""
-        name = self._name(request)
-        self._files.pop(name, None)
-        if file is None:
-            return
-        self._files[name] = file
-        total = sum(each.size for each in self._files.values())
-        while len(self._files) > MAX_FILES or (total > MAX_KEPT and len(self._files) > 1):
-            total -= self._files.popitem(last=False)[1].size
-
-    def _name(self, request: Request) -> str:
-        name = request.path[len(self._prefix) :]
-        return name if name and not name.endswith("/") else name + "index.html"
 
     def _locate(self, name: str) -> str:
         """The real path of the file, without links. OSError if the file must not be served."""

@@ -6,12 +6,11 @@ shows comes by the calls that it makes, for which it must authenticate like any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from ...wire.http_messages import Request, Response
-from ..entries import Route
+from ..entries import Page, Route
 from ..html import escape
 from ..static import Headers, PackedContent, type_of
 
@@ -54,15 +53,11 @@ _HEADERS: Headers = [
 ]
 
 
-class PageRoute(Route):
+class ExplorerPage(Page):
     """One file of the page, read when it is asked for first."""
 
     def __init__(self, path: str, content: Callable[[], PackedContent]) -> None:
-        super().__init__(path, True)
-        self._content = content
-
-    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response:
-        return self._content().answer(request)
+        super().__init__(path, lambda request: content().answer(request), is_public=True)
 
 
 def explorer_routes(at: str, paths: Callable[[], tuple[str, ...] | None]) -> dict[str, Route]:
@@ -73,9 +68,9 @@ def explorer_routes(at: str, paths: Callable[[], tuple[str, ...] | None]) -> dic
         paths: gives the paths that take calls; None: any path does, for WebSockets.
     """
     routes: dict[str, Route] = {
-        f"{at}/{name}": PageRoute(f"{at}/{name}", partial(_file, _FOLDER / name)) for name in _FILES
+        f"{at}/{name}": ExplorerPage(f"{at}/{name}", partial(_file, _FOLDER / name)) for name in _FILES
     }
-    routes[at] = PageRoute(at, lambda: _page((paths() or ("/",))[0]))
+    routes[at] = ExplorerPage(at, lambda: _page((paths() or ("/",))[0]))
     return routes
 
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypedDict
+
 from rpcstream.typed import AsyncClientMembers, ClientMembers
-from typing import Literal, Protocol, TYPE_CHECKING, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     from PIL import Image
