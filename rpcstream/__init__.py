@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .backoff import Backoff as Backoff
     from .client.aio import AsyncClient as AsyncClient
     from .client.options import Retry as Retry
+    from .client.options import Trace as Trace
     from .client.sync import Client as Client
     from .codec import Codec as Codec
     from .codec import ImageFile as ImageFile
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "backoff": "Backoff",
     "client.aio": "AsyncClient",
-    "client.options": "Retry",
+    "client.options": "Retry Trace",
     "client.sync": "Client",
     "codec": "Codec ImageFile ImageOptions MaxSide Shape",
     "errors": (

@@ -210,7 +210,7 @@ class AsyncClient(BaseClient):
         return self._decorate_or_send(message, options)
 
     def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> AsyncBatch:
-        return AsyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for)
+        return AsyncBatch(self, timeout, wait_for)
 
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
         check_hello(hello)

@@ -1,14 +1,10 @@
-"""Several calls in one message (JSON-RPC 2.0, section 6): collected first, sent together, replies matched one by one.
-
-Owns the batches that users fill, the message they become, and the assignment of replies to calls. Knows no connection:
-the client passes the functions that send.
-"""
+"""Several calls in one message (JSON-RPC 2.0, section 6): collected, sent together, replies matched one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import (
     AT_CALLER,
@@ -30,6 +26,9 @@ from ..wire import envelope
 from ..wire.buffers import Encoded
 from .attempts import was_not_begun
 from .naming import check_params
+
+if TYPE_CHECKING:
+    from .base import BaseClient
 
 #: Codes of the errors with which a server refuses a whole batch, as the only member of its array of replies.
 _REFUSALS = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
@@ -126,25 +125,16 @@ class Batch:
     Each call gives a `BatchCall`. The message is sent at the end of the `with` block, unless that raises.
 
     Args:
-        perform: the client's: sends the calls and waits for their replies.
-        send: the client's: sends notifications.
+        client: sends the batch.
+        timeout, wait_for: for all calls of the batch.
 
     Attributes:
         notify: adds notifications: `batch.notify.name(…)` or `batch.notify("name", …)`.
     """
 
-    def __init__(
-        self,
-        marshaller: Marshaller,
-        timeout: Any,
-        perform: Callable[..., Any],
-        send: Callable[..., Any],
-        wait_for: Any,
-    ) -> None:
-        self._marshaller = marshaller
+    def __init__(self, client: BaseClient, timeout: Any, wait_for: Any) -> None:
+        self._client = client
         self._timeout = timeout
-        self._perform = perform
-        self._send = send
         self._wait_for = wait_for
         self._members: list[BatchCall | tuple[str, Any]] = []
         self.notify = Method(self._notify)
@@ -173,11 +163,11 @@ class Batch:
         """The message to send: with calls to wait for, or encoded notifications only; None for an empty batch."""
         calls = [member for member in self._members if isinstance(member, BatchCall)]
         if calls:
-            return BatchExchange(self._marshaller, self._members, calls, self._timeout)
+            return BatchExchange(self._client._marshaller, self._members, calls, self._timeout)
         if not self._members:
             return None
         members = [envelope.request(*member) for member in self._members]  # type: ignore[misc]
-        return self._marshaller.encode_batch(members, "batch")
+        return self._client._marshaller.encode_batch(members, "batch")
 
 
 class SyncBatch(Batch):
@@ -192,9 +182,9 @@ class SyncBatch(Batch):
         outgoing = self._outgoing() if kind is None else None
         if isinstance(outgoing, BatchExchange):
             with outgoing:
-                self._perform(outgoing, self._timeout, None, self._wait_for)
+                self._client._perform(outgoing, self._timeout, None, self._wait_for)
         elif outgoing is not None:
-            self._send(outgoing, "batch", self._timeout, self._wait_for)
+            self._client._send(outgoing, "batch", self._timeout, self._wait_for)
 
 
 class AsyncBatch(Batch):
@@ -209,9 +199,9 @@ class AsyncBatch(Batch):
         outgoing = self._outgoing() if kind is None else None
         if isinstance(outgoing, BatchExchange):
             with outgoing:
-                await self._perform(outgoing, self._timeout, None, self._wait_for)
+                await self._client._perform(outgoing, self._timeout, None, self._wait_for)
         elif outgoing is not None:
-            await self._send(outgoing, "batch", self._timeout, self._wait_for)
+            await self._client._send(outgoing, "batch", self._timeout, self._wait_for)
 
 
 class BatchExchange(Call):

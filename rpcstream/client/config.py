@@ -14,6 +14,9 @@ from .options import ClientOptions
 
 PREFIX = "RPCSTREAM_"
 
+#: Options of a file of which `tls` is made.
+_TLS_FILES = ("ca", "certificate", "key")
+
 
 class ClientFile(ClientOptions, total=False):
     """The options of a client in a file."""
@@ -31,7 +34,7 @@ CLIENT = Schema(
     options_of(ClientFile) | limit_options(),
     what="a client",
     prefix=PREFIX,
-    exclusive=((("address",), ("host", "port")), (("token",), ("token_file",))),
+    exclusive=((("address",), ("host", "port")), (("token",), ("token_file",)), (("tls",), _TLS_FILES)),
 )
 
 #: Where the server is.
@@ -39,7 +42,6 @@ _WHERE = ("address", "host", "port")
 #: What a client shows, or trusts, at one address: not for another one.
 _CREDENTIALS = ("token", "token_file", "ca", "certificate", "key", "tls", "nats")
 
-_TLS_FILES = ("ca", "certificate", "key")
 _TLS_SCHEMES = ("tls", "https", "wss", "nats+tls")
 _NATS_SCHEMES = ("nats", "nats+tls")
 
@@ -74,7 +76,8 @@ def client_options(
     nearer = {name for name, value in given.items() if value is not None} | of_environment.keys()
     tables = _tables(source, profile, environ, nearer)
     address = _address(CLIENT.merged(given, of_environment, *tables))
-    _drop_tls_files(of_environment, address)
+    if _scheme(address) not in _TLS_SCHEMES:
+        of_environment.pop("ca", None)  # which other addresses need
     found = CLIENT.merged(given, of_environment, *tables)
     for name in _WHERE:
         found.pop(name, None)
@@ -155,13 +158,6 @@ def _without_foreign(table: Values, nearer: set[str]) -> Values:
         ("host" in table or "port" in table) and not nearer.isdisjoint(("address", "host"))
     )
     return {name: value for name, value in table.items() if not (is_displaced and name in _CREDENTIALS)}
-
-
-def _drop_tls_files(of_environment: Values, address: Any) -> None:
-    """Drop files for TLS from the environment where the address is without TLS."""
-    if address is not None and _scheme(address) not in _TLS_SCHEMES:
-        for name in _TLS_FILES:
-            of_environment.pop(name, None)
 
 
 def _take_tls(found: Values, address: Any) -> None:

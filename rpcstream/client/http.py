@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from ..errors import ConnectFailed, ConnectionLost, EncodeError
@@ -19,7 +20,7 @@ from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
 from .faults import failure, is_permanent_failure
 from .http_connection import KeptConnection
-from .http_exchange import Exchange
+from .http_exchange import Exchange, MakeError
 from .options import Settings
 
 #: Makes a connection with the protocol that the given function makes.
@@ -170,7 +171,7 @@ class HttpChannel(OutgoingCalls):
         """As `Channel.abort`."""
         self.reason = reason
         self._is_closing = True
-        self._fail_waiting(lambda method: ConnectionLost(reason, method=method, address=self.address))
+        self._fail_waiting(reason)
         for connection in list(self._connections):
             connection.abort(reason)
         self._end_if_done()
@@ -260,18 +261,16 @@ class HttpChannel(OutgoingCalls):
             if isinstance(error, OSError):
                 reason = failure(error, self._settings.connect_timeout, self._settings.address)
             self._is_closing = True
-            self._fail_waiting(
-                lambda method: ConnectFailed(reason, method=method, address=self.address, is_permanent=lasts)
-            )
+            self._fail_waiting(reason, partial(ConnectFailed, is_permanent=lasts))
             self._end(reason)
         self._carry_waiting()
         self._end_if_done()
 
-    def _fail_waiting(self, make_error: Callable[[str], Exception]) -> None:
+    def _fail_waiting(self, reason: str, make_error: MakeError = ConnectionLost) -> None:
         waiting, self._waiting = self._waiting, deque()
         self._unsent = 0
         for exchange in waiting:
-            exchange.fail(make_error)
+            exchange.fail(reason, make_error)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -293,7 +292,7 @@ class HttpChannel(OutgoingCalls):
         self._is_lost = True
         self.reason = reason
         for exchange in set(self._exchanges.values()):
-            exchange.lose(reason)
+            exchange.fail(reason)
         self._session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
 
 

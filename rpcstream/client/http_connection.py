@@ -114,7 +114,7 @@ class KeptConnection(asyncio.Protocol):
         elif exchange.fault is not None:
             self._broke = True
             self.leave()
-            exchange.lose(exchange.fault)
+            exchange.fail(exchange.fault)
         elif exchange.is_over:
             self.leave()
 
@@ -127,7 +127,7 @@ class KeptConnection(asyncio.Protocol):
                 exchange.complete()
             else:
                 self._broke = True
-                exchange.lose(exchange.fault or self._how_lost(exchange, exc))
+                exchange.fail(exchange.fault or self._how_lost(exchange, exc))
         self._on_lost(self, self._broke)
 
     def _how_lost(self, exchange: Exchange, exc: Exception | None) -> str:

@@ -41,8 +41,8 @@ OVERHEAD = 8
 #: The control messages that are about one call; others would be about the connection, which ends with the response.
 _OF_CALLS = frozenset((envelope.PROGRESS, envelope.ITEM))
 
-#: Makes the error of a call from the name of its method.
-MakeError = Callable[[str], Exception]
+#: Makes the error of a call, with its method and the address: ConnectionLost, or another class.
+MakeError = Callable[..., Exception]
 
 
 class Carrier(Protocol):
@@ -93,8 +93,8 @@ class Exchange:
     _admission: FrameAdmission | None = None
     #: The message that is handled next, parsed.
     _next: tuple[Any, bytes] | None = None
-    #: Set once nothing more is received: makes the error of the calls that have no reply.
-    _ending: MakeError | None = None
+    #: Set once nothing more is received: the reason, and the error, of the calls that have no reply.
+    _ending: tuple[str, MakeError] | None = None
 
     def __init__(
         self,
@@ -145,23 +145,19 @@ class Exchange:
         try:
             messages = self._rest_of_body()
         except FrameError as error:
-            self.lose(f"the server's answer is no binary frame: {error}")
+            self.fail(f"the server's answer is no binary frame: {error}")
             return
         if not self._is_accepted:
             self._refused(messages[0] if messages else b"")
             return
         self._messages += messages
-        self._end(self._loss("the server's answer has no reply to the call in it"))
+        self._end("the server's answer has no reply to the call in it")
 
-    def fail(self, make_error: MakeError) -> None:
+    def fail(self, reason: str, make_error: MakeError = ConnectionLost) -> None:
         """Nothing more will be received: the calls without a reply fail, once what was received is handled."""
         if not self.call_ids and not self.is_over:
-            log.warning("a notification was not delivered: %s", make_error(self._method))
-        self._end(make_error)
-
-    def lose(self, reason: str) -> None:
-        """As `fail`, with a ConnectionLost for this reason."""
-        self.fail(self._loss(reason))
+            log.warning("a notification was not delivered: %s", self._error(reason, make_error, self._method))
+        self._end(reason, make_error)
 
     # -- for the channel ----------------------------------------------------------------------------------------
 
@@ -229,7 +225,7 @@ class Exchange:
             try:
                 self._frame.append(data)
             except FrameError as error:
-                self.lose(f"the server's answer is no binary frame: {error}")
+                self.fail(f"the server's answer is no binary frame: {error}")
         else:
             self._body.append(data)
             if self._body.size > self._max_size:
@@ -279,7 +275,7 @@ class Exchange:
             self._handle(message, line)
         self._hold(False)
         if self._ending is not None and not self.is_over:
-            self._settle_rest(self._ending)
+            self._settle_rest(*self._ending)
 
     def _hold(self, held: bool) -> None:
         if self.carrier is not None:
@@ -305,7 +301,7 @@ class Exchange:
             self._refuse(envelope.refusal_of(error.stand_in(message), self._max_size, side="client"))
         except orjson.JSONDecodeError as error:
             self._messages.clear()
-            self._ending = self._loss(f"the peer sent something that is not JSON: {error}")
+            self._ending = f"the peer sent something that is not JSON: {error}", ConnectionLost
         return None
 
     def _handle(self, message: Any, line: bytes) -> None:
@@ -351,12 +347,12 @@ class Exchange:
     def _break(self, fault: str) -> None:
         self.fault = self.fault or fault
 
-    def _end(self, make_error: MakeError) -> None:
+    def _end(self, reason: str, make_error: MakeError = ConnectionLost) -> None:
         if self._ending is None and not self.is_over:
-            self._ending = make_error
+            self._ending = reason, make_error
             self._handle_received()
 
-    def _settle_rest(self, make_error: MakeError) -> None:
+    def _settle_rest(self, reason: str, make_error: MakeError) -> None:
         """Fail the calls without a reply; those of an answered batch fail at the end of its array instead."""
         pending = self._session.pending
         if not (self._has_array and self._has_reply):
@@ -364,7 +360,7 @@ class Exchange:
                 call = pending.find(call_id)
                 if call is not None:
                     pending.discard(call_id)
-                    call.fail(make_error(call.method))
+                    call.fail(self._error(reason, make_error, call.method))
         self._over()
 
     def _over(self) -> None:
@@ -391,7 +387,7 @@ class Exchange:
         status, said = self._status, f"HTTP {self._status} {self._reason}".rstrip()
         if envelope.is_reply(message) or (type(message) is list and message and all(map(envelope.is_reply, message))):
             self._messages.append(body)
-            self._end(self._loss(f"the server answered with HTTP {status} and no reply to the call"))
+            self._end(f"the server answered with HTTP {status} and no reply to the call")
             return
         text = readable_text(body)
         said += f": {text}" if text else ""
@@ -412,10 +408,10 @@ class Exchange:
         kind = ConnectionLost if status in (408, 502, 504) else ConnectFailed
         if status == 408 and self.is_on_used:
             kind = Unread  # the server has closed the connection while the request was on its way
-        self.fail(lambda method: kind(f"the server answered with {said}", method=method, address=str(self._server)))
+        self.fail(f"the server answered with {said}", kind)
 
-    def _loss(self, reason: str) -> MakeError:
-        return lambda method: ConnectionLost(reason, method=method, address=str(self._server))
+    def _error(self, reason: str, make_error: MakeError, method: str) -> Exception:
+        return make_error(reason, method=method, address=str(self._server))
 
 
 def _is_item(message: Any) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from ..errors import (
     ConnectFailed,
@@ -20,7 +22,7 @@ from ..errors import (
     RpcError,
 )
 from ..peer.calls import Call
-from ..peer.deadline import INFINITE, time_left
+from ..peer.deadline import deadline_in
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..text import get_logger
@@ -39,7 +41,7 @@ _REGISTER, _UNREGISTER = "rpc.register", "rpc.unregister"
 OTHERS = 1.0
 
 
-class Registration(NamedTuple):
+class Registration(msgspec.Struct):
     """The hub's reply to `rpc.register`.
 
     Attributes:
@@ -119,7 +121,7 @@ class HubRegistration:
         }
         loop = asyncio.get_running_loop()
         self._use_loop(loop)
-        deadline = self._deadline(loop)
+        deadline = self._deadline()
         self._pool.spread()
         try:
             names, first = await self._offer(methods, loop, deadline)
@@ -147,7 +149,7 @@ class HubRegistration:
         """Stop offering these methods, or all with the name, see `BaseClient.withdraw`."""
         loop = asyncio.get_running_loop()
         self._use_loop(loop)
-        deadline = self._deadline(loop)
+        deadline = self._deadline()
         async with self._lock:
             for name in names or list(self._methods):
                 self._methods.pop(name, None)
@@ -178,9 +180,8 @@ class HubRegistration:
             for hub in self._hubs.values():
                 hub.connection = None
 
-    def _deadline(self, loop: asyncio.AbstractEventLoop) -> float:
-        seconds = time_left(self._settings.connect_timeout)
-        return INFINITE if seconds is None else loop.time() + seconds
+    def _deadline(self) -> float:
+        return deadline_in(self._settings.connect_timeout)
 
     # -- registering ------------------------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class HubRegistration:
         Raises:
             ConnectFailed: the hub has never accepted the registration.
         """
-        deadline, hub = self._deadline(connection.loop), self._at(connection)
+        deadline, hub = self._deadline(), self._at(connection)
         try:
             await self._register(connection, self._methods, deadline)
         except RpcError as error:
@@ -273,16 +274,13 @@ def _register_params(
 
 def _read_registration(reply: Any, address: str) -> Registration:
     """Check the reply to `rpc.register`; raise InternalError if it has another form."""
-    if isinstance(reply, dict):
-        name, key, methods = (reply.get(member) for member in Registration._fields)
-        has_strings = isinstance(methods, list) and all(type(method) is str for method in methods)
-        if type(name) is str and type(key) is str and has_strings:
-            return Registration(name, key, methods)  # type: ignore[arg-type]
-        if "key" in reply:
-            reply = {**reply, "key": "***"}
-    error = InternalError("The hub's reply to rpc.register cannot be read", {"reply": reply})
-    error.method, error.address = _REGISTER, address
-    raise error
+    try:
+        return msgspec.convert(reply, Registration)
+    except msgspec.ValidationError:
+        shown = {**reply, "key": "***"} if isinstance(reply, dict) and "key" in reply else reply
+        error = InternalError("The hub's reply to rpc.register cannot be read", {"reply": shown})
+        error.method, error.address = _REGISTER, address
+        raise error from None
 
 
 def _explained(error: RpcError) -> RpcError:

@@ -18,7 +18,7 @@ from ..errors import AT_CALLER, CallTimeout, ConnectionLost, RpcError
 from ..events.event_queue import EventQueue, Policy
 from ..events.patterns import is_pattern, matches
 from ..peer.calls import Call
-from ..peer.deadline import INFINITE, time_left
+from ..peer.deadline import INFINITE, deadline_in
 from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.outgoing import AwaitedCall
@@ -110,8 +110,7 @@ class Subscriptions:
         """
         topic, value = params["topic"], params["value"]
         loop = asyncio.get_running_loop()
-        seconds = time_left(self._settings.timeout if timeout is NOT_GIVEN else timeout)
-        deadline = INFINITE if seconds is None else loop.time() + seconds
+        deadline = deadline_in(self._settings.timeout if timeout is NOT_GIVEN else timeout)
         connection = self._pool.ready(loop) or await self._pool.get("rpc.publish", deadline)
         assert connection.events is not None
         message = self.marshaller.notification(envelope.EVENT, {"topic": topic, "value": value})
@@ -137,8 +136,7 @@ class Subscriptions:
         Raises what a call raises; there is no subscription then.
         """
         loop = asyncio.get_running_loop()
-        seconds = time_left(self._settings.timeout)
-        deadline = INFINITE if seconds is None else loop.time() + seconds
+        deadline = deadline_in(self._settings.timeout)
         self._use_loop(loop)
         # Before the reply arrives: the first events may arrive together with it.
         self._take_in(subscriber)
@@ -217,8 +215,7 @@ class Subscriptions:
         """Subscribe on a new connection to what was subscribed to on a lost one, before calls are sent on it."""
         self._use_loop(connection.loop)
         if self._subscribers:
-            seconds = self._settings.timeout
-            await self._use_connection(connection, INFINITE if seconds is None else connection.loop.time() + seconds)
+            await self._use_connection(connection, deadline_in(self._settings.timeout))
 
     async def _use_connection(self, connection: ClientConnection, deadline: float) -> None:
         """Receive events on this connection, unless they arrive on another; subscribe again to confirmed topics."""

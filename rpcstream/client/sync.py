@@ -184,7 +184,7 @@ class Client(BaseClient):
         return self._decorate_or_send(message, options)
 
     def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> SyncBatch:
-        return SyncBatch(self._marshaller, timeout, self._perform, self._send, wait_for)
+        return SyncBatch(self, timeout, wait_for)
 
     def on_connect(self, hello: Hello) -> Hello:
         check_hello(hello)

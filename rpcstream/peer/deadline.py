@@ -65,6 +65,12 @@ def time_left(seconds: float | None) -> float | None:
     return left if seconds is None else min(seconds, left)
 
 
+def deadline_in(seconds: float | None) -> float:
+    """The time by the clock (s) when a call that is made here and may take so many seconds is over; may be infinite."""
+    left = time_left(seconds)
+    return INFINITE if left is None else clock() + left
+
+
 # -- the time of a request --------------------------------------------------------------------------------------------
 
 

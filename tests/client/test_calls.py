@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import AsyncClient, Client, Limits, MethodNotFound, Retry, RpcError, Server
-from rpcstream.client.options import Trace
+from rpcstream import AsyncClient, Client, Limits, MethodNotFound, Retry, RpcError, Server, Trace
 from rpcstream.errors import BatchTooLarge, EncodeError, InternalError, InvalidRequest, MessageTooLarge
 from rpcstream.testing import serve_in_thread
 

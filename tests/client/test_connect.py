@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from rpcstream import Client, ConnectFailed, InvalidParams, MethodNotFound, NotAuthenticated, RpcError
-from rpcstream.client.options import Trace
+from rpcstream import Client, ConnectFailed, InvalidParams, MethodNotFound, NotAuthenticated, RpcError, Trace
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, authority, request, server_tls, until_in_thread

@@ -59,6 +59,7 @@ NATS = "nats://a,b:4223/vision"
         ({"address": "a", "port": 5}, "either"),
         ({"retry": {"repeats": "never"}}, "retry: retry: repeats must be 'all' or 'idempotent', got 'never'"),
         ({"retry": {"tries": 3}}, "retry: .*unexpected keyword argument 'tries'"),
+        ({"tls": "a"}, "unknown option 'tls'"),
         ({"address": "a", "key": "k"}, "key= is for TLS .*, and a is without"),
         *(({"host": each}, "host must be a name or an IP address") for each in ("tls://a", "[::1]", "a/b")),
         ({"adress": "x"}, r"unknown option 'adress' of a client \(did you mean 'address'\?\)"),
@@ -169,6 +170,8 @@ def test_a_token_is_for_the_address_that_stands_beside_it(here: Path) -> None:
     assert "token" not in read(here, RPCSTREAM_PROFILE="lab", address="evil.example")
     assert "tls" not in read(here, address="127.0.0.1:1", RPCSTREAM_CA="x")  # which is for TLS
     assert read(here, address="tls://127.0.0.1:1", RPCSTREAM_CA="x")["tls"] == TLS(ca="x")
+    assert read(here, address="tls://127.0.0.1:1", tls="y", RPCSTREAM_CA="x")["tls"] == "y"
+    assert read(here, "lab", tls="y")["tls"] == "y"
     # Who names both means both.
     assert read(here, "lab", address="tls://10.0.0.1")["token"] == "of-lab"
     assert "token" not in read(here, RPCSTREAM_PROFILE="lab", RPCSTREAM_ADDRESS="tls://10.0.0.1")

@@ -87,9 +87,7 @@ class Simulation(CallActions):
                 join(stream, self.peers["z"])
             return stream
 
-        caller.client = AsyncClient(
-            "the server", connect=connect, timeout=None, connect_timeout=None, limits=CLIENT_LIMITS
-        )
+        caller.client = AsyncClient(connect, timeout=None, connect_timeout=None, limits=CLIENT_LIMITS)
         for function in offered(self.model, caller.name):
             caller.client(function)
 

@@ -78,7 +78,7 @@ def test_a_certificate_that_is_gone_is_one_error(files: Files, caplog: pytest.Lo
         loop = asyncio.get_running_loop()
         assert isinstance(loop, FakeTimeLoop)
         loop.autojump = False
-        tls = client_context(ca=files.ca)
+        tls = client_context(files.ca)
         async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
             _, before = await ask(address, tls)
             files.server.unlink()
