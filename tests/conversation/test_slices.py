@@ -81,7 +81,7 @@ async def test_an_endless_generator_is_stopped_at_the_size_of_a_message(network:
 async def test_it_ends_with_its_time_or_its_caller(network: Network, kind: str, how: str) -> None:
     counting = Counting()
     async with network.raw(counting.server) as raw:
-        message = request(kind, ENDLESS, timeout=0.05 if how == "time-out" else None)
+        message = request(kind, ENDLESS, timeout=0.5 if how == "time-out" else None)
         if how == "lost notification":
             del message["id"]
         raw.send(message)
