@@ -97,7 +97,7 @@ class WorkersProcess:
 
     def supervisor(self) -> dict[str, Any]:
         """What `rpc.stats` says of the supervisor."""
-        with Client(self.address, retries=10, retry="all") as client:
+        with Client(self.address, retry=Retry(times=10, repeats="all")) as client:
             return client.call("rpc.stats")["supervisor"]
 
     def pids(self) -> set[int]:
