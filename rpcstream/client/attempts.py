@@ -57,6 +57,11 @@ class Discover(NamedTuple):
 Steps = Generator[Sleep | Attempt | Discover, Any, Any]
 
 
+#: The deadline of a call (monotonic seconds; may be infinite), the seconds that it waits for a server or provider, and
+#: when the first of these waits is over (monotonic seconds). The last two are None if it does not wait.
+Times = tuple[float, float | None, float | None]
+
+
 class Unsent(ConnectionLost):
     """The connection ended before the call was sent on it."""
 
@@ -107,20 +112,17 @@ class Attempts:
         #: The count of lost connections when these were asked for.
         self._lost = 0
 
-    def again(
-        self, error: Exception, outgoing: Call | None, deadline: float, wait_for: float | None, until: float | None
-    ) -> Steps:
+    def again(self, error: Exception, outgoing: Call | None, times: Times) -> Steps:
         """Make a call again that has failed, as often as that is allowed; gives its result.
 
         Args:
             error: of the first attempt.
             outgoing: the call; None for a notification.
-            deadline: of the call (monotonic seconds; may be infinite).
-            wait_for: seconds to wait for a server or a provider; None: not at all.
-            until: when the first of these waits is over; None with `wait_for`.
+            times: of the call.
 
         Raises the error of the last attempt.
         """
+        deadline, wait_for, until = times
         repeats = waits = 0
         while True:
             now = clock()
@@ -194,7 +196,7 @@ class Attempts:
         """The params of a call, all by name; asks the server if the method is not known.
 
         Args:
-            deadline, until: as for `again`.
+            deadline, until: of its `Times`.
 
         Raises:
             TypeError: they cannot be; the text has the call as it is to be written.

@@ -98,7 +98,7 @@ class HubRegistration:
         self._loop: asyncio.AbstractEventLoop | None = None
         #: One registration at a time: each may need the name and the key that the one before got.
         self._lock = asyncio.Lock()
-        pool.connector.greetings.append(self._greet)
+        pool.greetings.append(self._greet)
         if self._is_wanted:
             pool.spread()
 

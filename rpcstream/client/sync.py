@@ -157,14 +157,14 @@ class Client(BaseClient):
         self, method: str, params: Params = None, *, returns: Any = NOT_GIVEN, **options: Unpack[CallOptions]
     ) -> ClientStream:
         from .blocking_streams import ClientStream
-        from .worker_thread import with_threaded_iterators
+        from .portal import with_threaded_iterators
 
         engine, wait_for = self._engine, options.get("wait_for", NOT_GIVEN)
         params, left = engine.named(method, check_params(method, params), options.get("timeout"), wait_for)
-        engine.move_to_loop()
+        engine.pool.retire()
         thread, params = engine.loop_thread(method), with_threaded_iterators(params)
         stream = thread.client.stream_request(method, params, returns=returns, **{**options, "timeout": left})
-        return ClientStream(thread.portal, stream, method, thread)
+        return ClientStream(thread, stream, method)
 
     def call_sync(
         self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
@@ -203,8 +203,7 @@ class Client(BaseClient):
 
         client = self._engine.lasting_client("subscribe", "rpc.subscribe")
         subscription = client.subscribe(topic, returns=returns, max_queue=max_queue, policy=policy)
-        thread = self._engine.loop_thread("rpc.subscribe")
-        return ClientSubscription(thread.portal, subscription, topic, thread)
+        return ClientSubscription(self._engine.loop_thread("rpc.subscribe"), subscription, topic)
 
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> int:
         params = publish_params(topic, value, retain)

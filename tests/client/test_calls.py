@@ -12,21 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import (
-    AsyncClient,
-    BatchTooLarge,
-    Client,
-    EncodeError,
-    InternalError,
-    InvalidRequest,
-    Limits,
-    MessageTooLarge,
-    MethodNotFound,
-    Retry,
-    RpcError,
-    Server,
-)
+from rpcstream import AsyncClient, Client, Limits, MethodNotFound, Retry, RpcError, Server
 from rpcstream.client.options import Trace
+from rpcstream.errors import BatchTooLarge, EncodeError, InternalError, InvalidRequest, MessageTooLarge
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, request

@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, InternalError, Retry
+from rpcstream import AsyncClient, Retry
+from rpcstream.errors import InternalError
 
 from ..kit import reply, until
 from ..kit.example_count import IS_THOROUGH

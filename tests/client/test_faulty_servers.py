@@ -21,13 +21,12 @@ from rpcstream import (
     Client,
     ConnectFailed,
     ConnectionLost,
-    EncodeError,
-    InternalError,
     Limits,
     NotPermitted,
     Retry,
     RpcError,
 )
+from rpcstream.errors import EncodeError, InternalError
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, frame, notification, reply, request

@@ -18,14 +18,13 @@ from rpcstream import (
     Client,
     ConnectFailed,
     ConnectionLost,
-    InternalError,
     Limits,
-    MessageTooLarge,
     NotAuthenticated,
     NotPermitted,
     RpcError,
     ServerBusy,
 )
+from rpcstream.errors import InternalError, MessageTooLarge
 
 from ..kit import UsualServer, frame, request, until
 from ..kit.scripted_http import UNTIL_CLOSED, CountedConnections, Request, ScriptedHttpConnection, answered, item, reply

@@ -24,16 +24,14 @@ from rpcstream import (
     Client,
     ConnectFailed,
     ConnectionLost,
-    EncodeError,
     Hub,
-    InternalError,
     InvalidParams,
     Limits,
     MethodNotFound,
-    ProviderGone,
     Retry,
     Server,
 )
+from rpcstream.errors import EncodeError, InternalError, ProviderGone
 from rpcstream.testing import connections_of, drop_connections, serve_in_thread
 
 from ..kit import until, until_in_thread

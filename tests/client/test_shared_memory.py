@@ -19,7 +19,8 @@ import numpy as np
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectionLost, Limits, MessageTooLarge, MethodNotFound, RpcError
+from rpcstream import AsyncClient, Client, ConnectionLost, Limits, MethodNotFound, RpcError
+from rpcstream.errors import MessageTooLarge
 from rpcstream.testing import serve_in_thread
 
 from ..kit import RawPeer, UsualServer, request, until_in_thread

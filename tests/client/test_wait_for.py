@@ -18,10 +18,10 @@ from rpcstream import (
     ConnectFailed,
     ConnectionLost,
     MethodNotFound,
-    ProviderGone,
     Retry,
     RpcError,
 )
+from rpcstream.errors import ProviderGone
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, reply, request, until

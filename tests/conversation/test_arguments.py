@@ -11,18 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import (
-    CallCancelled,
-    ConnectionLost,
-    Context,
-    EncodeError,
-    InvalidParams,
-    Limits,
-    MessageTooLarge,
-    Retry,
-    RpcError,
-    Server,
-)
+from rpcstream import ConnectionLost, Context, InvalidParams, Limits, Retry, RpcError, Server
+from rpcstream.errors import CallCancelled, EncodeError, MessageTooLarge
 
 from ..kit import Network, RawPeer, UsualServer, notification, until
 from ..kit.matrix import cut_connections

@@ -10,18 +10,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import (
-    ConnectionLost,
-    Context,
-    InternalError,
-    InvalidParams,
-    InvalidRequest,
-    Limits,
-    MessageTooLarge,
-    Retry,
-    RpcError,
-    Server,
-)
+from rpcstream import ConnectionLost, Context, InvalidParams, Limits, Retry, RpcError, Server
+from rpcstream.errors import InternalError, InvalidRequest, MessageTooLarge
 
 from ..kit import LogLines, Network, RawPeer, UsualServer, notification, request, until
 

@@ -20,12 +20,12 @@ from rpcstream import (
     ConnectFailed,
     ConnectionLost,
     Limits,
-    MessageTooLarge,
     MethodNotFound,
     Retry,
     Server,
     ServerBusy,
 )
+from rpcstream.errors import MessageTooLarge
 from rpcstream.tls import client_context
 
 from ..kit import UsualServer, authority, server_tls, until

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Context, Http, InvalidRequest
+from rpcstream import AsyncClient, Context, Http
+from rpcstream.errors import InvalidRequest
 from rpcstream.testing import is_idle
 from rpcstream.web import HttpError, Response
 from rpcstream.wire.http_messages import problem

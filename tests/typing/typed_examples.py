@@ -15,7 +15,6 @@ from rpcstream import (
     TLS,
     AsyncClient,
     Backoff,
-    BlockingPeer,
     CallNext,
     Client,
     Codec,
@@ -32,8 +31,9 @@ from rpcstream import (
     RpcError,
     Server,
     Shape,
-    Stream,
 )
+from rpcstream.peer.remote import BlockingPeer
+from rpcstream.peer.stream import Stream
 
 server = Server(limits=Limits(max_batch=5), codec=Codec(images=ImageOptions(format="jpeg", quality=90)), debug=True)
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import TLS, Client, ConnectFailed, DeadlineExceeded, NotAuthenticated, NotPermitted, Retry
+from rpcstream import TLS, Client, ConnectFailed, NotAuthenticated, NotPermitted, Retry
+from rpcstream.errors import DeadlineExceeded
 
 from ..conftest import ROOT, StartServer, ended, environment
 from .conftest import APP, METHODS, TOKEN, provider
