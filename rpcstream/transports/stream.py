@@ -103,7 +103,7 @@ class LineStream(MessageConnection, SocketConnection):
         if framer.ended:
             self._report_fault()
             self.session.end(self._lost)
-        elif framer.is_partial_frame:
+        elif framer.frame is not None:
             self._receive_frame()
 
     # -- binary frames ----------------------------------------------------------------------------------------
