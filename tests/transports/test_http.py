@@ -452,7 +452,7 @@ async def test_too_many_connections_are_told_so(serve: Serve) -> None:
 
 
 async def test_an_idle_connection_is_closed_in_time(serve: Serve) -> None:
-    served = await serve(idle_timeout=0.2)
+    served = await serve(idle_timeout=0.5)
     http = await served.http()
     assert (await http.ask(ADD)).json == THREE
     with contextlib.suppress(ConnectionResetError):
