@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..codec.payloads import size_with_payloads
 from ..errors import AT_CALLER, CallTimeout, ConnectionLost, RpcError
@@ -26,9 +27,6 @@ from .address import check_lasting
 from .connection import ClientConnection
 from .options import Settings
 from .pool import ConnectionPool
-
-if TYPE_CHECKING:
-    from ..nats.client_events import ClientEvents
 
 #: The params of an event's message, and the message.
 Event = tuple[dict[str, Any], bytes | bytearray]
@@ -110,20 +108,26 @@ class Subscriptions:
             params: of `rpc.publish`.
             timeout: seconds; None: no limit.
         """
-        topic, is_kept = params["topic"], params.get("retain", False)
+        topic, value = params["topic"], params["value"]
         loop = asyncio.get_running_loop()
         seconds = time_left(self._settings.timeout if timeout is NOT_GIVEN else timeout)
         deadline = INFINITE if seconds is None else loop.time() + seconds
         connection = self._pool.ready(loop) or await self._pool.get("rpc.publish", deadline)
         assert connection.events is not None
-        event = {"topic": topic, "value": params["value"]}
-        message = self.marshaller.notification(envelope.EVENT, event)
+        message = self.marshaller.notification(envelope.EVENT, {"topic": topic, "value": value})
+        async with self._in_time("rpc.publish", deadline):
+            return await connection.events.publish(
+                topic, message, retain=params.get("retain", False), is_end=value is None
+            )
+
+    @asynccontextmanager
+    async def _in_time(self, method: str, deadline: float) -> AsyncIterator[None]:
+        """Raise CallTimeout at the deadline, for what NATS does in place of a call."""
         try:
             async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
-                is_end = is_kept and params["value"] is None
-                return await connection.events.publish(topic, message, retain=is_kept, is_end=is_end)
+                yield
         except TimeoutError as error:
-            raise CallTimeout("no answer in time", method="rpc.publish", address=self.marshaller.address) from error
+            raise CallTimeout("no answer in time", method=method, address=self.marshaller.address) from error
 
     # -- subscribers ------------------------------------------------------------------------------------------------
 
@@ -239,7 +243,8 @@ class Subscriptions:
                 self._confirmed.add(topic)
 
         if connection.events is not None:
-            await self._request_on_nats(connection.events, topic, deadline, confirmed)
+            async with self._in_time("rpc.subscribe", deadline):
+                await connection.events.subscribe(topic, partial(self._deliver_to, topic), confirmed)
             return
         call = Call(self.marshaller, "rpc.subscribe", {"topic": topic}, NOT_GIVEN, NOT_GIVEN)
         pending = _Confirmation(connection.loop.create_future(), deadline, confirmed)
@@ -250,16 +255,6 @@ class Subscriptions:
             connection.calls.give_up(call)
             raise
         call.outcome(reply, line)
-
-    async def _request_on_nats(
-        self, events: ClientEvents, topic: str, deadline: float, confirmed: Callable[[], object]
-    ) -> None:
-        """Subscribe at NATS. Raises what a call raises."""
-        try:
-            async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
-                await events.subscribe(topic, partial(self._deliver_to, topic), confirmed)
-        except TimeoutError as error:
-            raise CallTimeout("no answer in time", method="rpc.subscribe", address=self.marshaller.address) from error
 
     async def _request_again(self, connection: ClientConnection, topic: str, deadline: float) -> None:
         if not connection.is_open:

@@ -1,10 +1,11 @@
 """Events as payloads of NATS: the same `$/event` message as on a connection, as text or as a binary frame.
 
-Owns reading them, which are from programs that may be no rpcstream, and marks of their publishers. Pure.
+Any program of NATS may have written what is read here.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 import orjson
@@ -13,16 +14,22 @@ from ..codec import payloads
 from ..codec.attachments import CutLine, FrameLine, whole
 from ..errors import MessageTooLarge
 from ..limits import Limits
+from ..observe.limited_log import LimitedLog
 from ..wire import envelope
 from ..wire.binary_frame import MARK, FrameError, parts_of_frame, read_header
 from ..wire.buffers import AttachedMessage, Encoded, padding
 from ..wire.json_scan import is_deeper
+from .link import NatsMessage
+from .subjects import decoded
 
 #: Bytes of NATS's headers that stand with a last value, and that JetStream adds when it passes it on.
 HEADERS_MAX = 1024
 
-#: In the mark of a publisher that is no server with other processes.
+#: In the mark of a publisher that is not one of several processes of a server.
 ALONE = "-"
+
+#: The reply subject of an event: it tells its publisher, and which of its events this is.
+_MARK = re.compile(r"(.*)\.event\.([^.]*)\.[0-9]+", re.DOTALL)
 
 
 class NoEvent(ValueError):
@@ -36,33 +43,35 @@ class ReadEvent(NamedTuple):
     line: bytes
 
 
-class PublisherMark(NamedTuple):
-    """What the reply subject of an event says: who has published it, and which of its events this is.
-
-    Attributes:
-        origin: the connection of the publisher.
-        group: the server that this connection is one process of; `ALONE` where it has no others.
-        number: counts up with each event of this connection.
-    """
-
-    origin: str
-    group: str
-    number: int
-
-    @classmethod
-    def of(cls, reply: str) -> PublisherMark | None:
-        """The mark in a reply subject; None where another program has published the event."""
-        before, _, number = reply.rpartition(".")
-        before, _, group = before.rpartition(".")
-        origin, _, word = before.rpartition(".")
-        if word != "event" or not (number.isascii() and number.isdecimal()):
-            return None
-        return cls(origin, group, int(number))
-
-
 def prefix_of_marks(inbox: str, group: str = ALONE) -> str:
-    """What the marks of one connection begin with; the number follows."""
+    """Return what the marks of one connection begin with; the number of the event follows.
+
+    Args:
+        inbox: a subject of the connection alone.
+        group: the id of the server that this connection is one process of.
+    """
     return f"{inbox}.event.{group}."
+
+
+def mark_of(reply: str) -> tuple[str, str] | None:
+    """Return the inbox and the group in the reply subject of an event; None if another program has published it."""
+    found = _MARK.fullmatch(reply)
+    return None if found is None else (found[1], found[2])
+
+
+def topic_of(message: NatsMessage, prefix: int, events_log: LimitedLog) -> str | None:
+    """Return the topic of an event; None, and log it, if its subject does not name one.
+
+    Args:
+        message: the message.
+        prefix: characters of the subject that come before the topic.
+        events_log: gets the warning.
+    """
+    topic = decoded(message.subject[prefix:])
+    if topic is None:
+        text = "an event on NATS is skipped, since its subject is not a topic: %s"
+        events_log.warning(None, text, message.subject)
+    return topic
 
 
 def payload_of(message: Encoded, limit: int) -> bytes:

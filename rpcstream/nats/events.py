@@ -1,40 +1,35 @@
 """Events of one instance of a service: to NATS, and from there to the subscribers at its own port.
 
-Owns what is published on NATS and in which order, which topics are subscribed to there, and that no event comes twice.
-Last values are in `last_values`. Knows neither the instance's methods nor connections.
-
-**An event comes once.** An instance sends its own events to its own subscribers at once, and publishes them on NATS.
-What comes back is known by its mark (`PublisherMark`), and so is an event that comes by two subscriptions, which
-overlap. The processes of one server tell each other of events without NATS, but of last values by NATS, where JetStream
-decides their order.
+An instance sends its own events to its own subscribers at once, and publishes them on NATS. It skips what comes back,
+which it knows by its mark (`mark_of`), and so an event that arrives by two subscriptions that overlap. The
+processes of one server send each other events without NATS, but last values by NATS, where JetStream decides their
+order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import threading
-from collections import deque
 from functools import partial
 
 from ..errors import MessageTooLarge
-from ..events.patterns import fault_of_topic, is_pattern, matches
+from ..events.patterns import fault_of_topic
 from ..events.subscriptions import Subscriber
 from ..events.topics import CARRIED_COST, CARRIED_MAX, MAX_EVENT_SIZE, Keep, Topics
 from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import ALONE, NoEvent, PublisherMark, passed_on, payload_of, prefix_of_marks
-from .last_values import number_of
+from .event_messages import ALONE, NoEvent, mark_of, passed_on, payload_of, prefix_of_marks, topic_of
+from .last_values import revision_of
 from .link import NatsLink, NatsMessage, Subscription
 from .shared_values import SharedValues
-from .subjects import decoded, event_prefix, event_subject
+from .subjects import event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
 
-#: Events that are remembered, to know which come twice. NATS sends the copies of one event together.
+#: Events that are remembered to recognize copies. NATS sends the copies of one event together.
 REMEMBERED_MAX = 4096
 
 #: Seconds that a subscriber waits for its reply, at most, until NATS sends the events.
@@ -55,12 +50,11 @@ class NatsEvents:
     def __init__(self, service: str, limits: Limits) -> None:
         self._service = service
         self._limits = limits
-        self._prefix = event_prefix(service)
-        self._id = secrets.token_hex(8)
+        self._prefix = len(event_prefix(service))
         self._log = LimitedLog(log)
         self._topics: Topics | None = None
         self._lock = threading.Lock()
-        self._values = SharedValues(service, limits, self._id, self)
+        self._values = SharedValues(service, limits, self.receive)
         self._link: NatsLink | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._group = ALONE
@@ -69,13 +63,12 @@ class NatsEvents:
         self._number = 0
         #: The events that came last, by mark and payload: who forges the mark of another's next event cannot hide it.
         self._seen: dict[tuple[str, int], None] = {}
-        #: Events to be published in the next turn of the loop, whether they are to be stored, and the bytes they take.
-        self._out: deque[tuple[str, Encoded | None, Keep, bool]] = deque()
+        #: Events to be published in the next turn of the loop, and the bytes they take.
+        self._out: list[tuple[str, Encoded | None, Keep]] = []
         self._out_size = 0
         self._is_scheduled = False
-        #: Subscriptions at NATS by the name of the topic or pattern, in the order in which they were made.
+        #: Subscriptions at NATS by the name of the topic or pattern.
         self._subscriptions: dict[str, Subscription] = {}
-        self._patterns: list[str] = []
         #: Names that may have got their first subscriber, or lost their last one.
         self._changed: set[str] = set()
         self._subscribing: asyncio.Task[None] | None = None
@@ -85,7 +78,7 @@ class NatsEvents:
     def join(self, topics: Topics) -> None:
         """As `Carrier.join`."""
         self._topics, self._lock = topics, topics.lock
-        self._values.put_later(topics.retained.messages)
+        self._values.join(topics)
 
     def wants(self, topic: str) -> bool:
         """As `Carrier.wants`; who has subscribed on NATS is not known."""
@@ -94,21 +87,18 @@ class NatsEvents:
     def publish(self, topic: str, message: Encoded | None, keep: Keep) -> bool:
         """As `Carrier.publish`."""
         is_stored = bool(keep) and self._values.is_shared
-        if self._link is None:  # those who are on NATS do not get it; a last value is stored later
+        size = CARRIED_COST + (len(message) if message is not None else 0)
+        if self._link is None:  # subscribers on NATS do not get it; a last value is stored later
             if keep:
                 self._values.put_later((topic,))
-            return False
-        size = CARRIED_COST + (len(message) if message is not None else 0)
-        if self._out and self._out_size + size > CARRIED_MAX:
+        elif self._out and self._out_size + size > CARRIED_MAX:
             self._drop(topic, keep)
-            return is_stored
-        if is_stored:
-            self._values.expect(topic)
-        self._out.append((topic, message, keep, is_stored))
-        self._out_size += size
-        if not self._is_scheduled and self._loop is not None:
-            self._is_scheduled = True
-            self._loop.call_soon_threadsafe(self._flush)
+        else:
+            self._out.append((topic, message, keep))
+            self._out_size += size
+            if not self._is_scheduled and self._loop is not None:
+                self._is_scheduled = True
+                self._loop.call_soon_threadsafe(self._flush)
         return is_stored
 
     def changed(self, subscriber: Subscriber, name: str) -> None:
@@ -136,8 +126,8 @@ class NatsEvents:
         self._group = topics.group or ALONE
         self._inbox, self._number = link.client.new_inbox(), 0
         self._marks = prefix_of_marks(self._inbox, self._group)
-        self._subscriptions, self._patterns = {}, []
-        link.ended.append(partial(self._ended, link))
+        self._subscriptions = {}
+        link.ended.append(lambda reason: self._forget_link())
         await self._values.begin(link)
         with self._lock:
             self._link = link
@@ -146,18 +136,14 @@ class NatsEvents:
         await self.settled()
         self._values.put_waiting()
 
-    def _ended(self, link: NatsLink, reason: str) -> None:
-        if self._link is link:
-            self._forget_link()
-
     def _forget_link(self) -> None:
         with self._lock:
             self._link = None
-            self._values.put_later(topic for topic, _, keep, _ in self._out if keep)
+            self._values.put_later(topic for topic, _, keep in self._out if keep)
             self._values.end()
             self._out.clear()
             self._out_size = 0
-        self._subscriptions, self._patterns = {}, []
+        self._subscriptions = {}
 
     async def leave(self) -> None:
         """Publish what waits, before the connection is closed."""
@@ -172,44 +158,44 @@ class NatsEvents:
     # -- to NATS ------------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Publish what has come since the last turn."""
+        """Publish the events that were added since the last turn of the event loop."""
         with self._lock:
             self._is_scheduled = False
-            out, self._out, self._out_size = self._out, deque(), 0
-        for topic, message, keep, is_stored in out:
-            if not self._has_sent(topic, message, keep, is_stored) and is_stored:
-                with self._lock:
-                    self._values.expect_no_more(topic)
+            out, self._out, self._out_size = self._out, [], 0
+        for topic, message, keep in out:
+            if keep:
+                self._values.use()
+            sent = self._as_sent(topic, message, keep)
+            if sent is None:
+                continue
+            if keep and self._values.is_shared:
+                self._values.put(topic, sent[1], is_end=keep == "forget", on_refused=partial(self._publish, *sent))
+                continue
+            self._publish(*sent)
+            if keep:
+                self._values.put_later((topic,))
 
-    def _has_sent(self, topic: str, message: Encoded | None, keep: Keep, is_stored: bool) -> bool:
-        """Publish an event; whether JetStream was asked to store it."""
+    def _as_sent(self, topic: str, message: Encoded | None, keep: Keep) -> tuple[str, bytes] | None:
+        """Return the subject and the payload of an event; None if NATS cannot carry it now."""
         link = self._link
         if link is None or not link.is_open:
             if keep:
                 self._values.put_later((topic,))
-            return False
+            return None
         try:
             subject = event_subject(self._service, topic)
             payload = b"" if message is None else payload_of(message, link.max_payload)
         except (MessageTooLarge, ValueError) as error:
             reason = error.data["reason"] if isinstance(error, MessageTooLarge) else error
             self._log.warning(topic, "an event of %s is not on NATS: %s", topic, reason)
-            self._count_dropped()
-            return False
-        if link.unsent > CARRIED_MAX:
+            keep = ""  # neither would its last value be
+        else:
+            if link.unsent <= CARRIED_MAX:
+                return subject, payload
             self._log.warning(None, "events are not on NATS: its server takes them too slowly")
-            with self._lock:
-                self._drop(topic, keep)
-            return False
-        if keep:
-            self._values.use()
-        if is_stored:
-            on_refused = partial(self._publish, subject)
-            return self._values.put(topic, payload, is_end=keep == "forget", on_refused=on_refused)
-        if keep:
-            self._values.put_later((topic,))
-        self._publish(subject, payload)
-        return False
+        with self._lock:
+            self._drop(topic, keep)
+        return None
 
     def _publish(self, subject: str, payload: bytes) -> None:
         if self._link is not None and payload:
@@ -222,11 +208,6 @@ class NatsEvents:
         self._topics.count_dropped()
         if keep:
             self._values.put_later((topic,))
-
-    def _count_dropped(self) -> None:
-        assert self._topics is not None
-        with self._lock:
-            self._topics.count_dropped()
 
     # -- subscriptions at NATS ----------------------------------------------------------------------------------------
 
@@ -242,11 +223,10 @@ class NatsEvents:
             while self._changed and self._link is link:
                 names, self._changed = self._changed, set()
                 for name in names:
-                    wanted = name in topics.own.by_topic
-                    if wanted and name not in self._subscriptions:
-                        await self._begin(link, name)
-                    elif not wanted and name in self._subscriptions:
+                    if name not in topics.own.by_topic:
                         await self._end(name)
+                    elif name not in self._subscriptions:
+                        await self._begin(link, name)
                 await link.flush()
 
     async def _begin(self, link: NatsLink, name: str) -> None:
@@ -258,32 +238,26 @@ class NatsEvents:
         made = await link.subscribe(subject, partial(self._on_event, name))
         if self._link is link:
             self._subscriptions[name] = made
-            if is_pattern(name):
-                self._patterns.append(name)
 
     async def _end(self, name: str) -> None:
-        subscription = self._subscriptions.pop(name)
-        if is_pattern(name):
-            self._patterns.remove(name)
-        await subscription.drop()
+        subscription = self._subscriptions.pop(name, None)
+        if subscription is not None:
+            await subscription.drop()
 
     # -- from NATS ----------------------------------------------------------------------------------------------------
 
     def _on_event(self, name: str, message: NatsMessage) -> None:
-        """An event comes, by the subscription of this name."""
-        if message.headers and self._values.is_shared and number_of(message):
-            return  # a last value, which comes from its bucket
-        topic = decoded(message.subject[len(self._prefix) :])
+        """Take an event that arrives by the subscription of this name."""
+        if message.headers and self._values.is_shared and revision_of(message):
+            return  # a last value, which arrives from the bucket
+        topic = topic_of(message, self._prefix, self._log)
         if topic is None:
-            self._log.warning(
-                None, "an event on NATS is skipped, since its subject is not a topic: %s", message.subject
-            )
             return
-        mark = PublisherMark.of(message.reply)
+        mark = mark_of(message.reply)
         if mark is None:
-            if self._comes_by(topic) != name:
-                return
-        elif mark.origin == self._inbox or (mark.group == self._group != ALONE) or not self._is_new(message):
+            if self._first_name(topic) != name:
+                return  # another program has published it, and the copy by that subscription counts
+        elif mark[0] == self._inbox or (mark[1] == self._group != ALONE) or not self._is_new(message):
             return
         if message.data:
             self.receive(topic, message.data, "")
@@ -297,11 +271,10 @@ class NatsEvents:
             del self._seen[next(iter(self._seen))]
         return True
 
-    def _comes_by(self, topic: str) -> str:
-        """Of several subscriptions that an event comes by, the one by which it is taken, if it has no mark."""
-        if topic in self._subscriptions:
-            return topic
-        return next((pattern for pattern in self._patterns if matches(pattern, topic)), "")
+    def _first_name(self, topic: str) -> str:
+        """Return one of the subscriptions that events of a topic arrive by."""
+        assert self._topics is not None
+        return next((name for name in self._topics.own.names_for(topic) if name in self._subscriptions), "")
 
     def receive(self, topic: str, data: bytes, keep: Keep) -> bool:
         """Give an event of another publisher to the subscribers here.
@@ -328,17 +301,7 @@ class NatsEvents:
             self._log.warning(topic, "what was published to %s on NATS is not passed on: %s", topic, error)
             return True
         with self._lock:
-            if keep and self._values.expects(topic):
+            if keep and (self._values.expects(topic) or any(topic == each for each, _, _ in self._out)):
                 return False
             topics.receive(topic, message, keep)
         return True
-
-    def stored(self, topic: str) -> None:
-        """JetStream has answered: one value of this instance less is on its way."""
-        with self._lock:
-            self._values.expect_no_more(topic)
-
-    def last_value(self, topic: str) -> Encoded | None:
-        assert self._topics is not None
-        with self._lock:
-            return self._topics.retained.messages.get(topic)

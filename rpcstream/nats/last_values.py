@@ -1,416 +1,381 @@
 """The last values of a service's topics, in a JetStream key-value bucket.
 
-Owns the bucket, what is stored in it, and reading it: as it stands, or as it changes. Knows neither who subscribes nor
-what an event holds.
-
 An event that becomes a last value is published once, to the bucket. JetStream stores it, and then publishes it to the
-subject of its topic (`republish`), with its number (`Nats-Sequence`): so those who have subscribed there get it like
-any other event, all in the order in which it was stored. A program that subscribes first and then reads the bucket gets
-each value, and knows by their numbers which came twice.
+subject of its topic (`republish`) with its revision (`Nats-Sequence`), so subscribers there get it like any other
+event, in the order in which it was stored. A program that subscribes first and then reads the bucket gets each value,
+and the revisions tell which values came twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
+from typing import NamedTuple, TypeVar
 
-import orjson
+import nats.errors
+import nats.js.errors
+from nats.js import api
 
-from ..errors import NotPermitted, RpcError, ServerBusy
+from ..errors import NotPermitted, ServerBusy
 from ..events.retained import MAX_RETAINED_SIZE
 from ..limits import Limits
-from ..observe.limited_log import shortened
+from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from .asking import ANSWER_TIME, Asker, LateAnswer, NoAnswer
-from .link import NatsLink, NatsMessage, Subscription
+from .link import NatsLink, NatsMessage
 from .subjects import decoded, event_prefix, event_tokens
 
 log = get_logger("rpcstream.nats")
 
-#: Seconds between two signs of life of the consumer that reports changes; after three without one it is made again.
-HEARTBEAT = 5.0
+#: Seconds that JetStream has for an answer. It has a leader again about 4 s after the one before was lost.
+ANSWER_TIME = 6.0
+
+#: Seconds between two heartbeats of JetStream, and the silence after which the values are read again.
+HEARTBEAT, SILENCE = 5.0, 15.0
 
 #: Seconds after which JetStream forgets a consumer whose reader is gone.
 _FORGET_AFTER = 30
 
-#: Seconds for which it is remembered that there is no last value any more, for readers that are away meanwhile.
+#: How long JetStream remembers that a last value was removed, for readers that are away meanwhile.
 _ENDED_FOR = "1h"
 
 #: Copies of the bucket in a cluster.
 _COPIES = 3
 
-#: Codes of JetStream's errors: it is off for this account; there is no such stream; too many values, or bytes; too few
-#: nodes for the copies.
+#: Codes of JetStream's errors: it is off for this account; no such stream; too many values or bytes; too few nodes.
 _IS_OFF, _NO_STREAM, _FULL, _FEW_NODES = 10039, 10059, (10047, 10077), (10005, 10074)
 
-#: Headers: who has published; what has become of the value; the number that JetStream gave it.
-ORIGIN, _OPERATION, NUMBER = "Rpcstream-Origin", "KV-Operation", "Nats-Sequence"
+#: Headers: the value was removed; the revision that JetStream gave it.
+_OPERATION, REVISION = "KV-Operation", "Nats-Sequence"
 
-#: Who is told what has changed.
-OnValue = Callable[["StoredValue"], object]
+Answer = TypeVar("Answer")
 
 
 class NoLastValues(Exception):
     """Last values cannot be shared here; the text says why."""
 
 
+class NotNow(NoLastValues):
+    """JetStream does not answer in time, or refuses for a reason that may pass."""
+
+
 class StoredValue(NamedTuple):
-    """A last value, or that there is none any more.
+    """A last value, or the mark that it was removed.
 
     Attributes:
-        topic: it.
-        number: of this value in the bucket; later ones have higher ones.
-        data: the message of its event; empty: there is nothing to send.
-        is_end: there is no last value any more.
-        origin: of the instance that has published it; empty: something else has.
+        topic: the topic.
+        revision: counts up with each value that the bucket stores.
+        data: the message of the event; empty if there is nothing to send.
+        is_end: the last value was removed.
     """
 
     topic: str
-    number: int
+    revision: int
     data: bytes
     is_end: bool
-    origin: str
 
 
 class LastValues:
-    """The bucket of one service, by one connection.
+    """The bucket of one service, on one connection.
 
     Args:
         link: the connection.
-        service: the service.
+        service: the name of the service.
     """
 
     def __init__(self, link: NatsLink, service: str) -> None:
         self._link = link
         self._service = service
-        self._asker = Asker(link)
-        self.bucket = f"rpc_{service}_last"
-        self._stream = f"KV_{self.bucket}"
-        self._prefix = f"$KV.{self.bucket}."
-        #: A value was skipped, since its name is no topic.
-        self._has_skipped = False
+        self._jetstream = link.client.jetstream(timeout=ANSWER_TIME)
+        self._manager = link.client.jsm(timeout=ANSWER_TIME)
+        self._bucket = f"rpc_{service}_last"
+        self._stream = f"KV_{self._bucket}"
+        self._prefix = f"$KV.{self._bucket}."
+        self._log = LimitedLog(log, each=1)
 
     # -- the bucket ---------------------------------------------------------------------------------------------------
 
     async def make(self, limits: Limits) -> None:
-        """Make the bucket, if it is not there.
+        """Make the bucket, unless it exists.
 
         Raises:
-            NoLastValues: JetStream is off, does not answer, or refuses.
+            NoLastValues: JetStream is off, does not answer, or refuses; or the bucket is of another kind.
+            NotPermitted: NATS does not permit this login to use JetStream.
             ConnectionError: the connection has ended.
         """
-        answer = await self._api(f"STREAM.INFO.{self._stream}", {})
-        if _code(answer) == _NO_STREAM:
-            copies = _COPIES if self._link.other_servers else 1
-            answer = await self._api(f"STREAM.CREATE.{self._stream}", self._config(limits, copies))
-            if copies > 1 and _code(answer) in _FEW_NODES:
-                answer = await self._api(f"STREAM.CREATE.{self._stream}", self._config(limits, 1))
-        if "error" in answer:
-            off = "JetStream is off for this account" if _code(answer) == _IS_OFF else _text(answer)
-            raise NoLastValues(off)
-        config = answer.get("config") or {}
-        destination = (config.get("republish") or {}).get("dest")
-        if destination != self._events or not config.get("allow_rollup_hdrs"):
+        subjects = [f"$JS.API.STREAM.{verb}.{self._stream}" for verb in ("INFO", "CREATE")]
+        config = await self._ask(self._find_or_create(limits), *subjects)
+        destination = config.republish.dest if config.republish is not None else None
+        if destination != self._events or not config.allow_rollup_hdrs:
             needs = f"republish to {self._events}, and allow_rollup_hdrs"
-            raise NoLastValues(f"the bucket {self.bucket} was made by something else: it needs {needs}")
+            raise NoLastValues(f"the bucket {self._bucket} was made by something else: it needs {needs}")
+
+    async def _find_or_create(self, limits: Limits) -> api.StreamConfig:
+        try:
+            return (await self._manager.stream_info(self._stream)).config
+        except nats.js.errors.NotFoundError:
+            copies = _COPIES if self._link.other_servers else 1
+        try:
+            return (await self._manager.add_stream(self._config(limits, copies))).config
+        except nats.js.errors.APIError as error:
+            if copies == 1 or error.err_code not in _FEW_NODES:
+                raise
+            return (await self._manager.add_stream(self._config(limits, 1))).config
 
     @property
     def _events(self) -> str:
         return f"{event_prefix(self._service)}>"
 
-    def _config(self, limits: Limits, copies: int) -> dict[str, Any]:
-        """That of a key-value bucket (ADR-8), with JetStream publishing what is stored."""
-        return {
-            "name": self._stream,
-            "description": f"last values of topics of the service {self._service}",
-            "subjects": [f"{self._prefix}>"],
-            "max_msgs_per_subject": 1,
-            "max_msgs": limits.max_retained,
-            "max_bytes": MAX_RETAINED_SIZE,
-            "discard": "new",
-            "storage": "file",
-            "num_replicas": copies,
-            "allow_rollup_hdrs": True,
-            "deny_delete": True,
-            "allow_direct": True,
-            "republish": {"src": f"{self._prefix}>", "dest": self._events},
-            # From version 2.11 on, which forgets what has ended by this.
-            **({"allow_msg_ttl": True} if self._forgets else {}),
-        }
+    def _config(self, limits: Limits, copies: int) -> api.StreamConfig:
+        """Return the settings of a key-value bucket (ADR-8) that publishes what it stores.
+
+        nats-py's `create_key_value` has no limit for the number of values.
+        """
+        return api.StreamConfig(
+            name=self._stream,
+            description=f"last values of topics of the service {self._service}",
+            subjects=[f"{self._prefix}>"],
+            max_msgs_per_subject=1,
+            max_msgs=limits.max_retained,
+            max_bytes=MAX_RETAINED_SIZE,
+            discard=api.DiscardPolicy.NEW,
+            storage=api.StorageType.FILE,
+            num_replicas=copies,
+            allow_rollup_hdrs=True,
+            deny_delete=True,
+            allow_direct=True,
+            republish=api.RePublish(src=f"{self._prefix}>", dest=self._events),
+            allow_msg_ttl=self._has_ttl or None,
+        )
 
     @property
-    def _forgets(self) -> bool:
+    def _has_ttl(self) -> bool:
+        """NATS 2.11 and later can forget the mark of a removed value."""
         version = self._link.client.connected_server_version
         return (version.major, version.minor) >= (2, 11)
 
     # -- storing ------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Be ready to store and to read. Raises ConnectionError if the connection has ended."""
-        await self._asker.start()
-
-    def put(self, topic: str, payload: bytes, *, is_end: bool, origin: str = "") -> asyncio.Future[int]:
-        """Store the last value of a topic, and send it to its subscribers.
+    async def put(self, topic: str, payload: bytes, *, is_end: bool) -> int:
+        """Store the last value of a topic, which sends it to the subscribers on NATS.
 
         Args:
+            topic: the topic.
             payload: the message of the event.
-            is_end: there is none any more; the event is sent all the same.
-            origin: of the instance.
+            is_end: remove the last value; the event is sent all the same.
 
         Returns:
-            Gets the number of the value; or NoLastValues, ServerBusy, NotPermitted, ConnectionError.
+            The revision of the value.
+
+        Raises:
+            ServerBusy: the bucket is full.
+            NoLastValues: JetStream is off, does not answer, or no instance has made the bucket.
+            NotPermitted: NATS does not permit this login to store it.
+            ConnectionError: the connection has ended.
         """
-        headers = {ORIGIN: origin} if origin else {}
-        if is_end:
-            headers |= {_OPERATION: "PURGE", "Nats-Rollup": "sub"}
-            if self._forgets:
-                headers["Nats-TTL"] = _ENDED_FOR
-        asked = self._asker.ask(self._prefix + event_tokens(topic), payload, headers or None)
-        stored: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def answered(done: asyncio.Future[NatsMessage]) -> None:
-            if stored.done():
-                done.cancelled() or done.exception()
-                return
-            try:
-                stored.set_result(_stored(done.result()))
-            except NoAnswer as error:
-                stored.set_exception(NoLastValues(f"JetStream is off, or no instance has made the bucket: {error}"))
-            except (RpcError, ConnectionError, NoLastValues) as error:
-                stored.set_exception(error)
-
-        asked.add_done_callback(answered)
-        return stored
+        subject = self._prefix + event_tokens(topic)
+        headers = {_OPERATION: "PURGE", "Nats-Rollup": "sub"} if is_end else {}
+        if is_end and self._has_ttl:
+            headers["Nats-TTL"] = _ENDED_FOR
+        stored = await self._ask(self._jetstream.publish(subject, payload, headers=headers or None), subject)
+        return int(stored.seq)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     async def read(self, pattern: str) -> list[StoredValue]:
-        """Read the last values of a topic, or of all that match a pattern, in the order in which they were stored.
+        """Read the last values of a topic, or of all topics that match a pattern, in the order they were stored.
 
-        Raises:
-            NoLastValues: there are none, since JetStream is off, or no instance has made the bucket.
-            ServerBusy: JetStream does not answer in time.
-            NotPermitted: NATS does not permit it.
-            ConnectionError: the connection has ended.
+        Raises what `follow` raises.
         """
         values: list[StoredValue] = []
-        current = asyncio.Event()
-
-        def on_value(value: StoredValue) -> None:
-            if not current.is_set():
-                values.append(value)
-
-        watch = Watch(self, on_value, current.set, pattern=pattern)
         try:
-            await watch.begin()
-            await asyncio.wait_for(current.wait(), ANSWER_TIME)
+            async with asyncio.timeout(ANSWER_TIME), aclosing(self.follow(pattern)) as changes:
+                async for value in changes:
+                    if value is None:
+                        break
+                    values.append(value)
         except TimeoutError as error:
-            text = f"Server busy: JetStream did not send the last values of {pattern!r} in {ANSWER_TIME:g} s"
-            raise ServerBusy(text) from error
-        finally:
-            await watch.end()
+            raise NotNow(f"JetStream did not send the last values of {pattern!r} in {ANSWER_TIME:g} s") from error
         return values
 
-    async def _api(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Ask JetStream's API. Raises NoLastValues, also where it is not permitted, and ConnectionError."""
-        try:
-            await self.start()
-            return await self._ask_api(subject, body)
-        except NoAnswer as error:
-            raise NoLastValues(f"JetStream is off: {error}") from error
-        except NotPermitted as error:
-            raise NoLastValues(error.data["reason"]) from error
+    async def follow(self, pattern: str) -> AsyncGenerator[StoredValue | None]:
+        """Yield the last values that match a pattern, then None, then each value that is stored from then on.
 
-    async def _ask_api(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._asker.ask(f"$JS.API.{subject}", orjson.dumps(body) if body else b"")
-        try:
-            read = orjson.loads(answer.data)
-        except orjson.JSONDecodeError as error:
-            raise NoAnswer("the answer is not JSON") from error
-        return read if type(read) is dict else {"error": {}}
+        This is an ordered consumer. That of nats-py has no name, so NATS could not permit it for some topics only, and
+        does not tell how many values it will send at first.
 
-    def value_of(self, message: NatsMessage, number: int) -> StoredValue | None:
-        """A message of the bucket; None where its name is no topic."""
+        Raises:
+            NoLastValues: JetStream is off, or no instance has made the bucket.
+            NotNow: JetStream does not answer in time, falls silent, or a value was lost on the way: read again.
+            NotPermitted: NATS does not permit this login to read it.
+            ConnectionError: the connection has ended.
+        """
+        link = self._link
+        messages: asyncio.Queue[NatsMessage | None] = asyncio.Queue()
+
+        def on_ended(reason: str) -> None:
+            messages.put_nowait(None)
+
+        name, inbox, subject = (
+            f"rpc{secrets.token_hex(8)}",
+            link.client.new_inbox(),
+            self._prefix + event_tokens(pattern),
+        )
+        subscription = await link.subscribe(inbox, messages.put_nowait)
+        link.ended.append(on_ended)
+        try:
+            created = self._manager.add_consumer(self._stream, _consumer(name, inbox, subject))
+            info = await self._ask(created, f"$JS.API.CONSUMER.CREATE.{self._stream}.{name}.{subject}")
+            is_current = not info.num_pending and not (info.delivered and info.delivered.consumer_seq)
+            if is_current:
+                yield None
+            async with aclosing(self._received(messages)) as received:
+                async for message in received:
+                    value = self._value_of(message)
+                    if value is not None:
+                        yield value
+                    if not (is_current or message.metadata.num_pending):
+                        is_current = True
+                        yield None
+        except (nats.errors.Error, ValueError, OverflowError) as error:
+            raise NotNow(f"JetStream sent something else: {error}") from error
+        finally:
+            link.ended.remove(on_ended)
+            if link.is_open:
+                await subscription.drop()
+                link.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{name}", b"")  # it would expire later
+
+    async def _received(self, messages: asyncio.Queue[NatsMessage | None]) -> AsyncGenerator[NatsMessage]:
+        """Yield each message with a value; raise where one is missing."""
+        count = 0
+        while True:
+            try:
+                async with asyncio.timeout(SILENCE):
+                    message = await messages.get()
+            except TimeoutError as error:
+                raise NotNow(f"JetStream was silent for {SILENCE:g} s") from error
+            if message is None:
+                raise ConnectionError(self._link.reason)
+            is_value = message.reply.startswith("$JS.ACK.")
+            if is_value:
+                count += 1
+                sent = message.metadata.sequence.consumer
+            else:  # a heartbeat, which tells how many values were sent
+                sent = int((message.headers or {}).get("Nats-Last-Consumer", count))
+            if sent != count:
+                raise NotNow("a value was lost on the way from JetStream")
+            if is_value:
+                yield message
+
+    def _value_of(self, message: NatsMessage) -> StoredValue | None:
+        """Return the value in a message of the bucket; None if its name is not a topic."""
         is_ours = message.subject.startswith(self._prefix)
         topic = decoded(message.subject[len(self._prefix) :]) if is_ours else None
         if topic is None:
-            if not self._has_skipped:
-                self._has_skipped = True
-                name = shortened(message.subject.removeprefix(self._prefix))
-                log.warning("the bucket %s: skipping the name %s, which is not a topic", self.bucket, name)
+            name = message.subject.removeprefix(self._prefix)
+            self._log.warning(None, "the bucket %s: skipping the name %s, which is not a topic", self._bucket, name)
             return None
-        headers = message.headers or {}
-        return StoredValue(topic, number, message.data, _OPERATION in headers, headers.get(ORIGIN, ""))
+        revision = message.metadata.sequence.stream
+        return StoredValue(topic, revision, message.data, _OPERATION in (message.headers or {}))
+
+    async def _ask(self, request: Awaitable[Answer], *subjects: str) -> Answer:
+        """Await JetStream's answer. Raises ServerBusy, NotPermitted, ConnectionError, and NoLastValues."""
+        try:
+            return await ask(self._link, request, *subjects)
+        except (nats.errors.NoRespondersError, nats.js.errors.NoStreamResponseError) as error:
+            raise NoLastValues("JetStream is off, or no instance has made the bucket") from error
+        except nats.js.errors.APIError as error:
+            raise _failure(error) from error
+        except nats.errors.TimeoutError as error:
+            raise NotNow(f"JetStream did not answer within {ANSWER_TIME:g} s") from error
+        except (nats.errors.Error, ValueError, TypeError, KeyError) as error:
+            raise NotNow(f"JetStream's answer cannot be read: {error}") from error
 
 
-class Watch:
-    """The last values that match a pattern, and what becomes of them.
+async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: str = "publish") -> Answer:
+    """Await a request of nats-py, which by itself does not notice that NATS denies it, or that the connection ends.
 
     Args:
-        values: where they are.
-        on_value: called with each, those that there are first.
-        on_current: called once those that there were at the beginning have been given.
-        pattern: which topics.
+        link: the connection that the request uses.
+        request: the request.
+        subjects: what the request publishes or subscribes to.
+        what: "publish" or "subscription".
+
+    Raises:
+        NotPermitted: NATS does not permit this login one of the subjects, or its inbox.
+        ConnectionError: the connection has ended.
+        nats.errors.Error: as the request raises it.
     """
+    task = asyncio.current_task()
+    assert task is not None
+    inboxes = link.inbox.rpartition(".")[0] + "."
+    failures: list[Exception] = []
 
-    def __init__(
-        self, values: LastValues, on_value: OnValue, on_current: Callable[[], object], *, pattern: str = ">"
-    ) -> None:
-        self._values = values
-        self._on_value = on_value
-        self._on_current = on_current
-        self._filter = values._prefix + event_tokens(pattern)
-        self._name = ""
-        self._subscription: Subscription | None = None
-        #: Messages that this consumer has sent; the time of the last sign of life.
-        self._count = 0
-        self._heard = 0.0
-        self._guard: asyncio.Task[None] | None = None
-        self._is_current = self._has_ended = False
+    def fail(error: Exception) -> None:
+        if not failures:
+            failures.append(error)
+            task.cancel()
 
-    async def begin(self) -> None:
-        """Begin to give values.
+    def on_denied(denied: str, subject: str) -> None:
+        for each in subjects:
+            if (denied, subject.lower()) == (what, each.lower()):  # nats-py has made small letters of all
+                fail(_denial(denied, each))
+        if denied == "subscription" and subject.startswith(inboxes):
+            fail(_denial(denied, subject))
 
-        Raises:
-            NoLastValues, ServerBusy, NotPermitted, ConnectionError: as `LastValues.read`.
-        """
-        values = self._values
-        self._name, self._count = f"rpc{secrets.token_hex(8)}", 0
-        subject = values._link.client.new_inbox()
-        self._subscription = await values._link.subscribe(subject, self._on_message)
-        self._heard = asyncio.get_running_loop().time()
-        config = {
-            "name": self._name,
-            "deliver_policy": "last_per_subject",
-            "ack_policy": "none",
-            "deliver_subject": subject,
-            "filter_subject": self._filter,
-            "mem_storage": True,
-            "num_replicas": 1,
-            "max_deliver": 1,
-            "idle_heartbeat": round(HEARTBEAT * 1e9),
-            "inactive_threshold": _FORGET_AFTER * 1_000_000_000,
-        }
-        stream = values._stream
-        try:
-            await values.start()
-            body = {"stream_name": stream, "config": config}
-            answer = await values._ask_api(f"CONSUMER.CREATE.{stream}.{self._name}.{self._filter}", body)
-        except LateAnswer as error:
-            raise ServerBusy(f"Server busy: JetStream does not say the last values: {error}") from error
-        except NoAnswer as error:  # JetStream itself answers, unless it is off
-            raise NoLastValues("JetStream is off") from error
-        if "error" in answer:
-            if _code(answer) in (_NO_STREAM, _IS_OFF):
-                raise NoLastValues(_text(answer))
-            raise ServerBusy(f"Server busy: JetStream does not say the last values: {_text(answer)}")
-        if not answer.get("num_pending") and not self._count:
-            self._has_come()
+    def on_ended(reason: str) -> None:
+        fail(ConnectionError(reason))
 
-    def guard(self) -> None:
-        """Begin again where nothing is heard any more, from now on."""
-        self._guard = asyncio.get_running_loop().create_task(self._look())
-
-    async def end(self) -> None:
-        """Give no more values."""
-        self.stop()
-        await self._drop()
-
-    def stop(self) -> None:
-        """Give no more values, since the connection is over."""
-        self._has_ended = True
-        if self._guard is not None:
-            self._guard.cancel()
-
-    async def _drop(self) -> None:
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None and self._values._link.is_open:
-            await subscription.drop()
-            # JetStream would forget it by itself, later.
-            self._values._link.publish(f"$JS.API.CONSUMER.DELETE.{self._values._stream}.{self._name}", b"")
-
-    def _on_message(self, message: NatsMessage) -> None:
-        if self._subscription is None or self._has_ended:
-            return
-        self._heard = asyncio.get_running_loop().time()
-        # $JS.ACK.<stream>.<consumer>.<times>.<number in the stream>.<number of the consumer>.<time>.<how many follow>,
-        # with two tokens more behind $JS.ACK where accounts and domains are named.
-        tokens = message.reply.split(".")
-        if tokens[:2] != ["$JS", "ACK"]:
-            # A sign of life, which says how many messages there were.
-            said = (message.headers or {}).get("Nats-Last-Consumer")
-            if said is not None and said != str(self._count):
-                self._begin_again()
-            return
-        number, count, _, left = map(int, tokens[-4:] if len(tokens) < 12 else tokens[-5:-1])
-        self._count += 1
-        if count != self._count:
-            self._begin_again()
-            return
-        value = self._values.value_of(message, number)
-        if value is not None:
-            self._on_value(value)
-        if not left:
-            self._has_come()
-
-    def _has_come(self) -> None:
-        if not self._is_current:
-            self._is_current = True
-            self._on_current()
-
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT)
-            if asyncio.get_running_loop().time() - self._heard > 3 * HEARTBEAT:
-                await self._begin_anew()
-
-    def _begin_again(self) -> None:
-        """A message is missing."""
-        if self._guard is None or self._has_ended:
-            return
-        self._guard.cancel()
-        self._guard = asyncio.get_running_loop().create_task(self._anew_then_look())
-
-    async def _anew_then_look(self) -> None:
-        await self._begin_anew()
-        await self._look()
-
-    async def _begin_anew(self) -> None:
-        with contextlib.suppress(ConnectionError):
-            await self._drop()
-            try:
-                await self.begin()
-            except (NoLastValues, RpcError) as error:
-                log.warning("last values of the service %s do not come now: %s", self._values._service, error)
+    link.denied.append(on_denied)
+    link.ended.append(on_ended)
+    try:
+        return await request
+    except asyncio.CancelledError:
+        if not failures or task.uncancel():
+            raise
+        raise failures[0] from None
+    except nats.errors.Error as error:
+        if link.is_open:
+            raise
+        raise ConnectionError(link.reason) from error
+    finally:
+        link.denied.remove(on_denied)
+        link.ended.remove(on_ended)
 
 
-def number_of(message: NatsMessage) -> int:
-    """The number of an event that JetStream has published, since it was stored; 0: something else has published it."""
-    said = message.headers.get(NUMBER, "") if message.headers else ""
+def _denial(what: str, subject: str) -> NotPermitted:
+    verb = "publish" if what == "publish" else "subscribe"
+    return NotPermitted(data={"reason": f"NATS does not permit this login to {verb} to {subject}"})
+
+
+def revision_of(message: NatsMessage) -> int:
+    """Return the revision of an event that JetStream has stored and published; 0 for any other event."""
+    said = message.headers.get(REVISION, "") if message.headers else ""
     return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else 0
 
 
-def _stored(message: NatsMessage) -> int:
-    """The number of a value that JetStream says it has stored. Raises ServerBusy or NoLastValues where it has not."""
-    try:
-        answer = orjson.loads(message.data)
-    except orjson.JSONDecodeError:
-        answer = {"error": {"description": "the answer is not JSON"}}
-    if "error" not in answer:
-        return int(answer["seq"])
-    if _code(answer) in _FULL:
-        raise ServerBusy(f"Server busy: the service has no room for this last value ({_text(answer)})")
-    raise NoLastValues(_text(answer))
+def _consumer(name: str, inbox: str, subject: str) -> api.ConsumerConfig:
+    return api.ConsumerConfig(
+        name=name,
+        deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
+        ack_policy=api.AckPolicy.NONE,
+        deliver_subject=inbox,
+        filter_subject=subject,
+        mem_storage=True,
+        num_replicas=1,
+        max_deliver=1,
+        idle_heartbeat=HEARTBEAT,
+        inactive_threshold=_FORGET_AFTER,
+    )
 
 
-def _code(answer: dict[str, Any]) -> int:
-    error = answer.get("error")
-    return int(error.get("err_code", 0)) if type(error) is dict else 0
-
-
-def _text(answer: dict[str, Any]) -> str:
-    error = answer.get("error")
-    return str(error.get("description", "JetStream refuses")) if type(error) is dict else "JetStream refuses"
+def _failure(error: nats.js.errors.APIError) -> Exception:
+    """Return the error that tells what JetStream refuses."""
+    if error.err_code in _FULL:
+        return ServerBusy(f"Server busy: the service has no room for this last value ({error.description})")
+    if error.err_code == _NO_STREAM:
+        return NoLastValues("no instance has made the bucket")
+    if error.err_code in (_IS_OFF, None):  # nats-py raises it without a code where nothing answers
+        return NoLastValues("JetStream is off")
+    return NotNow(error.description or "JetStream refuses")

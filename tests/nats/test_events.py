@@ -15,11 +15,12 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, Client, ConnectionLost, InvalidParams, Limits, NotPermitted
+from rpcstream import AsyncClient, CallTimeout, Client, ConnectionLost, InvalidParams, Limits, NotPermitted
 from rpcstream.errors import MessageTooLarge
 
 from ..kit import PATIENCE, UsualServer, frame, until
 from ..kit.nats_server import NatsServer
+from .conftest import Clock
 from .service import Service, all_until, event_of, login, next_of, user
 
 pytestmark = pytest.mark.nats
@@ -270,6 +271,24 @@ async def test_without_jetstream_last_values_stay_where_they_are(
             one.publish("state", "live")
             assert await next_of(not_kept) == ["live"]
     assert caplog.text.count("are not shared") == caplog.text.count("JetStream is off") == 1
+
+
+async def test_a_subscription_that_timed_out_can_be_made_again(
+    clock: Clock, start_nats: Callable[..., NatsServer]
+) -> None:
+    service = Service(nats := start_nats())
+    async with service.client(timeout=3) as client, service.client() as other:
+        await other.publish("a", 0)
+        async with client.subscribe("b"):
+            nats.pause()
+            late = [asyncio.create_task(client.subscribe("a").__aenter__()) for _ in range(2)]
+            await clock.until(lambda: all(each.done() for each in late))
+            nats.resume()
+            assert [type(each.exception()) for each in late] == [CallTimeout] * 2
+        await until(lambda: service.subscribed("$event") == [])
+        async with client.subscribe("a") as events:
+            await other.publish("a", 1)
+            assert await next_of(events) == [1]
 
 
 async def test_after_a_lost_connection_subscriptions_are_made_again(start_nats: Callable[..., NatsServer]) -> None:

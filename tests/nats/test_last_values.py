@@ -18,6 +18,7 @@ from rpcstream import AsyncClient, InvalidParams, Limits, NotPermitted, ServerBu
 from ..kit import PATIENCE, UsualServer, until
 from ..kit.nats_server import NatsServer
 from ..kit.plain_nats import plain_client
+from .conftest import Clock
 from .service import Service, all_until, event_of, login, next_of, user
 
 pytestmark = pytest.mark.nats
@@ -221,6 +222,40 @@ async def test_without_the_right_bucket(service: Service, caplog: pytest.LogCapt
         one.publish("a", 1, retain=True)
         assert await kept_at(one, "*") == {"a": 1}
         await until(lambda: "was made by something else: it needs republish" in caplog.text)
+
+
+@pytest.mark.parametrize("fault", ["the consumer is deleted", "a message is missing"])
+async def test_an_instance_that_lost_its_consumer_reads_the_values_again(
+    clock: Clock, service: Service, fault: str
+) -> None:
+    async with (
+        service.serving(port=0) as one,
+        AsyncClient(one.address) as there,
+        there.subscribe("*") as events,
+        plain_client(service.nats.url) as plain,
+        service.raw() as raw,
+    ):
+        jetstream = plain.jetstream()
+        bucket = await jetstream.key_value(service.bucket)
+        await bucket.put("a", event_of("a", 1))
+        assert await next_of(events) == [1]
+        stream = f"KV_{service.bucket}"
+        [consumer] = await jetstream.consumers_info(stream)
+        if fault == "the consumer is deleted":
+            await jetstream.delete_consumer(stream, consumer.name)
+        else:
+            head = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 9\r\n\r\n"
+            raw.publish(str(consumer.config.deliver_subject), b"", head=head)
+            await raw.flush()
+        await bucket.put("b", event_of("b", 2))
+        arrival = asyncio.create_task(next_of(events))
+        await clock.until(arrival.done)
+        assert arrival.result() == [2]
+        async with asyncio.timeout(PATIENCE):
+            while consumer.name in [each.name for each in await jetstream.consumers_info(stream)]:
+                await asyncio.sleep(0.02)
+        await bucket.put("b", event_of("b", 3))
+        assert await next_of(events) == [3]
 
 
 async def test_permissions_for_last_values(
