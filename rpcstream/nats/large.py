@@ -230,7 +230,7 @@ class LargeCalls:
         what = "a message" if not question.size else f"{question.size} bytes"
         reason = (
             f"{what} over NATS's max_payload could not go by a direct connection to {offer.address}: {text} "
-            "(direct=, --nats-direct)"
+            "(direct=, --set nats_direct=)"
         )
         kind: type[ConnectFailed | ConnectionLost] = ConnectionLost
         if question.is_call:
