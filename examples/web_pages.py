@@ -14,7 +14,7 @@ from pathlib import Path
 
 import PIL.Image
 
-from rpcstream import RpcError, Server
+from rpcstream import Info, RpcError, Server
 from rpcstream.web import Html, HttpError, Request, Response, html
 
 PICTURES = Path(__file__).parent / "pictures"
@@ -34,7 +34,7 @@ FIGURE = """<figure>
 </figure>
 """
 
-server = Server(title="gallery")
+server = Server(info=Info(title="gallery"))
 server.static("/style.css", STYLE)
 server.static("/pictures/", PICTURES)
 

@@ -45,6 +45,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .backoff import Backoff as Backoff
     from .client.aio import AsyncClient as AsyncClient
+    from .client.options import Retry as Retry
     from .client.subscriptions import Subscription as Subscription
     from .client.sync import Client as Client
     from .codec import Codec as Codec
@@ -86,6 +87,9 @@ if TYPE_CHECKING:
     from .peer.remote import Peer as Peer
     from .peer.stream import Stream as Stream
     from .server import Server as Server
+    from .server.options import Http as Http
+    from .server.options import Info as Info
+    from .server.options import Logs as Logs
     from .supervisor.run import run as run
     from .tls import TLS as TLS
     from .web.html import Html as Html
@@ -99,6 +103,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "backoff": "Backoff",
     "client.aio": "AsyncClient",
+    "client.options": "Retry",
     "client.subscriptions": "Subscription",
     "client.sync": "Client",
     "codec": "Codec ImageFile ImageOptions MaxSide Shape",
@@ -119,6 +124,7 @@ _NAMES = {
     "peer.remote": "BlockingPeer Peer",
     "peer.stream": "Stream",
     "server": "Server",
+    "server.options": "Http Info Logs",
     "supervisor.run": "run",
     "tls": "TLS",
     "web.html": "Html escape html",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable
@@ -74,6 +75,12 @@ def choice(*words: str) -> Kind:
 def options_of(kind: type) -> dict[str, Option]:
     """The options that a TypedDict declares: `name: Annotated[type, Option(default)]`."""
     return {name: hint.__metadata__[0] for name, hint in kind.__annotations__.items()}
+
+
+def group_options(group: type) -> dict[str, Option]:
+    """The options that a dataclass declares: `name: Annotated[type, Kind] = default`. In files they stand alone."""
+    hints = group.__annotations__
+    return {each.name: Option(each.default, hints[each.name].__metadata__[0]) for each in dataclasses.fields(group)}
 
 
 def defaults_of(kind: type) -> dict[str, Any]:

@@ -25,6 +25,14 @@ def test_every_public_name_is_there() -> None:
         _ = rpcstream.nothing_of_this_name  # type: ignore[attr-defined]
 
 
+def test_a_server_has_few_options_of_its_own() -> None:
+    """Related options are one value, such as `http=Http(...)`, so that a reader can take in all of them."""
+    described = inspect.getdoc(rpcstream.Server) or ""
+    named = re.findall(r"(?m)^    (\w+)=", described.partition("Options:")[2])
+    assert {"token", "limits", "http", "logs", "info"} < set(named)
+    assert len(named) <= 24, named
+
+
 def loaded_by(statement: str) -> set[str]:
     program = f"import sys\n{statement}\nprint(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from rpcstream import Context, Limits, RpcError, Server
+from rpcstream import Context, Limits, Logs, RpcError, Server
 from rpcstream.process import loop_factory
 
 from .tally import Tally, answer, obey
@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 
 
 def make_server(tally: Tally) -> Server:
-    server = Server(limits=LIMITS, threads=8, drain_timeout=2.0, slow_call=5.0)
+    server = Server(limits=LIMITS, threads=8, drain_timeout=2.0, logs=Logs(slow_call=5.0))
     _add_plain(server)
     _add_conversing(server, tally)
     _add_streams(server)

@@ -13,10 +13,10 @@ import os
 
 import numpy as np
 
-from rpcstream import Limits, Server
+from rpcstream import Info, Limits, Server
 
 server = Server(
-    title="vectors",
+    info=Info(title="vectors"),
     drain_delay=float(os.environ.get("DRAIN_DELAY", "0")),
     limits=Limits(max_connections=1000, max_held_total=256 * 1024 * 1024),
 )

@@ -12,7 +12,7 @@ from ..errors import RegistrationError
 from ..hub.config import HUB, WHERE
 from ..limits import DEFAULT_HOST
 from ..server import Server
-from ..server.options import configured
+from ..server.options import Info, configured
 from ..server.serving import is_loopback
 from ..server.target import TargetError, load_module, load_server
 from ..text import visible
@@ -31,7 +31,7 @@ def functions_server(module: ModuleType, *, pattern: str) -> Server:
     Raises:
         TargetError: no function matches the pattern, or one of them cannot be a remote method.
     """
-    server = Server(title=module.__name__)
+    server = Server(info=Info(title=module.__name__))
     try:
         server.add_module(module, pattern=pattern)
     except RegistrationError as error:

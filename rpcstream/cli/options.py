@@ -24,13 +24,15 @@ _MOST = 1_000_000_000
 #: How a text of the library names an option: `ca=`, or `argument ca` where one was given. Compiled when it is needed.
 _OPTION_NAME = (
     r"\bargument (?P<given>[a-z_]+)"
-    r"|\b(?P<own>address|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
+    r"|\b(?P<own>address|tls|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
     r"|\b(?P<nats>creds|nkey|user|password|inbox_prefix|service|only|direct|trust_identity)=(?=[\s,;:.?)']|$)"
 )
 #: Options that have another name on the command line.
 _OTHER_NAMES = {
     "address": "--uri",
     "nats_creds": "--nats-creds",
+    "tls": "--ca",
+    "nats_tls": "nats_ca",
     "nats_password": "RPCSTREAM_NATS_PASSWORD",
 }
 

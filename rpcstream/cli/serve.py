@@ -28,6 +28,9 @@ OK, FAILED, USAGE = 0, 1, 2
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
+#: The same where several processes write lines: with the number of the process.
+_FORMAT_OF_SEVERAL = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
@@ -72,7 +75,7 @@ def _supervise(options: argparse.Namespace, config: ServeConfig, argv: Sequence[
     count = worker_count(config.process.get("workers"))
     if count == 1 and not kept and not options.reload:
         return None
-    _set_up_logging(config.logging)
+    _set_up_logging(config.logging, is_one_of_several=True)
     from ..server.target import TargetError
     from ..supervisor.supervisor import Supervisor, WorkerOptions
     from .load import passed_sockets
@@ -189,7 +192,8 @@ class _Command:
         options, config = self.options, self.config
         if config is None and not self._has_configured_logging(server.logging):  # type: ignore[attr-defined]
             return USAGE
-        _set_up_logging(server.logging if config is None else config.logging)  # type: ignore[attr-defined]
+        logging = server.logging if config is None else config.logging  # type: ignore[attr-defined]
+        _set_up_logging(logging, is_one_of_several=self.link is not None)
         if self._pipe is not None:
             return self._serve_agent(server, self._pipe)
         default_port = DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT
@@ -274,14 +278,14 @@ class _Command:
         print(f"{self.prog}: {error}", file=sys.stderr)
 
 
-def _set_up_logging(given: Mapping[str, Any]) -> None:
+def _set_up_logging(given: Mapping[str, Any], *, is_one_of_several: bool = False) -> None:
     """Log to standard error, unless the target has set up logging itself; `log_level` applies in both cases."""
     import logging
 
     if not given.keys() & {"logging", "log_config"}:
         if not logging.getLogger().handlers:
             _show_access_log()
-        logging.basicConfig(format=_FORMAT, level=logging.WARNING)
+        logging.basicConfig(format=_FORMAT_OF_SEVERAL if is_one_of_several else _FORMAT, level=logging.WARNING)
     if "log_level" in given:
         logging.getLogger().setLevel(given["log_level"].upper())
 

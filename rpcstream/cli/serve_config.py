@@ -1,16 +1,19 @@
 """The configuration of `rpcstream-server`: flags, `--set NAME=VALUE` and a file are one set of options."""
 
 import argparse
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ..config.files import MAX_TOKENS, ConfigError, one_or_all, read_file, read_tokens, warn_of_readers
-from ..config.schema import Schema, Values, limit_options
-from ..hub.config import EXCLUSIVE, LOGGING, WHERE, ServerFile, User
+from ..config.schema import Schema, Values
+from ..hub.config import EXCLUSIVE, FIELDS, LOGGING, WHERE, ServerFile, User
 from ..hub.users import authenticate_users
+from ..limits import Limits
 from ..option import FILE, FLAG, SECONDS_OR_NONE, TEXT, Kind, Option, options_of, whole
+from ..server.options import GROUPS
 from ..server.target import TargetError
 from .options import option_fault, with_option_names
 from .serve_options import FLAGS, TLS_FLAGS, parse_workers
@@ -73,7 +76,7 @@ class ServeFile(ServerFile, total=False):
     nats_trust_identity: Annotated[bool, Option(False, FLAG)]
 
 
-SERVE = Schema(options_of(ServeFile) | limit_options(), what="a server", prefix="", exclusive=EXCLUSIVE)
+SERVE = Schema(options_of(ServeFile) | FIELDS, what="a server", prefix="", exclusive=EXCLUSIVE)
 
 #: Options that a supervisor of several processes carries out.
 SUPERVISED = ("max_requests", "memory_limit", "affinity", "start_timeout")
@@ -93,15 +96,15 @@ class ServeConfig:
     """
 
     def __init__(self, found: Values) -> None:
-        limits = limit_options()
         self.process = _taken(found, "workers", *SUPERVISED)
         self.logging = _taken(found, *LOGGING)
         self.where = _taken(found, *WHERE)
         self.access = _taken(found, *_ACCESS)
         of_nats = _taken(found, *(name for name in SERVE.names if name.startswith("nats")))
         self.nats = {name.removeprefix("nats_").replace("nats", "url"): value for name, value in of_nats.items()}
-        changed = _taken(found, *limits)
-        self.server = {**found, **({"limits": changed} if changed else {})}
+        groups: Mapping[str, type] = {**GROUPS, "limits": Limits}
+        fields = {name: _taken(found, *(each.name for each in dataclasses.fields(groups[name]))) for name in groups}
+        self.server = {**found, **{name: changed for name, changed in fields.items() if changed}}
 
 
 def _taken(found: Values, *names: str) -> Values:
@@ -228,9 +231,9 @@ def join_nats(server: "Server", nats: Values) -> None:
         if files:
             if not nats["url"].lower().startswith("nats+tls://"):
                 raise ValueError(f"{next(iter(files))}= is for TLS, and {nats['url']} is without: nats+tls://")
-            from ..tls import client_context
+            from ..tls import TLS
 
-            more["tls"] = client_context(**files)
+            more["tls"] = TLS(**files)
         server.join_nats(nats["url"], service=nats.get("service"), login=login, **more)
     except (ValueError, OSError) as error:
         raise TargetError(option_fault(error, of_nats=True)) from None

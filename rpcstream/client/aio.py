@@ -30,12 +30,12 @@ from .attempts import LOSSES, Attempts, Discover, Sleep, Steps
 from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
+from .connection import retrieve_exception
 from .hub import HubRegistration
 from .naming import MixedParams, check_params, given_params
-from .options import DEFAULT_ADDRESS, DEFAULTS, AsyncClientOptions, ClientOptions, Settings, make_settings
+from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, Connect, Settings, make_settings
 from .pool import ConnectionPool
 from .running import ServingClient
-from .slots import retrieve_exception
 from .subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ LONG_REPLY = 16 * 1024
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@with_options(DEFAULTS, ClientOptions, AsyncClientOptions)
+@with_options(DEFAULTS, ClientOptions)
 class AsyncClient(BaseClient):
     """Calls methods of a server from an event loop: `await client.vision.vectorize(photo=image)`.
 
@@ -77,8 +77,8 @@ class AsyncClient(BaseClient):
         OSError, ssl.SSLError: a certificate file is missing or not valid.
     """
 
-    def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[AsyncClientOptions]) -> None:
-        settings = make_settings(type(self).__name__, AsyncClientOptions, address, options)
+    def __init__(self, address: str | Address | Connect = DEFAULT_ADDRESS, **options: Unpack[ClientOptions]) -> None:
+        settings = make_settings(type(self).__name__, address, options)
         self._set_up(settings, Callbacks(settings))
 
     def _set_up(self, settings: Settings, callbacks: Callbacks, marshaller: Marshaller | None = None) -> None:
@@ -219,7 +219,7 @@ class AsyncClient(BaseClient):
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
         check_hello(hello)
         check_one_server(self._settings.address, "on_connect")
-        self._pool.connector.greet(hello)
+        self._pool.greet(hello)
         return hello
 
     async def discover(self, *, timeout: float | None = NOT_GIVEN) -> dict[str, Any]:

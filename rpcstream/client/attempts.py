@@ -1,4 +1,4 @@
-"""Whether and when a call is made again: the options `retries`, `retry` and `wait_for`, and servers that leave.
+"""Whether and when a call is made again: the options `retry` and `wait_for`, and servers that leave.
 
 Performs no I/O. A generator yields what is to be done next (a command), and is sent the outcome; both clients drive it.
 """
@@ -67,7 +67,7 @@ class Unsent(ConnectionLost):
 #: a call may be cancelled by a server that stops before it has begun it; a hub may have no provider now (`wait_for`).
 LOSSES = (ConnectFailed, ConnectionLost, ProviderGone, CallCancelled, MethodNotFound)
 
-#: How often a call is repeated that the server has not begun, as it said, whatever the option `retries` is.
+#: How often a call is repeated that the server has not begun, as it said, whatever the option `retry` is.
 REPEATS = 5
 
 #: The pauses of calls that wait for a server or a provider. The longest is what a caller loses once it is there.
@@ -98,8 +98,8 @@ class Attempts:
     """
 
     def __init__(self, settings: Settings, is_closed: Callable[[], bool], count_lost: Callable[[], int]) -> None:
-        self._retries = settings.retries
-        self._repeats_all = settings.retry == "all"
+        self._retries = settings.retry.times
+        self._repeats_all = settings.retry.repeats == "all"
         self._is_closed = is_closed
         self._count_lost = count_lost
         #: The server's methods by name; None: it was not asked, or has not answered.
@@ -187,7 +187,7 @@ class Attempts:
         why = "the server did not say what is idempotent"
         if known is not None:
             why = "the method, or one in the batch, is not declared idempotent"
-        reason = f'the connection was lost, and the call is not repeated: {why} (retry="all" repeats every call)'
+        reason = f'the connection was lost, and the call is not repeated: {why} (repeats="all" repeats every call)'
         raise ConnectionLost(reason, method=outgoing.method, address=getattr(error, "address", None))
 
     def named(self, method: str, params: MixedParams, deadline: float, until: float | None) -> Steps:

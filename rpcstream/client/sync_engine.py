@@ -36,13 +36,11 @@ class SyncEngine:
     """Makes the calls of one client.
 
     Attributes:
-        pool: the blocking connections.
-        uses_loop: all calls go by the loop thread.
+        pool: the blocking connections; once it has retired, all calls go by the loop thread.
     """
 
     def __init__(self, settings: Settings, marshaller: Marshaller) -> None:
         self.pool = pool = SyncPool(settings, marshaller)
-        self.uses_loop = False
         self._settings = settings
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
@@ -58,7 +56,7 @@ class SyncEngine:
         # Being registered, and looking after a silent server, go on while no call waits.
         lasts = settings.reconnect is not None or settings.name is not None or settings.keepalive is not None
         if settings.address.kind not in ("tcp", "tls", "unix") or lasts or settings.on_state is not None:
-            self.move_to_loop()
+            self.pool.retire()
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -77,10 +75,7 @@ class SyncEngine:
     def _attempt(self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None) -> Any:
         """Make a call once."""
         pool = self.pool
-        while not self.uses_loop:
-            connection = pool.take(outgoing.method, deadline)
-            if connection is None:
-                break
+        while (connection := pool.take(outgoing.method, deadline)) is not None:
             try:
                 got = connection.exchange(outgoing, deadline, on_progress)
             except Unsent:
@@ -94,7 +89,7 @@ class SyncEngine:
             finally:
                 pool.put(connection)
             return outgoing.outcome(got.reply, got.line)
-        from .worker_thread import with_threaded_iterators
+        from .portal import with_threaded_iterators
 
         outgoing.params = with_threaded_iterators(outgoing.params)
         client = self.loop_client(outgoing.method)
@@ -111,10 +106,7 @@ class SyncEngine:
                 self._drive(steps, partial(self._send_once, message, method, deadline))
 
     def _send_once(self, message: Encoded, method: str, deadline: float, until: float | None) -> None:
-        while not self.uses_loop:
-            connection = self.pool.take(method, deadline)
-            if connection is None:
-                break
+        while (connection := self.pool.take(method, deadline)) is not None:
             try:
                 return connection.send(message, deadline, method)
             except Unsent:
@@ -205,11 +197,6 @@ class SyncEngine:
         """Return how many connections have been lost so far."""
         return self.pool.lost + (0 if self._loop_thread is None else self._loop_thread.client._pool.lost)
 
-    def move_to_loop(self) -> None:
-        """Make all calls by the loop thread from now on; those that wait already end on their own connections."""
-        self.uses_loop = True
-        self.pool.retire()
-
     def add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         """Let the server call a function."""
         check_lasting(self._settings.address, "offering a method to the server")
@@ -218,7 +205,7 @@ class SyncEngine:
                 self._callbacks = self._make_callbacks()
         self._callbacks.add(function, **options)
         self._callback_functions.append((function, options))
-        self.move_to_loop()
+        self.pool.retire()
 
     def add_greeting(self, hello: Hello) -> None:
         """Run a function on each new connection."""
@@ -227,7 +214,7 @@ class SyncEngine:
             self._greetings.append(hello)
             if self._loop_thread is not None:
                 self._loop_thread.greet(hello)
-        self.move_to_loop()
+        self.pool.retire()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, Any]], method: str) -> Any:
         """Run a coroutine of the AsyncClient, and wait for its result.
@@ -246,7 +233,7 @@ class SyncEngine:
             method: names the call, where the client is closed.
         """
         check_lasting(self._settings.address, feature)
-        self.move_to_loop()
+        self.pool.retire()
         return self.loop_client(method)
 
     def loop_client(self, method: str) -> AsyncClient:
@@ -293,7 +280,7 @@ class SyncEngine:
 
         if not holds_streams(outgoing.params):
             return False
-        self.move_to_loop()
+        self.pool.retire()
         return True
 
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 import msgspec
 
 from ..codec.error_text import in_words
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import Limits
 from ..nearest import did_you_mean, nearest
 from ..option import SECONDS_OR_NONE, Kind, Option, whole
 from ..text import get_logger
@@ -205,25 +205,30 @@ def _check_range(kind: Kind, found: Any) -> None:
 
 def limit_options() -> dict[str, Option]:
     """Each field of `Limits` as an option of its own."""
-    kinds = {field.name: SECONDS_OR_NONE if "float" in str(field.type) else whole(1) for field in _LIMITS}
-    return {field.name: Option(field.default, kinds[field.name]) for field in _LIMITS}
+    fields = dataclasses.fields(Limits)
+    kinds = {field.name: SECONDS_OR_NONE if "float" in str(field.type) else whole(1) for field in fields}
+    return {field.name: Option(field.default, kinds[field.name]) for field in fields}
 
 
-_LIMITS = dataclasses.fields(Limits)
+def take_groups(found: Values, groups: Mapping[str, Any]) -> None:
+    """Make the options that are groups, such as `limits`, of the values that were found for their fields.
 
-
-def take_limits(found: Values) -> None:
-    """Make `limits` of the limits among the options that were found.
+    Args:
+        found: the values of options and fields by name; changed.
+        groups: dataclasses by the name of the option.
 
     Raises:
-        ConfigError: a limit is out of its range.
-        TypeError: the option `limits` itself is no Limits.
+        ConfigError: a field is out of its range.
+        TypeError: the value of such an option itself is of another class.
     """
-    base = found.pop("limits", None)
-    if not isinstance(base, Limits | None):
-        raise TypeError(f"limits must be Limits, got {type(base).__name__}")
-    given = {field.name: found.pop(field.name) for field in _LIMITS if field.name in found}
-    try:
-        found["limits"] = dataclasses.replace(base or DEFAULT_LIMITS, **given) if given else base
-    except ValueError as error:
-        raise ConfigError(f"limits: {error}") from None
+    for name, group in groups.items():
+        base = found.get(name)
+        if base is not None and not isinstance(base, group):
+            raise TypeError(f"{name} must be {group.__name__}, got {type(base).__name__}")
+        fields = [each.name for each in dataclasses.fields(group)]
+        given = {each: found.pop(each) for each in fields if each in found}
+        try:
+            if given:
+                found[name] = dataclasses.replace(base or group(), **given)
+        except ValueError as error:
+            raise ConfigError(f"{name}: {error}") from None

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import msgspec
 
 from ..config.files import MAX_TOKENS, read_file, read_tls, read_tokens, take_token
-from ..config.schema import ConfigSource, Schema, limit_options, log, take_limits
-from ..option import FILE, FILE_MODE, SECONDS_OR_NONE, TEXT, Kind, Option, choice, options_of, whole
-from ..server.options import ServerOptions
+from ..config.schema import ConfigSource, Schema, limit_options, log, take_groups
+from ..limits import Limits
+from ..option import FILE, FILE_MODE, SECONDS_OR_NONE, TEXT, Kind, Option, choice, group_options, options_of, whole
+from ..server.options import GROUPS, ServerOptions
 from .rules import Rule
 
 PREFIX = "RPCSTREAM_HUB_"
@@ -77,7 +78,7 @@ class TlsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def _tls(table: TlsTable, folder: str) -> Any:
     certificate, key, ca = (file and os.path.join(folder, file) for file in (table.certificate, table.key, table.ca))
-    return read_tls(certificate=certificate, key=key, password=table.password, client_ca=ca)
+    return read_tls(certificate=certificate, key=key, password=table.password, ca=ca)
 
 
 class ServerFile(ServerOptions, total=False):
@@ -109,8 +110,11 @@ class HubFile(ServerFile, total=False):
 #: Sets of options of which a server takes one.
 EXCLUSIVE = (("unix",), ("host", "port")), (("token",), ("token_file",), ("users",), ("authenticate",))
 
+#: The fields of options that are groups, each as an option of its own.
+FIELDS = {name: option for group in GROUPS.values() for name, option in group_options(group).items()} | limit_options()
+
 HUB = Schema(
-    options_of(HubFile) | limit_options(),
+    options_of(HubFile) | FIELDS,
     what="a hub",
     prefix=PREFIX,
     exclusive=EXCLUSIVE,
@@ -172,7 +176,7 @@ def hub_options(
     where = {name: found.pop(name) for name in WHERE if name in found}
     users = found.pop("users", None)
     logging = {name: found.pop(name) for name in LOGGING if found.get(name) is not None}
-    take_limits(found)
+    take_groups(found, {**GROUPS, "limits": Limits})
     return HubConfig(
         options={name: value for name, value in found.items() if value is not None or name in _MAY_BE_NONE},
         where={name: value for name, value in where.items() if value is not None},

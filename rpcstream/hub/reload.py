@@ -5,12 +5,14 @@ Owns these two decisions. Knows neither how a configuration is read nor how a co
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from ..auth.authenticator import TOKEN_IDENTITY
 from ..errors import NotPermitted
 from ..events.topics import Topics
 from ..peer.session import Session
+from ..server.options import GROUPS
 from .config import HubConfig, User
 from .directory import Directory
 from .rules import Rules
@@ -23,9 +25,17 @@ CHANGEABLE = frozenset(("token", "call_timeout", "rules"))
 def needs_restart(before: HubConfig, after: HubConfig) -> list[str]:
     """Return the names of the options that differ, and that a running hub cannot change."""
     names = []
-    for old, new in ((before.options, after.options), (before.where, after.where)):
+    for old, new in ((_with_fields(before.options), _with_fields(after.options)), (before.where, after.where)):
         names += [name for name in {**old, **new} if name not in CHANGEABLE and old.get(name) != new.get(name)]
     return sorted(names)
+
+
+def _with_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the fields of groups in place of the groups, as they stand in a file."""
+    found = {name: value for name, value in options.items() if name not in GROUPS}
+    for name, group in GROUPS.items():
+        found |= vars(options.get(name, group()))
+    return found
 
 
 class ChangedRights:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -49,11 +49,7 @@ log = get_logger("rpcstream.hub")
 PING_INTERVAL = 20.0
 
 
-#: The default of every option that a hub has as a server.
-HUB_DEFAULTS: Mapping[str, Any] = {**DEFAULTS, "title": "rpcstream hub"}
-
-
-@with_options(HUB_DEFAULTS, ServerOptions)
+@with_options(DEFAULTS, ServerOptions)
 class Hub(Server):
     """A server that routes calls between its clients, and may have methods of its own, too.
 
@@ -82,6 +78,7 @@ class Hub(Server):
     """
 
     SYSTEM_TOPICS = SYSTEM_TOPICS
+    DEFAULT_TITLE = "rpcstream hub"
     MAY_HAVE_WORKERS = False
 
     def __init__(
@@ -102,7 +99,6 @@ class Hub(Server):
             registration_timeout=registration_timeout,
             ping_interval=ping_interval,
         )
-        options.setdefault("title", HUB_DEFAULTS["title"])
         super().__init__(**options)
         if rules is not None and self._authenticator is None:
             raise ValueError("rules need callers that are authenticated: give the hub token= or authenticate=")

@@ -129,7 +129,6 @@ class Caller(CallerChannel):
         self._arrived: list[Any] = []
         self._untold: list[Any] = []
         self.telling: asyncio.TimerHandle | None = None
-        self._probing: asyncio.TimerHandle | None = None
         #: How many streams the session has had.
         self._streams = 0
         #: What goes by direct connections, by the id of the call.
@@ -199,15 +198,6 @@ class Caller(CallerChannel):
         is_long = len(payload) > self._link.max_payload
         for each in [orjson.dumps([call_id]) for call_id in untold] if is_long else [payload]:
             self._link.publish(f"{self.inbox}.ack", each, self.own)
-        if self._probing is None:
-            self._probing = self._loop.call_later(PROBE_EVERY, self._probe_again)
-
-    def _probe_again(self) -> None:
-        """Look whether the caller is there, for as long as something runs for it."""
-        self._probing = None
-        if not self.is_over and self.session.busy:
-            self.probe()
-            self._probing = self._loop.call_later(PROBE_EVERY, self._probe_again)
 
     # -- direct connections -------------------------------------------------------------------------------------------
 
@@ -270,10 +260,10 @@ class Caller(CallerChannel):
             return False
         if output.session is None:
             self._keep(output, message, len(message))
-        else:
-            output.session.send(message)
-            if not first_part(message).startswith(NOTIFICATION):
-                del self._outputs[call_ids[0]]
+            return True
+        output.send(message)
+        if output.is_whole:
+            del self._outputs[call_ids[0]]
         return True
 
     def _send_large(self, message: Encoded, size: int) -> None:
@@ -283,7 +273,7 @@ class Caller(CallerChannel):
         if reason is not None:
             self.send_instead(message, no_way(size, self._link.max_payload, reason))
             return
-        output = Output(partial(self._output_over, call_ids))
+        output = Output(on_over=partial(self._output_over, call_ids))
         if self._keep(output, message, size):
             self._outputs[call_ids[0]] = output
             offer = self.instance.listener.offer(Grant(self, output=output))
@@ -297,15 +287,16 @@ class Caller(CallerChannel):
             reason = "too many bytes wait for a direct connection (max_message_size, max_held_total)"
             self.send_instead(message, ServerBusy(data={"limit": most, "reason": reason}))
             return False
-        output.hold(message, size)
+        output.send(message)
+        output.size += size
         return True
 
-    def _output_over(self, call_ids: list[int | str], output: Output, was_sent: bool, is_whole: bool) -> None:
+    def _output_over(self, call_ids: list[int | str], output: Output, is_sent: bool) -> None:
         """What waited was sent, or the client has not come for it."""
         self._waiting.give_back(output.size)
-        if is_whole or not was_sent:
+        if output.is_whole or not is_sent:
             self._outputs.pop(call_ids[0], None)
-        if not was_sent and not self.is_over:
+        if not is_sent and not self.is_over:
             error = no_way(output.size, self._link.max_payload, "the client did not connect")
             for call_id in call_ids:
                 self._publish(orjson.dumps(error_reply(call_id, error)))
@@ -350,10 +341,9 @@ class Caller(CallerChannel):
 
     def end(self, reason: str) -> None:
         """As `NatsChannel.end`; the caller is told, so that it waits for nothing here."""
-        for timer in (self.telling, self._probing):
-            if timer is not None:
-                timer.cancel()
-        self.telling = self._probing = None
+        if self.telling is not None:
+            self.telling.cancel()
+            self.telling = None
         if not self.is_over:
             self._link.publish(self.target, b"", self.own, NO_RESPONDERS)
         super().end(reason)

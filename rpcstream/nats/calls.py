@@ -24,8 +24,7 @@ from .instance import Instance
 from .large import LargeCalls
 from .link import NatsLink, NatsMessage, is_unanswerable, size_of
 from .payloads import ids_in, read_payload
-from .places import CallPlaces
-from .returned import PROBE, PROBE_TOKEN, SERVICE_TOKEN, ReturnedCalls
+from .places import PROBE, PROBE_TOKEN, SERVICE_TOKEN, CallPlaces
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
 #: Instances that are known at a time; of more, those without a call are forgotten.
@@ -59,7 +58,6 @@ class ServiceCalls(OutgoingCalls):
 
     def cancel(self, call_ids: list[int | str]) -> None:
         for call_id in call_ids:
-            self._service.large.drop(call_id)
             self._service.places.cancel(call_id)
 
 
@@ -125,16 +123,11 @@ class ServiceConnection:
             address=address,
             places=self._instances.values,
             ask=self._inquire,
+            publish_probe=lambda subject, token: link.publish(subject, PROBE, f"{self.inbox}.{token}", self.headers),
             on_look=self.large.forget,
-        )
-        self._returned = ReturnedCalls(
-            ask=self._inquire,
-            probe=lambda subject, token: link.publish(subject, PROBE, f"{self.inbox}.{token}", self.headers),
-            fail=self.places.fail_unsent,
         )
         #: A program that knows nothing of sessions has answered.
         self._is_foreign = False
-        self._batches: dict[str, list[int | str]] = {}
         self._closing: asyncio.Task[None] | None = None
         self._count = 0
 
@@ -186,11 +179,13 @@ class ServiceConnection:
             self.places.watch()
             if payload is None:
                 return
-        token = str(call_ids[0]) if len(call_ids) == 1 and type(call_ids[0]) is int else "n"
+        token = "n"
         if call_ids:
-            self.places.sent(call_ids, subject)
-            if token == "n":
-                token = self._batch_token(list(call_ids))
+            token = str(call_ids[0])
+            if len(call_ids) > 1 or type(call_ids[0]) is not int:
+                self._last_number += 1
+                token = f"b{self._last_number}"
+            self.places.sent(call_ids, subject, token)
         self.link.publish(subject, payload, f"{self.inbox}.{token}", self.headers)
 
     def _subject(self, method: str) -> str:
@@ -200,18 +195,6 @@ class ServiceConnection:
                 self._subjects.clear()
             subject = self._subjects[method] = self._root + encoded(method)
         return subject
-
-    def _batch_token(self, call_ids: list[int | str]) -> str:
-        """A token of a reply subject for several calls, or for one whose id is a text."""
-        pending = self.session.pending
-        if len(self._batches) > 1000:
-            self._batches = {
-                token: ids for token, ids in self._batches.items() if any(pending.find(each) for each in ids)
-            }
-        self._last_number += 1
-        token = f"b{self._last_number}"
-        self._batches[token] = call_ids
-        return token
 
     def payload_of(self, message: Encoded) -> tuple[bytes | None, int]:
         """The payload to send for a message, None where NATS does not carry it; and its size."""
@@ -244,7 +227,7 @@ class ServiceConnection:
     def send_item(self, call_ids: Any, message: Encoded) -> None:
         """Send an item of an argument, or what ends them, in the same way."""
         place = self.places.place_of(call_ids)
-        if place is not None and not self.large.has_sent_item(place, call_ids, message):
+        if place is not None and not self.large.has_sent_item(place, call_ids[0], message):
             place.send([message])
 
     # -- what comes ---------------------------------------------------------------------------------------------------
@@ -278,7 +261,7 @@ class ServiceConnection:
         if data == b"[]":
             self._has_heard = True
             self.places.answered(instance)
-        self._returned.service_is(True)
+        self.places.service_is(True)
 
     def _take_status(self, token: str, message: NatsMessage) -> None:
         """Take a message without content: of NATS, or of an instance that looks whether this client is there."""
@@ -295,7 +278,7 @@ class ServiceConnection:
         if token == SERVICE_TOKEN:
             self._take_sign_of_life(None, data)
         elif token[:1] == PROBE_TOKEN:
-            self._returned.probed(token, False)
+            self.places.probed(token, False)
         else:
             self._is_foreign = True
             self._take_refusal(data)
@@ -333,19 +316,11 @@ class ServiceConnection:
             for instance in [each for each in self._instances.values() if str(each.number) == number]:
                 instance.end("the instance is gone")
         elif token == SERVICE_TOKEN:
-            self._returned.service_is(self._is_foreign and not self._has_heard)
+            self.places.service_is(self._is_foreign and not self._has_heard)
         elif token[:1] == PROBE_TOKEN:
-            self._returned.probed(token, True)
+            self.places.probed(token, True)
         else:
-            for call_id in [int(token)] if token.isdecimal() else self._batches.pop(token, []):
-                self._came_back(call_id)
-
-    def _came_back(self, call_id: int | str) -> None:
-        """NATS says that nothing subscribes to the subject of this call."""
-        if subject := self.places.take_sent(call_id):
-            self._returned.add(subject, call_id)
-        else:  # it was for an instance
-            self.places.fail_unsent((call_id,), False)
+            self.places.came_back(token)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -360,7 +335,6 @@ class ServiceConnection:
 
     def _end(self) -> None:
         self.places.stop()
-        self._returned.stop()
         session = self.session
         if session.channel is self:
             session.lost(self._lost)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import secrets
 import ssl
 from collections.abc import Callable
@@ -89,40 +88,54 @@ class Grant:
 
 
 @dataclass(eq=False)
-class Output:
-    """The messages of one call that do not go by NATS any more, in their order: its reply, perhaps after items.
+class Detour:
+    """The messages of one call that do not go by NATS any more, in their order.
 
     Attributes:
-        on_over: called with this object, whether what waited was sent, and whether the reply was among it.
-        size: bytes that wait for the client to connect.
         session: of the direct connection; None before it stands.
     """
 
-    on_over: Callable[[Output, bool, bool], object]
-    waiting: list[Encoded] = field(default_factory=list)
-    size: int = 0
     session: Session | None = None
+    _waiting: list[Encoded] = field(default_factory=list)
 
-    def hold(self, message: Encoded, size: int) -> None:
-        """Keep a message until the client has connected."""
+    def send(self, message: Encoded) -> None:
+        """Send a message, or keep it until there is a connection."""
+        if self.session is not None:
+            self.session.send(message)
+            return
         if type(message) is AttachedMessage:
             message.secure()
-        self.waiting.append(message)
-        self.size += size
+        self._waiting.append(message)
 
     def begin(self, session: Session) -> None:
-        """The client has connected."""
+        """The connection stands."""
         self.session = session
-        for message in self.waiting:
+        waiting, self._waiting = self._waiting, []
+        for message in waiting:
             session.send(message)
-        is_whole = not first_part(self.waiting[-1]).startswith(NOTIFICATION)
-        self.over(is_sent=session.channel is not None, is_whole=is_whole)
 
-    def over(self, *, is_sent: bool = False, is_whole: bool = False) -> None:
-        """Nothing waits any more: it was sent, or the client has not come for it."""
-        self.waiting = []
-        self.on_over(self, is_sent, is_whole)
-        self.size = 0
+
+@dataclass(eq=False)
+class Output(Detour):
+    """What an instance sends of one call: its reply, perhaps after items.
+
+    Attributes:
+        on_over: called once, when nothing waits any more: with this object, and whether it was sent.
+        size: bytes that wait for the client to connect.
+        is_whole: the reply was among what was sent.
+    """
+
+    on_over: Callable[[Output, bool], object] = lambda output, is_sent: None
+    size: int = 0
+    is_whole: bool = False
+
+    def send(self, message: Encoded) -> None:
+        self.is_whole = not first_part(message).startswith(NOTIFICATION)
+        super().send(message)
+
+    def begin(self, session: Session) -> None:
+        super().begin(session)
+        self.on_over(self, session.channel is not None)
 
 
 class SharedStreams(StreamTable):
@@ -199,7 +212,7 @@ class DirectListener:
         context = None
         if options.tls is not None:
             # The secret shows who connects: no certificate is asked for.
-            self._certificates = Certificates(replace(options.tls, client_ca=None))
+            self._certificates = Certificates(replace(options.tls, ca=None))
             context = self._certificates.context
         bound = await listen_at(options.host or local_host, options.port)
         connections = self._sessions.connections
@@ -271,7 +284,7 @@ class DirectListener:
         """A secret is not good any more."""
         grant = self._take(digest)
         if grant.output is not None:
-            grant.output.over()
+            grant.output.on_over(grant.output, False)
 
     async def wait_claimed(self) -> None:
         """Wait until all secrets were used; not for clients that take long to connect."""
@@ -398,7 +411,8 @@ def digest_of(secret: str) -> bytes:
 
 def fingerprint_of(tls: TLS) -> str:
     """SHA-256 of the certificate that a server shows."""
-    with open(os.fspath(tls.certificate), encoding="ascii", errors="replace") as file:
+    assert tls.certificate is not None
+    with open(tls.certificate, encoding="ascii", errors="replace") as file:
         text = file.read()
     begin, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin : end + len(ssl.PEM_FOOTER)])).hexdigest()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -18,6 +18,7 @@ from ..errors import CallCancelled, NotAuthenticated, RpcError, ServerBusy
 from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.session import NOT_BEGUN
+from .link import NatsMessage
 from .protocol import REQUEST_INFO
 
 #: The header with a token, as in HTTP.
@@ -50,15 +51,6 @@ class Shown(NamedTuple):
     account: str
 
 
-class Message(Protocol):
-    """A message of NATS, as it is looked at here."""
-
-    data: bytes
-
-    @property
-    def headers(self) -> Mapping[str, str] | None: ...
-
-
 #: Seconds that looking up who has sent messages may take when the server stops; of all its time to stop (10 s by
 #: default, after this) calls need the most.
 FINISH_TIME = 5.0
@@ -77,12 +69,12 @@ class CallerIdentities:
         self._authenticator = authenticator
         self._max_held = limits.max_held_total
         self._trusts_nats = trusts_nats
-        #: What waits for the identity of one sender, by who it says it is; and how much that is.
-        self._waiting: dict[Hashable, list[tuple[Message, Found]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        #: The look-ups that go on, by sender.
+        self._tasks: dict[Hashable, asyncio.Future[Any]] = {}
+        #: The messages that wait for them, and their bytes.
         self._count = self._size = 0
 
-    def shown_by(self, message: Message) -> Shown:
+    def shown_by(self, message: NatsMessage) -> Shown:
         """What a message shows of its sender."""
         headers = message.headers
         if headers is None:
@@ -92,78 +84,65 @@ class CallerIdentities:
         user, account = _request_info(headers.get(REQUEST_INFO)) if self._trusts_nats else ("", "")
         return Shown(token or None, user, account)
 
-    def find(self, message: Message, key: Hashable, shown: Shown, address: str, found: Found) -> None:
+    def find(self, message: NatsMessage, key: Hashable, shown: Shown, found: Found) -> None:
         """Find the identity of who has sent a message, now or later.
 
         Args:
             key: of the sender: its messages keep their order.
-            address: of it, for logs.
-            found: called with the message, the identity, and the error where there is none.
+            found: called with the identity, or with None and the error.
         """
-        waiting = self._waiting.get(key)
-        if waiting is None:
+        task = self._tasks.get(key)
+        if task is None:
+            address = f"nats:{message.reply}"
             credentials = Credentials(
                 token=shown.token, nats_user=shown.user, nats_account=shown.account, address=address
             )
             identity = self._authenticator.identify(credentials)
             if not inspect.isawaitable(identity):
-                self._tell(message, identity, shown, address, found)
+                self._tell(identity, shown, address, found)
                 return
-        if self._count >= MAX_WAITING or self._size + len(message.data) > self._max_held:
-            if waiting is None:
-                identity.close()
-            found(message, None, ServerBusy(data={"executed": False, "reason": "too many callers say who they are"}))
+            task = self._tasks[key] = asyncio.ensure_future(identity)
+            task.add_done_callback(lambda _: self._tasks.pop(key))
+        size = len(message.data)
+        if self._count >= MAX_WAITING or self._size + size > self._max_held:
+            found(None, ServerBusy(data={"executed": False, "reason": "too many callers say who they are"}))
             return
         self._count += 1
-        self._size += len(message.data)
-        if waiting is not None:
-            waiting.append((message, found))
-            return
-        self._waiting[key] = [(message, found)]
-        task = asyncio.get_running_loop().create_task(self._look_up(key, identity, shown, address))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._size += size
 
-    async def _look_up(self, key: Hashable, later: Awaitable[Any], shown: Shown, address: str) -> None:
-        identity: Any = None
-        error: RpcError | None = None
-        try:
-            identity = await later
-        except asyncio.CancelledError:
-            error = CallCancelled(data={"executed": False, "reason": NOT_BEGUN})
-        finally:
-            waiting = self._waiting.pop(key)
-            self._count -= len(waiting)
-            self._size -= sum(len(message.data) for message, _ in waiting)
-        for message, found in waiting:
-            if error is None:
-                self._tell(message, identity, shown, address, found)
+        def over(task: asyncio.Future[Any]) -> None:
+            self._count -= 1
+            self._size -= size
+            if task.cancelled():
+                found(None, CallCancelled(data={"executed": False, "reason": NOT_BEGUN}))
             else:
-                found(message, None, error)
+                self._tell(task.result(), shown, f"nats:{message.reply}", found)
 
-    def _tell(self, message: Message, identity: Any, shown: Shown, address: str, found: Found) -> None:
+        task.add_done_callback(over)
+
+    def _tell(self, identity: Any, shown: Shown, address: str, found: Found) -> None:
         if identity is not None:
-            found(message, identity, None)
+            found(identity, None)
             return
         self._authenticator.refused(address, has_shown=shown.token is not None)
         reason = WRONG_TOKEN if shown.token is not None else NOT_ACCEPTED if shown.user or shown.account else NO_TOKEN
-        found(message, None, NotAuthenticated(data=reason))
+        found(None, NotAuthenticated(data=reason))
 
     async def finish(self) -> None:
         """Wait for what is being looked up; what waits for longer is answered: it was not begun."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=FINISH_TIME)
+            await asyncio.wait(self._tasks.values(), timeout=FINISH_TIME)
             self.close()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def close(self) -> None:
         """Look no more up; what waits is answered: it was not begun."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
 
 
-#: Called with a message, the identity of its sender, and the error where there is none.
-Found = Callable[[Any, Any, RpcError | None], None]
+#: Called with the identity of a sender, and the error where there is none.
+Found = Callable[[Any, RpcError | None], None]
 
 _NOTHING = Shown(None, "", "")
 

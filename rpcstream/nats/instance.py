@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from ..peer.ledger import Account
-from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCalls
 from ..peer.stream_table import StreamTable
@@ -15,31 +13,13 @@ from ..transports.message_connection import trace_sent
 from ..wire import envelope
 from ..wire.buffers import Encoded, first_part, json_of
 from ..wire.messages import HEAD_SIZE
-from . import route
 from .channel import NOTIFICATION, NatsChannel
-from .large import LargeCalls
-from .link import NatsLink
 from .payloads import no_way
+from .places import Service
 from .subjects import encoded
 
 #: How a control message begins.
 _CONTROL = NOTIFICATION + b':"' + envelope.CONTROL.encode()
-
-
-class Service(route.Service, Protocol):
-    """The connection to the service; see `calls.ServiceConnection`."""
-
-    link: NatsLink
-    inbox: str
-    address: str
-    held: Account
-    marshaller: Marshaller
-    headers: dict[str, str] | None
-    large: LargeCalls
-
-    def payload_of(self, message: Encoded) -> tuple[bytes | None, int]: ...
-
-    def instance_closed(self, instance: Any) -> None: ...
 
 
 class Instance(NatsChannel):
@@ -71,7 +51,7 @@ class Instance(NatsChannel):
         session.pending, session.streams = service.session.pending, service.session.streams
         session.sends_binary, session.offers_binary = service.session.sends_binary, False
         session.on_event = service.session.on_event
-        session.calls = OutgoingCalls(session, service.marshaller)
+        session.calls = OutgoingCalls(session, service.calls.marshaller)
 
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`; a call to this very instance, of `ctx.peer`, goes to the subject of its method there."""

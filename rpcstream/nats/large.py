@@ -7,18 +7,18 @@ for the next ones. Who may connect, and for what, is said by NATS (see `payloads
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConnectFailed, ConnectionLost, ServerBusy, Unread
 from ..wire.buffers import AttachedMessage, Encoded
 from .dial import error_text
-from .direct import CLAIM_TIME
+from .direct import CLAIM_TIME, Detour
 from .direct_options import Offer
 from .payloads import direct_message, ids_in, no_way
-from .places import Place
-from .route import Route, Service
+from .places import Place, Service
+from .route import Route
 
 #: Seconds that a client tries to connect, and to show its secret.
 CONNECT_TIME = 5.0
@@ -26,48 +26,21 @@ CONNECT_TIME = 5.0
 
 @dataclass(eq=False)
 class Question:
-    """Something that waits for a direct connection.
+    """A question where something may be sent.
 
     Attributes:
+        number: of the question.
         call_ids: the calls that it belongs to; a notification has none.
-        size: its bytes.
+        size: bytes that wait.
         since: when it was asked (loop time, s).
-        go: called with the connection.
-        method: of the call; None: a batch, or no call.
-        is_call: a call is to be sent, so that one that fails was not carried out.
-        is_asked: this end has asked for the connection; False: something waits at the instance.
+        answer: gets the offer, and the instance that makes it; cancelled when nothing waits for it any more.
     """
 
+    number: int
     call_ids: tuple[int | str, ...]
     size: int
     since: float
-    go: Callable[[Route], object]
-    method: str | None = None
-    is_call: bool = False
-    is_asked: bool = True
-
-
-class Upload:
-    """The items of an argument that do not go by NATS any more."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Encoded] = []
-        self._route: Route | None = None
-
-    def send(self, message: Encoded) -> None:
-        """Send an item, or keep it until there is a connection."""
-        if self._route is not None:
-            self._route.send([message])
-            return
-        if type(message) is AttachedMessage:
-            message.secure()
-        self._waiting.append(message)
-
-    def begin(self, route: Route) -> None:
-        """The connection stands."""
-        self._route = route
-        route.send(self._waiting)
-        self._waiting = []
+    answer: asyncio.Future[tuple[Offer, Place]]
 
 
 class LargeCalls:
@@ -83,10 +56,10 @@ class LargeCalls:
         self._loop = asyncio.get_running_loop()
         self._last = 0
         self._questions: dict[int, Question] = {}
-        self._by_id: dict[Any, int] = {}
-        self._uploads: dict[int | str, Upload] = {}
+        #: The items of arguments that do not go by NATS any more, by call.
+        self._uploads: dict[int | str, Detour] = {}
         self._routes: dict[Route, None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -99,81 +72,78 @@ class LargeCalls:
         Raises:
             ServerBusy: too many bytes of calls wait for their connection.
         """
-        ids = tuple(call_ids)
         route = next((each for each in self._routes if each.permits(method)), None)
         if route is not None:
-            self._begin(route, message, ids)
+            self._begin(route, message, call_ids)
             return None
         if type(message) is AttachedMessage:
             message.secure()
+        question = self._ask(tuple(call_ids), size)
+        self._start(self._send_call(question, message, method))
+        return direct_message(ask=question.number, method=method, size=size, ids=list(call_ids))
 
-        def go(route: Route) -> None:
+    async def _send_call(self, question: Question, message: Encoded, method: str | None) -> None:
+        route = await self._connect(question.call_ids, *await question.answer, size=question.size, is_call=True)
+        if route is not None:
             route.permit(method)
-            if not ids or any(map(self._service.session.pending.find, ids)):
-                self._begin(route, message, ids)
+            if not question.call_ids or self._is_wanted(question.call_ids):
+                self._begin(route, message, question.call_ids)
 
-        question = Question(ids, size, self._loop.time(), go, method, is_call=True)
-        return direct_message(ask=self._ask(question), method=method, size=size, ids=list(ids))
-
-    def _begin(self, route: Route, message: Encoded, call_ids: tuple[int | str, ...]) -> None:
+    def _begin(self, route: Route, message: Encoded, call_ids: Sequence[int | str]) -> None:
         route.expect(call_ids, is_here=True)
         self._service.places.acknowledged(route, call_ids)
         route.send([message])
 
-    def has_sent_item(self, place: Place, call_ids: Sequence[int | str], message: Encoded) -> bool:
+    def has_sent_item(self, place: Place, call_id: int | str, message: Encoded) -> bool:
         """Send an item of an argument, if NATS does not carry it, or those before it went by here.
 
         Args:
             place: that has the call.
         """
-        call_id = call_ids[0]
         upload = self._uploads.get(call_id)
         if upload is None:
             if isinstance(place, Route) or len(message) < self._service.max_payload - 4096:
                 return False
-            upload = self._uploads[call_id] = Upload()
-
-            def go(route: Route) -> None:
-                route.expect((call_id,))
-                upload.begin(route)
-
-            question = Question((call_id,), len(message), self._loop.time(), go)
-            place.send([direct_message(ask=self._ask(question))])
+            upload = self._uploads[call_id] = Detour()
+            question = self._ask((call_id,), len(message))
+            place.send([direct_message(ask=question.number)])
+            self._start(self._send_items(question, upload))
         upload.send(message)
         return True
 
-    def _ask(self, question: Question) -> int:
+    async def _send_items(self, question: Question, upload: Detour) -> None:
+        route = await self._connect(question.call_ids, *await question.answer, size=question.size)
+        if route is not None:
+            upload.begin(route.session)
+
+    def _ask(self, call_ids: tuple[int | str, ...], size: int) -> Question:
         limit = self._service.limits.max_held_total // 2
-        if self.size + question.size > limit and self._questions:
+        if self.size + size > limit and self._questions:
             reason = "too many bytes of calls wait for a direct connection (max_held_total)"
             raise ServerBusy(data={"limit": limit, "executed": False, "reason": reason})
         self._last += 1
+        question = Question(self._last, call_ids, size, self._loop.time(), self._loop.create_future())
         self._questions[self._last] = question
-        self.size += question.size
-        if question.call_ids:
-            self._by_id[question.call_ids[0]] = self._last
-        return self._last
+        self.size += size
+        return question
+
+    def _is_wanted(self, call_ids: Sequence[int | str]) -> bool:
+        return any(map(self._service.session.pending.find, call_ids))
 
     def _take(self, number: Any) -> Question | None:
         question = self._questions.pop(number, None) if type(number) is int else None
         if question is not None:
             self.size -= question.size
-            if question.call_ids:
-                self._by_id.pop(question.call_ids[0], None)
         return question
-
-    def drop(self, call_id: Any) -> None:
-        """A call was given up."""
-        self._take(self._by_id.get(call_id))
 
     def forget(self, now: float) -> bool:
         """Drop what waits in vain: of calls that are over, and of notifications. Returns whether anything waits."""
-        find = self._service.session.pending.find
-        for number, question in list(self._questions.items()):
-            is_late = not any(map(find, question.call_ids)) and now - question.since > CLAIM_TIME
-            if is_late:
-                self._take(number)
-        for call_id in [each for each in self._uploads if find(each) is None]:
+        for question in list(self._questions.values()):
+            is_late = bool(question.call_ids) or now - question.since > CLAIM_TIME
+            if is_late and not self._is_wanted(question.call_ids):
+                self._take(question.number)
+                question.answer.cancel()
+        for call_id in [each for each in self._uploads if not self._is_wanted([each])]:
             del self._uploads[call_id]
         return bool(self._questions or self._uploads)
 
@@ -181,62 +151,77 @@ class LargeCalls:
 
     def take(self, params: dict[str, Any], instance: Place) -> list[int | str]:
         """Take a message of an instance about direct connections; gives the calls for which something waits there."""
-        call_ids = ids_in(params.get("ids"))
-        offer, question = Offer.of(params), None
-        if "ask" in params:
-            question = self._take(params["ask"])
-        elif any(map(self._service.session.pending.find, call_ids)):
-            question = Question(tuple(call_ids), 0, self._loop.time(), lambda route: None, is_asked=False)
-        if question is None:  # it was given up meanwhile
-            if offer is not None:
-                instance.send([direct_message(unused=offer.secret)])
-            return []
-        if offer is None:
-            error = no_way(question.size, self._service.max_payload, str(params.get("reason")))
-            self._service.places.fail(question.call_ids, error)
-            return []
-        for call_id in question.call_ids:
-            self._service.places.take_sent(call_id)  # `_connect` takes care of it
-        task = self._loop.create_task(self._connect(offer, question, instance))
+        offer, places = Offer.of(params), self._service.places
+        if "ask" not in params:
+            call_ids = ids_in(params.get("ids"))
+            if offer is not None and self._is_wanted(call_ids):
+                self._start(self._connect(call_ids, offer, instance))
+                places.asked(call_ids)
+                return call_ids
+        elif (question := self._take(params["ask"])) is not None:
+            if offer is not None and (not question.call_ids or self._is_wanted(question.call_ids)):
+                places.asked(question.call_ids)  # `_connect` takes care of them
+                question.answer.set_result((offer, instance))
+                return []
+            places.fail(question.call_ids, no_way(question.size, self._service.max_payload, str(params.get("reason"))))
+            question.answer.cancel()
+        if offer is not None:  # what it is for was given up meanwhile
+            instance.send([direct_message(unused=offer.secret)])
+        return []
+
+    def _start(self, work: Coroutine[Any, Any, object]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return call_ids
 
-    async def _connect(self, offer: Offer, question: Question, instance: Place) -> None:
-        """Use an offer, on a connection that is there, or on a new one."""
-        known = next((each for each in self._routes if each.address == offer.address and each.is_idle), None)
-        route = known or Route(self._service, offer, self._over)
-        try:
-            async with asyncio.timeout(CONNECT_TIME):
-                if route is not known:
-                    await route.open()
-                    self._routes[route] = None
-                await route.show(offer.secret, () if question.is_asked else question.call_ids)
-            if question.is_call and not route.session.is_open:
-                raise ConnectionLost("the instance is leaving")
-        except (OSError, ValueError) as error:
-            route.abort(str(error))
-            if route is known:  # it may have been closed at this moment
-                await self._connect(offer, question, instance)
+    async def _connect(
+        self, call_ids: Sequence[int | str], offer: Offer, instance: Place, *, size: int = 0, is_call: bool = False
+    ) -> Route | None:
+        """Use an offer, on a connection that is there, or on a new one; None where the calls have failed.
+
+        Args:
+            size: bytes to send; 0: something waits at the instance.
+            is_call: a call is to be sent, so that one that fails was not carried out.
+        """
+        route = next((each for each in self._routes if each.address == offer.address and each.is_idle), None)
+        while True:
+            is_known = route is not None
+            if route is None:
+                route = Route(self._service, offer, self._over)
+            try:
+                async with asyncio.timeout(CONNECT_TIME):
+                    if not is_known:
+                        await route.open()
+                        self._routes[route] = None
+                    await route.show(offer.secret)
+                if route.is_over or (is_call and not route.session.is_open):
+                    raise ConnectionLost("the instance is leaving")
+            except (OSError, ValueError) as error:
+                route.abort(str(error))
+                route = None
+                if not is_known:
+                    instance.send([direct_message(unused=offer.secret)])
+                    self._fail(call_ids, size, is_call, offer, error)
+                    return None
+                # else the connection may have been closed at this moment
             else:
-                instance.send([direct_message(unused=offer.secret)])
-                self._fail(question, offer, error)
-        else:
-            question.go(route)
+                if not is_call:
+                    route.expect(call_ids)
+                return route
 
-    def _fail(self, question: Question, offer: Offer, error: Exception) -> None:
+    def _fail(self, call_ids: Sequence[int | str], size: int, is_call: bool, offer: Offer, error: Exception) -> None:
         """There is no connection: nothing was sent by it."""
         text = f"no answer within {CONNECT_TIME:g} s" if isinstance(error, TimeoutError) else error_text(error)
-        what = "a message" if not question.size else f"{question.size} bytes"
+        what = f"{size} bytes" if size else "a message"
         reason = (
             f"{what} over NATS's max_payload could not go by a direct connection to {offer.address}: {text} "
             "(direct=, --set nats_direct=)"
         )
         kind: type[ConnectFailed | ConnectionLost] = ConnectionLost
-        if question.is_call:
+        if is_call:
             kind = Unread if isinstance(error, ConnectionLost) else ConnectFailed
-        for call_id in question.call_ids:
-            if not question.is_call:
+        for call_id in call_ids:
+            if not is_call:
                 self._service.places.cancel(call_id)
             found = self._service.session.pending.find(call_id)
             method = None if found is None else found.method
@@ -244,7 +229,6 @@ class LargeCalls:
 
     def _over(self, route: Route) -> None:
         self._routes.pop(route, None)
-        self._service.places.lose(route.call_ids, "the direct connection to the instance was lost")
 
     async def close(self, reason: str) -> None:
         """Close all connections."""

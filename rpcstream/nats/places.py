@@ -1,22 +1,31 @@
 """Which instance of a service has which call of a client, and what becomes of the calls of one that is gone.
 
 An instance acknowledges a call that takes longer. From then on cancels and credit go to that instance, and it is
-watched: a message to one that is gone comes back at once, as NATS says that nothing subscribes to its subject.
+watched: a message to one that is gone comes back at once, because NATS says that nothing subscribes to its subject.
 
 If a call is neither answered nor acknowledged in time, all instances are asked for a sign of life, which they send
-behind their acknowledgements. The call is lost when each has answered that is known, or is gone.
+behind their acknowledgements. The call is lost when each known instance has answered or is gone.
+
+NATS also gives calls back whose method has no subscriber. After a restart of NATS the instances join again one after
+the other, so a method is missing only if an instance says that it has joined, and NATS still knows no subscriber then.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import ConnectFailed, ConnectionLost, MethodNotFound, NotPermitted, RpcError
+from ..limits import Limits
+from ..peer.ledger import Account
+from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCalls
+from ..peer.session import Session
+from ..transports.message_connection import Trace
 from ..wire import envelope
 from ..wire.buffers import Encoded
+from .link import NatsLink
 
 #: Seconds between two looks whether the instances are there that have calls, and which calls are late.
 WATCH_EVERY = 0.5
@@ -27,6 +36,16 @@ LATE_AFTER = 1.0
 
 #: Calls that were given up before it was known where they are, and are cancelled when it is.
 CANCELLED_MAX = 10_000
+
+#: Seconds for each answer about calls that came back, because handlers may block the event loops of instances. A late
+#: answer counts as none: the calls may be made again.
+ANSWER_TIME = 2.0
+
+#: What is sent to the subject of a method to see whether anything subscribes: JSON that no subscriber takes for a call.
+PROBE = b"0"
+
+#: How the reply subjects of probes begin, and the reply subject of the question to the service.
+PROBE_TOKEN, SERVICE_TOKEN = "p", "q0"
 
 
 class Place(Protocol):
@@ -48,6 +67,30 @@ class Place(Protocol):
         """Find out whether it is gone."""
 
 
+class Service(Protocol):
+    """The connection of a client to a service, as its places see it; see `calls.ServiceConnection`."""
+
+    link: NatsLink
+    inbox: str
+    address: str
+    limits: Limits
+    held: Account
+    trace: Trace | None
+    session: Session
+    make_session: Callable[[], Session]
+    calls: OutgoingCalls
+    headers: dict[str, str] | None
+    places: CallPlaces
+    large: Any
+
+    @property
+    def max_payload(self) -> int: ...
+
+    def payload_of(self, message: Encoded) -> tuple[bytes | None, int]: ...
+
+    def instance_closed(self, instance: Any) -> None: ...
+
+
 class CallPlaces:
     """Where the calls of one client to one service are.
 
@@ -57,6 +100,7 @@ class CallPlaces:
         address: the address of the service, for errors.
         places: gives the instances that are known.
         ask: asks all instances for a sign of life.
+        publish_probe: publishes `PROBE` to this subject, with this token for the answer.
         on_look: called with the time (loop time, s) now and then; returns whether to go on looking although no call is
             known to be anywhere.
     """
@@ -69,6 +113,7 @@ class CallPlaces:
         address: str,
         places: Callable[[], Iterable[Place]],
         ask: Callable[[], None],
+        publish_probe: Callable[[str, str], None],
         on_look: Callable[[float], bool],
     ) -> None:
         self._pending = pending
@@ -76,25 +121,34 @@ class CallPlaces:
         self._address = address
         self._all = places
         self._ask = ask
+        self._publish_probe = publish_probe
         self._on_look = on_look
         self._loop = asyncio.get_running_loop()
         self._places: dict[int | str, Place] = {}
-        #: The calls of which it is not known where they are: when they were sent (loop time, s), and their subject.
-        self._sent: dict[int | str, tuple[float, str]] = {}
+        #: The calls of which it is not known where they are: when they were sent (loop time, s), their subject, and the
+        #: token of their reply subject.
+        self._sent: dict[int | str, tuple[float, str, str]] = {}
         self._cancelled: dict[int | str, None] = {}
         #: The late calls that a sign of life was asked for; the instances that have sent none; and whether any has.
         self._late: list[int | str] = []
         self._silent: list[Place] = []
         self._is_answered = False
         self._timer: asyncio.TimerHandle | None = None
+        #: The calls that came back, by subject, and the tasks that find out why.
+        self._returned: dict[str, list[int | str]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Get whether an instance has joined, and by token whether a method has no subscriber.
+        self._joined: asyncio.Future[bool] | None = None
+        self._probes: dict[str, asyncio.Future[bool]] = {}
+        self._last_probe = 0
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def sent(self, call_ids: Iterable[int | str], subject: str) -> None:
+    def sent(self, call_ids: Iterable[int | str], subject: str, token: str) -> None:
         """Calls were sent to this subject."""
         now = self._loop.time()
         for call_id in call_ids:
-            self._sent[call_id] = now, subject
+            self._sent[call_id] = now, subject, token
         self.watch()
 
     def place_of(self, call_ids: Sequence[int | str]) -> Place | None:
@@ -127,9 +181,10 @@ class CallPlaces:
             elif self._pending.discard(call_id):
                 call.fail(error)
 
-    def take_sent(self, call_id: int | str) -> str:
-        """Take out where a call was sent that did not arrive; empty where that is not known."""
-        return self._sent.pop(call_id, (0.0, ""))[1]
+    def asked(self, call_ids: Iterable[int | str]) -> None:
+        """An instance has answered a question about these calls, which are not late any more."""
+        for call_id in call_ids:
+            self._sent.pop(call_id, None)
 
     def fail_unsent(self, call_ids: Iterable[int | str], is_missing: bool) -> None:
         """Fail calls that came back: no instance has their method, or the service is away."""
@@ -145,7 +200,7 @@ class CallPlaces:
 
     def fail_denied(self, subject: str) -> None:
         """Fail the calls that NATS did not permit to be published to this subject."""
-        for call_id, (_, sent_to) in list(self._sent.items()):
+        for call_id, (_, sent_to, _) in list(self._sent.items()):
             if sent_to.lower() == subject.lower():
                 reason = f"NATS does not permit this login to publish to {sent_to!r}"
                 self.fail((call_id,), NotPermitted(data={"reason": reason}))
@@ -189,11 +244,6 @@ class CallPlaces:
         if self._timer is None:
             self._timer = self._loop.call_later(WATCH_EVERY, self._look)
 
-    def stop(self) -> None:
-        """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
     def _look(self) -> None:
         """Look whether the instances are there that have calls, and fail calls that none has acknowledged in time."""
         self._timer = None
@@ -215,7 +265,7 @@ class CallPlaces:
             self._late = []
         if self._late and self._is_answered:
             return  # the event loop of an instance is blocked: it may have the call
-        self._late = [call_id for call_id, (sent, _) in self._sent.items() if now - sent > LATE_AFTER]
+        self._late = [call_id for call_id, (sent, _, _) in self._sent.items() if now - sent > LATE_AFTER]
         if self._late:
             self._silent, self._is_answered = list(self._all()), False
             for place in self._silent:
@@ -227,3 +277,70 @@ class CallPlaces:
         self._is_answered = True
         if place in self._silent:
             self._silent.remove(place)
+
+    # -- calls that came back -----------------------------------------------------------------------------------------
+
+    def came_back(self, token: str) -> None:
+        """NATS says that nothing subscribes to the subject of the calls whose reply subject has this token."""
+        call_ids: list[int | str]
+        if token.isdecimal():
+            call_ids = [int(token)]
+        else:
+            call_ids = [call_id for call_id, (_, _, sent_with) in self._sent.items() if sent_with == token]
+        for call_id in call_ids:
+            _, subject, _ = self._sent.pop(call_id, (0.0, "", ""))
+            if not subject:  # it was for an instance
+                self.fail_unsent((call_id,), False)
+            elif subject in self._returned:
+                self._returned[subject].append(call_id)
+            else:
+                self._returned[subject] = [call_id]
+                task = self._loop.create_task(self._explain(subject))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _explain(self, subject: str) -> None:
+        """Find out why calls came back from this subject, and fail them."""
+        joined, is_missing = self._joined, False
+        if joined is None:
+            joined = self._joined = self._loop.create_future()
+            self._ask()
+        if await _in_time(joined):
+            self._last_probe += 1
+            token = f"{PROBE_TOKEN}{self._last_probe}"
+            self._probes[token] = probe = self._loop.create_future()
+            self._publish_probe(subject, token)
+            is_missing = await _in_time(probe)
+            del self._probes[token]
+        elif self._joined is joined:
+            self._joined = None
+        self.fail_unsent(self._returned.pop(subject, ()), is_missing)
+
+    def service_is(self, is_there: bool) -> None:
+        """An instance has said that it has joined, or there is none that could."""
+        if self._joined is not None:
+            if not self._joined.done():
+                self._joined.set_result(is_there)
+            self._joined = None
+
+    def probed(self, token: str, is_missing: bool) -> None:
+        """NATS says that a method still has no subscriber, or one has answered."""
+        probe = self._probes.get(token)
+        if probe is not None and not probe.done():
+            probe.set_result(is_missing)
+
+    def stop(self) -> None:
+        """Nothing is heard any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for call_ids in self._returned.values():
+            self.fail_unsent(call_ids, False)
+        self._returned = {}
+
+
+async def _in_time(answer: asyncio.Future[bool]) -> bool:
+    """The answer; False where it does not come in time."""
+    await asyncio.wait({answer}, timeout=ANSWER_TIME)
+    return answer.done() and answer.result()

@@ -6,24 +6,20 @@ import asyncio
 import hashlib
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from ..errors import ConnectionLost, Unread
-from ..limits import Limits
+from ..errors import ConnectionLost
 from ..peer.deadline import INFINITE
-from ..peer.marshal import Marshaller
 from ..peer.outgoing import AwaitedCall, OutgoingCalls
 from ..peer.pending import PendingCall, PendingCalls
-from ..peer.session import Session
-from ..transports.message_connection import Trace
 from ..transports.stream import LineStream
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .direct import AUTHENTICATE, SharedStreams
 from .direct_options import DirectError, Offer, split_address
-from .places import CallPlaces
+from .places import Service
 
 #: Seconds for which calls of a method are sent by a connection that has asked for one; the instance permits it longer.
 #: Short, so that other instances get their share of the calls.
@@ -32,82 +28,52 @@ CALLS_TIME = 1.0
 #: Seconds after which a connection without a call is closed.
 IDLE_TIME = 10.0
 
-#: The id of the request that shows a secret; calls have numbers.
-_SECRET = "secret"
-
-
-class Service(Protocol):
-    """The connection to the service; see `calls.ServiceConnection`."""
-
-    session: Session
-    make_session: Callable[[], Session]
-    limits: Limits
-    places: CallPlaces
-    calls: OutgoingCalls
-    trace: Trace | None
-
-    @property
-    def max_payload(self) -> int: ...
-
-
-class _Forwarded(PendingCall):
-    """Stands for a call of the service among those of a direct connection, by which its reply comes."""
-
-    __slots__ = ("_call_id", "_is_here", "_service", "method")
-
-    def __init__(self, service: Service, call_id: int | str, *, is_here: bool) -> None:
-        self._service = service
-        self._call_id = call_id
-        self._is_here = is_here
-        found = service.session.pending.find(call_id)
-        self.method = "" if found is None else found.method
-
-    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        if reply.get("id") is None:  # an error that belongs to no call
-            reply = {**reply, "id": self._call_id}
-        self._service.session.pending.settle(reply, line)
-
-    def fail(self, error: Exception) -> None:
-        found = self._service.session.pending.find(self._call_id)
-        if found is not None and self._service.session.pending.discard(self._call_id):
-            self._service.places.cancel(self._call_id)
-            if isinstance(error, Unread) and not self._is_here:  # the instance has read it on NATS
-                error = ConnectionLost(error.reason, method=self.method, address=error.address)
-            found.fail(error)
-
-    def put(self, params: dict[str, Any], line: bytes | bytearray) -> None:
-        found = self._service.session.pending.find(self._call_id)
-        if found is not None:
-            found.put(params, line)
-
-    def progress(self, params: dict[str, Any], line: bytes | bytearray, marshaller: Marshaller) -> None:
-        found = self._service.session.pending.find(self._call_id)
-        if found is not None:
-            found.progress(params, line, marshaller)
-
-
-class _ShownSecret(AwaitedCall):
-    """The request that shows a secret. What comes for some calls may stand right behind its reply."""
-
-    __slots__ = ("_expected", "_route")
-
-    def __init__(self, route: Route, expected: Sequence[int | str]) -> None:
-        super().__init__(asyncio.get_running_loop().create_future(), AUTHENTICATE, INFINITE)
-        self._route = route
-        self._expected = expected
-
-    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        if "result" in reply:
-            self._route.expect(self._expected)
-        super().answer(reply, line)
-
 
 class _RouteCalls(PendingCalls):
-    """The calls on a direct connection: those of one message at a time."""
+    """The calls of the service whose replies come by one direct connection, and those that are made on it alone."""
 
-    def _sent_behind(self, last: Any) -> list[int | str]:
-        is_read = last is envelope.UNSAYABLE or self.find(last) is not None
-        return [] if is_read else list(self._waiting)
+    def __init__(self, service: Service) -> None:
+        super().__init__()
+        self._service = service
+        self._all = service.session.pending
+        #: The ids, and whether the call was sent by this connection; those of calls that are over may be among them.
+        self.expected: dict[Any, bool] = {}
+
+    def add(self, call: PendingCall) -> int:
+        call_id = self._all.add(call)
+        self.expected[call_id] = True
+        return call_id
+
+    def find(self, call_id: Any) -> PendingCall | None:
+        return self._all.find(call_id)
+
+    def discard(self, call_id: int | str) -> bool:
+        return self._all.discard(call_id)
+
+    def items(self) -> list[tuple[int | str, PendingCall]]:
+        found = [(call_id, self._all.find(call_id)) for call_id in self.expected]
+        waiting = [(call_id, call) for call_id, call in found if call is not None]
+        self.expected = {call_id: self.expected[call_id] for call_id, _ in waiting}
+        return waiting
+
+    def settle(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        # An error that belongs to no call is not for calls at other places.
+        call_ids = [call_id for call_id, _ in self.items()] if reply.get("id") is None else [reply["id"]]
+        for call_id in call_ids:
+            self._all.settle({**reply, "id": call_id}, line)
+
+    def fail_all(self, make_error: Callable[[str], Exception]) -> None:
+        for call_id, call in self.items():
+            self._all.discard(call_id)
+            self._service.places.cancel(call_id)
+            call.fail(make_error(call.method))
+
+    def take_unread(self, last: Any) -> list[PendingCall]:
+        """As `PendingCalls.take_unread`: there is one call at a time, which was read, or was not."""
+        if last is envelope.UNSAYABLE or self.find(last) is not None:
+            return []
+        unread = [(call_id, call) for call_id, call in self.items() if self.expected[call_id]]
+        return [call for call_id, call in unread if self._all.discard(call_id)]
 
 
 class Route:
@@ -130,7 +96,7 @@ class Route:
         self._permitted: dict[str | None, float] = {}
         self._loop = asyncio.get_running_loop()
         self._used = self._loop.time()
-        session.pending = _RouteCalls()
+        session.pending = self.calls = _RouteCalls(service)
         session.calls = OutgoingCalls(session, service.calls.marshaller)
         session.streams = SharedStreams.of(service.session.streams)
         session.sends_binary, session.offers_binary = service.session.sends_binary, False
@@ -161,16 +127,19 @@ class Route:
             if found is None or hashlib.sha256(found).hexdigest() != self._offer.fingerprint:
                 raise DirectError("it shows another certificate than the offer says")
 
-    async def show(self, secret: str, expected: Sequence[int | str]) -> None:
-        """Show a secret, behind which something comes for these calls.
+    async def show(self, secret: str) -> None:
+        """Show a secret.
 
         Raises:
             DirectError, ConnectionLost: it is not taken.
         """
-        shown = _ShownSecret(self, expected)
-        self.session.pending.add_as(_SECRET, shown)
-        self.session.send(orjson.dumps(envelope.request(AUTHENTICATE, {"token": secret}, call_id=_SECRET)))
-        reply, _ = await shown.future
+        shown = AwaitedCall(self._loop.create_future(), AUTHENTICATE, INFINITE)
+        call_id = self.calls.add(shown)
+        self.session.send(orjson.dumps(envelope.request(AUTHENTICATE, {"token": secret}, call_id=call_id)))
+        try:
+            reply, _ = await shown.future
+        finally:
+            self.calls.discard(call_id)
         if "error" in reply:
             raise DirectError(str(reply["error"].get("data", {}).get("reason")))
 
@@ -185,18 +154,13 @@ class Route:
     @property
     def is_idle(self) -> bool:
         """No call waits for something that comes by this connection, and a new one can be sent."""
-        own, all_calls = self.session.pending, self._service.session.pending
-        for call_id, call in own.items():
-            if type(call) is _Forwarded and all_calls.find(call_id) is None:
-                own.discard(call_id)
-        return not own and self.session.is_open
+        return self.session.is_open and not self.calls.items()
 
     def expect(self, call_ids: Sequence[int | str], *, is_here: bool = False) -> None:
         """Something that belongs to these calls comes by this connection; `is_here`: they were sent by it, too."""
         self._used = self._loop.time()
         for call_id in call_ids:
-            if self.session.pending.find(call_id) is None:
-                self.session.pending.add_as(call_id, _Forwarded(self._service, call_id, is_here=is_here))
+            self.calls.expected.setdefault(call_id, is_here)
 
     def send(self, messages: list[Encoded]) -> None:
         """As `Place.send`."""

@@ -255,8 +255,7 @@ class NatsService:
         else:
             assert sender.shown is not None
             order = sender if sender.is_client else object()
-            take = partial(self._take, sender, read)
-            self._identities.find(message, order, sender.shown, f"nats:{message.reply}", take)
+            self._identities.find(message, order, sender.shown, partial(self._take, sender, read, message))
 
     def _sender(self, message: NatsMessage) -> Sender:
         """Who wants the answer of a message."""

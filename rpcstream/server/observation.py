@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..observe.call_log import AccessLog, AccessLogFormat, CallLog, slow_call_log
+from ..observe.call_log import AccessLog, CallLog, slow_call_log
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..observe.metrics import CallMetrics, Family, Kind, Numbers, labels, process_families, render, single
 from ..text import get_logger
 from ..transports.listen import transport_of
-from .options import Metrics
+from .options import Logs
 
 if TYPE_CHECKING:
     from .running import RunningServer
@@ -30,6 +30,11 @@ PREFIX = "rpcstream_"
 #: What each counter of a server is as a metric: its name, its kind and its text.
 _COUNTERS: Mapping[str, tuple[str, Kind, str]] = {
     "connections_total": ("connections_accepted_total", "counter", "Connections that were accepted."),
+    "accept_pauses": (
+        "accept_pauses_total",
+        "counter",
+        "Pauses in accepting connections, since there were no more descriptors or no memory.",
+    ),
     "connections_refused": (
         "connections_refused_total",
         "counter",
@@ -69,32 +74,26 @@ class Observation:
     """The observers of one server.
 
     Args:
-        metrics: calls are counted, and `/metrics` shows that.
-        access_log: the format of the access log; None: there is none.
-        log_slow_calls: seconds from which on a call is named in a warning; None: none is.
+        logs: what is logged of calls.
+        has_metrics: calls are counted.
         is_known: see `CallMetrics`.
-
-    Raises:
-        ValueError: an option makes no sense.
     """
 
-    def __init__(
-        self,
-        *,
-        metrics: Metrics,
-        access_log: AccessLogFormat | None,
-        log_slow_calls: float | None,
-        is_known: Callable[[str], bool],
-    ) -> None:
-        check_options(metrics, access_log, log_slow_calls)
-        self.calls = CallMetrics(is_known) if metrics else None
+    def __init__(self, logs: Logs, *, has_metrics: bool, is_known: Callable[[str], bool]) -> None:
+        self.calls = CallMetrics(is_known) if has_metrics else None
         self.logs: list[CallLog] = []
         self._access_log = None
-        if access_log is not None:
-            self._access_log = AccessLog(access_log)
+        if logs.access_log is not None:
+            self._access_log = AccessLog(logs.access_log)
             self.logs.append(self._access_log)
-        if log_slow_calls is not None:
-            self.logs.append(slow_call_log(log_slow_calls, LimitedLog(log)))
+        if logs.log_slow_calls is not None:
+            self.logs.append(slow_call_log(logs.log_slow_calls, LimitedLog(log)))
+
+    @classmethod
+    def of(cls, logs: Logs, *, has_metrics: bool, is_known: Callable[[str], bool]) -> Observation | None:
+        """The observers of these options; None if there is nothing to observe, so that calls pass no observer."""
+        observation = cls(logs, has_metrics=has_metrics, is_known=is_known)
+        return observation if has_metrics or observation.logs else None
 
     def text(self, counters: Counters, running: RunningServer | None, more: Iterable[Family]) -> str:
         """The metrics of a server, in the format of Prometheus; `more` are those of its kind of server."""
@@ -120,7 +119,7 @@ class Observation:
         found = {**numbers["metrics"], **numbers["metrics_present"]}
         return (
             render(self._families(counters, running), found, prefix=PREFIX)
-            + render(_worker_families(numbers["workers"]), prefix=PREFIX)
+            + render(_worker_families(numbers["workers"], numbers["supervisor"]), prefix=PREFIX)
             + render(process_families(), found)
         )
 
@@ -137,23 +136,24 @@ class Observation:
         return families
 
 
-def check_options(metrics: Any, access_log: Any, log_slow_calls: Any) -> None:
-    """Raise ValueError unless these options make sense."""
-    if metrics not in (True, False, "public"):
-        raise ValueError(f"metrics must be True, False or 'public', got {metrics!r}")
-    if access_log not in (None, "text", "json"):
-        raise ValueError(f"access_log must be 'text', 'json' or None, got {access_log!r}")
-    if log_slow_calls is not None and not log_slow_calls > 0:
-        raise ValueError(f"log_slow_calls must be a positive number of seconds, or None, got {log_slow_calls!r}")
-
-
-def _worker_families(workers: Iterable[Mapping[str, Any]]) -> list[Family]:
-    workers = list(workers)
+def _worker_families(workers: list[Mapping[str, Any]], supervisor: Mapping[str, Any]) -> list[Family]:
     running = sum(each["pid"] is not None for each in workers)
     restarts = sum(each["restarts"] for each in workers)
     return [
         single("workers", "gauge", "Workers that serve; another one starts where one has died.", running),
         single("worker_restarts_total", "counter", "Workers that have died and were replaced.", restarts),
+        Family(
+            "workers_replaced_total",
+            "counter",
+            "Workers that were replaced, by reason: died, start_timeout, max_requests, memory_limit.",
+            {labels(reason=reason): number for reason, number in sorted(supervisor.get("replaced", {}).items())},
+        ),
+        single(
+            "reloads_failed_total",
+            "counter",
+            "Reloads whose new workers did not start, so that the old ones go on.",
+            supervisor.get("failed_reloads", 0),
+        ),
     ]
 
 

@@ -3,15 +3,19 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from ..auth.authenticator import Authenticate
 from ..codec import Codec
+from ..errors import RegistrationError
 from ..events.event_queue import Policy
 from ..limits import DEFAULT_LIMITS, Limits
 from ..observe.call_log import AccessLogFormat
 from ..option import FLAG, SECONDS, SECONDS_OR_NONE, TEXT, TEXTS, Kind, Option, choice, defaults_of, whole
 from ..tls import TLS
+from ..web.paths import check_path
+from .addresses import checked_urls
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -28,6 +32,103 @@ ReadAccess = Callable[[], tuple[Mapping[str, Any], Callable[[Any], bool] | None]
 Metrics = bool | Literal["public"]
 
 
+def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """The paths for calls as a tuple. Raises ValueError or TypeError for a path that is none."""
+    if path is None:
+        return None
+    paths = (path,) if isinstance(path, str) else tuple(path)
+    for each in paths:
+        try:
+            check_path(each)
+        except RegistrationError as error:
+            raise ValueError(f"path: {error}") from None
+    if not paths:
+        raise ValueError("path: give at least one, or None for calls at /")
+    return paths
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """What a service says of itself in `rpc.discover`.
+
+    Attributes:
+        title: its name. None: "rpcstream server", or "rpcstream hub".
+        version: its version.
+        description: what it is for, as Markdown.
+        public_urls: where callers reach it: "https://example.org/rpc", "wss://example.org/rpc". Empty: where it
+            listens.
+
+    Raises:
+        ValueError, TypeError: one of the URLs is malformed.
+    """
+
+    title: Annotated[str | None, TEXT] = None
+    version: Annotated[str, TEXT] = "0"
+    description: Annotated[str | None, TEXT] = None
+    public_urls: Annotated[Iterable[str], TEXTS] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "public_urls", checked_urls(self.public_urls))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Http:
+    """How a server answers HTTP and WebSocket.
+
+    Attributes:
+        hosts: names of this server, besides those of loopback, that a request may have as its host: "example.org",
+            "*.example.org", or "*" for any.
+        origins: web pages that may call the server: "https://example.org", or "*" for any.
+        path: the paths for calls, by POST and WebSocket: "/rpc", or several, ["/", "/rpc"]; the query does not matter.
+            None: POST to "/", and WebSockets at any path.
+        notification_status: the status of the response to notifications: 200, or 204, which some clients expect.
+
+    Raises:
+        ValueError, TypeError: one of them is malformed.
+    """
+
+    hosts: Annotated[Iterable[str], TEXTS] = ()
+    origins: Annotated[Iterable[str], TEXTS] = ()
+    path: Annotated[str | Iterable[str] | None, TEXTS] = None
+    notification_status: Annotated[Literal[200, 204], Kind(Literal[200, 204])] = 200
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", _checked_paths(self.path))
+        if self.notification_status not in (200, 204):
+            raise ValueError(f"notification_status: 200 or 204, got {self.notification_status!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logs:
+    """What a server logs of calls.
+
+    Attributes:
+        access_log: write a line for each call to the logger `rpcstream.access`: "text", or "json" for JSON lines.
+        log_slow_calls: seconds; a call that takes longer from its request to its reply is named in a warning. None:
+            none is.
+        slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
+
+    Raises:
+        ValueError: one of them makes no sense.
+    """
+
+    access_log: Annotated[AccessLogFormat | None, choice("text", "json")] = None
+    log_slow_calls: Annotated[float | None, SECONDS_OR_NONE] = None
+    slow_call: Annotated[float, SECONDS] = 0.1
+
+    def __post_init__(self) -> None:
+        if self.access_log not in (None, "text", "json"):
+            raise ValueError(f"access_log must be 'text', 'json' or None, got {self.access_log!r}")
+        if self.log_slow_calls is not None and not self.log_slow_calls > 0:
+            raise ValueError(
+                f"log_slow_calls must be a positive number of seconds, or None, got {self.log_slow_calls!r}"
+            )
+
+
+#: The options that are groups, by their names. Their fields stand alone in configuration files.
+GROUPS: Mapping[str, type] = {"info": Info, "http": Http, "logs": Logs}
+
+
 class ServerOptions(TypedDict, total=False):
     """Options of `Server`. Times are in seconds.
 
@@ -37,11 +138,7 @@ class ServerOptions(TypedDict, total=False):
         authenticate: instead of a token, a function, sync or async, that is called with `Credentials` (a token, the
             names of a certificate, the process at a Unix socket). It returns the identity of the caller, which handlers
             get as `ctx.identity`, or None for a caller that is refused.
-        hosts: names of this server, besides those of loopback, that an HTTP request may have as its host:
-            "example.org", "*.example.org", or "*" for any.
-        origins: web pages that may call the server: "https://example.org", or "*" for any.
-        path: the paths for calls by HTTP (POST) and WebSocket: "/rpc", or several, ["/", "/rpc"]; the query does not
-            matter. None: POST to "/", and WebSockets at any path.
+        http: how it answers HTTP and WebSocket: hosts, origins, paths; see `Http`.
         limits: limits of size, number and time; see `Limits`.
         codec: encodes and decodes rich values; give one to register your own types or to choose how images are sent.
         lifespan: called with the server; gives an async context manager that is entered before the first connection is
@@ -51,39 +148,28 @@ class ServerOptions(TypedDict, total=False):
         processes: the same for `offload="process"`.
         delimiter: ends a message on the line stream.
         binary: send and receive large payloads (arrays, images, bytes) as they are, to and from clients that do so too.
-        shared_memory: on a Unix socket, and with `binary`, these go by memory that the two programs share, if both run
-            as the same user (Linux).
-        notification_status: of the response by HTTP to notifications: 200, or 204, which some clients expect.
         tls: the server's certificate; with it all connections are encrypted, without it none is.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
         drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
             sends no more connections to it.
-        slow_call: seconds; a handler that keeps the event loop for longer is named in a warning.
         event_queue: the number of events of one subscription that may wait for a connection that does not take them.
         event_policy: what is dropped when that many wait: "drop_oldest", "drop_newest", or "disconnect" the subscriber.
         tracing: make spans of the calls with OpenTelemetry: True, by the global provider, or a TracerProvider. The
             extra `opentelemetry` is needed.
         metrics: answer `/metrics` with counters and durations for Prometheus; a server with authentication shows them
             to callers that are authenticated, with "public" to all.
-        access_log: write a line for each call to the logger `rpcstream.access`: "text", or "json" for JSON lines.
-        log_slow_calls: seconds; a call that takes longer from its request to its reply is named in a warning.
+        logs: what is logged of calls: a line for each, warnings of slow ones; see `Logs`.
         mcp: offer the methods as tools to agents, by the Model Context Protocol, to POST at "/mcp", or at another path
             that is given here. One with `@server(mcp=False)` is left out.
         javascript: answer `/rpcstream.js` with the JavaScript client, for web pages; without authentication, too.
         docs: answer `/docs` with the explorer, a page on which people see and call the methods. The page itself is
             shown without authentication, what it shows is not. None: no; but `rpcstream-server` shows it on loopback.
-        title: of the service, for `rpc.discover`.
-        version: of the service, for `rpc.discover`.
-        description: of the service, for `rpc.discover`; Markdown.
-        public_urls: where callers reach it, for `rpc.discover`, if that is not where it listens:
-            "https://example.org/rpc", "wss://example.org/rpc".
+        info: what the service says of itself in `rpc.discover`: title, version, description; see `Info`.
     """
 
     token: Annotated[str | Iterable[str] | None, Option(None, Kind(str | list[str]), env=True)]
     authenticate: Annotated[Authenticate | None, Option(None)]
-    hosts: Annotated[Iterable[str], Option((), TEXTS)]
-    origins: Annotated[Iterable[str], Option((), TEXTS)]
-    path: Annotated[str | Iterable[str] | None, Option(None, TEXTS)]
+    http: Annotated[Http, Option(Http())]
     limits: Annotated[Limits, Option(DEFAULT_LIMITS)]
     codec: Annotated[Codec | None, Option(None)]
     lifespan: Annotated[Lifespan | None, Option(None)]
@@ -92,25 +178,18 @@ class ServerOptions(TypedDict, total=False):
     processes: Annotated[int | None, Option(None, whole(1))]
     delimiter: Annotated[bytes, Option(b"\n")]
     binary: Annotated[bool, Option(True, FLAG)]
-    shared_memory: Annotated[bool, Option(True, FLAG)]
-    notification_status: Annotated[Literal[200, 204], Option(200)]
     tls: Annotated[TLS | None, Option(None)]
     drain_timeout: Annotated[float, Option(10.0, SECONDS)]
     drain_delay: Annotated[float, Option(0.0, SECONDS)]
-    slow_call: Annotated[float, Option(0.1)]
     event_queue: Annotated[int, Option(1000, whole(1))]
     event_policy: Annotated[Policy, Option("drop_oldest", choice("drop_oldest", "drop_newest", "disconnect"))]
     tracing: Annotated["bool | TracerProvider", Option(False, FLAG)]
     metrics: Annotated[Metrics, Option(False, Kind(bool | Literal["public"]))]
-    access_log: Annotated[AccessLogFormat | None, Option(None, choice("text", "json"))]
-    log_slow_calls: Annotated[float | None, Option(None, SECONDS_OR_NONE)]
+    logs: Annotated[Logs, Option(Logs())]
     mcp: Annotated[bool | str, Option(False)]
     javascript: Annotated[bool, Option(False, FLAG)]
     docs: Annotated[bool | None, Option(None, FLAG)]
-    title: Annotated[str, Option("rpcstream server", TEXT)]
-    version: Annotated[str, Option("0", TEXT)]
-    description: Annotated[str | None, Option(None, TEXT)]
-    public_urls: Annotated[Iterable[str], Option((), TEXTS)]
+    info: Annotated[Info, Option(Info())]
 
 
 #: The default of every option.
@@ -124,7 +203,7 @@ _configured: dict[str, Any] = {}
 def configured(options: Mapping[str, Any]) -> Iterator[None]:
     """Within this block, give these options to every server that is made: those in its own program count less.
 
-    `hosts` and `origins` are added to those of the program. `limits` is a mapping with the limits that are changed. A
+    Groups of options, such as `limits`, are mappings with the changed fields; `hosts` and `origins` are added. A
     `token` or `authenticate` of the program stays, since it may be stricter; `Server.guard` refuses that.
     """
     _configured.update(options)
@@ -139,9 +218,10 @@ def with_configured(given: Mapping[str, Any]) -> dict[str, Any]:
     found = {**DEFAULTS, **given, **_configured}
     if given.get("token") is not None or given.get("authenticate") is not None:
         found.update(token=given.get("token"), authenticate=given.get("authenticate"))
-    for name in ("hosts", "origins"):
-        if name in _configured:
-            found[name] = [*given.get(name, ()), *_configured[name]]
-    if "limits" in _configured:
-        found["limits"] = dataclasses.replace(given.get("limits", DEFAULT_LIMITS), **_configured["limits"])
+    for name in _configured.keys() & {*GROUPS, "limits"}:
+        group = given.get(name, DEFAULTS[name])
+        changed = dict(_configured[name])
+        for added in changed.keys() & {"hosts", "origins"}:
+            changed[added] = [*getattr(group, added), *changed[added]]
+        found[name] = dataclasses.replace(group, **changed)
     return found

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ..auth.authenticator import Authenticator
 from ..auth.gate import GatedSession
 from ..codec import Codec
-from ..errors import RegistrationError
 from ..events.topics import Carrier, Topics
 from ..keyword_options import check_names, with_options
 from ..limits import Limits
@@ -38,14 +38,13 @@ from ..transports.http_router import CallPaths
 from ..transports.listen import Listener, transport_of
 from ..web.document import DocumentPage
 from ..web.entries import Pending
-from ..web.paths import check_path
 from ..web.routes import Routes
 from ..wire.http_messages import NOSNIFF, Request, Response
-from .addresses import checked_urls, server_objects
+from .addresses import server_objects
 from .agents import Agents, mcp_path
 from .nats import AboutServer
-from .observation import Observation, check_options
-from .options import DEFAULTS, Metrics, ReadAccess, ServerOptions, with_configured
+from .observation import Observation
+from .options import DEFAULTS, Http, Info, Logs, Metrics, ReadAccess, ServerOptions, with_configured
 from .running import RunningServer, Supervision, log_message
 from .serving import ServingServer
 
@@ -80,6 +79,8 @@ class Server(ServingServer):
     #: A prefix of topics that may be subscribed to although they begin with "rpc."; "" for none.
     SYSTEM_TOPICS = ""
 
+    DEFAULT_TITLE = "rpcstream server"
+
     #: Whether it may run in several processes, which share nothing.
     MAY_HAVE_WORKERS = True
 
@@ -89,10 +90,13 @@ class Server(ServingServer):
         limits: Limits = given["limits"]
         self.limits = limits
         self.debug: bool = given["debug"]
-        self.title: str = given["title"]
-        self.version: str = given["version"]
-        self.description: str | None = given["description"]
-        self._public_urls = checked_urls(given["public_urls"])
+        info: Info = given["info"]
+        #: What it says of itself in `rpc.discover`.
+        self.info = info if info.title is not None else replace(info, title=self.DEFAULT_TITLE)
+        #: How it answers HTTP and WebSocket.
+        self.http: Http = given["http"]
+        #: What it logs of calls.
+        self.logs: Logs = given["logs"]
         #: For objects that the lifespan prepares and handlers use, such as a model or a database.
         self.state = types.SimpleNamespace()
         self.counters = Counters()
@@ -100,11 +104,6 @@ class Server(ServingServer):
         self._delimiter: bytes = given["delimiter"]
         #: Whether large payloads may travel as binary frames; set before the server runs.
         self.binary: bool = given["binary"]
-        self._shared_memory: bool = given["shared_memory"]
-        self._notification_status: int = given["notification_status"]
-        if self._notification_status not in (200, 204):
-            raise ValueError(f"notification_status: 200 or 204, got {self._notification_status!r}")
-        self._slow_call: float = given["slow_call"]
         #: Makes spans of the calls; None: there are none.
         self._tracing = make_tracing(given["tracing"])
         # Who may connect, and how.
@@ -116,8 +115,7 @@ class Server(ServingServer):
             self._authenticator = Authenticator(
                 token=token, authenticate=authenticate, timeout=limits.auth_timeout, counters=self.counters
             )
-        self._access = AccessRules(hosts=given["hosts"], origins=given["origins"])
-        self._paths = _checked_paths(given["path"])
+        self._access = AccessRules(hosts=self.http.hosts, origins=self.http.origins)
         self._mcp_path: str | None = mcp_path(given["mcp"])
         self._tls: TLS | None = given["tls"]
         # What is offered: methods, topics, web pages.
@@ -135,15 +133,15 @@ class Server(ServingServer):
         #: `retain=True` it is kept for later subscribers, too; see `Topics.publish`.
         self.publish = self.topics.publish
         #: The web pages: what is answered to HTTP's GET.
-        self.routes = Routes(codec=self.codec, debug=self.debug, slow=self._slow_call)
+        self.routes = Routes(codec=self.codec, debug=self.debug, slow=self.logs.slow_call)
         #: Answer a path with bytes or a file: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
         self._observation: Observation | None = None
-        self._observed: dict[str, Any] = {"metrics": False, "access_log": None, "log_slow_calls": None}
-        self.observe(metrics=given["metrics"], access_log=given["access_log"], log_slow_calls=given["log_slow_calls"])
+        self._shown_metrics: Metrics = given["metrics"]
+        self.observe()
         self._add_builtin_methods()
 
     def _add_pages(self, *, docs: bool | None, javascript: bool) -> None:
@@ -179,28 +177,30 @@ class Server(ServingServer):
         if self._authenticator is not None:
             how = "the header Authorization of each request or of the WebSocket, or the method rpc.authenticate"
             security.append({"type": "http", "scheme": "bearer", "description": how})
-        if self._tls is not None and self._tls.client_ca is not None:
+        if self._tls is not None and self._tls.ca is not None:
             security.append({"type": "mutualTLS", "description": "a certificate of the client"})
-        return head_of(title=self.title, version=self.version, description=self.description, security=security)
+        info = self.info
+        return head_of(title=str(info.title), version=info.version, description=info.description, security=security)
 
     def _servers(self) -> list[dict[str, Any]]:
         """The Server Objects of the addresses where it listens, or of its public URLs."""
         return server_objects(
-            self.addresses, paths=self._paths, is_encrypted=self._tls is not None, public=self._public_urls
+            self.addresses, paths=self.path, is_encrypted=self._tls is not None, public=tuple(self.info.public_urls)
         )
 
     def _servers_at(self, host: str) -> list[dict[str, Any]]:
         """The same for a caller that has reached it by this name and port."""
-        if self._public_urls or not self.addresses or all(each.startswith("unix:") for each in self.addresses):
+        if self.info.public_urls or not self.addresses or all(each.startswith("unix:") for each in self.addresses):
             return self._servers()
-        return server_objects([host], paths=self._paths, is_encrypted=self._tls is not None)
+        return server_objects([host], paths=self.path, is_encrypted=self._tls is not None)
 
     # -- who may connect --------------------------------------------------------------------------------------------
 
     @property
     def path(self) -> tuple[str, ...] | None:
         """The paths for calls by HTTP and WebSocket; None: POST to "/", and WebSockets anywhere."""
-        return self._paths
+        path = self.http.path
+        return None if path is None else tuple(path)
 
     def take_calls_at(self, path: str | Iterable[str] | None) -> None:
         """Set the paths for calls by HTTP and WebSocket, before the server runs; as `path` of the constructor.
@@ -211,7 +211,7 @@ class Server(ServingServer):
         """
         if self._running is not None:
             raise RuntimeError("this server is running already")
-        self._paths = _checked_paths(path)
+        self.http = replace(self.http, path=path)
 
     def take_agents_at(self, path: bool | str = True) -> None:
         """Offer the methods to agents by HTTP, or no more, before the server runs; as `mcp` of the constructor.
@@ -237,7 +237,7 @@ class Server(ServingServer):
         if self._running is not None:
             raise RuntimeError("this server is running already")
         if not is_default or self._docs is None:
-            self.routes.show_explorer((lambda: self._paths) if shown else None, is_default=is_default)
+            self.routes.show_explorer((lambda: self.path) if shown else None, is_default=is_default)
 
     def trace_calls(self, tracing: bool | TracerProvider = True) -> None:
         """Make spans of the calls, or none, from the next start of the server on; as `tracing` of the constructor.
@@ -352,13 +352,14 @@ class Server(ServingServer):
         """
         if self._running is not None:
             raise RuntimeError("this server is running already")
-        given = {"metrics": metrics, "access_log": access_log, "log_slow_calls": log_slow_calls}
-        self._observed.update({name: value for name, value in given.items() if value is not None})
-        check_options(**self._observed)
-        self._observation = None
-        if any(value not in (None, False) for value in self._observed.values()):
-            self._observation = Observation(**self._observed, is_known=self._is_known)
-        shown = self._observed["metrics"]
+        if metrics is not None:
+            self._shown_metrics = metrics
+        given: dict[str, Any] = {"access_log": access_log, "log_slow_calls": log_slow_calls}
+        self.logs = replace(self.logs, **{name: value for name, value in given.items() if value is not None})
+        shown = self._shown_metrics
+        if shown not in (True, False, "public"):
+            raise ValueError(f"metrics must be True, False or 'public', got {shown!r}")
+        self._observation = Observation.of(self.logs, has_metrics=bool(shown), is_known=self._is_known)
         self.routes.show_metrics(self._metrics_response if shown else None, public=shown == "public")
 
     def _is_known(self, name: str) -> bool:
@@ -431,14 +432,14 @@ class Server(ServingServer):
             access=self._access,
             routes=self.routes,
             authenticator=self._authenticator,
-            paths=CallPaths(self._paths),
+            paths=CallPaths(self.path),
             patience=self._patience,
             ledger=self._ledger,
             binary=self.binary,
-            notification_status=self._notification_status,
+            notification_status=self.http.notification_status,
         )
         if self._mcp_path is not None:
-            if self._mcp_path in (self._paths or ("/",)):
+            if self._mcp_path in (self.path or ("/",)):
                 raise ValueError(f"mcp: {self._mcp_path} is a path for calls already")
             listener.endpoints[self._mcp_path] = self._agents(dispatcher, invoker).endpoint(listener)
         return RunningServer(invoker, dispatcher, listener, self.routes)
@@ -451,14 +452,14 @@ class Server(ServingServer):
             self._document.whole,
             options=self._session_options(dispatcher),
             invoker=invoker,
-            info={"name": self.title, "version": self.version},
+            info={"name": str(self.info.title), "version": self.info.version},
             is_public=self._authenticator is None,
         )
 
     def _about(self) -> AboutServer:
         return AboutServer(
-            version=self.version,
-            description=self.description or self.title,
+            version=self.info.version,
+            description=self.info.description or str(self.info.title),
             takes_binary=self.binary,
             metrics=self._observation.calls if self._observation is not None else None,
         )
@@ -486,7 +487,7 @@ class Server(ServingServer):
         return {
             "codec": self.codec,
             "limits": self.limits,
-            "slow": self._slow_call,
+            "slow": self.logs.slow_call,
             "on_slow": dispatcher.report_slow,
             "server_ledger": self._ledger,
         }
@@ -497,7 +498,7 @@ class Server(ServingServer):
             session = Session(dispatcher, **options, on_gone=on_gone)
         else:
             session = GatedSession(dispatcher, self._authenticator, **options, on_gone=on_gone)
-        session.takes_binary, session.shares_memory = self.binary, self._shared_memory
+        session.takes_binary = self.binary
         session.counters = self.counters
         if self._tracing is not None:
             from ..peer.tracing import traced_calls
@@ -519,18 +520,3 @@ class _MetricsOfAll:
 
 def _metrics_page(text: str) -> Response:
     return Response(200, text.encode(), CONTENT_TYPE, [NOSNIFF, ("Cache-Control", "no-store")])
-
-
-def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """The paths for calls as a tuple. Raises ValueError or TypeError for a path that is none."""
-    if path is None:
-        return None
-    paths = (path,) if isinstance(path, str) else tuple(path)
-    for each in paths:
-        try:
-            check_path(each)
-        except RegistrationError as error:
-            raise ValueError(f"path: {error}") from None
-    if not paths:
-        raise ValueError("path: give at least one, or None for calls at /")
-    return paths

@@ -100,7 +100,7 @@ class AccessRules:
         return problem(
             403,
             f"The origin {_shown(origin)} is not allowed here. The server permits pages of an origin with "
-            "--set origins=ORIGIN, in Python origins=[...]",
+            "--set origins=ORIGIN, in Python Http(origins=[...])",
         )
 
     def names_address(self, request: Request) -> bool:
@@ -156,7 +156,7 @@ class AccessRules:
                 return problem(
                     403,
                     f"The host {_shown(each)} is not this server's. The server takes further names with "
-                    "--set hosts=NAME, in Python hosts=[...]",
+                    "--set hosts=NAME, in Python Http(hosts=[...])",
                 )
         return None
 

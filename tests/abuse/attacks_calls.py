@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rpcstream import Server
+from rpcstream import Logs, Server
 
 from ..kit.http import post
 from .harness import KIB, MIB, RawConnection, ServerUnderAttack, attack, limits, request, spin
@@ -54,7 +54,7 @@ def generators() -> Server:
 
 def slow() -> Server:
     # So many warnings about slow handlers as are wanted are another attack's matter.
-    server = Server(slow_call=1)
+    server = Server(logs=Logs(slow_call=1))
 
     @server
     def work(value: Any = None) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 import trustme
 
 import rpcstream.events.topics
-from rpcstream import TLS, Server
+from rpcstream import TLS, Http, Server
 
 from ..kit.http import post
 from .harness import KIB, MIB, RawConnection, ServerUnderAttack, attack, limits, request
@@ -188,7 +188,7 @@ async def descriptors(target: ServerUnderAttack) -> None:
 
 
 def at_a_path() -> Server:
-    return Server(path=["/", "/rpc"])
+    return Server(http=Http(path=["/", "/rpc"]))
 
 
 @attack(28, "calls by HTTP at the paths that are given, and at others", at_a_path, memory=16 * MIB)

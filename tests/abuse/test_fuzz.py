@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from rpcstream import Limits
+from rpcstream import Limits, Logs
 
 from ..kit import RawPeer, UsualServer
 from ..kit.example_count import IS_THOROUGH
@@ -40,7 +40,7 @@ STEP_MAX = 1024 * 1024
 
 def fuzzed(max_calls: int) -> UsualServer:
     """A server with one handler of each kind."""
-    server = UsualServer(limits=Limits(max_calls=max_calls), slow_call=3600, drain_timeout=0.01)
+    server = UsualServer(limits=Limits(max_calls=max_calls), logs=Logs(slow_call=3600), drain_timeout=0.01)
 
     @server(ordered=True)
     async def in_order(value: Any = None) -> Any:

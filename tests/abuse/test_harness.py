@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from rpcstream import Server
+from rpcstream import Logs, Server
 
 from .harness import ATTACKS, ATTEMPTS, KIB, MIB, ServerUnderAttack, attack, run, spin
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 
 def careless() -> Server:
     """A server whose handler takes whatever the test wants it to take."""
-    server = Server(slow_call=3600)
+    server = Server(logs=Logs(slow_call=3600))
     kept: list[bytes] = []
 
     @server

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import Credentials, Limits, Server
+from rpcstream import Credentials, Http, Limits, Server
 
 from ..kit import RawPeer, client_side, raw_peers, request, server_tls
 from ..kit.http import Answer, RawHttpConnection, call, get, post
@@ -96,7 +96,7 @@ async def test_a_certificate_is_enough_over_http(tmp_path: Path) -> None:
 
 async def test_a_page_calls_where_its_origin_is_allowed() -> None:
     """And nowhere else, with the token or without, and whatever it asks for."""
-    server = Door(token="secret", origins=[PAGE], hosts=["api.example"])
+    server = Door(token="secret", http=Http(origins=[PAGE], hosts=["api.example"]))
     asked = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
     async with server.listening(port=0) as address:
         for host in ("api.example", "localhost"):
@@ -117,7 +117,7 @@ async def test_a_page_calls_where_its_origin_is_allowed() -> None:
 
 async def test_an_allowed_page_is_told_why_it_cannot() -> None:
     """Its browser would hide a 401 from it that does not say so; whatever it asked for."""
-    server = Server(authenticate=Desk(is_open=True), origins=[PAGE])
+    server = Server(authenticate=Desk(is_open=True), http=Http(origins=[PAGE]))
     server.get("/page")(lambda: "hello")
     async with server.listening(port=0) as address:
         for token in (None, "wrong"):

@@ -19,7 +19,7 @@ import orjson
 import pytest
 from PIL import Image
 
-from rpcstream import Codec, Context, Limits, RpcError
+from rpcstream import Codec, Context, Info, Limits, RpcError
 from rpcstream.cli.call import main
 from rpcstream.testing import serve_in_thread
 
@@ -177,7 +177,7 @@ class Called(UsualServer):
 
     def __init__(self) -> None:
         # A quarter of that time after a caller was killed, the server notices.
-        super().__init__(title="test", drain_timeout=0.1, limits=Limits(message_timeout=2))
+        super().__init__(info=Info(title="test"), drain_timeout=0.1, limits=Limits(message_timeout=2))
         self.left: list[str] = []
         for name in ("sum", "take", "say", "ramp", "square", "photo_size", "shape", "blob", "never", "ticks", "train"):
             self.add(getattr(self, f"do_{name}"), name=name)

@@ -16,7 +16,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rpcstream import AsyncClient, Client, Limits
+from rpcstream import AsyncClient, Client, Http, Info, Limits
 from rpcstream.config import ConfigError
 from rpcstream.hub import Hub, Rule
 from rpcstream.hub.config import User, hub_options
@@ -39,9 +39,12 @@ MORE = {
 def test_all_there_is(write: Any) -> None:
     config = hub(write("hub.json", json.dumps(ALL | MORE)))
     limits = Limits(idle_timeout=None, max_calls=5, write_timeout=0.001)
-    also = {"keepalive_timeout": None, "origins": ["https://a.example"], "limits": limits}
+    also = {"keepalive_timeout": None, "limits": limits}
     also["rules"] = [Rule("gpu-*", register=("vectorize",))]
-    assert config.options == ALL | also
+    fields = {"hosts", "path", "title", "origins"}
+    expected = {name: value for name, value in (ALL | also).items() if name not in fields}
+    http = Http(hosts=["a.example"], path=["/", "/rpc"], origins=["https://a.example"])
+    assert config.options == expected | {"http": http, "info": Info(title="gpus")}
     assert config.where == {"host": "::", "port": 0, "unix_mode": 0o660}
     assert config.logging == {"log_level": "info"}
     assert "abc" not in repr(config)
@@ -115,7 +118,7 @@ def test_files_of_tls_are_seen_from_the_folder_of_the_configuration(write: Any, 
     issued.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
     path = write("hub.toml", '[tls]\ncertificate = "server.pem"\nkey = "server.key"\nca = "server.pem"\n')
     certificate, key = (str(tmp_path / name) for name in ("server.pem", "server.key"))
-    assert hub(path).options == {"tls": TLS(certificate=certificate, key=key, client_ca=certificate)}
+    assert hub(path).options == {"tls": TLS(certificate=certificate, key=key, ca=certificate)}
     found = hub(None, {}, tls={"certificate": certificate, "key": key}).options
     assert found == {"tls": TLS(certificate=certificate, key=key)}
     with pytest.raises(ConfigError, match="argument tls: no certificate with its key"):

@@ -19,6 +19,7 @@ from rpcstream import (
     InvalidParams,
     Limits,
     MessageTooLarge,
+    Retry,
     RpcError,
     Server,
 )
@@ -279,7 +280,7 @@ async def test_a_call_that_ends_while_its_producer_is_silent(
     network: Network, taking: Taking, kind: str, how: str
 ) -> None:
     async with network.serve(taking) as endpoint:
-        client = endpoint.client(retries=3, retry="all")
+        client = endpoint.client(retry=Retry(times=3, repeats="all"))
         source = Source()
         call = client.submit(kind, source.silent())
         await until(lambda: taking.seen == ["begun", 0])

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, ConnectionLost, Context, Limits, MessageTooLarge, Server, ServerBusy
+from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Logs, MessageTooLarge, Server, ServerBusy
 from rpcstream.testing import FakeTimeLoop
 
 from ..kit import TRANSPORTS, Network, RawPeer, StoppableServer, UsualServer, notification, request, until
@@ -307,7 +307,7 @@ async def test_answers_and_items_pass_requests_however_they_are_packed(
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_a_busy_connection_does_not_keep_the_others_waiting(network: Network, kind: str) -> None:
     """Each connection has its turn, and a turn of plain calls ends with the first that took too long (here: any)."""
-    server = Server(slow_call=1e-9)
+    server = Server(logs=Logs(slow_call=1e-9))
     done: list[int] = []
 
     @server(name="async")

@@ -18,6 +18,7 @@ from rpcstream import (
     InvalidRequest,
     Limits,
     MessageTooLarge,
+    Retry,
     RpcError,
     Server,
 )
@@ -458,6 +459,6 @@ async def test_a_connection_that_is_lost_in_the_middle(network: Network) -> None
     got = []
     async with network.scripted(script) as endpoint:
         with pytest.raises(ConnectionLost, match="'items'"):
-            async for each in endpoint.client(retries=3, retry="all").stream.items():
+            async for each in endpoint.client(retry=Retry(times=3, repeats="all")).stream.items():
                 got.append(each)
     assert got == [0, 1], "what came before is not lost"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rpcstream import Limits, RpcError, Server
+from rpcstream import Limits, Logs, RpcError, Server
 from rpcstream.peer.context import CallContext
 
 from .reference_model import ReferenceModel
@@ -33,7 +33,7 @@ def answer_of(kind: str, who: str, number: int) -> Any:
 
 
 def make_server(model: ReferenceModel) -> Server:
-    server = Server(limits=SERVER_LIMITS, threads=3, drain_timeout=5.0, slow_call=1000.0)
+    server = Server(limits=SERVER_LIMITS, threads=3, drain_timeout=5.0, logs=Logs(slow_call=1000.0))
 
     @server
     def now(who: str, number: int) -> Any:

@@ -16,10 +16,22 @@ from typing import Any
 import pytest
 
 import rpcstream
-from rpcstream import AsyncClient, Backoff, Client, Codec, Hub, ImageOptions, Limits, NatsLogin, Server
+from rpcstream import (
+    AsyncClient,
+    Backoff,
+    Client,
+    Codec,
+    Http,
+    Hub,
+    ImageOptions,
+    Info,
+    Limits,
+    Logs,
+    NatsLogin,
+    Server,
+)
 from rpcstream.cli import call_options, items, serve_options
 from rpcstream.client import options
-from rpcstream.hub.server import HUB_DEFAULTS
 from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
 from rpcstream.server.options import DEFAULTS as SERVER_DEFAULTS
@@ -43,20 +55,24 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "Server.asgi": Server.asgi,
     "Hub": Hub,
     "Limits": Limits,
+    "Info": Info,
+    "Http": Http,
+    "Logs": Logs,
     "Client": Client,
     "AsyncClient": AsyncClient,
     "Backoff": Backoff,
     "NatsLogin": NatsLogin,
+    "Retry": options.Retry,
+    "Trace": options.Trace,
     "Codec": Codec.__init__,
     "ImageOptions": ImageOptions,
 }
 
-#: The keyword options of what takes them as a TypedDict, and their defaults. (Of a hub only the one that differs.)
+#: The keyword options of what takes them as a TypedDict, and their defaults.
 OPTIONS: dict[str, tuple[Collection[str], Mapping[str, Any]]] = {
     "Server": (ServerOptions.__optional_keys__, SERVER_DEFAULTS),
-    "Hub": (("title",), HUB_DEFAULTS),
-    "Client": (options.SyncClientOptions.__optional_keys__, options.DEFAULTS),
-    "AsyncClient": (options.AsyncClientOptions.__optional_keys__, options.DEFAULTS),
+    "Client": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
+    "AsyncClient": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
     "Server.add": (MethodOptions.__optional_keys__, METHOD_DEFAULTS),
 }
 
@@ -215,7 +231,7 @@ def options_in(text: str) -> Iterator[tuple[str, str]]:
 def forms_of(value: object) -> set[str]:
     """How a default may be written."""
     forms = {repr(value), repr(value).replace("'", '"')}
-    if isinstance(value, Limits | ImageOptions) and value == type(value)():
+    if isinstance(value, Limits | ImageOptions | Info | Http | Logs) and value == type(value)():
         forms.add(f"{type(value).__name__}()")
     if type(value) is int:
         forms |= {f"{value:,}", f"{value / 2**20:g} MiB", f"{value / 2**30:g} GiB"} if value >= 10_000 else set()

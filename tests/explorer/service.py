@@ -14,7 +14,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from rpcstream import Context, Example, RpcError, Server
+from rpcstream import Context, Example, Info, RpcError, Server
 
 
 class Colour(enum.Enum):
@@ -38,7 +38,7 @@ class Tree:
 
 def make_server(**options: Any) -> Server:
     """The server; `server.state.cancelled` has the numbers of the items after which streams were cancelled."""
-    server = Server(**{"title": "Pictures & numbers", "description": "Try them.", "docs": True, **options})
+    server = Server(**{"info": Info(title="Pictures & numbers", description="Try them."), "docs": True, **options})
     server.state.cancelled = []
 
     @server

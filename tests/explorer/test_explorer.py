@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rpcstream import Client, Hub, RpcError, Server
+from rpcstream import Client, Http, Hub, Info, RpcError, Server
 from rpcstream.testing import serve_in_thread
 
 from ..kit import until_in_thread
@@ -283,7 +283,7 @@ def test_events_are_kept_in_a_log(explore) -> None:
 
 
 def test_messages_links_and_history_of_calls_at_another_path(explore) -> None:
-    with explore(make_server(path=["/a&b/rpc"])) as explorer:
+    with explore(make_server(http=Http(path=["/a&b/rpc"]))) as explorer:
         page = explorer.page
         explorer.choose("people")
         explorer.field("count").fill("2")
@@ -356,7 +356,7 @@ def test_names_that_a_provider_chose_are_no_options_of_the_copied_command(explor
 
 
 def test_a_server_with_a_token_shows_nothing_without_it(explore) -> None:
-    with explore(make_server(token="horse", title="Secret title"), is_open=False) as explorer:
+    with explore(make_server(token="horse", info=Info(title="Secret title")), is_open=False) as explorer:
         page = explorer.page
         page.goto(f"{explorer.url}/docs")
         page.locator("dialog[open]").wait_for()
@@ -383,7 +383,7 @@ def test_the_page_connects_again_to_a_server_that_was_restarted(explore) -> None
         with Client(explorer.url.replace("http", "ws")) as client:
             client.halt()
         explorer.until("document.querySelector('#state').textContent !== 'open'")
-        other = Server(docs=True, title="another")
+        other = Server(docs=True, info=Info(title="another"))
         other.add(lambda: "new", name="fresh")
         with serve_in_thread(other, port=port):
             explorer.choose("fresh")
@@ -437,7 +437,7 @@ HTML = '<img src=x onerror="window.broken=1"><script>window.broken=2</script>'
 
 
 def hostile() -> Server:
-    server = make_server(title=HTML, version="</title><script>window.broken=3</script>")
+    server = make_server(info=Info(title=HTML, version="</title><script>window.broken=3</script>"))
 
     def bad(value: str = HTML, other: Any = None) -> dict[str, Any]:
         return {HTML: value, "list": [{HTML: HTML}], "__proto__": {"polluted": 1}}
@@ -488,7 +488,7 @@ def test_markup_cannot_be_made_by_scripts_of_the_page_either(explore) -> None:
 
 
 def test_thousands_of_methods_and_a_docstring_of_a_megabyte(explore) -> None:
-    server = Server(docs=True, title="many")
+    server = Server(docs=True, info=Info(title="many"))
 
     def long(value: int = 0) -> int:
         return value

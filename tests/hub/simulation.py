@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from rpcstream import Limits
+from rpcstream import Limits, Logs
 from rpcstream.hub import Hub
 
 from ..kit import TRANSPORTS, RawPeer, leftovers, live_sessions, notification
@@ -218,7 +218,9 @@ class HubSimulation:
         self.loop = SteppedLoop()
         self.sent: list[SentRequest] = []
         self.wrong: list[str] = []
-        self.hub = Hub(limits=LIMITS, drain_timeout=5.0, slow_call=1000.0, keepalive_timeout=60.0, ping_interval=20.0)
+        self.hub = Hub(
+            limits=LIMITS, drain_timeout=5.0, logs=Logs(slow_call=1000.0), keepalive_timeout=60.0, ping_interval=20.0
+        )
         self.peers: dict[str, CheckedPeer] = {}
         self.all_peers: list[CheckedPeer] = []
         self._own_calls = 0

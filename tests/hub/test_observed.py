@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from rpcstream import Logs
+
 from ..kit import batch, logged, request
 from ..observe.reading import check_with_promtool, outcomes, value
 from .conftest import Code, OpenHub, RunningHub, asked_of
@@ -65,7 +67,7 @@ async def test_however_they_end(open_hub: OpenHub, has_spans: bool) -> None:
 
 async def test_the_hubs_own_methods_and_lines_of_the_access_log(open_hub: OpenHub) -> None:
     with logged("rpcstream.access") as log:
-        hub = await open_hub(access_log="json", metrics=True)
+        hub = await open_hub(logs=Logs(access_log="json"), metrics=True)
         provider, caller = await hub.pair()
         provider.fail(await asked_of(provider, caller, id="x"), 77)
         await caller.receive()

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import PIL.Image
 
-from rpcstream import Context, RpcError, Server
+from rpcstream import Context, Info, RpcError, Server
 
-server = Server(mcp=True, title="conformance")
+server = Server(mcp=True, info=Info(title="conformance"))
 
 
 @server

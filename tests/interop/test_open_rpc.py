@@ -19,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import Example, MaxSide, RpcError, Server, Shape
+from rpcstream import Example, Info, MaxSide, RpcError, Server, Shape
 from rpcstream.testing import serve_in_thread
 
 from .foreign import needs_node
@@ -64,7 +64,7 @@ SCALARS = ("add", "negate", "text.concat", "by_name", "maybe", "listed", "pair",
 
 def everything(concat: str = "text.concat") -> Server:
     """Those, and others with arrays, images, and classes that refer to themselves; `concat` is the name of one."""
-    server = Server(title="Nature", description="*Plain* values.")
+    server = Server(info=Info(title="Nature", description="*Plain* values."))
 
     @server(examples=[Example({"a": 1, "b": 2}, 3), Example([1], 2)], errors=[RpcError(7, "Seven", {"most": 7})])
     def add(a: int, b: int = 1) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rpcstream import Http
 from rpcstream.testing import serve_in_thread
 
 from .service import DTYPES, MODES, make_server
@@ -74,7 +75,7 @@ def test_a_page_of_another_origin(browser: Any) -> None:
     with serve_in_thread(elsewhere) as other:
         page = browser.new_page()
         page.goto(f"http://{other}/page")
-        with serve_in_thread(make_server(origins=[f"http://{other}"])) as permitted:
+        with serve_in_thread(make_server(http=Http(origins=[f"http://{other}"]))) as permitted:
             assert page.evaluate(program, [permitted, "ws"]) == 5
             assert page.evaluate(program, [permitted, "http"]) == 5
         with serve_in_thread(make_server()) as address:

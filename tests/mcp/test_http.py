@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import rpcstream
-from rpcstream import CallCancelled, CallNext, Context, Hub, Limits, MethodCall, Server
+from rpcstream import CallCancelled, CallNext, Context, Http, Hub, Info, Limits, MethodCall, Server
 
 from ..kit import UsualServer, until
 from ..kit.asgi import Driver
@@ -32,7 +32,7 @@ INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo":
 
 
 def make_server(**options: Any) -> UsualServer:
-    server = UsualServer(**{"mcp": True, "title": "demo", "version": "1.2", **options})
+    server = UsualServer(**{"mcp": True, "info": Info(title="demo", version="1.2"), **options})
 
     @server
     async def work(steps: int, ctx: Context) -> str:
@@ -183,7 +183,7 @@ async def test_foreign_hosts_and_origins_are_refused(serve: Serve) -> None:
 async def test_only_post_is_answered_and_only_json_and_pages_of_allowed_origins_may_send_the_headers(
     serve: Serve,
 ) -> None:
-    async with serve(make_server(origins=["https://example.org"])) as agent:
+    async with serve(make_server(http=Http(origins=["https://example.org"]))) as agent:
         for method in ("GET", "DELETE", "PUT"):
             answer = await agent.connection.ask(f"{method} /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
             assert (answer.status, answer.headers["allow"]) == (405, "POST")
@@ -369,7 +369,7 @@ async def test_another_path_and_none(serve: Serve) -> None:
     with pytest.raises(ValueError, match="mcp: "):
         Server(mcp="agents")
     with pytest.raises(ValueError, match="mcp: /mcp is a path for calls already"):
-        async with Server(mcp=True, path="/mcp").listening(port=0):
+        async with Server(mcp=True, http=Http(path="/mcp")).listening(port=0):
             raise AssertionError
 
 

@@ -16,7 +16,7 @@ import PIL.Image
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import Codec, ImageOptions, RpcError, Server, Shape
+from rpcstream import Codec, ImageOptions, Info, RpcError, Server, Shape
 
 from .conftest import Serve
 
@@ -161,7 +161,7 @@ async def test_thousands_of_tools_and_long_descriptions_come_in_pages(serve: Ser
 
 
 async def test_methods_that_are_no_tools_and_what_is_said_of_others(serve: Serve) -> None:
-    server = Server(mcp=True, description="About pictures.")
+    server = Server(mcp=True, info=Info(description="About pictures."))
     server.add(lambda: 1, name="a", mcp=False)
     server.add(lambda: 1, name="b", idempotent=True)
     server.add(lambda: 1, name="old", deprecated="use new")

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import AsyncClient, Example, Limits, NotPermitted, RegistrationError, RpcError, Server
+from rpcstream import AsyncClient, Example, Info, Limits, NotPermitted, RegistrationError, RpcError, Server
 from rpcstream.testing import memory_client
 
 from ..kit.example_count import IS_THOROUGH
@@ -266,7 +266,7 @@ async def test_all_who_ask_are_told_the_same_and_after_a_change_another() -> Non
 
 
 async def test_long_texts_names_and_defaults_do_not_make_it_long() -> None:
-    server = Server(description="d" * 1_000_000)
+    server = Server(info=Info(description="d" * 1_000_000))
     kind = type("C" * 100_000, (), {"__annotations__": {"a": int}})
     kind.__doc__ = "d" * 1_000_000
 

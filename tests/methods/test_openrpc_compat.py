@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream import Hub
+from rpcstream import Hub, Info
 
 from ..kit import TRANSPORTS, RawPeer, parsed
 from ..kit.example_count import IS_THOROUGH
@@ -19,7 +19,7 @@ def older(*methods: dict[str, Any], **schemas: Any) -> tuple[dict[str, Any], dic
     """These methods and schemas as a hub has them for older tools, if a client offers them under the name "shop"."""
 
     async def ask() -> bytes | None:
-        async with TRANSPORTS["memory"].serving(Hub(title="My service"), None) as there:
+        async with TRANSPORTS["memory"].serving(Hub(info=Info(title="My service")), None) as there:
             peer = await there.join(RawPeer)
             await peer.result("rpc.register", params={"name": "shop", "methods": methods, "components": schemas})
             peer.call("rpc.discover", "1.2.6")

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import ConnectFailed, ConnectionLost, MessageTooLarge, MethodNotFound, Server
+from rpcstream import ConnectFailed, ConnectionLost, Logs, MessageTooLarge, MethodNotFound, Server
 from rpcstream.testing import serve_in_thread
 
 from ..kit import PATIENCE, UsualServer, until
@@ -78,7 +78,7 @@ async def test_a_call_that_no_instance_has_is_lost(clock: Clock, service: Servic
 @contextmanager
 def kept_instance(service: Service) -> Iterator[tuple[threading.Event, threading.Event]]:
     """An instance whose method `keep` keeps its event loop: set when that has begun, and to let it end."""
-    server, begun, go_on = Server(slow_call=3600), threading.Event(), threading.Event()
+    server, begun, go_on = Server(logs=Logs(slow_call=3600)), threading.Event(), threading.Event()
 
     @server
     def keep() -> str:

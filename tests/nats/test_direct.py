@@ -208,7 +208,6 @@ async def test_secrets_lapse_and_who_says_nothing_is_closed(clock: Clock, peer: 
 async def test_the_secret_of_another_caller(service: Service, peer: Peer) -> None:
     """A connection belongs to the caller whose secret it has shown first."""
     direct = await peer.open(await peer.asked())
-    peer.raw.publish(peer.root + "echo", about(ask=1, method="echo", size=SIZE, ids=[1]), "other.rpcstream.1")
     async with service.raw("other.rpcstream.*", user="caller") as other:
         peer.raw.publish(peer.root + "echo", about(ask=1, method="echo", size=SIZE, ids=[1]), "other.rpcstream.1")
         while "secret" not in (message := await other.next()).json.get("params", {}):

@@ -12,6 +12,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 pytest.importorskip("nats")
 
+from rpcstream import Logs
+
 from ..kit import UsualServer, batch, frame, logged, request, until
 from ..kit.nats_server import NatsServer
 from .conftest import Clock
@@ -124,7 +126,7 @@ async def test_a_stream_waits_while_nats_takes_nothing(start_nats: Callable[...,
 
 
 async def test_metrics_and_the_access_log(service: Service) -> None:
-    server = UsualServer(metrics=True, access_log="text")
+    server = UsualServer(metrics=True, logs=Logs(access_log="text"))
     with logged("rpcstream.access", alone=True) as log:
         async with service.serving(server), service.client() as client:
             assert await client.add(1, 2) == 3

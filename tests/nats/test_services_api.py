@@ -13,7 +13,7 @@ pytest.importorskip("nats")
 
 from nats.micro.service import SEMVER_REGEX, ServiceInfo, ServicePing, ServiceStats
 
-from rpcstream import RpcError, Server, __version__
+from rpcstream import Info, RpcError, Server, __version__
 
 from ..kit import UsualServer, until
 from ..kit.nats_raw_client import RawClient
@@ -77,8 +77,8 @@ async def stats_of(raw: RawClient, service: Service) -> tuple[dict[str, Any], st
 
 async def test_instances_answer_at_all_three_levels(service: Service) -> None:
     async with (
-        service.serving(UsualServer(version="1.2.3")),
-        service.serving(UsualServer(version="1.2.3")),
+        service.serving(UsualServer(info=Info(version="1.2.3"))),
+        service.serving(UsualServer(info=Info(version="1.2.3"))),
         service.raw("answers.*") as raw,
     ):
         await until_shown(service, 2)
@@ -96,7 +96,7 @@ async def test_instances_answer_at_all_three_levels(service: Service) -> None:
 
 
 async def test_info_names_each_method_and_its_subject(service: Service) -> None:
-    server = UsualServer(description="Looks at images.", version="1")
+    server = UsualServer(info=Info(description="Looks at images.", version="1"))
     for name in ("img.resize", "with blank", "größe"):
         server.add(lambda: None, name=name)
     async with service.serving(server), service.raw("answers.*") as raw:
@@ -162,7 +162,7 @@ async def test_documents_of_many_methods_are_cut_to_a_message(start_nats: Callab
 
 
 async def test_a_flood_of_requests_is_left_unanswered(service: Service, caplog: pytest.LogCaptureFixture) -> None:
-    server = UsualServer(description="x" * 900_000)
+    server = UsualServer(info=Info(description="x" * 900_000))
     async with service.serving(server), service.raw("answers.*") as raw:
         await until_shown(service)
         for _ in range(60):
@@ -181,7 +181,7 @@ VERSIONS = {
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_version_of_another_form_becomes_one_of_semver(service: Service, version: str) -> None:
-    async with service.serving(UsualServer(version=version)), service.raw("answers.*") as raw:
+    async with service.serving(UsualServer(info=Info(version=version))), service.raw("answers.*") as raw:
         await until_shown(service)
         [answer] = await asked(raw, f"PING.{service.name}")
     assert answer["version"] == VERSIONS[version]

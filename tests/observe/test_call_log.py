@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from rpcstream import Logs
 from rpcstream.testing import memory_client
 
 from ..kit import UsualServer, logged, raw_peers, request
@@ -61,7 +62,7 @@ LINES: list[tuple[Any, Any, dict[str, Any], str]] = [
 async def test_what_a_line_says(message: Any, identity: Any, fields: dict[str, Any], part: str) -> None:
     with logged(ACCESS, alone=True) as log:
         for format in ("text", "json"):
-            server = UsualServer(access_log=format, authenticate=lambda credentials: identity)
+            server = UsualServer(logs=Logs(access_log=format), authenticate=lambda credentials: identity)
             async with raw_peers(server) as connect:
                 peer = await connect()
                 await peer.result("rpc.authenticate", "any")
@@ -85,7 +86,7 @@ async def test_what_a_line_says(message: Any, identity: Any, fields: dict[str, A
 
 @pytest.mark.slow
 async def test_lines_beyond_those_of_a_second_are_counted() -> None:
-    text, json = [UsualServer(access_log=format, metrics=True) for format in ("text", "json")]
+    text, json = [UsualServer(logs=Logs(access_log=format), metrics=True) for format in ("text", "json")]
 
     def dropped(server: UsualServer) -> int:
         return int(value(server.metrics_text(), "rpcstream_access_log_dropped_total") or 0)
@@ -109,7 +110,7 @@ async def test_lines_beyond_those_of_a_second_are_counted() -> None:
 
 async def test_slow_calls_of_a_method_are_limited_in_number() -> None:
     with logged("rpcstream.server") as log:
-        async with raw_peers(UsualServer(log_slow_calls=1e-9)) as connect:
+        async with raw_peers(UsualServer(logs=Logs(log_slow_calls=1e-9))) as connect:
             peer = await connect()
             peer.send(*[request("slow\nforged line", id=number) for number in range(30)])
             await peer.receive_many(30)

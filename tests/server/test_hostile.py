@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import Client, Limits
+from rpcstream import Client, Limits, Logs
 from rpcstream.testing import FakeTimeLoop, serve_in_thread
 
 from ..kit import TRANSPORTS, RawPeer, UsualServer, batch, raw_peers, request
@@ -70,7 +70,7 @@ BATCHES: list[tuple[bytes, bytes, int]] = [
 
 
 async def test_what_is_bad_gets_its_error_and_the_connection_lives(caplog: pytest.LogCaptureFixture) -> None:
-    async with raw_peers(make_server(slow_call=1e-9)) as connect:
+    async with raw_peers(make_server(logs=Logs(slow_call=1e-9))) as connect:
         raw = await connect()
         for line, code in LINES:
             reply = await raw.ask(line)

@@ -52,9 +52,10 @@ async def begin(server: Server, **where: Any) -> tuple[str, asyncio.Task[None]]:
 def test_the_help_has_each_option_with_its_default_and_others_are_refused(kind: type[Server], title: str) -> None:
     with pytest.raises(TypeError, match=rf"^{kind.__name__}\(\) has no option 'limts' \(did you mean 'limits'\?\)$"):
         kind(limts=1)  # type: ignore[call-arg]
-    assert kind().title == title
+    assert kind().info.title == title
     shown = dict(re.findall(r"^    (\w+)=(.+?): ", kind.__doc__ or "", re.MULTILINE))
-    assert (shown.pop("limits"), shown["title"]) == ("Limits()", repr(title))
+    assert [shown.pop(name) for name in ("limits", "info")] == ["Limits()", "Info()"]
+    assert [shown.pop(name) for name in ("http", "logs")] == ["Http()", "Logs()"]
     assert len(shown) > 15
     kind(**{name: ast.literal_eval(default) for name, default in shown.items()})
 
@@ -67,8 +68,8 @@ async def test_guard_adds_authentication_to_a_server() -> None:
             server.guard(token="abc")
     server.guard(token="abc", tls=server_tls())
     async with server.listening(port=0) as address:
-        assert await is_served(f"tls://{address}", ca=authority(), token="abc")
-        async with AsyncClient(f"tls://{address}", ca=authority()) as client:
+        assert await is_served(f"tls://{address}", tls=authority(), token="abc")
+        async with AsyncClient(f"tls://{address}", tls=authority()) as client:
             with pytest.raises(NotAuthenticated):
                 await client.add(1, 2)
     with pytest.raises(ValueError, match="of its own"):

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import CallNext, Hub, InvalidParams, Limits, MethodCall, RpcError
+from rpcstream import CallNext, Hub, InvalidParams, Limits, Logs, MethodCall, RpcError
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread, wait_until_idle
 
 from ..kit import TRANSPORTS, UsualServer, logged, notification, raw_peers, request, until
@@ -204,7 +204,7 @@ def test_who_may_see_the_page() -> None:
 @pytest.mark.parametrize("transport", ["tcp", "tls", "unix", "http", "websocket", "memory"])
 async def test_calls_and_connections_of_each_transport(transport: str, tmp_path: Path) -> None:
     name = {"websocket": "ws"}.get(transport, transport)
-    server = make_server(access_log="json")
+    server = make_server(logs=Logs(access_log="json"))
     with logged("rpcstream.access") as log:
         async with TRANSPORTS[name].serving(server, tmp_path) as endpoint, endpoint.client() as client:
             assert await client.request("add", [1, 2]) == 3
@@ -218,7 +218,7 @@ async def test_calls_and_connections_of_each_transport(transport: str, tmp_path:
 
 
 async def test_calls_and_connections_under_an_asgi_server() -> None:
-    server = make_server(access_log="json")
+    server = make_server(logs=Logs(access_log="json"))
     app = server.asgi()
     with logged("rpcstream.access") as log:
         asked = Driver(app, http_scope())
@@ -256,11 +256,12 @@ async def test_streams_and_events_are_counted() -> None:
 
 
 async def test_the_page_about_it_names_every_family() -> None:
-    hub = Hub(metrics=True, access_log="text")
+    hub = Hub(metrics=True, logs=Logs(access_log="text"))
     async with memory_client(hub) as client:
         await client.request("rpc.ping")
         text = hub.metrics_text()
     page = (Path(__file__).parents[2] / "docs/how-to/observe.md").read_text()
     named = set(re.findall("`((?:rpcstream|process)_[a-z_]+)`", page))
     of_workers = {"rpcstream_workers", "rpcstream_worker_restarts_total"}  # where there are some
+    of_workers |= {"rpcstream_workers_replaced_total", "rpcstream_reloads_failed_total"}
     assert set(re.findall("^# TYPE ([a-z_]+) ", text, re.MULTILINE)) | of_workers == named

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import Server
+from rpcstream import Http, Server
 
 from ..kit.asgi import Driver, call, http_scope
 from ..kit.http import RawHttpConnection, get, post
@@ -30,14 +30,14 @@ async def asked(app: Any, host: str, origin: str | None, method: str = "POST", *
 
 async def answer(options: dict[str, Any], host: str = "localhost", origin: str | None = None, **more: str) -> Driver:
     """The response of a server with these options."""
-    app = Server(**options).asgi()
+    app = Server(http=Http(**options)).asgi()
     async with app.lifespan():
         return await asked(app, host, origin, **more)
 
 
 async def refused(options: dict[str, Any], cases: list[Any], **more: str) -> list[Any]:
     """Those hosts, or hosts and origins, that are refused; nothing tells a page that it may read that."""
-    app, found = Server(**options).asgi(), []
+    app, found = Server(http=Http(**options)).asgi(), []
     async with app.lifespan():
         for each in cases:
             host, origin = (each, None) if isinstance(each, str) else each
@@ -111,7 +111,7 @@ NO_ORIGINS += ["NULL", "https://"]
 def test_what_is_no_host_and_no_origin(option: str, values: list[str]) -> None:
     for value in values:
         with pytest.raises(ValueError, match=f"{option}: "):
-            Server(**{option: [value]})  # type: ignore[arg-type]
+            Server(http=Http(**{option: [value]}))  # type: ignore[arg-type]
 
 
 OWN = [

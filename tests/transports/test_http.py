@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Context, InvalidRequest, Server
+from rpcstream import AsyncClient, Context, Http, InvalidRequest
 from rpcstream.testing import is_idle
 from rpcstream.web import HttpError, Response
 from rpcstream.wire.http_messages import problem
@@ -71,7 +71,7 @@ async def test_a_body_is_one_value_and_else_nothing_in_it_is_carried_out(
 @pytest.mark.parametrize("body", [call("wait", "quiet", id=None), b"[" + call("wait", "quiet", id=None) + b"]"])
 async def test_a_notification_is_answered_before_it_is_done_and_goes_on(serve: Serve, status: Any, body: bytes) -> None:
     """Also when the connection ends."""
-    served = await serve(notification_status=status)
+    served = await serve(http=Http(notification_status=status))
     http = await served.http()
     answer = await http.ask(post(body))
     assert (answer.status, answer.body) == (status, b"")
@@ -90,7 +90,7 @@ async def test_a_notification_is_answered_before_it_is_done_and_goes_on(serve: S
 
 def test_no_other_status_of_notifications() -> None:
     with pytest.raises(ValueError, match="200 or 204"):
-        Server(notification_status=202)  # type: ignore[typeddict-item]
+        Http(notification_status=202)  # type: ignore[arg-type]
 
 
 async def test_no_more_notifications_go_on_by_themselves_than_calls_may(serve: Serve) -> None:
@@ -371,7 +371,7 @@ GOOD, EVIL = "Origin: http://good.example", "Origin: http://evil.example"
 async def test_pages_of_other_sites_may_read_every_answer_or_none(
     serve: Serve, request_: bytes, status: int, is_kept: bool
 ) -> None:
-    served = await serve(origins=["http://good.example"], max_message_size=100, message_timeout=0.05)
+    served = await serve(http=Http(origins=["http://good.example"]), max_message_size=100, message_timeout=0.05)
     http = await served.http()
     answer = await http.ask(request_)
     assert answer.status == status

@@ -1,4 +1,4 @@
-"""The paths at which HTTP and WebSocket are served: `Server(path=…)`."""
+"""The paths at which HTTP and WebSocket are served: `Server(http=Http(path=…))`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectFailed, Server
+from rpcstream import AsyncClient, Client, ConnectFailed, Http, Server
 from rpcstream.hub import Hub
 from rpcstream.testing import serve_in_thread
 
@@ -35,7 +35,7 @@ async def ask(served: Served, request: bytes) -> tuple[int, bytes]:
     ],
 )
 async def test_where_calls_are_taken(serve: Serve, path: Any, posts: set[str], sockets: set[str]) -> None:
-    served = await serve(path=path)
+    served = await serve(http=Http(path=path))
     for place in ("/", "/rpc", "/rpc/", "/api/v1"):
         for target in (place, f"{place}?key=1"):
             status, body = await ask(served, post(ADD, target=target))
@@ -46,7 +46,7 @@ async def test_where_calls_are_taken(serve: Serve, path: Any, posts: set[str], s
 
 async def test_what_else_is_at_a_path(serve: Serve) -> None:
     """GET is a route's, POST and WebSockets are calls; a route elsewhere takes no calls."""
-    server = UsualServer(path=["/rpc", "/files/"])
+    server = UsualServer(http=Http(path=["/rpc", "/files/"]))
     server.static("/rpc", b"<h1>how to call</h1>", type="text/html")
     server.get("/page", lambda: "a page")
     served = await serve(server)
@@ -76,7 +76,7 @@ async def test_what_else_is_at_a_path(serve: Serve) -> None:
 
 
 async def test_strangers_and_paths(serve: Serve) -> None:
-    served = await serve(path="/rpc", token="secret")
+    served = await serve(http=Http(path="/rpc"), token="secret")
     for request, status in (
         (get("/", *UPGRADE, "Authorization: Bearer wrong"), 404),
         (get("/rpc", *UPGRADE, "Authorization: Bearer wrong"), 401),
@@ -88,7 +88,7 @@ async def test_strangers_and_paths(serve: Serve) -> None:
 
 @pytest.mark.parametrize("kind", [Server, Hub])
 async def test_clients_with_a_path(kind: Any) -> None:
-    server = kind(path="/rpc")
+    server = kind(http=Http(path="/rpc"))
     server.add(lambda a, b: a + b, name="add")
     with serve_in_thread(server) as address:
         for scheme in ("http", "ws"):
@@ -105,7 +105,7 @@ async def test_clients_with_a_path(kind: Any) -> None:
 @pytest.mark.parametrize("path", ["rpc", "", [], ["/", "x"], "/rpc?x=1", "/a#b", "/%20", "/a\nb", [1], ["/", None]])
 def test_what_is_no_path(path: Any) -> None:
     with pytest.raises(ValueError, match="path"):
-        Server(path=path)
+        Server(http=Http(path=path))
 
 
 async def test_it_is_said_before_the_server_runs(serve: Serve) -> None:

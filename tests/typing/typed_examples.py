@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpcstream import (
+    TLS,
     AsyncClient,
     Backoff,
     BlockingPeer,
@@ -20,11 +21,14 @@ from rpcstream import (
     Codec,
     Context,
     Depends,
+    Http,
     Hub,
     ImageOptions,
+    Info,
     Limits,
     MethodCall,
     Peer,
+    Retry,
     RpcError,
     Server,
     Shape,
@@ -35,7 +39,7 @@ server = Server(limits=Limits(max_batch=5), codec=Codec(images=ImageOptions(form
 
 Server(dbug=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
 Server(threads="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
-Hub(title="hub", hosts=["example.org"])
+Hub(info=Info(title="hub"), http=Http(hosts=["example.org"]))
 Hub(tilte="hub")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
 Hub(threads="4")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
 
@@ -187,15 +191,11 @@ def sync_conversation(client: Client) -> None:
     client.publish(1, 2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
     client.wait_closed()
 
-    Client(name="gpu-1", keepalive=30.0, registration_timeout=None)
+    Client(name="gpu-1", keepalive=30.0, tls=TLS(ca="ca.pem"), trace=print)
     Client(name=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
-    Client(reconnect=Backoff(longest=5.0), on_state=print, retry="idempotent", retries=2)
+    Client(reconnect=Backoff(longest=5.0), on_state=print, retry=Retry(times=2, repeats="idempotent"))
     Client(time_out=1.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
-    Client(connect=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
-    Client("host", on_send=print)
-    AsyncClient(address="host", connect=None)
-    AsyncClient(on_send=print)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
-    Client(retry="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+    Client(retry=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
 
 
 async def async_conversation(client: AsyncClient) -> None:

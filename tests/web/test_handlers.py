@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rpcstream import Limits, RegistrationError
+from rpcstream import Limits, Logs, RegistrationError
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.web import Html, HttpError, Request, Response
 from rpcstream.wire.http_messages import problem
@@ -271,7 +271,7 @@ async def test_a_failure_is_500_and_logged(site: RoutesClient, caplog: pytest.Lo
 
 
 async def test_debugging_shows_the_traceback_and_slow_handlers_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    site = RoutesClient(debug=True, slow_call=1e-9)
+    site = RoutesClient(debug=True, logs=Logs(slow_call=1e-9))
     site.get("/", lambda: "")
     site.get("/thread", offload="thread")(lambda: "")
     site.get("/fails", raising(ValueError("a secret")))

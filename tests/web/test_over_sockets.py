@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Hub, Server
+from rpcstream import AsyncClient, Http, Hub, Info, Server
 from rpcstream.web import html
 
 from ..kit import UsualServer, authority, server_tls
@@ -104,7 +104,7 @@ async def ask(port: str, host: str, query: str = "") -> Answer:
 
 
 async def test_it_is_fetched_again_only_when_it_has_changed() -> None:
-    server = Server(title="a service")
+    server = Server(info=Info(title="a service"))
     server.add(lambda a: a, name="one")
     async with RoutesClient(server) as service:
         page = await service.page("/openrpc.json")
@@ -125,7 +125,7 @@ async def test_it_is_fetched_again_only_when_it_has_changed() -> None:
 
 
 async def test_it_says_how_callers_are_authenticated() -> None:
-    async with RoutesClient(token="secret-of-the-test", description="*All* of it.") as site:
+    async with RoutesClient(token="secret-of-the-test", info=Info(description="*All* of it.")) as site:
         made = (await site.page("/openrpc.json", authorization="Bearer secret-of-the-test")).json
     assert made["info"]["description"] == "*All* of it."
     assert [(each["type"], each["scheme"]) for each in made["x-security"]] == [("http", "bearer")]
@@ -134,9 +134,21 @@ async def test_it_says_how_callers_are_authenticated() -> None:
 @pytest.mark.parametrize(
     ("options", "hosts", "urls"),
     [
-        ({"hosts": ["a.example"]}, ("localhost:PORT", "a.example"), ["http://HOST/", "ws://HOST/", "tcp://HOST"]),
-        ({"path": ("/rp c", "/b")}, ("127.0.0.1:PORT",), ["http://HOST/rp%20c", "ws://HOST/rp%20c", "tcp://HOST"]),
-        ({"public_urls": ["https://a.example/", "unix:///b"]}, ("localhost",), ["https://a.example/", "unix:///b"]),
+        (
+            {"http": Http(hosts=["a.example"])},
+            ("localhost:PORT", "a.example"),
+            ["http://HOST/", "ws://HOST/", "tcp://HOST"],
+        ),
+        (
+            {"http": Http(path=("/rp c", "/b"))},
+            ("127.0.0.1:PORT",),
+            ["http://HOST/rp%20c", "ws://HOST/rp%20c", "tcp://HOST"],
+        ),
+        (
+            {"info": Info(public_urls=["https://a.example/", "unix:///b"])},
+            ("localhost",),
+            ["https://a.example/", "unix:///b"],
+        ),
     ],
 )
 async def test_servers_are_those_that_the_caller_can_reach(
@@ -162,7 +174,7 @@ async def test_servers_as_clients_of_other_transports_are_told_them(tmp_path: Pa
         assert await told(f"127.0.0.1:{port}") == expected
     async with Server(tls=server_tls()).listening(port=0) as address:
         expected = [f"https://{address}/", f"wss://{address}/", f"tls://{address}"]
-        assert await told(f"tls://{address}", ca=authority()) == expected
+        assert await told(f"tls://{address}", tls=authority()) == expected
 
 
 async def test_at_a_hub_it_has_what_members_offer() -> None:
@@ -186,4 +198,4 @@ async def test_at_a_hub_it_has_what_members_offer() -> None:
 @pytest.mark.parametrize("wrong", ["https://a.b", [5], ["example.org"], ["ftp://a"], ["https:///x"]])
 def test_what_is_no_url_is_refused(wrong: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="public_urls"):
-        Server(public_urls=wrong)
+        Server(info=Info(public_urls=wrong))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rpcstream.web
-from rpcstream import RegistrationError, Server, __version__
+from rpcstream import Http, RegistrationError, Server, __version__
 
 from .conftest import RoutesClient
 
@@ -57,7 +57,7 @@ async def test_what_comes_behind_a_catch_all_is_not_reached(
 
 
 async def test_other_methods_are_not_allowed() -> None:
-    site = RoutesClient(path="/calls")
+    site = RoutesClient(http=Http(path="/calls"))
     ran = []
     site.get("/a/{b}", lambda b: ran.append(b))
     site.static("/c", b"c")
@@ -213,7 +213,7 @@ def test_no_file_names_another_host_or_makes_markup_of_text() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/rpc", '/a"><script>&b'])
 async def test_the_page_is_told_where_calls_go(path: str) -> None:
-    server = Server(docs=True, path=path)
+    server = Server(docs=True, http=Http(path=path))
     (calls,) = re.findall(r'<html[^>]* data-calls="([^"]*)"', (await found(server, "/docs") or b"").decode())
     assert unescape(calls) == path
     server.take_calls_at("/later")
