@@ -215,7 +215,7 @@ class LargeCalls:
         what = f"{size} bytes" if size else "a message"
         reason = (
             f"{what} over NATS's max_payload could not go by a direct connection to {offer.address}: {text} "
-            "(direct=, --nats-direct)"
+            "(direct=, --set nats_direct=)"
         )
         kind: type[ConnectFailed | ConnectionLost] = ConnectionLost
         if is_call:

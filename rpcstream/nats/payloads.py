@@ -131,6 +131,6 @@ def no_way(size: int, limit: int, why: str) -> MessageTooLarge:
     reason = (
         f"{size} bytes are more than NATS carries here (max_payload, {limit}), and there is no direct connection for "
         f"them: {why}; raise max_payload of the NATS server, or let clients connect to the instances (direct=, "
-        "--nats-direct)"
+        "--set nats_direct=)"
     )
     return MessageTooLarge(data={"limit": limit, "size": size, "reason": reason})

@@ -94,7 +94,7 @@ class AccessRules:
         return problem(
             403,
             f"The origin {_shown(origin)} is not allowed here. The server permits pages of an origin with "
-            "--allow-origin ORIGIN, in Python Http(origins=[...])",
+            "--set origins=ORIGIN, in Python Http(origins=[...])",
         )
 
     def names_address(self, request: Request) -> bool:
@@ -147,7 +147,7 @@ class AccessRules:
                 return problem(
                     403,
                     f"The host {_shown(each)} is not this server's. The server takes further names with "
-                    "--allow-host NAME, in Python Http(hosts=[...])",
+                    "--set hosts=NAME, in Python Http(hosts=[...])",
                 )
         return None
 
