@@ -306,7 +306,7 @@ class ServiceConnection:
         self._last_number += 1
         self._has_heard = True
         instance = self._instances[subject] = Instance(self, subject, self._last_number)
-        instance.connect()
+        instance.session.connected(instance)
         return instance
 
     def _unanswered(self, token: str) -> None:

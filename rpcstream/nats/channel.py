@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -43,58 +42,51 @@ NOTIFICATION = b'{"jsonrpc":"2.0","method"'
 _COST = 200
 
 
+class Home(Protocol):
+    """What the channels of one service or client have in common: the instance, or the connection to a service."""
+
+    limits: Limits
+    held: Account
+    trace: Trace | None
+
+    @property
+    def link(self) -> NatsLink | None: ...
+
+
 class NatsChannel:
     """A channel of one session (`peer.interfaces.Channel`).
 
     Args:
-        link: carries the messages.
+        home: carries the messages, counts what waits here, and traces.
         session: gets the messages, and is told when it is connected and lost.
         target: the subject of the other end; empty: nothing is sent.
         own: the subject of this end for the session, which messages carry as their reply subject.
-        reads_lines: several messages may come in one payload, as lines.
-        sends_lines: the other end reads several messages in one payload.
-        gathers: messages that come in one turn of the loop are handled together, so that their replies are, too.
-        held: what waits here counts there.
-        trace: sees every message.
-        on_close: called with this object when the session is over.
 
     Attributes:
         carrier: what carries the messages, for metrics and logs.
+        reads_lines: several messages may come in one payload, as lines.
+        sends_lines: the other end reads several messages in one payload.
+        gathers: messages that come in one turn of the loop are handled together, so that their replies are, too.
     """
 
     carrier = "nats"
+    reads_lines = False
+    sends_lines = True
+    gathers = False
 
-    def __init__(
-        self,
-        link: NatsLink,
-        session: Session,
-        *,
-        target: str,
-        own: str,
-        address: str,
-        limits: Limits,
-        held: Account,
-        reads_lines: bool = False,
-        sends_lines: bool = True,
-        gathers: bool = False,
-        trace: Trace | None = None,
-        on_close: Callable[[Any], object] | None = None,
-    ) -> None:
+    def __init__(self, home: Home, session: Session, *, target: str, own: str, address: str) -> None:
+        assert home.link is not None
         self.address = address
         self.reason: str | None = None
         self.session = session
         self.target = target
         self.own = own
-        self._link = link
-        self._limits = limits
-        self._max_size = limits.max_message_size
-        self._held_of_all = held
-        self._reads_lines = reads_lines
-        self._join_max = JOIN_MAX if sends_lines else 0
-        self._gathers = gathers
+        self._link = home.link
+        self._limits = home.limits
+        self._max_size = home.limits.max_message_size
+        self._held_of_all = home.held
+        self._trace = home.trace
         self._gathered: list[Message] = []
-        self._trace = trace
-        self._on_close = on_close
         self._frames = FrameAdmission(session)
         self._paused = self.is_over = False
         self._held_size = 0
@@ -107,10 +99,6 @@ class NatsChannel:
     def credentials(self) -> Credentials:
         """What is known of the other end."""
         return Credentials(address=self.address)
-
-    def connect(self, *, is_lasting: bool = True) -> None:
-        """Give this channel to its session."""
-        self.session.connected(self, is_lasting=is_lasting)
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -131,7 +119,7 @@ class NatsChannel:
             self.hand_over()
             self.take_direct(params)
             return
-        lines = [line for line in data.split(b"\n") if line] if self._reads_lines and b"\n" in data else [data]
+        lines = [line for line in data.split(b"\n") if line] if self.reads_lines and b"\n" in data else [data]
         messages: list[Message] = list(lines)
         if len(data) > self._max_size:
             limit = self._max_size
@@ -140,10 +128,10 @@ class NatsChannel:
 
     def _deliver(self, messages: list[Message]) -> None:
         """Give messages to the session, at once or at the end of this turn."""
-        if self._gathers and not self._gathered:
+        if self.gathers and not self._gathered:
             self._loop.call_soon(self.hand_over)
         self._gathered += messages
-        if not self._gathers:
+        if not self.gathers:
             self.hand_over()
 
     def hand_over(self) -> None:
@@ -210,7 +198,7 @@ class NatsChannel:
         if len(messages) == 1:
             self._send_one(messages[0])
             return
-        room = min(self._join_max, self._link.max_payload)
+        room = min(JOIN_MAX, self._link.max_payload) if self.sends_lines else 0
         together: list[bytes] = []
         size = 0
         for message in messages:
@@ -288,8 +276,10 @@ class NatsChannel:
         self._held.clear()
         if self.session.channel is self:
             self.session.lost(self._lost)
-        if self._on_close is not None:
-            self._on_close(self)
+        self.closed()
+
+    def closed(self) -> None:
+        """The session is over."""
 
     def _lost(self, method: str) -> ConnectionLost:
         return ConnectionLost(self.reason or "the session is over", method=method, address=self.address)

@@ -29,21 +29,12 @@ class Instance(NatsChannel):
         call_ids: the calls that are known to be there.
     """
 
+    reads_lines = True
+    sends_lines = False
+
     def __init__(self, service: Service, subject: str, number: int) -> None:
         session = service.make_session()
-        super().__init__(
-            service.link,
-            session,
-            target=subject,
-            own=f"{service.inbox}.i{number}",
-            address=service.address,
-            limits=service.limits,
-            held=service.held,
-            reads_lines=True,
-            sends_lines=False,
-            trace=service.trace,
-            on_close=service.instance_closed,
-        )
+        super().__init__(service, session, target=subject, own=f"{service.inbox}.i{number}", address=service.address)
         self.number = number
         self.call_ids: dict[int | str, None] = {}
         self._service = service
@@ -78,6 +69,10 @@ class Instance(NatsChannel):
     def take_direct(self, params: dict[str, Any]) -> None:
         """As `NatsChannel.take_direct`."""
         self._service.places.acknowledged(self, self._service.large.take(params, self))
+
+    def closed(self) -> None:
+        """As `NatsChannel.closed`."""
+        self._service.instance_closed(self)
 
     def end(self, reason: str) -> None:
         """As `NatsChannel.end`; the calls of other instances go on."""

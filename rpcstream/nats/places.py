@@ -17,15 +17,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from ..errors import ConnectFailed, ConnectionLost, MethodNotFound, NotPermitted, RpcError
-from ..limits import Limits
-from ..peer.ledger import Account
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCalls
 from ..peer.session import Session
-from ..transports.message_connection import Trace
 from ..wire import envelope
 from ..wire.buffers import Encoded
-from .link import NatsLink
+from .channel import Home
 
 #: Seconds between two looks whether the instances are there that have calls, and which calls are late.
 WATCH_EVERY = 0.5
@@ -67,15 +64,11 @@ class Place(Protocol):
         """Find out whether it is gone."""
 
 
-class Service(Protocol):
+class Service(Home, Protocol):
     """The connection of a client to a service, as its places see it; see `calls.ServiceConnection`."""
 
-    link: NatsLink
     inbox: str
     address: str
-    limits: Limits
-    held: Account
-    trace: Trace | None
     session: Session
     make_session: Callable[[], Session]
     calls: OutgoingCalls

@@ -22,9 +22,9 @@ from ..peer.ledger import Account
 from ..text import get_logger
 from ..transports.message_connection import Trace
 from ..wire import envelope
-from .caller_table import CallerTable, MakeSession, Sender, Sessions
+from .caller_table import CallerTable, Sender
 from .callers import Caller
-from .direct import DirectListener
+from .direct import DirectListener, MakeSession, Sessions
 from .direct_options import DirectOptions
 from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
@@ -34,7 +34,6 @@ from .payloads import (
     UNREADABLE,
     belongs_to_calls,
     direct_params,
-    ids_in,
     ids_of,
     read_payload,
     refusal_of,
@@ -42,9 +41,6 @@ from .payloads import (
 from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
 
 log = get_logger("rpcstream.nats")
-
-#: Subscriptions that are made at a stretch, before the server is waited for.
-TOGETHER = 500
 
 
 class NatsService:
@@ -146,10 +142,8 @@ class NatsService:
             await link.subscribe(f"{self._own}>", self._direct)
             # Behind that: who calls may be told at once where its call is.
             self._others = [await link.subscribe(f"{self._root}{BATCH}", partial(self._called, None), QUEUE)]
-            for number, name in enumerate(self._methods()):
+            for name in self._methods():
                 await self._offer(link, name)
-                if number % TOGETHER == TOGETHER - 1:
-                    await link.flush()
             self._others.append(await link.subscribe(f"{self._root}{INQUIRY}", self._asked))
             await link.flush()
             for joined in self.on_joined:
@@ -242,7 +236,7 @@ class NatsService:
         if error is None:
             error = _fault(read, method, question)
         if error is not None:
-            self._refuse(message, data, error)
+            self._refuse(message, error)
             return
         sender = self._sender(message)
         caller = self._callers.find(sender)
@@ -251,7 +245,7 @@ class NatsService:
         elif self._identities is None:
             self._take(sender, read, message)
         elif method == AUTHENTICATE:
-            self._refuse(message, data, NotAuthenticated(data=NO_LOGIN))
+            self._refuse(message, NotAuthenticated(data=NO_LOGIN))
         else:
             assert sender.shown is not None
             order = sender if sender.is_client else object()
@@ -267,14 +261,14 @@ class NatsService:
     ) -> None:
         """Handle a call of a sender that is not known, or was not when its message came."""
         if error is not None:
-            self._refuse(message, message.data, error)
+            self._refuse(message, error)
             return
         if self.link is None:
             return  # the connection was lost, while the identity was looked up
         try:
             caller = self._callers.find(sender) or self._callers.add(sender, message.reply, identity)
         except ServerBusy as busy:
-            self._refuse(message, message.data, busy)
+            self._refuse(message, busy)
         else:
             if caller is not None:
                 caller.call(message.data, ids_of(read), direct_params(message.data, read))
@@ -286,10 +280,10 @@ class NatsService:
             return
         number, _, tokens = message.subject[len(self._own) :].partition(".")
         caller = self._callers.with_number(number)
-        if caller is None or (tokens and caller.is_over):
-            if tokens and message.reply:
+        if caller is None:
+            if tokens:
                 gone = ServerBusy(data={"executed": False, "reason": "this instance has forgotten the session"})
-                self._refuse(message, message.data, gone)
+                self._refuse(message, gone)
             elif message.reply and self.link is not None and not is_unanswerable(message):
                 # The session was that of a connection before this one: nothing more comes of it.
                 self.link.publish(message.reply, b"", headers=NO_RESPONDERS)
@@ -306,7 +300,7 @@ class NatsService:
             if error is None:
                 caller.call(message.data, ids_of(read) if tokens else (), {})
             else:
-                self._refuse(message, message.data, error)
+                self._refuse(message, error)
 
     def _stranger(self, caller: Caller, message: NatsMessage) -> RpcError | None:
         """The error of a call to this instance that does not show what the others of its caller have shown."""
@@ -332,15 +326,11 @@ class NatsService:
         """A message that asks for an answer where no inbox is: it is dropped."""
         self._log.warning(None, "ignored a message that wants its answer at %s", message.reply)
 
-    def _refuse(self, message: NatsMessage, data: bytes, error: RpcError) -> None:
+    def _refuse(self, message: NatsMessage, error: RpcError) -> None:
         """Answer a message that no session gets."""
         if not message.reply or self.link is None:
             return
-        read, _ = read_payload(data, self.limits)
-        payload = refusal_of(read, error, self.link.max_payload)
-        if call_ids := ids_in(direct_params(data, read).get("ids")):
-            answers = [envelope.error_reply(call_id, error) for call_id in call_ids]
-            payload = orjson.dumps(answers if len(answers) > 1 else answers[0])
+        payload = refusal_of(read_payload(message.data, self.limits)[0], error, self.link.max_payload)
         self.link.publish(message.reply, payload or orjson.dumps(envelope.error_reply(None, error)))
 
     # -- the end (ConnectionSource) -----------------------------------------------------------------------------------
