@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -14,13 +15,12 @@ from ..peer.calls import Call
 from ..peer.ledger import Account
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
-from ..peer.pending import PendingCall
 from ..peer.session import Session
 from ..transports.message_connection import Trace, trace_sent
 from ..wire import envelope
-from ..wire.binary_frame import parts_of_frame
-from ..wire.buffers import AttachedMessage, Encoded, first_part
-from .instance import Instance
+from ..wire.buffers import Encoded, first_part
+from .channel import payload_of
+from .instance import Instance, SubjectCalls
 from .large import LargeCalls
 from .link import NatsLink, NatsMessage, is_unanswerable, size_of
 from .payloads import ids_in, read_payload
@@ -34,24 +34,18 @@ INSTANCES_MAX = 1000
 SUBJECTS_MAX = 10_000
 
 
-class ServiceCalls(OutgoingCalls):
+class ServiceCalls(SubjectCalls):
     """The calls of a client to a service: each goes to one of its instances."""
 
     __slots__ = ("_service",)
 
     def __init__(self, session: Session, marshaller: Marshaller, service: ServiceConnection) -> None:
-        super().__init__(session, marshaller)
+        super().__init__(session, marshaller, service.send_call)
         self._service = service
-
-    def _send_call(self, outgoing: Call, call: PendingCall, left: float) -> None:
-        self._service.send_call(outgoing.encode(left), outgoing.method, outgoing.call_ids)
 
     def _send_item(self, outgoing: Call, message: dict[str, Any]) -> None:
         """Send an item of an argument to the instance that has the call; it has asked for the item."""
         self._service.send_item(outgoing.call_ids, self.marshaller.encode(message, outgoing.method))
-
-    def notify(self, message: Encoded, method: str) -> None:
-        self._service.send_call(message, method, ())
 
     def permit(self, outgoing: Call, n: int) -> None:
         self._service.send_to_instance(outgoing.call_ids, envelope.credit({"id": outgoing.call_id}, n))
@@ -111,7 +105,8 @@ class ServiceConnection:
         self._head_size = size_of(self.headers)
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._subjects: dict[str, str] = {}
+        root = self._root
+        self._subject_of = lru_cache(SUBJECTS_MAX)(lambda method: root + encoded(method))
         #: Instances that were heard of, by their subject, the one heard last at the end.
         self._instances: dict[str, Instance] = {}
         self._last_number = 0
@@ -170,10 +165,10 @@ class ServiceConnection:
         if self.reason is not None:
             return
         is_batch = first_part(message)[:1] == b"["
-        subject = self._root + BATCH if is_batch else self._subject(method)
+        subject = self._root + BATCH if is_batch else self._subject_of(method)
         if self.trace is not None:
             trace_sent(self.trace, [message], as_frames=self.session.sends_binary)
-        payload, size = self.payload_of(message)
+        payload, size = payload_of(message, self.session, self.max_payload)
         if payload is None:
             payload = self.large.send(message, size, None if is_batch else method, call_ids)
             self.places.watch()
@@ -187,27 +182,6 @@ class ServiceConnection:
                 token = f"b{self._last_number}"
             self.places.sent(call_ids, subject, token)
         self.link.publish(subject, payload, f"{self.inbox}.{token}", self.headers)
-
-    def _subject(self, method: str) -> str:
-        subject = self._subjects.get(method)
-        if subject is None:
-            if len(self._subjects) >= SUBJECTS_MAX:
-                self._subjects.clear()
-            subject = self._subjects[method] = self._root + encoded(method)
-        return subject
-
-    def payload_of(self, message: Encoded) -> tuple[bytes | None, int]:
-        """The payload to send for a message, None where NATS does not carry it; and its size."""
-        limit, size = self.max_payload, len(message)
-        if type(message) is AttachedMessage:
-            is_frame = self.session.sends_binary
-            size = size if is_frame else message.text_size
-            if size <= limit:
-                payload = b"".join(parts_of_frame(message)) if is_frame else bytes(message)
-                return payload if len(payload) <= limit else None, len(payload)
-        elif size <= limit:
-            return message if type(message) is bytes else bytes(message), size
-        return None, size
 
     @property
     def max_payload(self) -> int:

@@ -32,9 +32,6 @@ _MARK = bytes((MARK,))
 #: Bytes of messages that are joined to one payload, as lines, at most.
 JOIN_MAX = 64 * 1024
 
-#: Bytes that the header of a frame has at most, on top of the size that its message says.
-_FRAME_HEAD = 4096
-
 #: The beginning of each notification, such as progress and items, which come before the reply of their call.
 NOTIFICATION = b'{"jsonrpc":"2.0","method"'
 
@@ -215,21 +212,11 @@ class NatsChannel:
             self._publish(b"\n".join(together))
 
     def _send_one(self, message: Encoded) -> None:
-        size, limit = len(message), self._link.max_payload
-        if type(message) is AttachedMessage:
-            if self.session.sends_binary:
-                if size + _FRAME_HEAD > limit:
-                    self._send_large(message, size)
-                    return
-                if self.session.counters is not None:
-                    self.session.counters.frames_sent += 1
-                self._publish(b"".join(parts_of_frame(message)))
-                return
-            size = message.text_size
-        if size > limit:
+        payload, size = payload_of(message, self.session, self._link.max_payload)
+        if payload is None:
             self._send_large(message, size)
         else:
-            self._publish(bytes(message))
+            self._publish(payload)
 
     def _publish(self, payload: bytes) -> None:
         self._link.publish(self.target, payload, self.own)
@@ -300,3 +287,19 @@ class NatsChannel:
         elif type(read) is dict and (call := self.session.pending.find(read.get("id"))) is not None:
             self.session.pending.discard(read["id"])
             call.fail(error)
+
+
+def payload_of(message: Encoded, session: Session, limit: int) -> tuple[bytes | None, int]:
+    """The payload to send for a message, None where it has more bytes than the limit; and its size."""
+    size = len(message)
+    if type(message) is AttachedMessage:
+        if not session.sends_binary:
+            size = message.text_size
+        elif size <= limit:
+            payload = b"".join(parts_of_frame(message))
+            if session.counters is not None:
+                session.counters.frames_sent += 1
+            return payload if len(payload) <= limit else None, len(payload)
+    if size > limit:
+        return None, size
+    return message if type(message) is bytes else bytes(message), size
