@@ -32,7 +32,7 @@ from ..transports.connection import Connection, format_address
 from ..transports.stream import LineStream
 from ..wire.buffers import AttachedMessage, Encoded, first_part
 from .channel import NOTIFICATION
-from .direct_options import DirectOptions, Offer
+from .options import DirectOptions, Offer
 
 #: Seconds for which a secret is good. A client connects as soon as it has it.
 CLAIM_TIME = 10.0

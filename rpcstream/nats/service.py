@@ -25,10 +25,9 @@ from ..wire import envelope
 from .caller_table import CallerTable, Sender
 from .callers import Caller
 from .direct import DirectListener, MakeSession, Sessions
-from .direct_options import DirectOptions
 from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
-from .options import NatsOptions
+from .options import DirectOptions, NatsOptions
 from .payloads import (
     DIRECT_METHOD,
     UNREADABLE,
@@ -101,7 +100,7 @@ class NatsService:
         self._identities = identities
         self._denied: list[str] = []
         self._log = LimitedLog(log)
-        self._stopping = self._is_joining = False
+        self._stopping = False
         self._stopped: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
 
@@ -119,7 +118,6 @@ class NatsService:
             ConnectFailed: there is no NATS server, or it does not permit that.
         """
         link = await NatsLink.connect(self._options)
-        self._is_joining = True
         try:
             await self._join(link)
         except BaseException:
@@ -128,13 +126,10 @@ class NatsService:
             if self._rejoining is None:
                 self.listener.close()
             raise
-        finally:
-            self._is_joining = False
 
     async def _join(self, link: NatsLink) -> None:
         """Offer the methods on a new connection."""
         self.link, self._denied = link, []
-        link.on_lost = self._lost
         link.on_denied = self._on_denied
         link.on_full = self._on_full
         await self._listen(link)
@@ -155,6 +150,7 @@ class NatsService:
         if self._denied:
             reason = f"the NATS server does not permit this login to subscribe to {self._denied[0]!r}"
             raise ConnectFailed(reason, address=self._options.address, is_permanent=True)
+        link.on_lost = self._lost
 
     async def _listen(self, link: NatsLink) -> None:
         """Listen for direct connections, once."""
@@ -180,7 +176,7 @@ class NatsService:
     def offer(self, name: str) -> None:
         """Offer one more method; called when it was registered while the server runs."""
         link = self.link
-        if link is not None and not self._stopping and name not in self.subscriptions:
+        if link is not None and not self._stopping:
             task = asyncio.get_running_loop().create_task(self._offer(link, name))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -193,7 +189,7 @@ class NatsService:
 
     def _lost(self, reason: str) -> None:
         self._leave_callers(reason)
-        if not (self._stopping or self._is_joining):  # who joins sees that it has failed
+        if not self._stopping:
             log.warning("the connection to NATS at %s was lost: %s; joining again", self._options.address, reason)
             self._rejoining = asyncio.get_running_loop().create_task(self._rejoin())
 
