@@ -135,17 +135,21 @@ class ServiceConnection:
             ConnectionError: the connection to NATS has ended.
             ConnectFailed: NATS does not permit this login to listen there.
         """
-        link = self.link
-        denied: list[str] = []
-        link.on_lost = self._link_lost
-        link.on_denied = lambda what, subject: denied.append(subject)
+        link, denied = self.link, list[str]()
+
+        def collect(what: str, subject: str) -> None:
+            denied.append(subject)
+
+        link.ended.append(self._link_lost)
+        link.denied.append(collect)
         link.on_full = self.session.blocked
         await link.subscribe(f"{self.inbox}.*", self._received)
         await link.flush()
         if denied:
             what = f"does not permit this login to subscribe to {denied[0]!r}, for answers (inbox_prefix= of NatsLogin)"
             raise ConnectFailed(f"the NATS server {what}", address=self.address, is_permanent=True)
-        link.on_denied = lambda what, subject: self.places.fail_denied(subject) if what == "publish" else None
+        link.denied.remove(collect)
+        link.denied.append(lambda what, subject: self.places.fail_denied(subject) if what == "publish" else None)
         self.session.connected(self)
 
     def has_received(self) -> bool:

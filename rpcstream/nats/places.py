@@ -178,9 +178,9 @@ class CallPlaces:
 
     def fail_denied(self, subject: str) -> None:
         """Fail the calls that NATS did not permit to be published to this subject."""
-        denied = [call_id for call_id, (_, sent_to, _) in self._sent.items() if sent_to.lower() == subject.lower()]
+        denied = [call_id for call_id, (_, sent_to, _) in self._sent.items() if sent_to == subject]
         if denied:
-            reason = f"NATS does not permit this login to publish to {self._sent[denied[0]][1]!r}"
+            reason = f"NATS does not permit this login to publish to {subject!r}"
             self.fail(denied, lambda method: NotPermitted(data={"reason": reason}))
 
     # -- instances ----------------------------------------------------------------------------------------------------

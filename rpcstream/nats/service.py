@@ -130,7 +130,7 @@ class NatsService:
     async def _join(self, link: NatsLink) -> None:
         """Offer the methods on a new connection."""
         self.link, self._denied = link, []
-        link.on_denied = self._on_denied
+        link.denied.append(self._on_denied)
         link.on_full = self._on_full
         await self._listen(link)
         try:
@@ -150,7 +150,7 @@ class NatsService:
         if self._denied:
             reason = f"the NATS server does not permit this login to subscribe to {self._denied[0]!r}"
             raise ConnectFailed(reason, address=self._options.address, is_permanent=True)
-        link.on_lost = self._lost
+        link.ended.append(self._lost)
 
     async def _listen(self, link: NatsLink) -> None:
         """Listen for direct connections, once."""
@@ -380,7 +380,6 @@ class NatsService:
         if link is not None:
             for leaving in self.on_leaving:
                 await leaving()
-            link.on_lost = lambda reason: None
             for caller in self._callers.all():
                 caller.end("the server stopped")
             await link.close()
