@@ -140,8 +140,6 @@ class Caller(CallerChannel):
             return
         self._arrived += call_ids
         self.receive(data)
-        if not self._gathered:  # it waits
-            self.hand_over()
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
@@ -158,7 +156,7 @@ class Caller(CallerChannel):
         """
         arrived, self._arrived = self._arrived, []
         session = self.session
-        if arrived and (session.running or session.intake.queue or self._held):
+        if arrived and (session.running or session.intake.queue):
             self._untold += [each for each in arrived if type(each) is int or type(each) is str]
         has_opened = session.streams.opened != self._streams
         self._streams = session.streams.opened
@@ -312,7 +310,7 @@ class Caller(CallerChannel):
     @property
     def is_unused(self) -> bool:
         """Nothing is kept of it: should it call again, it is as if it had not called before."""
-        return self.session.is_unused and not (self._gathered or self._held or self._outputs)
+        return self.session.is_unused and not (self._gathered or self._outputs)
 
     def check(self, now: float) -> str | None:
         """As `Connection.check`: forget a silent caller of which nothing is kept, and look whether others are there."""

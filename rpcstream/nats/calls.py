@@ -12,7 +12,6 @@ import orjson
 from ..errors import ConnectFailed, ConnectionLost
 from ..limits import Limits
 from ..peer.calls import Call
-from ..peer.ledger import Account
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.session import Session
@@ -106,7 +105,6 @@ class ServiceConnection:
         self.trace = trace
         self.reason: str | None = None
         self.inbox = f"{link.inbox}.{CLIENT}"
-        self.held = Account(limits.max_held_total)
         self.calls: OutgoingCalls = ServiceCalls(session, marshaller, self)
         self.name = service
         self._root = f"{ROOT}.{service}."

@@ -7,7 +7,6 @@ session. Knows neither methods nor how the two ends have found each other.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Any, Protocol
 
 import orjson
@@ -16,7 +15,6 @@ from ..errors import ConnectionLost, ParseError, RpcError
 from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.frame_admission import FrameAdmission
-from ..peer.ledger import Account, busy
 from ..peer.session import Session
 from ..transports.message_connection import Trace, trace_all, trace_sent
 from ..wire import envelope
@@ -35,15 +33,11 @@ JOIN_MAX = 64 * 1024
 #: The beginning of each notification, such as progress and items, which come before the reply of their call.
 NOTIFICATION = b'{"jsonrpc":"2.0","method"'
 
-#: What a message that waits takes besides its bytes.
-_COST = 200
-
 
 class Home(Protocol):
     """What the channels of one service or client have in common: the instance, or the connection to a service."""
 
     limits: Limits
-    held: Account
     trace: Trace | None
 
     @property
@@ -54,7 +48,7 @@ class NatsChannel:
     """A channel of one session (`peer.interfaces.Channel`).
 
     Args:
-        home: carries the messages, counts what waits here, and traces.
+        home: carries the messages, and traces them.
         session: gets the messages, and is told when it is connected and lost.
         target: the subject of the other end; empty: nothing is sent.
         own: the subject of this end for the session, which messages carry as their reply subject.
@@ -81,14 +75,11 @@ class NatsChannel:
         self._link = home.link
         self._limits = home.limits
         self._max_size = home.limits.max_message_size
-        self._held_of_all = home.held
         self._trace = home.trace
         self._gathered: list[Message] = []
         self._frames = FrameAdmission(session)
-        self._paused = self.is_over = False
-        self._held_size = 0
-        #: What has come meanwhile.
-        self._held: deque[bytes] = deque()
+        self.is_over = False
+        session.ledger.can_pause = False
         self._loop = asyncio.get_running_loop()
         self.last_heard = self._loop.time()
 
@@ -103,12 +94,6 @@ class NatsChannel:
         """Handle the payload of a message of the other end."""
         if self.is_over:
             return
-        if self._paused or self._held:
-            self._hold(data)
-        else:
-            self._take(data)
-
-    def _take(self, data: bytes) -> None:
         if data[:1] == _MARK:
             self._take_frame(data)
             return
@@ -144,45 +129,14 @@ class NatsChannel:
         try:
             message = whole_frame(data, self._frames, self._max_size)
         except FrameError as error:
-            self._refuse(data, ParseError(data={"reason": str(error)}))
+            refusal = ParseError(data={"reason": str(error)})
+            payload = refusal_of(read_payload(data, self._limits)[0], refusal, self._link.max_payload)
+            if payload is None:  # without a reply, for example, the session cannot go on
+                self.abort(f"a message was not taken: {refusal.message}")
+            else:
+                self.session.send(payload)
         else:
             self._deliver([message])
-
-    def _hold(self, data: bytes) -> None:
-        """Keep a message until the session takes more; refuse it where too much waits."""
-        error = self._error_for(data)
-        if error is None:
-            self._held.append(data)
-            self._count(len(data) + _COST)
-        else:
-            self._refuse(data, error)
-
-    def _error_for(self, data: bytes) -> RpcError | None:
-        """Why a message is not kept; None if there is room for it."""
-        held, own, size = self._held_of_all, self._limits.max_held_size, len(data) + _COST
-        if self._held_size + size > own:
-            return busy(own, "max_held_size")
-        return busy(held.limit, "max_held_total") if size > held.free else None
-
-    def _count(self, size: int) -> None:
-        self._held_size += size
-        self._held_of_all.used += size
-
-    def _refuse(self, data: bytes, error: RpcError) -> None:
-        """Refuse the calls in a message. Without a message that is none, such as a reply, the session cannot go on."""
-        read, _ = read_payload(data, self._limits)
-        payload = refusal_of(read, error, self._link.max_payload)
-        if payload is not None:
-            self.session.send(payload)
-        elif not (type(read) is dict and type(read.get("method")) is str and read["method"][:2] != envelope.CONTROL):
-            self.abort(f"a message was not taken: {error.message}")
-
-    def _release(self) -> None:
-        """Handle what waits, for as long as the session takes it."""
-        while self._held and not (self._paused or self.is_over):
-            data = self._held.popleft()
-            self._count(-len(data) - _COST)
-            self._take(data)
 
     # -- for the session (Channel) ------------------------------------------------------------------------------------
 
@@ -229,14 +183,10 @@ class NatsChannel:
         """Take a message about direct connections."""
 
     def pause(self) -> None:
-        """As `Channel.pause`. What comes meanwhile is kept, within bounds."""
-        self._paused = True
+        """As `Channel.pause`: NATS goes on, so that requests wait in the session, within bounds."""
 
     def resume(self) -> None:
         """As `Channel.resume`."""
-        self._paused = False
-        # Not at once: the session is in the middle of its turn.
-        self._loop.call_soon(self._release)
 
     def close(self) -> None:
         """As `Channel.close`: nothing says so to the other end, which learns it when it asks."""
@@ -259,8 +209,6 @@ class NatsChannel:
         self.is_over = True
         self.reason = self.reason or reason
         self._frames.give_up()
-        self._count(-self._held_size)
-        self._held.clear()
         if self.session.channel is self:
             self.session.lost(self._lost)
         self.closed()

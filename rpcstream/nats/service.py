@@ -18,7 +18,6 @@ from ..errors import ConnectFailed, InvalidRequest, NotAuthenticated, RpcError, 
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..peer.ledger import Account
 from ..text import get_logger
 from ..transports.message_connection import Trace
 from ..wire import envelope
@@ -89,7 +88,6 @@ class NatsService:
         self.on_leaving: list[Callable[[], Any]] = []
         self.limits = limits
         self.trace = trace
-        self.held = Account(limits.max_held_total)
         self._options = options
         self._methods = methods
         self._root, self._events = f"{ROOT}.{service}.", event_prefix(service)
