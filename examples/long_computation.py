@@ -15,7 +15,8 @@ import asyncio
 import math
 import sys
 
-from rpcstream import AsyncClient, CallCancelled, Context, Server
+from rpcstream import AsyncClient, Context, Server
+from rpcstream.errors import CallCancelled
 
 server = Server()
 

@@ -22,7 +22,7 @@ import sys
 
 import PIL.Image
 
-from rpcstream import AsyncClient, Info, Server
+from rpcstream import AsyncClient, Info, Retry, Server
 
 NATS = "nats://127.0.0.1:4222"
 
@@ -44,7 +44,7 @@ def serve(address: str = NATS) -> None:
 async def call(address: str = NATS) -> None:
     picture = PIL.Image.new("RGB", (640, 480), "orange")
     # With these two an instance may even be killed: what it had begun is done again by another one.
-    async with AsyncClient(f"{address}/pictures", retries=3) as client:
+    async with AsyncClient(f"{address}/pictures", retry=Retry(times=3)) as client:
         small, _ = await client.thumbnail(picture, 160)
         print(f"a thumbnail of {small.width} x {small.height}")
         made = await asyncio.gather(*(client.thumbnail(picture, 80) for _ in range(60)))

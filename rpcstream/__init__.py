@@ -30,8 +30,9 @@ Begin with `Server`, `Client` and `AsyncClient`; `Hub` connects programs with ea
 Errors are subclasses of `RpcError` (the other end answered with an error), `ConnectFailed`, `ConnectionLost` and
 `CallTimeout`.
 
-The names listed here and the content of `docs/` are public; the rest may change. Each name is imported at its first
-use, so that a small client such as the command line does not import the server.
+The names listed here, in `rpcstream.errors`, `rpcstream.web`, `rpcstream.testing`, and the content of `docs/` are
+public; the rest may change. Each name is imported at its first use, so that a small client such as the command line
+does not import the server.
 
 PYTEST_DONT_REWRITE: pytest would warn that it comes too late, in programs that have imported this before they run it.
 """
@@ -45,30 +46,20 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .backoff import Backoff as Backoff
     from .client.aio import AsyncClient as AsyncClient
-    from .client.subscriptions import Subscription as Subscription
+    from .client.options import Retry as Retry
     from .client.sync import Client as Client
     from .codec import Codec as Codec
     from .codec import ImageFile as ImageFile
     from .codec import ImageOptions as ImageOptions
     from .codec import MaxSide as MaxSide
     from .codec import Shape as Shape
-    from .errors import BatchTooLarge as BatchTooLarge
-    from .errors import CallCancelled as CallCancelled
     from .errors import CallTimeout as CallTimeout
     from .errors import ConnectFailed as ConnectFailed
     from .errors import ConnectionLost as ConnectionLost
-    from .errors import DeadlineExceeded as DeadlineExceeded
-    from .errors import EncodeError as EncodeError
-    from .errors import InternalError as InternalError
     from .errors import InvalidParams as InvalidParams
-    from .errors import InvalidRequest as InvalidRequest
-    from .errors import MessageTooLarge as MessageTooLarge
     from .errors import MethodNotFound as MethodNotFound
     from .errors import NotAuthenticated as NotAuthenticated
     from .errors import NotPermitted as NotPermitted
-    from .errors import ParseError as ParseError
-    from .errors import ProviderGone as ProviderGone
-    from .errors import RegistrationError as RegistrationError
     from .errors import RpcError as RpcError
     from .errors import ServerBusy as ServerBusy
     from .hub import Hub as Hub
@@ -82,51 +73,38 @@ if TYPE_CHECKING:
     from .nats.options import NatsLogin as NatsLogin
     from .peer.context import Context as Context
     from .peer.credentials import Credentials as Credentials
-    from .peer.remote import BlockingPeer as BlockingPeer
     from .peer.remote import Peer as Peer
-    from .peer.stream import Stream as Stream
     from .server import Server as Server
     from .server.options import Http as Http
     from .server.options import Info as Info
     from .server.options import Logs as Logs
     from .supervisor.run import run as run
     from .tls import TLS as TLS
-    from .web.html import Html as Html
-    from .web.html import escape as escape
-    from .web.html import html as html
-    from .wire.http_messages import HttpError as HttpError
-    from .wire.http_messages import Request as Request
-    from .wire.http_messages import Response as Response
 
 #: The public names of each module.
 _NAMES = {
     "backoff": "Backoff",
     "client.aio": "AsyncClient",
-    "client.subscriptions": "Subscription",
+    "client.options": "Retry",
     "client.sync": "Client",
     "codec": "Codec ImageFile ImageOptions MaxSide Shape",
     "errors": (
-        "BatchTooLarge CallCancelled CallTimeout ConnectFailed ConnectionLost DeadlineExceeded "
-        "EncodeError InternalError InvalidParams InvalidRequest MessageTooLarge MethodNotFound "
-        "NotAuthenticated NotPermitted ParseError ProviderGone RegistrationError RpcError "
-        "ServerBusy"
+        "CallTimeout ConnectFailed ConnectionLost InvalidParams MethodNotFound "
+        "NotAuthenticated NotPermitted RpcError ServerBusy"
     ),
     "hub": "Hub Rule Rules",
     "limits": "Limits",
-    "methods.method_docs": "Example",
     "methods.dependencies": "Depends",
+    "methods.method_docs": "Example",
     "methods.middleware": "CallNext MethodCall",
     "nats.options": "NatsLogin",
     "peer.context": "Context",
     "peer.credentials": "Credentials",
-    "peer.remote": "BlockingPeer Peer",
-    "peer.stream": "Stream",
+    "peer.remote": "Peer",
     "server": "Server",
     "server.options": "Http Info Logs",
     "supervisor.run": "run",
     "tls": "TLS",
-    "web.html": "Html escape html",
-    "wire.http_messages": "HttpError Request Response",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -33,13 +33,19 @@ def is_local(sock: Any) -> bool:
 
 def is_same_user(sock: Any) -> bool:
     """Whether the other end of a connected Unix socket is certainly a process of the same user (Linux)."""
-    if sock.family != getattr(socket, "AF_UNIX", None) or not hasattr(socket, "SO_PEERCRED"):
-        return False
+    _, uid, _ = process_of(sock)
+    return uid is not None and uid == os.geteuid()
+
+
+def process_of(sock: Any) -> tuple[int | None, int | None, int | None]:
+    """The pid, uid and gid of the process at the other end of a Unix socket when it connected (Linux); else None."""
+    if sock is None or sock.family != getattr(socket, "AF_UNIX", None) or not hasattr(socket, "SO_PEERCRED"):
+        return None, None, None
     try:
-        _, uid, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        pid, uid, gid = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     except OSError:  # it is not connected any more
-        return False
-    return bool(uid == os.geteuid())
+        return None, None, None
+    return pid, uid, gid
 
 
 def widen_buffers(sock: Any) -> None:

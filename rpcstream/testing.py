@@ -86,12 +86,12 @@ async def memory_client(server: Server, **options: Unpack[ClientOptions]) -> Asy
     """
     async with server.in_memory() as accept:
 
-        async def connect(make_stream: Callable[[], LineStream]) -> LineStream:
+        async def memory(make_stream: Callable[[], LineStream]) -> LineStream:
             loop, (near, far) = asyncio.get_running_loop(), socket.socketpair()
             await loop.connect_accepted_socket(accept, far)
             return (await loop.create_connection(make_stream, sock=near))[1]
 
-        async with AsyncClient("memory", connect=connect, **options) as client:
+        async with AsyncClient(memory, **options) as client:
             yield client
 
 

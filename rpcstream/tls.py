@@ -36,26 +36,33 @@ _HTTP_ANSWER = (
 
 @dataclass(frozen=True, kw_only=True)
 class TLS:
-    """The certificate of a server, and the authorities of its clients' certificates.
+    """The certificate of a server or client, and the authorities that it trusts.
 
-    After the files have changed, new connections get the new certificate without a restart; while the new files do not
-    fit together, the old certificate stays in use.
+    After the files have changed, new connections to a server get the new certificate without a restart; while the new
+    files do not fit together, the old certificate stays in use. A client reads the files when it is made.
 
     Args:
-        certificate: a PEM file with the server's certificate and those between it and the root.
+        certificate: a PEM file with the certificate and those between it and the root. A server needs one; a client
+            needs one for a server that asks for it (mutual TLS).
         key: a PEM file with its private key; by default the key is in the certificate's file.
         password: of the key.
-        client_ca: a PEM file of authorities: only clients with a certificate of one of them are served (mutual TLS).
+        ca: a PEM file of authorities. A server then serves only clients with a certificate of one of them (mutual TLS);
+            a client trusts them instead of the authorities of the system.
 
     Raises:
-        OSError: a file does not exist (when the server starts).
+        ValueError: a key without a certificate.
+        OSError: a file does not exist (when the server starts, or the client is made).
         ssl.SSLError: a file has no valid certificate or key.
     """
 
-    certificate: File
+    certificate: File | None = None
     key: File | None = None
     password: str | None = field(default=None, repr=False)
-    client_ca: File | None = None
+    ca: File | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None and self.certificate is None:
+            raise ValueError("key= is the key of a certificate, and certificate= is not given")
 
     def context(self) -> ssl.SSLContext:
         """A context for a server, with TLS 1.2 and newer."""
@@ -64,20 +71,35 @@ class TLS:
         context.set_alpn_protocols(["http/1.1"])
         context.sslobject_class = _ServerSSLObject
         self.load(context)
-        if self.client_ca is not None:
-            _load_authorities(context, self.client_ca, "client_ca=")
+        if self.ca is not None:
+            _load_authorities(context, self.ca)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Load the certificate into a context, which uses it from the next handshake on."""
-        _load_certificate(context, self.certificate, self.key, self.password)
+        """Load the certificate into a context, which uses it from the next handshake on.
 
-    def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """A value that changes when a file does: time, size and inode of each."""
-        files = [self.certificate, *([self.key] if self.key is not None else [])]
-        found = [os.stat(file) for file in files]
-        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+        Raises:
+            ValueError: there is no certificate.
+        """
+        certificate, key = self.certificate, self.key
+        if certificate is None:
+            raise ValueError("a server needs a certificate: TLS(certificate=...)")
+        option = "certificate=" if key is None else "certificate= and key="
+        files, wanted = [certificate] if key is None else [certificate, key], "a certificate and its private key"
+        _load(lambda: context.load_cert_chain(certificate, key, self.password), option, wanted, *files)
+
+    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """A value that changes when a file does: time, size and inode of each. None stands for a file that is gone."""
+        return tuple(_stamp_of(file) for file in (self.certificate, self.key) if file is not None)
+
+
+def _stamp_of(file: File) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:  # it is read, and named in an error, when the stamp has changed
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 #: In a task that performs a server's handshake: gets its failure, of which the event loop may report no more than that
@@ -148,22 +170,35 @@ class Certificates:
         return None
 
 
-def client_context(
-    *, ca: File | None = None, certificate: File | None = None, key: File | None = None
-) -> ssl.SSLContext:
+#: Whom a client trusts, and its own certificate: a PEM file of authorities, a `TLS`, or a context.
+ClientTLS = File | TLS | ssl.SSLContext
+
+
+def client_context(tls: ClientTLS | None = None) -> ssl.SSLContext:
     """A context for a client, which verifies the server's certificate and its name.
 
     Args:
-        ca: a PEM file with the authorities to trust instead of the system's.
-        certificate: a PEM file with the client's certificate, for a server that asks for one.
-        key: a PEM file with its private key; by default it is in the certificate's file.
+        tls: a PEM file with the authorities to trust, a `TLS`, or a context, which is returned. None: trust the
+            authorities of the system.
+
+    Raises:
+        TypeError: it is none of these.
+        OSError, ssl.SSLError: a file is missing or not valid.
     """
-    context = ssl.create_default_context() if ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if ca is not None:
-        _load_authorities(context, ca, "ca=")
+    if isinstance(tls, ssl.SSLContext):
+        return tls
+    if isinstance(tls, str | os.PathLike):
+        tls = TLS(ca=tls)
+    if tls is not None and not isinstance(tls, TLS):
+        raise TypeError(f"tls= takes a PEM file with authorities, a TLS or an ssl.SSLContext, got {tls!r:.100}")
+    if tls is None or tls.ca is None:
+        context = ssl.create_default_context()
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _load_authorities(context, tls.ca)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if certificate is not None:
-        _load_certificate(context, certificate, key)
+    if tls is not None and tls.certificate is not None:
+        tls.load(context)
     return context
 
 
@@ -179,13 +214,5 @@ def _load(load: Callable[[], None], option: str, wanted: str, *files: File) -> N
         raise type(error)(error.errno, f"{option} {why}: {names}") from None
 
 
-def _load_authorities(context: ssl.SSLContext, file: File, option: str) -> None:
-    _load(lambda: context.load_verify_locations(file), option, "certificates", file)
-
-
-def _load_certificate(
-    context: ssl.SSLContext, certificate: File, key: File | None, password: str | None = None
-) -> None:
-    files, option = ([certificate], "certificate=") if key is None else ([certificate, key], "certificate= and key=")
-    wanted = "a certificate and its private key"
-    _load(lambda: context.load_cert_chain(certificate, key, password), option, wanted, *files)
+def _load_authorities(context: ssl.SSLContext, file: File) -> None:
+    _load(lambda: context.load_verify_locations(file), "ca=", "certificates", file)

@@ -32,7 +32,7 @@ process:
 systemd: text
 wire: errors limits text
 codec: errors limits wire
-peer: codec errors limits observe shared_memory text wire
+peer: codec errors limits local_peer observe shared_memory text wire
 auth: errors limits observe peer text wire
 events: codec errors limits observe peer text wire
 methods: auth codec errors events keyword_options limits nearest observe option peer text wire
@@ -42,20 +42,21 @@ user_files:
 transports: auth errors limits local_peer observe peer shared_memory tls wire
 nats: auth backoff codec errors events limits observe peer text tls transports wire
 web: codec errors methods observe text wire
-mcp: codec errors limits methods observe peer text transports web wire
+mcp: codec errors limits methods observe openrpc peer text transports web wire
 config: codec limits nearest option text tls
 server: auth codec errors events keyword_options limits mcp methods nats observe option peer process systemd text tls
     transports web wire
 hub: auth codec config errors events keyword_options limits methods nearest observe option peer server text wire
-client: backoff codec config errors events keyword_options limits local_peer methods nats nearest observe option peer
-    process shared_memory text tls transports user_files wire
+client: backoff codec config errors events keyword_options limits local_peer methods nats nearest observe openrpc
+    option peer process shared_memory text tls transports user_files wire
 supervisor: errors events limits observe process server systemd text transports wire
 testing: auth client limits peer process server transports
 pytest_plugin: client server testing
-stubs: client codec peer text
+openrpc: codec text
+stubs: codec openrpc peer text
 typed: client events
-cli: client codec config errors hub limits mcp methods nats nearest observe process server stubs supervisor systemd
-    text tls user_files wire
+cli: client codec config errors hub limits mcp methods nats nearest observe openrpc process server stubs supervisor
+    systemd text tls user_files wire
 __init__: auth backoff client codec errors hub limits methods nats peer server supervisor tls web wire
 __main__: cli
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import subprocess
@@ -31,6 +32,25 @@ def test_a_server_has_few_options_of_its_own() -> None:
     named = re.findall(r"(?m)^    (\w+)=", described.partition("Options:")[2])
     assert {"token", "limits", "http", "logs", "info"} < set(named)
     assert len(named) <= 24, named
+
+
+@pytest.mark.parametrize("client", [rpcstream.Client, rpcstream.AsyncClient])
+def test_a_client_has_few_options(client: type) -> None:
+    described = inspect.getdoc(client) or ""
+    named = re.findall(r"(?m)^    (\w+)=", described.partition("Options:")[2])
+    assert {"token", "limits", "retry", "tls", "trace"} < set(named)
+    assert len(named) <= 18, named
+
+
+def test_there_are_few_limits_names_and_variables() -> None:
+    """More than these cannot be kept in mind; a new one takes the place of another, or becomes a constant."""
+    assert len(dataclasses.fields(rpcstream.Limits)) <= 18
+    assert len(rpcstream.__all__) <= 38
+    pages = [page.read_text() for page in (Path(__file__).parents[1] / "docs").rglob("*.md")]
+    variables = set(re.findall(r"\bRPCSTREAM_[A-Z_]*[A-Z]\b", "".join(pages)))
+    variables.remove("RPCSTREAM_WORKER")  # which is set for programs, not by users
+    assert "RPCSTREAM_TOKEN" in variables
+    assert len(variables) <= 12, variables
 
 
 def loaded_by(statement: str) -> set[str]:

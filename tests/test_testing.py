@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rpcstream import Client, ConnectFailed, ConnectionLost, Context, Limits, MessageTooLarge, Server
+from rpcstream import Client, ConnectFailed, ConnectionLost, Context, Limits, Server
+from rpcstream.errors import MessageTooLarge
 from rpcstream.peer import deadline
 from rpcstream.testing import (
     FakeTimeLoop,

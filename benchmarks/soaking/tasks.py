@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rpcstream import AsyncClient, CallTimeout, DeadlineExceeded, Limits, RpcError
+from rpcstream import AsyncClient, CallTimeout, Limits, RpcError
 from rpcstream.backoff import Backoff
+from rpcstream.errors import DeadlineExceeded
 
 from .tally import Tally
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost, DeadlineExceeded
+from rpcstream import CallTimeout, Client, ConnectFailed, ConnectionLost
+from rpcstream.errors import DeadlineExceeded
 
 from .tally import Tally
 from .tasks import HANGS, PAUSE

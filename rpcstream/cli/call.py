@@ -105,11 +105,12 @@ class _Setting:
         from ..client.sync import Client
 
         if self.timeline is not None:
-            shown: dict[str, Any] = {"on_send": self.timeline.on_send, **self.traced()}
+            shown = self.traced(on_send=self.timeline.on_send)
         elif self.line is not None and sys.stderr.isatty():
+            from ..client.options import Trace
             from .diagnostics import UploadBar
 
-            shown = {"on_send": UploadBar(self.line)}
+            shown = {"trace": Trace(on_send=UploadBar(self.line))}
         else:
             shown = {}
         try:
@@ -117,10 +118,14 @@ class _Setting:
         except (ValueError, OSError) as error:
             raise UsageError(option_fault(error)) from error
 
-    def traced(self) -> dict[str, Any]:
+    def traced(self, **more: Any) -> dict[str, Any]:
         """The options of a client that shows its messages, if that is asked for."""
+        from ..client.options import Trace
+
         timeline = self.timeline
-        return {} if timeline is None else {"trace": timeline.trace, "on_receive": timeline.on_receive}
+        if timeline is None:
+            return {"trace": None}
+        return {"trace": Trace(message=timeline.trace, on_receive=timeline.on_receive, **more)}
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -184,7 +189,7 @@ def _measure(options: argparse.Namespace, setting: _Setting, given: GivenParams)
     count = options.concurrency or 1
     limit = {"timeout": options.timeout} if options.timeout else {}
     # A call that is made again would hide a failure.
-    with setting.make_client(pool=count, http_connections=count, retries=0, on_send=None) as client:
+    with setting.make_client(pool=count, retry=None, **setting.traced()) as client:
 
         def measured(params: Params) -> int:
             return measure(options, lambda: client.request(options.method, params, **limit), client.close, setting.line)

@@ -40,8 +40,8 @@ _SAME = ("timeout", "wait_for", "token", "token_file", "ca", "certificate", "key
 _USED = (
     "address",
     "connect_timeout",
-    "retries",
     "retry",
+    "tls",
     "binary",
     "limits",
     "nats",
@@ -288,9 +288,13 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
     return found.pop("address", f"{DEFAULT_HOST}:{DEFAULT_PORT}"), found
 
 
+#: Options about files, which the configuration reads.
+_READ_FILES = ("profile", "config", "token_file", "ca", "certificate", "key", *NATS_LOGIN_OPTIONS)
+
+
 def _is_all_given(options: argparse.Namespace) -> bool:
     """Whether the command line and the token's variable say all, so that no configuration needs to be imported."""
-    if any(getattr(options, name) is not None for name in ("profile", "config", "token_file", *NATS_LOGIN_OPTIONS)):
+    if any(getattr(options, name) is not None for name in _READ_FILES):
         return False
     for name, text in os.environ.items():
         if name.startswith("RPCSTREAM_") and text and name != TOKEN_VARIABLE and not name.startswith(_NOT_OURS):

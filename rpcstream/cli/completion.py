@@ -11,7 +11,8 @@ import os
 import re
 from typing import Any
 
-from ..client.discovery import methods_of, parameters_of
+from ..openrpc.document import read_document
+from ..openrpc.methods import RESERVED_PREFIX, Method
 from ..text import visible
 from .call_options import connection_options
 
@@ -81,14 +82,14 @@ def _complete(parser: argparse.ArgumentParser, completers: dict[str, Any]) -> No
     argcomplete.autocomplete(parser)
 
 
-def _discovered(parsed_args: argparse.Namespace) -> list[dict[str, Any]]:
+def _discovered(parsed_args: argparse.Namespace) -> list[Method]:
     from ..client.sync import Client
 
     try:
         address, access = connection_options(parsed_args)
         access.update(timeout=TIMEOUT, connect_timeout=TIMEOUT)
         with Client(address, **access) as client:
-            return methods_of(client.request("rpc.discover", None))
+            return read_document(client.request("rpc.discover", None)).methods
     except Exception:
         return []
 
@@ -96,9 +97,9 @@ def _discovered(parsed_args: argparse.Namespace) -> list[dict[str, Any]]:
 def _methods(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> dict[str, str]:
     """Method names, each with its summary; those that begin with `rpc.` only if the prefix does."""
     return {
-        method["name"]: visible(str(method.get("summary", ""))[:_SUMMARY])
+        method.name: visible(method.summary[:_SUMMARY])
         for method in _discovered(parsed_args)
-        if HARMLESS.fullmatch(method["name"]) and (prefix.startswith("rpc.") or not method["name"].startswith("rpc."))
+        if HARMLESS.fullmatch(method.name) and method.name.startswith(RESERVED_PREFIX) <= prefix.startswith("rpc.")
     }
 
 
@@ -113,8 +114,8 @@ def _items(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 def _parameters(parsed_args: argparse.Namespace) -> list[str]:
     given = {text.partition("=")[0].partition(":")[0] for text in parsed_args.items or ()}
     for method in _discovered(parsed_args):
-        if method["name"] == parsed_args.method:
-            names = [parameter["name"] for parameter in parameters_of(method) if "x-rest" not in parameter]
+        if method.name == parsed_args.method:
+            names = [parameter.name for parameter in method.fixed]
             return [f"{name}=" for name in names if name not in given and HARMLESS.fullmatch(name)]
     return []
 

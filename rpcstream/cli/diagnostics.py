@@ -81,7 +81,7 @@ class StatusLine:
 class Timeline:
     """When a call got how far: with -v a line about it at the end of the `with` block, unless Ctrl-C ended it.
 
-    Its methods are options of a client (`trace`, `on_send`, `on_receive`).
+    Its methods are for the `Trace` of a client.
 
     Args:
         stream: standard error.
@@ -142,7 +142,7 @@ class Timeline:
 
 
 class UploadBar:
-    """For `Client(on_send=...)`: shows a bar while a large message is sent, and removes it after that."""
+    """For `Trace(on_send=...)`: shows a bar while a large message is sent, and removes it after that."""
 
     def __init__(self, line: StatusLine) -> None:
         self._line = line

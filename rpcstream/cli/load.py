@@ -157,9 +157,9 @@ def _join_nats(server: Server, options: argparse.Namespace) -> None:
         if files:
             if not options.nats.lower().startswith("nats+tls://"):
                 raise ValueError(f"{next(iter(files))}= is for TLS, and --nats {options.nats} is without: nats+tls://")
-            from ..tls import client_context
+            from ..tls import TLS
 
-            more["tls"] = client_context(**files)
+            more["tls"] = TLS(**files)
         server.join_nats(options.nats, service=options.service, login=login, **more)
     except (ConfigError, ValueError, OSError, ImportError) as error:
         text = str(error) if isinstance(error, ImportError) else option_fault(error, of_nats=True)
@@ -183,7 +183,8 @@ def _read_tls(files: dict[str, str]) -> TLS:
     try:
         return read_tls(**files)
     except ConfigError as error:
-        raise TargetError(f"--certificate: {with_option_names(str(error))}") from None
+        text = str(error).replace("ca=", "client_ca=")
+        raise TargetError(f"--certificate: {with_option_names(text)}") from None
 
 
 def passed_sockets(options: argparse.Namespace) -> list[socket.socket]:

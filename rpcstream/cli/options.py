@@ -27,13 +27,15 @@ _MOST = 1_000_000_000
 #: How a text of the library names an option: `ca=`, or `argument ca` where one was given. Compiled when it is needed.
 _OPTION_NAME = (
     r"\bargument (?P<given>[a-z_]+)"
-    r"|\b(?P<named>address|service|trust_identity|only|direct|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
+    r"|\b(?P<named>address|service|trust_identity|only|direct|tls|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
     r"|\b(?P<nats>creds|nkey|user|password|inbox_prefix)=(?=[\s,;:.?)']|$)"
 )
 
 #: Options whose name on the command line is another one, or that have none.
 _OTHER_NAMES = {
     "address": "--uri",
+    "tls": "--ca",
+    "nats_tls": "--nats-ca",
     "nats_password": "RPCSTREAM_NATS_PASSWORD",
     "trust_identity": "--nats-trust-identity",
     "only": "--nats-only",
@@ -44,7 +46,7 @@ _OTHER_NAMES = {
 NATS_LOGIN_OPTIONS = ("nats_creds", "nats_nkey", "nats_user", "nats_password_file", "nats_inbox_prefix")
 
 #: Options of `rpcstream-server` about the connection to NATS, which has options of the same names about others.
-_OF_NATS = ("ca", "certificate", "key")
+_OF_NATS = ("tls", "ca", "certificate", "key")
 
 
 def with_option_names(text: str, *, of_nats: bool = False) -> str:

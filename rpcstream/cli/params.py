@@ -114,10 +114,13 @@ def _advice(error: InvalidParams, given: GivenParams, types: MethodTypes | None)
 
 def _discover(client: Client, options: argparse.Namespace) -> MethodTypes | None:
     """Ask the server what the method takes; None where it does not say."""
-    from .schemas import methods_in
+    from ..openrpc.document import read_document
+    from ..openrpc.types import DocumentError
+    from .schemas import MethodTypes
 
     try:
         document = client.request("rpc.discover", None, timeout=min(options.timeout or DISCOVERY_TIME, DISCOVERY_TIME))
-    except (RpcError, CallTimeout):
+        api = read_document(document, only=options.method)
+    except (RpcError, CallTimeout, DocumentError):
         return None
-    return methods_in(document).get(options.method)
+    return MethodTypes(api, api.methods[0]) if api.methods else None

@@ -27,6 +27,9 @@ OK, FAILED, USAGE = 0, 1, 2
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
+#: The same where several processes write lines: with the number of the process.
+_FORMAT_OF_SEVERAL = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(message)s"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
@@ -71,7 +74,7 @@ def _supervise(options: argparse.Namespace, argv: Sequence[str]) -> int | None:
     count = worker_count(options.workers)
     if count == 1 and not any(getattr(options, name) for name in WORKER_OPTIONS[1:]):
         return None
-    _set_up_logging(options)
+    _set_up_logging(options, is_one_of_several=True)
     kept = {name: getattr(options, name) for name in ("max_requests", "memory_limit", "affinity")}
     if options.start_timeout is not None:
         kept["start_timeout"] = options.start_timeout or None
@@ -171,7 +174,7 @@ class _Command:
         from .load import is_local, listen_arguments
 
         options = self.options
-        _set_up_logging(options)
+        _set_up_logging(options, is_one_of_several=self.link is not None)
         if self._pipe is not None:
             return self._serve_agent(server, self._pipe)
         default_port = DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT
@@ -255,14 +258,14 @@ def _load(options: argparse.Namespace) -> Server:
     return server
 
 
-def _set_up_logging(options: argparse.Namespace) -> None:
+def _set_up_logging(options: argparse.Namespace, *, is_one_of_several: bool = False) -> None:
     """Log to standard error, unless the target has set up logging itself; --log-level applies in both cases."""
     import logging
 
     if options.log_config is None and not logging.getLogger().handlers:
         _show_access_log()
     if options.log_config is None:
-        logging.basicConfig(format=_FORMAT, level=logging.WARNING)
+        logging.basicConfig(format=_FORMAT_OF_SEVERAL if is_one_of_several else _FORMAT, level=logging.WARNING)
     level = options.log_level or ("info" if options.debug else None)
     if level is not None:
         logging.getLogger().setLevel(level.upper())

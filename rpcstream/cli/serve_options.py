@@ -29,7 +29,7 @@ WORKER_OPTIONS = ("workers", "max_requests", "memory_limit", "affinity", "start_
 HUB_OPTIONS = ("config", "call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout")
 
 #: Options that name files of TLS: the option, the field of `TLS`, the key in the configuration.
-TLS_OPTIONS = (("certificate", "certificate", "certificate"), ("key", "key", "key"), ("client_ca", "client_ca", "ca"))
+TLS_OPTIONS = (("certificate", "certificate", "certificate"), ("key", "key", "key"), ("client_ca", "ca", "ca"))
 
 #: Options that go with --nats; docs/reference/command-line.md has them, `--help` has no room for them.
 NATS_OPTIONS = (

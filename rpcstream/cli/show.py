@@ -22,38 +22,37 @@ _WHOLE_LINES = 10_000
 
 
 def show_description(options: argparse.Namespace, document: Any) -> int:
-    """Write the methods (--list) or one of them (--describe) out of an OpenRPC document; returns the exit status."""
-    try:
-        return _show_methods(options, document)
-    except RecursionError:
-        print_error("the descriptions are nested too deep to be shown; --format json prints them as JSON")
-        return ERROR_REPLY
-
-
-def _show_methods(options: argparse.Namespace, document: Any) -> int:
-    from ..client.discovery import methods_of
+    """Write the methods (--list) or one of them (--describe) from an OpenRPC document; returns the exit status."""
+    from ..openrpc.document import read_document
+    from ..openrpc.types import DocumentError
     from .describe import list_text, method_text
 
-    methods = methods_of(document)
     is_for_people = options.output is None and options.format in ("auto", "text")
-    if options.list:
-        if options.format == "raw" and options.output is None:
-            sys.stdout.write("".join(f"{visible(method['name'])}\n" for method in methods))
-        elif is_for_people:
-            print(list_text(methods, terminal_of(sys.stdout, _WHOLE_LINES)))
-        else:
-            return show(options, methods)
-        return OK
-    for method in methods:
-        if method["name"] == options.method:
-            if not is_for_people or not (options.format == "text" or sys.stdout.isatty()):
-                return show(options, method)
-            print(method_text(method, document, terminal_of(sys.stdout)))
-            return OK
+    try:
+        api = read_document(document, None if options.list else options.method)
+    except DocumentError as error:
+        print_error(str(error))
+        return ERROR_REPLY
+    if options.list and options.format == "raw" and options.output is None:
+        sys.stdout.write("".join(f"{visible(method.name)}\n" for method in api.methods))
+    elif options.list and is_for_people:
+        print(list_text(api, terminal_of(sys.stdout, _WHOLE_LINES)))
+    elif options.list:
+        return show(options, [method.described for method in api.methods])
+    elif not api.methods:
+        return _no_such_method(options.method, [method.name for method in read_document(document).methods])
+    elif is_for_people and (options.format == "text" or sys.stdout.isatty()):
+        print(method_text(api.methods[0], api, terminal_of(sys.stdout)))
+    else:
+        return show(options, api.methods[0].described)
+    return OK
+
+
+def _no_such_method(name: str, names: list[str]) -> int:
     from ..nearest import did_you_mean, nearest
 
-    near = did_you_mean(nearest(options.method, [method["name"] for method in methods]))
-    print_error(f"the server has no method {options.method!r}{near}; --list shows its methods")
+    near = did_you_mean(nearest(name, names))
+    print_error(f"the server has no method {name!r}{near}; --list shows its methods")
     return ERROR_REPLY
 
 

@@ -11,9 +11,12 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .items import Item, UsageError
+
+if TYPE_CHECKING:
+    from ..openrpc.types import Node
 
 #: A number as JSON writes it (RFC 8259, section 6). Other texts stay text: 007, +5, 1_000, nan.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)", re.ASCII)
@@ -83,7 +86,7 @@ def is_unclear(item: Item, value: Any) -> bool:
     return item.kind == "auto" and not isinstance(value, str)
 
 
-def fitted(item: Item, value: Any, taken: list[str] | None) -> Any:
+def fitted(item: Item, value: Any, taken: list[Node] | None) -> Any:
     """The value of an unclear item for a parameter that takes these types (see `schemas`)."""
     from .schemas import dtypes_in, wants_text
 

@@ -26,16 +26,16 @@ from ..peer.session import Session
 from ..peer.stream import Stream
 from ..wire.buffers import AttachedMessage, Encoded
 from .address import Address, check_lasting, check_one_server
-from .attempts import LOSSES, Attempts, Discover, Sleep, Steps
+from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times
 from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
+from .connection import retrieve_exception
 from .hub import HubRegistration
 from .naming import MixedParams, check_params, given_params
-from .options import DEFAULT_ADDRESS, DEFAULTS, AsyncClientOptions, ClientOptions, Settings, make_settings
+from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, Connect, Settings, make_settings
 from .pool import ConnectionPool
 from .running import ServingClient
-from .slots import retrieve_exception
 from .subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ LONG_REPLY = 16 * 1024
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@with_options(DEFAULTS, ClientOptions, AsyncClientOptions)
+@with_options(DEFAULTS, ClientOptions)
 class AsyncClient(BaseClient):
     """Calls methods of a server from an event loop: `await client.vision.vectorize(photo=image)`.
 
@@ -77,8 +77,8 @@ class AsyncClient(BaseClient):
         OSError, ssl.SSLError: a certificate file is missing or not valid.
     """
 
-    def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[AsyncClientOptions]) -> None:
-        settings = make_settings(type(self).__name__, AsyncClientOptions, address, options)
+    def __init__(self, address: str | Address | Connect = DEFAULT_ADDRESS, **options: Unpack[ClientOptions]) -> None:
+        settings = make_settings(type(self).__name__, address, options)
         self._set_up(settings, Callbacks(settings))
 
     def _set_up(self, settings: Settings, callbacks: Callbacks, marshaller: Marshaller | None = None) -> None:
@@ -197,7 +197,7 @@ class AsyncClient(BaseClient):
                 until = limit
                 return await attempt()
 
-            return self._drive(self._attempts.again(error, call, deadline, wait_for, until), again)
+            return self._drive(self._attempts.again(error, call, (deadline, wait_for, until)), again)
 
         trace = self._tracing.stream(call) if self._tracing is not None else None
         return Stream(opened, call, seconds, options.get("on_progress"), repeat, trace)
@@ -219,7 +219,7 @@ class AsyncClient(BaseClient):
     def on_connect(self, hello: Callable[[Peer], Awaitable[object]]) -> Callable[[Peer], Awaitable[object]]:
         check_hello(hello)
         check_one_server(self._settings.address, "on_connect")
-        self._pool.connector.greet(hello)
+        self._pool.greet(hello)
         return hello
 
     async def discover(self, *, timeout: float | None = NOT_GIVEN) -> dict[str, Any]:
@@ -310,27 +310,19 @@ class AsyncClient(BaseClient):
             try:
                 return await self._attempt(outgoing, on_progress, deadline, until)
             except LOSSES as error:
-                return await self._call(error, outgoing, on_progress, deadline, wait_for, until)
+                return await self._call(error, outgoing, on_progress, (deadline, wait_for, until))
         except CALL_ERRORS as error:
             raise AT_CALLER.strip(error) from error.__cause__
 
-    async def _call(
-        self,
-        error: Exception | None,
-        outgoing: Call,
-        on_progress: OnProgress | None,
-        deadline: float,
-        wait_for: float | None,
-        until: float | None,
-    ) -> Any:
+    async def _call(self, error: Exception | None, outgoing: Call, on_progress: OnProgress | None, times: Times) -> Any:
         """Make a call, again where its first attempt has failed with an error; times are by the clock of the loop."""
-        attempt = partial(self._attempt, outgoing, on_progress, deadline)
+        attempt = partial(self._attempt, outgoing, on_progress, times[0])
         if error is None:
             try:
-                return await attempt(until)
+                return await attempt(times[2])
             except LOSSES as failure:
                 error = failure
-        return await self._drive(self._attempts.again(error, outgoing, deadline, wait_for, until), attempt)
+        return await self._drive(self._attempts.again(error, outgoing, times), attempt)
 
     async def _attempt(
         self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None
@@ -351,13 +343,13 @@ class AsyncClient(BaseClient):
     async def _send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        deadline, wait_for, until = self._times(seconds, wait_for)
+        times = self._times(seconds, wait_for)
+        send = partial(self._send_once, message, method, times[0])
         with AT_CALLER:
             try:
-                await self._send_once(message, method, deadline, until)
+                await send(times[2])
             except LOSSES as error:
-                steps = self._attempts.again(error, None, deadline, wait_for, until)
-                await self._drive(steps, partial(self._send_once, message, method, deadline))
+                await self._drive(self._attempts.again(error, None, times), send)
 
     async def _send_once(self, message: Encoded, method: str, deadline: float, until: float | None) -> None:
         connection = self._pool.ready(asyncio.get_running_loop())
@@ -367,8 +359,8 @@ class AsyncClient(BaseClient):
             connection = await self._pool.get(method, deadline, until)
         connection.calls.notify(message, method)
 
-    def _times(self, seconds: float | None, wait_for: Any) -> tuple[float, float | None, float | None]:
-        """The deadline of a call that begins now, its `wait_for`, and when that wait is over (loop time, s)."""
+    def _times(self, seconds: float | None, wait_for: Any) -> Times:
+        """The times of a call that begins now, by the clock of the loop."""
         now = asyncio.get_running_loop().time()
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         return INFINITE if seconds is None else now + seconds, wait_for, None if wait_for is None else now + wait_for

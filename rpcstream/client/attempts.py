@@ -1,4 +1,4 @@
-"""Whether and when a call is made again: the options `retries`, `retry` and `wait_for`, and servers that leave.
+"""Whether and when a call is made again: the options `retry` and `wait_for`, and servers that leave.
 
 Performs no I/O. A generator yields what is to be done next (a command), and is sent the outcome; both clients drive it.
 """
@@ -57,6 +57,11 @@ class Discover(NamedTuple):
 Steps = Generator[Sleep | Attempt | Discover, Any, Any]
 
 
+#: The deadline of a call (monotonic seconds; may be infinite), the seconds that it waits for a server or provider, and
+#: when the first of these waits is over (monotonic seconds). The last two are None if it does not wait.
+Times = tuple[float, float | None, float | None]
+
+
 class Unsent(ConnectionLost):
     """The connection ended before the call was sent on it."""
 
@@ -67,7 +72,7 @@ class Unsent(ConnectionLost):
 #: a call may be cancelled by a server that stops before it has begun it; a hub may have no provider now (`wait_for`).
 LOSSES = (ConnectFailed, ConnectionLost, ProviderGone, CallCancelled, MethodNotFound)
 
-#: How often a call is repeated that the server has not begun, as it said, whatever the option `retries` is.
+#: How often a call is repeated that the server has not begun, as it said, whatever the option `retry` is.
 REPEATS = 5
 
 #: The pauses of calls that wait for a server or a provider. The longest is what a caller loses once it is there.
@@ -98,8 +103,8 @@ class Attempts:
     """
 
     def __init__(self, settings: Settings, is_closed: Callable[[], bool], count_lost: Callable[[], int]) -> None:
-        self._retries = settings.retries
-        self._repeats_all = settings.retry == "all"
+        self._retries = settings.retry.times
+        self._repeats_all = settings.retry.repeats == "all"
         self._is_closed = is_closed
         self._count_lost = count_lost
         #: The server's methods by name; None: it was not asked, or has not answered.
@@ -107,20 +112,17 @@ class Attempts:
         #: The count of lost connections when these were asked for.
         self._lost = 0
 
-    def again(
-        self, error: Exception, outgoing: Call | None, deadline: float, wait_for: float | None, until: float | None
-    ) -> Steps:
+    def again(self, error: Exception, outgoing: Call | None, times: Times) -> Steps:
         """Make a call again that has failed, as often as that is allowed; gives its result.
 
         Args:
             error: of the first attempt.
             outgoing: the call; None for a notification.
-            deadline: of the call (monotonic seconds; may be infinite).
-            wait_for: seconds to wait for a server or a provider; None: not at all.
-            until: when the first of these waits is over; None with `wait_for`.
+            times: of the call.
 
         Raises the error of the last attempt.
         """
+        deadline, wait_for, until = times
         repeats = waits = 0
         while True:
             now = clock()
@@ -187,14 +189,14 @@ class Attempts:
         why = "the server did not say what is idempotent"
         if known is not None:
             why = "the method, or one in the batch, is not declared idempotent"
-        reason = f'the connection was lost, and the call is not repeated: {why} (retry="all" repeats every call)'
+        reason = f'the connection was lost, and the call is not repeated: {why} (repeats="all" repeats every call)'
         raise ConnectionLost(reason, method=outgoing.method, address=getattr(error, "address", None))
 
     def named(self, method: str, params: MixedParams, deadline: float, until: float | None) -> Steps:
         """The params of a call, all by name; asks the server if the method is not known.
 
         Args:
-            deadline, until: as for `again`.
+            deadline, until: of its `Times`.
 
         Raises:
             TypeError: they cannot be; the text has the call as it is to be written.

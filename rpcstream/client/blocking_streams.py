@@ -8,7 +8,7 @@ from typing import Any
 
 from ..peer.blocking import BlockingStream
 from ..peer.stream import Stream
-from .portal import LoopClosedError, Portal
+from .portal import LoopClosedError, LoopThread
 from .subscriptions import Subscription
 
 
@@ -19,14 +19,14 @@ class ClientStream(BlockingStream):
     the `with` block stop the generator at the server.
 
     Args:
-        keeps: an object that lives as long as this one.
+        thread: runs the stream; it lives as long as this object.
     """
 
-    def __init__(self, portal: Portal, stream: Stream | Subscription, name: str, keeps: object) -> None:
-        super().__init__(portal, lambda: stream)
-        self._portal = portal
+    def __init__(self, thread: LoopThread, stream: Stream | Subscription, name: str) -> None:
+        super().__init__(thread.portal, lambda: stream)
+        self._thread = thread
+        self._portal = thread.portal
         self._name = name
-        self._keeps = keeps
 
     def __next__(self) -> Any:
         try:

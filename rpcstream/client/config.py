@@ -22,6 +22,9 @@ class ClientFile(ClientOptions, total=False):
     host: Annotated[str, Option(None, TEXT)]
     port: Annotated[int, Option(None, whole(1, 65535))]
     token_file: Annotated[str, Option(None, FILE)]
+    ca: Annotated[str, Option(None, FILE, env=True)]
+    certificate: Annotated[str, Option(None, FILE, aliases=("cert",))]
+    key: Annotated[str, Option(None, FILE)]
 
 
 CLIENT = Schema(
@@ -34,7 +37,7 @@ CLIENT = Schema(
 #: Where the server is.
 _WHERE = ("address", "host", "port")
 #: What a client shows, or trusts, at one address: not for another one.
-_CREDENTIALS = ("token", "token_file", "ca", "certificate", "key", "nats")
+_CREDENTIALS = ("token", "token_file", "ca", "certificate", "key", "tls", "nats")
 
 _TLS_FILES = ("ca", "certificate", "key")
 _TLS_SCHEMES = ("tls", "https", "wss", "nats+tls")
@@ -81,13 +84,14 @@ def client_options(
         from ..nats.options import login_from
 
         found["nats"] = login_from(found.get("nats"), environ)
+    _take_tls(found, address)
     take_token(found)
     take_groups(found, {"limits": Limits})
     return {name: value for name, value in found.items() if value is not None or name in _MAY_BE_NONE}
 
 
 #: Options for which None is a value of its own.
-_MAY_BE_NONE = ("timeout", "connect_timeout", "wait_for", "keepalive", "registration_timeout")
+_MAY_BE_NONE = ("timeout", "connect_timeout", "wait_for", "keepalive")
 
 
 # -- the file, and the profiles in it ---------------------------------------------------------------------------------
@@ -158,6 +162,22 @@ def _drop_tls_files(of_environment: Values, address: Any) -> None:
     if address is not None and _scheme(address) not in _TLS_SCHEMES:
         for name in _TLS_FILES:
             of_environment.pop(name, None)
+
+
+def _take_tls(found: Values, address: Any) -> None:
+    """Make the option `tls` of the files for it. Raises ConfigError where the address is without TLS."""
+    files = {name: file for name in _TLS_FILES if (file := found.pop(name, None)) is not None}
+    if not files:
+        return
+    if _scheme(address) not in _TLS_SCHEMES:
+        name, where = next(iter(files)), address or "the default address"
+        raise ConfigError(f"{name}= is for TLS (tls://, https://, wss://, nats+tls://), and {where} is without")
+    from ..tls import TLS
+
+    try:
+        found["tls"] = TLS(**files)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _scheme(address: Any) -> str:

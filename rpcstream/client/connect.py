@@ -1,20 +1,25 @@
-"""Opens TCP, TLS, Unix, HTTP, WebSocket and NATS connections for the async client."""
+"""Makes the connections of an async client, over TCP, TLS, Unix sockets, HTTP, WebSocket and NATS, and greets them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakSet
 
-from ..errors import BY_STATUS, ConnectFailed, RpcError
+from ..errors import BY_STATUS, ConnectFailed, MethodNotFound, NotAuthenticated, RpcError
+from ..peer.calls import Call
+from ..peer.deadline import INFINITE
+from ..peer.intake import Phase
+from ..peer.marshal import Marshaller
 from ..text import get_logger
-from ..transports.connection import why_lost
+from ..transports.connection import ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE, why_lost
 from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
 from .address import Address
-from .connection import ClientConnection
-from .faults import TLS_ALERT, refusal_advice, silence
+from .connection import ClientConnection, GetDispatcher, Keepalive
+from .faults import TLS_ALERT, failure, is_permanent_failure, refusal_advice, silence
 from .options import Settings, hide_token
 from .sockets import waiter
 
@@ -25,6 +30,9 @@ log = get_logger("rpcstream.client")
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
+#: Called with a new connection, before any call is sent on it.
+Greeting = Callable[[ClientConnection], Awaitable[object]]
+
 #: Seconds for the closing handshake of TLS, and for the text of a refused WebSocket handshake.
 FAREWELL_TIME = 1.0
 
@@ -33,7 +41,85 @@ HEAD_MAX = 64 * 1024
 BODY_MAX = 4096
 
 
-async def join(connection: ClientConnection, settings: Settings) -> None:
+async def connect(
+    settings: Settings,
+    marshaller: Marshaller,
+    get_dispatcher: GetDispatcher,
+    greetings: Sequence[Greeting],
+    connections: WeakSet[ClientConnection],
+) -> ClientConnection:
+    """Make a connection to the server in the settings, and say on it what comes before all calls.
+
+    Args:
+        settings, marshaller, get_dispatcher: as for `ClientConnection`.
+        greetings: run on the connection, in this order; if one fails, so does connecting.
+        connections: gets it as soon as its socket is open.
+
+    Raises:
+        ConnectFailed: no connection could be made, or a greeting failed.
+        NotAuthenticated, NotPermitted, ServerBusy: the server refused the connection, or its token.
+    """
+    limit = settings.connect_timeout
+    connection = ClientConnection(settings, marshaller, get_dispatcher)
+    reason = "connecting failed"
+    is_joined = False
+    try:
+        async with asyncio.timeout(limit):
+            await _join(connection, settings)
+            is_joined = True
+            connections.add(connection)
+            for greet in greetings:
+                await greet(connection)
+            if settings.keepalive is not None and connection.is_open:
+                Keepalive(connection, settings.keepalive)
+    except ConnectFailed:
+        connection.abort(reason)
+        raise
+    except OSError as error:
+        fault = certificate_fault(connection.reason(), marshaller.address)
+        if connection.session.peer_is_leaving:
+            connection.session.drain(Phase.CLOSING)  # calls that came before the server said so are answered
+            connection.probe_until_closed()
+        else:
+            connection.abort(reason)
+        if fault is not None:
+            raise fault from error
+        why, lasts = failure(error, limit, settings.address), is_permanent_failure(error)
+        raise ConnectFailed(why, address=marshaller.address, is_permanent=lasts) from error
+    except RpcError as error:
+        connection.abort(reason)
+        if isinstance(error, NotAuthenticated) or not is_joined:
+            error.method = error.address = None  # the calls that wait name their own method
+            raise
+        reason = f"the server refused the token, or a call of on_connect: {error}"
+        raise ConnectFailed(reason, address=marshaller.address) from error
+    except Exception as error:
+        connection.abort(reason)
+        log.exception("a connection to %s could not be made", marshaller.address)
+        raise ConnectFailed(f"could not connect: {error!r}", address=marshaller.address) from error
+    except BaseException:
+        connection.abort("connecting was cancelled")
+        raise
+    return connection
+
+
+async def authenticate(connection: ClientConnection) -> None:
+    """Send the token, before anything else. A server that does not know the method needs no token."""
+    marshaller, token = connection.calls.marshaller, connection.settings.token
+    try:
+        await connection.calls.ask(Call(marshaller, "rpc.authenticate", {"token": token}), INFINITE)
+    except MethodNotFound:
+        pass
+
+
+def certificate_fault(reason: str | None, address: str) -> ConnectFailed | None:
+    """The error where the server has ended a connection since it does not take this client's certificate."""
+    if reason is None or not reason.startswith((ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE)):
+        return None
+    return ConnectFailed(f"could not connect: {reason}", address=address, is_permanent=True)
+
+
+async def _join(connection: ClientConnection, settings: Settings) -> None:
     """Open a connection to the server, and give it to the session as its channel.
 
     Raises:
@@ -41,11 +127,11 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
         NotAuthenticated, NotPermitted, ServerBusy: the server refused the handshake of a WebSocket.
     """
     if settings.address.is_http:
-        from .http import HttpCalls, HttpChannel
+        from .http import HttpChannel
 
-        http = HttpChannel(connection.session, settings, partial(_dial_only, settings))
+        http = HttpChannel(connection.session, connection.calls.marshaller, settings, partial(_dial_only, settings))
         connection.session.offers_binary = False  # each request and each response says so by itself
-        connection.use(HttpCalls(connection.session, connection.calls.marshaller, http))
+        connection.use(http)
         await http.open()
         connection.poll, connection.refresh = http.has_none, http.renew
         return
@@ -202,9 +288,9 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
     address = settings.address
     headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}
     request, key = request_upgrade(address.host_header, address.target, headers)
-    _, handshake = await _dial(settings, lambda: _Handshake(request, partial(silence, address)))
+    _, handshake = await _dial(settings, lambda: _Handshake(request))
     try:
-        head = await handshake.head()
+        head = await handshake.head(address)
         try:
             check_response(head, key)
         except UpgradeRefusedError as refused:
@@ -220,7 +306,7 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
             on_close=lambda _: None if closed.done() else closed.set_result(None),
         )
         _reporting(stream, settings)
-        handshake.hand_over(stream)
+        await handshake.hand_over(stream)
         connection.closed, connection.force_close = closed, stream.abort
     except BaseException as error:
         handshake.abort(str(error))
@@ -241,86 +327,72 @@ def _refusal(status: int | None, text: str, advice: str, address: str) -> Connec
     return error
 
 
-class _Handshake(asyncio.Protocol):
+class _Handshake(asyncio.StreamReaderProtocol):
     """The protocol of a connection until the server has answered the WebSocket handshake.
 
     Args:
-        request: the handshake's.
-        when_silent: gives what is added to the reason of a connection that ended before any answer.
+        request: sent as soon as there is a connection.
     """
 
-    def __init__(self, request: bytes, when_silent: Callable[[], str]) -> None:
+    def __init__(self, request: bytes) -> None:
+        self._reader = asyncio.StreamReader(HEAD_MAX)
         self._request = request
-        self._when_silent = when_silent
         self._transport: asyncio.Transport | None = None
-        self._received = bytearray()
-        self._has_ended = False
-        self._reason = ""
-        self._wake = asyncio.Event()
+        super().__init__(self._reader)
 
-    async def head(self) -> bytes:
-        """The head of the response, up to its empty line."""
-        while (end := self._received.find(b"\r\n\r\n")) < 0:
-            if self._has_ended:
-                is_silent = not self._received or self._received.startswith(TLS_ALERT)
-                hint = self._when_silent() if is_silent else ""
-                reason = f"the server closed the connection in the handshake of the WebSocket{self._reason}{hint}"
-                raise ConnectFailed(reason)
-            if len(self._received) > HEAD_MAX:
-                raise ConnectFailed(f"the head of the server's response is longer than {HEAD_MAX} bytes")
-            await self._receive()
-        head = bytes(self._received[: end + 4])
-        del self._received[: end + 4]
-        return head
+    async def head(self, address: Address) -> bytes:
+        """The head of the response, up to its empty line.
+
+        Raises:
+            ConnectFailed: the connection ended before, or the head is too long.
+        """
+        received, reason = b"", ""
+        try:
+            return await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            raise ConnectFailed(f"the head of the server's response is longer than {HEAD_MAX} bytes") from None
+        except asyncio.IncompleteReadError as error:
+            received = error.partial
+        except OSError as error:
+            reason = f": {why_lost(error)}"
+        hint = silence(address) if not received or received.startswith(TLS_ALERT) else ""
+        raise ConnectFailed(f"the server closed the connection in the handshake of the WebSocket{reason}{hint}")
 
     async def text(self) -> str:
         """The body of a refusal as plain text, as far as it arrives soon, and before the server closes."""
+        received = b""
         try:
             async with asyncio.timeout(FAREWELL_TIME):
-                while not self._has_ended and len(self._received) < BODY_MAX:
-                    await self._receive()
-        except TimeoutError:
+                while len(received) < BODY_MAX and (data := await self._reader.read(BODY_MAX)):
+                    received += data
+        except OSError:  # the connection was lost, or the time is over
             pass
-        return readable_text(bytes(self._received))
+        return readable_text(received)
 
-    def hand_over(self, stream: asyncio.Protocol) -> None:
+    async def hand_over(self, stream: asyncio.Protocol) -> None:
         """Give the connection to the protocol for messages, with what was received after the head."""
-        transport, self._transport = self._transport, None
+        transport = self._transport
         if transport is None:
             raise ConnectFailed("the server closed the connection in the handshake of the WebSocket")
         transport.set_protocol(stream)
         stream.connection_made(transport)
-        if self._received:
-            stream.data_received(bytes(self._received))
+        self._reader.feed_eof()  # so that reading gives what is there, without waiting
+        received = await self._reader.read()
+        if received:
+            stream.data_received(received)
 
     def abort(self, reason: str) -> None:
         """Close at once."""
-        self._reason = f": {reason}"
         if self._transport is not None:
             self._transport.abort()
-
-    async def _receive(self) -> None:
-        self._wake.clear()
-        await self._wake.wait()
 
     # -- called by asyncio --------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._request)
 
-    def data_received(self, data: bytes) -> None:
-        self._received += data
-        self._wake.set()
-
-    def eof_received(self) -> bool:
-        self._has_ended = True
-        self._wake.set()
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._has_ended = True
-        if exc is not None:
-            self._reason = f": {why_lost(exc)}"
-        self._wake.set()
+        super().connection_lost(exc)

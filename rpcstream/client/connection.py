@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConnectionLost
 from ..peer.calls import Call
+from ..peer.deadline import INFINITE
 from ..peer.ledger import ServerLedger
-from ..peer.marshal import NOT_GIVEN, Marshaller
+from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
-from ..peer.pending import PendingCall
 from ..peer.session import Session
 from .callbacks import ClientDispatcher
 from .faults import silence
@@ -45,6 +45,7 @@ class ClientConnection:
 
     Attributes:
         loop: its event loop.
+        settings: of the client, with the address that it is made to.
         session: handles the messages on it.
         calls: the calls made on it.
         poll: waits up to so many milliseconds until the socket is readable; None where the socket is not known.
@@ -59,7 +60,7 @@ class ClientConnection:
 
     def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
         self.loop = asyncio.get_running_loop()
-        self._settings = settings
+        self.settings = settings
         self._get_dispatcher = get_dispatcher
         self.session = self.make_session()
         self.session.pending.when_silent = partial(silence, settings.address)
@@ -82,7 +83,7 @@ class ClientConnection:
         Args:
             ledger: of the first session, for a further one.
         """
-        settings = self._settings
+        settings = self.settings
 
         def close(reason: str) -> None:
             session.abort(reason)
@@ -97,7 +98,7 @@ class ClientConnection:
             server_ledger=ledger or ServerLedger(settings.limits.max_held_total),
         )
         session.takes_binary = session.offers_binary = settings.binary
-        session.shares_memory = settings.shared_memory
+        session.shares_memory = settings.binary
         return session
 
     def use(self, calls: OutgoingCalls) -> None:
@@ -164,6 +165,12 @@ class ClientConnection:
         self.session.pending.settle(reply, line)
 
 
+def retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Mark the exception as seen: no warning is logged when all that waited for it have given up."""
+    if not future.cancelled():
+        future.exception()
+
+
 def _outgoing_calls(session: Session, marshaller: Marshaller, settings: Settings) -> OutgoingCalls:
     calls = OutgoingCalls(session, marshaller)
     if settings.tracing is not None:
@@ -182,13 +189,11 @@ class Keepalive:
 
     Args:
         connection: the connection, open.
-        marshaller: of the client.
         seconds: a silent server is given up after this time, or up to half of it later.
     """
 
-    def __init__(self, connection: ClientConnection, marshaller: Marshaller, seconds: float) -> None:
+    def __init__(self, connection: ClientConnection, seconds: float) -> None:
         self._connection = connection
-        self._marshaller = marshaller
         self._seconds = seconds
         self._is_silent = False
         self._schedule()
@@ -203,7 +208,9 @@ class Keepalive:
             self._is_silent = False
         elif not self._is_silent:
             self._is_silent = True
-            connection.calls.begin(Call(self._marshaller, "rpc.ping", None, NOT_GIVEN, NOT_GIVEN), _Ping())
+            # Its bytes are what counts, also those of an error.
+            ping = connection.calls.start(Call(connection.calls.marshaller, "rpc.ping"), INFINITE)
+            ping.future.add_done_callback(retrieve_exception)
         elif connection.loop.time() - self._due < self._seconds / 4:
             connection.abort(f"the server sent nothing for {self._seconds:g} s, not even a reply to a ping (keepalive)")
             return
@@ -215,17 +222,3 @@ class Keepalive:
 
     def _stop(self) -> None:
         self._timer.cancel()
-
-
-class _Ping(PendingCall):
-    """A ping whose reply is ignored: its bytes are what counts, also those of an error."""
-
-    __slots__ = ()
-
-    method = "rpc.ping"
-
-    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        pass
-
-    def fail(self, error: Exception) -> None:
-        pass

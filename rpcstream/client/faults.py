@@ -83,7 +83,7 @@ def is_own_timeout(error: OSError) -> bool:
 
 def _certificate_advice(code: int) -> str:
     if code in _UNKNOWN_AUTHORITY:
-        return "; if you trust it, give the file of its authority with ca="
+        return "; if you trust it, give the file of its authority with tls="
     if code in _OTHER_NAME:
         return "; give address= a name that stands in the certificate, or the server another one (certificate=)"
     if code == _EXPIRED:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from typing import Any
 
 from ..errors import ConnectFailed, ConnectionLost, EncodeError
-from ..peer import binary_offer
 from ..peer.calls import Call
 from ..peer.deadline import free_context
 from ..peer.marshal import Marshaller
@@ -19,7 +18,7 @@ from ..peer.uploads import holds_streams
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
-from .faults import failure, is_permanent_failure, silence
+from .faults import failure, is_permanent_failure
 from .http_connection import KeptConnection
 from .http_exchange import Exchange
 from .options import Settings
@@ -28,50 +27,8 @@ from .options import Settings
 Dial = Callable[[Callable[[], KeptConnection]], Awaitable[KeptConnection]]
 
 
-class HttpCalls(OutgoingCalls):
-    """The calls that a client makes over HTTP: each is handed to the channel as it is, as one POST.
-
-    Args:
-        channel: carries the calls.
-    """
-
-    __slots__ = ("_channel",)
-
-    def __init__(self, session: Session, marshaller: Marshaller, channel: HttpChannel) -> None:
-        super().__init__(session, marshaller)
-        self._channel = channel
-
-    def _send_call(self, outgoing: Call, call: PendingCall, left: float) -> None:
-        # To hear of its progress the answer must be lines; then the server must be told that items are not wanted.
-        says_whole = outgoing.window is None and call.on_progress is not None
-        message = outgoing.encode(left, says_whole=says_whole)
-        headers = _trace_headers(outgoing)
-        self._channel.post(
-            message, outgoing.method, outgoing.call_ids, outgoing.window, as_lines=says_whole, headers=headers
-        )
-
-    def notify(self, message: Encoded, method: str) -> None:
-        self._channel.post(message, method)
-
-    def permit(self, outgoing: Call, n: int) -> None:
-        self._channel.permit(outgoing.call_id, n)
-
-    def cancel(self, call_ids: list[int | str]) -> None:
-        """As `OutgoingCalls.cancel`. The server learns it by the end of the connection that carries the calls."""
-        for call_id in call_ids:
-            self._channel.cancel(call_id)
-
-
-def _trace_headers(outgoing: Call) -> bytes:
-    """The members of a call that carry its trace, as headers, for what stands between; each with its line end."""
-    if outgoing.trace is None:
-        return b""  # a batch: each of its calls has a span of its own
-    members = {name: text for name, text in outgoing.trace.members.items() if text.isascii() and text.isprintable()}
-    return b"".join([f"{name}: {text}\r\n".encode() for name, text in members.items()])
-
-
-class HttpChannel:
-    """The channel of a client's session (`peer.interfaces.Channel`) to an HTTP server.
+class HttpChannel(OutgoingCalls):
+    """The calls of a client over HTTP, and the channel of its session (`peer.interfaces.Channel`).
 
     The session lasts as long as the client wants: a connection that the server closes between two calls does not end
     it. It is lost when no connection can be made, or the last one broke off.
@@ -80,20 +37,13 @@ class HttpChannel:
         dial: makes one more connection.
     """
 
-    def __init__(self, session: Session, settings: Settings, dial: Dial) -> None:
+    def __init__(self, session: Session, marshaller: Marshaller, settings: Settings, dial: Dial) -> None:
+        super().__init__(session, marshaller)
         self.address = str(settings.address)
         self.reason: str | None = None
-        self.session = session
+        self._settings = settings
         self._dial = dial
-        self._connect_timeout = settings.connect_timeout
-        self._max_connections = settings.http_connections
-        self.trace = settings.trace
-        self._answer_timeout = settings.limits.message_timeout
-        self._write_buffer = settings.limits.write_buffer
-        self._loop = asyncio.get_running_loop()
-        self._server = settings.address
-        self._common_head = _common_head(settings)
-        self._accepted = f"{JSON}, {FRAME}" if settings.binary else JSON
+        self._head = _common_head(settings)
         #: All connections; and those that carry nothing, the one used last at the end.
         self._connections: set[KeptConnection] = set()
         self._free: list[KeptConnection] = []
@@ -101,9 +51,8 @@ class HttpChannel:
         #: Exchanges that wait for a connection, and the bytes of their messages.
         self._waiting: deque[Exchange] = deque()
         self._unsent = 0
-        #: Exchanges that are not over: by the ids of their calls; and notifications.
-        self._by_id: dict[int | str, Exchange] = {}
-        self._notifications: set[Exchange] = set()
+        #: Exchanges that are not over: by the ids of their calls, a notification by itself.
+        self._exchanges: dict[Any, Exchange] = {}
         self._is_full = self._is_closing = self._is_lost = False
 
     # -- for the connection of the client -----------------------------------------------------------------------
@@ -114,14 +63,14 @@ class HttpChannel:
         Raises:
             OSError, ConnectFailed: no connection could be made.
         """
-        self._join(await self._dial(self._make))
-        self.session.connected(self)
+        await self._connect()
+        self._session.connected(self)
 
     def has_none(self, milliseconds: int = 0) -> bool:
         """Whether there is no connection that could carry a call, now or once its present call is over."""
         if any(connection.exchange is not None for connection in self._connections) or self._dialling:
             return False
-        return self._take_free(keep=True) is None
+        return self._find_free() is None
 
     async def renew(self) -> None:
         """Make a connection if there is none. If that fails, the session is lost."""
@@ -132,78 +81,73 @@ class HttpChannel:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    def post(
-        self,
-        message: Encoded,
-        method: str,
-        call_ids: Sequence[int | str] = (),
-        window: int | None = None,
-        *,
-        as_lines: bool = False,
-        headers: bytes = b"",
-    ) -> None:
+    def _send_call(self, outgoing: Call, call: PendingCall, left: float) -> None:
+        # To hear of its progress the response must be lines; then the server must be told that items are not wanted.
+        says_whole = outgoing.window is None and call.on_progress is not None
+        message = outgoing.encode(left, says_whole=says_whole)
+        is_lines = says_whole or outgoing.window is not None
+        exchange = self._exchange(outgoing.method, outgoing.call_ids, outgoing.window)
+        self._post(exchange, message, is_lines=is_lines, headers=_trace_headers(outgoing))
+
+    def notify(self, message: Encoded, method: str) -> None:
+        self._post(self._exchange(method), message)
+
+    def permit(self, outgoing: Call, n: int) -> None:
+        if (exchange := self._exchanges.get(outgoing.call_id)) is not None:
+            exchange.permit(n)
+
+    def cancel(self, call_ids: list[int | str]) -> None:
+        """As `OutgoingCalls.cancel`. The server learns it by the end of the connection that carries the calls."""
+        for exchange in {self._exchanges[call_id] for call_id in call_ids if call_id in self._exchanges}:
+            exchange.cancelled.update(call_ids)
+            if exchange.is_settled():
+                if exchange in self._waiting:
+                    self._waiting.remove(exchange)
+                    self._unsent -= exchange.size
+                exchange.drop()
+
+    def _exchange(self, method: str, call_ids: Sequence[int | str] = (), window: int | None = None) -> Exchange:
+        settings = self._settings
+        return Exchange(self._session, settings.address, settings.trace, method, call_ids, window, self._over)
+
+    def _post(self, exchange: Exchange, message: Encoded, *, is_lines: bool = False, headers: bytes = b"") -> None:
         """Send a message as a POST, as soon as there is a connection for it.
 
         Args:
             message: the body of the POST.
-            method: for errors.
-            call_ids: of its calls; none for a notification.
-            window: items of a stream that its reader has room for; None where none is asked for.
-            as_lines: progress is wanted, so the answer may be many messages, a line each.
+            is_lines: the response may be many messages, a line each.
             headers: further ones, each with its line end.
         """
         if self._is_lost:
             return
-        is_frame = type(message) is AttachedMessage and self.session.sends_binary
-        if type(message) is AttachedMessage and is_frame:
+        kind, shown = JSON, message.__bytes__
+        if type(message) is AttachedMessage and self._session.sends_binary:
             message.secure()  # it may have to wait
-            body, shown = parts_of_frame(message), message.shown
+            kind, body, shown = FRAME, parts_of_frame(message), message.shown
         else:
-            body, shown = parts_of(message), message.__bytes__
-        size = sum(map(len, body))
-        is_stream = as_lines or window is not None
-        kind, accepted = FRAME if is_frame else JSON, NDJSON if is_stream else self._accepted
+            body = parts_of(message)
+        exchange.size = size = sum(map(len, body))
+        accepted = f"{JSON}, {FRAME}" if self._settings.binary else JSON
+        accepted = NDJSON if is_lines else accepted
         own = f"\r\nContent-Type: {kind}\r\nAccept: {accepted}\r\nContent-Length: {size}\r\n".encode()
-        parts = [b"%b%b%b\r\n" % (self._common_head, own, headers), *body]
-        exchange = Exchange(self, parts, size, method, call_ids, window)
-        for call_id in exchange.call_ids:
-            self._by_id[call_id] = exchange
-        if not exchange.call_ids:
-            self._notifications.add(exchange)
-        if self.trace is not None:
-            self.trace("send", shown())
+        exchange.parts = [b"%b%b%b\r\n" % (self._head, own, headers), *body]
+        for key in exchange.call_ids or (exchange,):
+            self._exchanges[key] = exchange
+        if self._settings.trace is not None:
+            self._settings.trace("send", shown())
         self._waiting.append(exchange)
         self._unsent += size
         self._carry_waiting()
-
-    def permit(self, call_id: int | str, n: int) -> None:
-        """The reader of a call's stream has room for `n` more items."""
-        exchange = self._by_id.get(call_id)
-        if exchange is not None:
-            exchange.permit(n)
-
-    def cancel(self, call_id: int | str) -> None:
-        """The answer to this call is not wanted. When that is so for all calls of a POST, its connection is closed."""
-        exchange = self._by_id.get(call_id)
-        if exchange is None or not exchange.cancel(call_id):
-            return
-        if exchange in self._waiting:
-            self._waiting.remove(exchange)
-            self._unsent -= exchange.size
-        for connection in self._connections:
-            if connection.exchange is exchange:
-                connection.leave()
-        exchange.drop()
 
     # -- for the session (Channel) ------------------------------------------------------------------------------
 
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`; each is a notification."""
         for message in messages:
-            self.post(message, "")
+            self.notify(message, "")
 
     def pause(self) -> None:
-        """As `Channel.pause`. Never needed: only answers are received, and they are always taken."""
+        """As `Channel.pause`. Never needed: only responses are received, and they are always taken."""
 
     def resume(self) -> None:
         """As `Channel.resume`."""
@@ -212,7 +156,7 @@ class HttpChannel:
         """As `Channel.probe`. A connection that carries a call is read, so its end is noticed anyway."""
 
     def close(self) -> None:
-        """Take no more calls; close once the notifications that were sent are answered."""
+        """Take no more calls; close once those that were sent are answered."""
         self._is_closing = True
         self._end_if_done()
 
@@ -221,85 +165,63 @@ class HttpChannel:
         self.reason = reason
         self._is_closing = True
         self._fail_waiting(lambda method: ConnectionLost(reason, method=method, address=self.address))
-        for task in self._dialling:
-            task.cancel()
         for connection in list(self._connections):
             connection.abort(reason)
         self._end_if_done()
-
-    # -- binary frames ------------------------------------------------------------------------------------------
-
-    def server_reads_frames(self) -> None:
-        """A response says that the server reads binary frames."""
-        binary_offer.accept(self.session)
 
     # -- which connection carries what --------------------------------------------------------------------------
 
     def _carry_waiting(self) -> None:
         """Send what waits, in order, as far as there are connections; make more as far as that is allowed."""
-        while self._waiting and not self._is_lost:
-            connection = self._take_free()
-            if connection is None:
-                break
+        while self._waiting and not self._is_lost and (connection := self._find_free()) is not None:
+            self._free.remove(connection)
             self._carry(connection, self._waiting.popleft())
-        room = self._max_connections - len(self._connections) - len(self._dialling)
+        room = self._settings.http_connections - len(self._connections) - len(self._dialling)
         if self._waiting and not room:
-            # An exchange whose calls are answered, but whose answer has not ended, gives up its connection.
-            for connection in list(self._connections):
-                exchange = connection.exchange
-                if exchange is not None and exchange.is_settled():
-                    connection.leave()
+            # An exchange whose calls are answered, but whose response has not ended, gives up its connection.
+            for exchange in set(self._exchanges.values()):
+                if exchange.carrier is not None and exchange.is_settled():
                     exchange.drop()
         for _ in range(min(len(self._waiting) - len(self._dialling), room)):
             self._begin_dialling()
-        is_full = self._unsent > self._write_buffer
+        is_full = self._unsent > self._settings.limits.write_buffer
         if is_full is not self._is_full and not self._is_lost:
             self._is_full = is_full
-            self.session.blocked(is_full)
+            self._session.blocked(is_full)
 
     def _carry(self, connection: KeptConnection, exchange: Exchange) -> None:
         self._unsent -= exchange.size
-        if exchange in self._notifications and self._answer_timeout is not None:
-            # A notification has no deadline: without an answer the connection would be taken for ever.
-            exchange.timer = self._loop.call_later(
-                self._answer_timeout, connection.abort, "the server did not answer a notification (message_timeout)"
-            )
+        seconds = self._settings.limits.message_timeout
+        if not exchange.call_ids and seconds is not None:
+            # A notification has no deadline: without a response the connection would be taken for ever.
+            reason = "the server did not answer a notification (message_timeout)"
+            exchange.timer = self._loop.call_later(seconds, connection.abort, reason)
         connection.begin(exchange)
 
-    def exchange_over(self, exchange: Exchange) -> None:
-        """Nothing more is expected of an exchange, and nothing is kept for its reader."""
-        for call_id in exchange.call_ids:
-            if self._by_id.get(call_id) is exchange:
-                del self._by_id[call_id]
+    def _over(self, exchange: Exchange) -> None:
+        for key in exchange.call_ids or (exchange,):
+            if self._exchanges.get(key) is exchange:
+                del self._exchanges[key]
         if exchange.timer is not None:
             exchange.timer.cancel()
-        self._notifications.discard(exchange)
         self._end_if_done()
 
-    def _take_free(self, *, keep: bool = False) -> KeptConnection | None:
+    def _find_free(self) -> KeptConnection | None:
         """The free connection that was used last and is still open; those found closed by the server are closed."""
         while self._free:
-            connection = self._free[-1]
-            if connection.is_free:
-                return connection if keep else self._free.pop()
-            self._free.pop()
-            connection.close()
+            if self._free[-1].is_free:
+                return self._free[-1]
+            self._free.pop().close()
         return None
 
-    def _make(self) -> KeptConnection:
-        when_silent = partial(silence, self._server)
-        return KeptConnection(on_free=self._freed, on_lost=self._lost, when_silent=when_silent)
-
-    def _join(self, connection: KeptConnection) -> None:
-        self._connections.add(connection)
-        self._free.append(connection)
-
     def _freed(self, connection: KeptConnection) -> None:
+        """A connection can carry the next exchange."""
         self._free.append(connection)
         self._carry_waiting()
         self._end_if_done()
 
     def _lost(self, connection: KeptConnection, broke: bool) -> None:
+        """A connection is gone; `broke`: in the middle of an exchange."""
         self._connections.discard(connection)
         if connection in self._free:
             self._free.remove(connection)
@@ -318,19 +240,20 @@ class HttpChannel:
         task.add_done_callback(self._dialled)
 
     async def _connect(self) -> None:
-        async with asyncio.timeout(self._connect_timeout):
-            self._join(await self._dial(self._make))
+        async with asyncio.timeout(self._settings.connect_timeout):
+            connection = await self._dial(lambda: KeptConnection(self._settings.address, self._freed, self._lost))
+        self._connections.add(connection)
+        self._free.append(connection)
 
     def _dialled(self, task: asyncio.Task[None]) -> None:
         self._dialling.discard(task)
         error = None if task.cancelled() else task.exception()
         # While there are other connections, calls can wait for those.
         if error is not None and not (self._connections or self._dialling):
+            reason, lasts = f"could not connect: {error!r}", is_permanent_failure(error)
             if isinstance(error, OSError):
-                reason = failure(error, self._connect_timeout, self._server)
-            else:
-                reason = f"could not connect: {error!r}"
-            self._is_closing, lasts = True, is_permanent_failure(error)
+                reason = failure(error, self._settings.connect_timeout, self._settings.address)
+            self._is_closing = True
             self._fail_waiting(
                 lambda method: ConnectFailed(reason, method=method, address=self.address, is_permanent=lasts)
             )
@@ -348,7 +271,7 @@ class HttpChannel:
 
     def _end_if_done(self) -> None:
         """Once the channel is closing and every exchange is over: close the connections, then end the session."""
-        if not self._is_closing or self._is_lost or self._by_id or self._notifications:
+        if not self._is_closing or self._is_lost or self._exchanges:
             return
         for task in self._dialling:
             task.cancel()
@@ -363,9 +286,17 @@ class HttpChannel:
             return
         self._is_lost = True
         self.reason = reason
-        for exchange in {*self._by_id.values(), *self._notifications}:
+        for exchange in set(self._exchanges.values()):
             exchange.lose(reason)
-        self.session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
+        self._session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
+
+
+def _trace_headers(outgoing: Call) -> bytes:
+    """The members of a call that carry its trace, as headers, for what stands between; each with its line end."""
+    if outgoing.trace is None:
+        return b""  # a batch: each of its calls has a span of its own
+    members = {name: text for name, text in outgoing.trace.members.items() if text.isascii() and text.isprintable()}
+    return b"".join([f"{name}: {text}\r\n".encode() for name, text in members.items()])
 
 
 def check_params(outgoing: Call, address: str) -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..errors import (
-    CallTimeout,
     ConnectFailed,
     ConnectionLost,
     InternalError,
@@ -99,7 +98,7 @@ class HubRegistration:
         self._loop: asyncio.AbstractEventLoop | None = None
         #: One registration at a time: each may need the name and the key that the one before got.
         self._lock = asyncio.Lock()
-        pool.connector.greetings.append(self._greet)
+        pool.greetings.append(self._greet)
         if self._is_wanted:
             pool.spread()
 
@@ -180,7 +179,7 @@ class HubRegistration:
                 hub.connection = None
 
     def _deadline(self, loop: asyncio.AbstractEventLoop) -> float:
-        seconds = time_left(self._settings.registration_timeout)
+        seconds = time_left(self._settings.connect_timeout)
         return INFINITE if seconds is None else loop.time() + seconds
 
     # -- registering ------------------------------------------------------------------------------------------------
@@ -206,14 +205,9 @@ class HubRegistration:
         self._use_loop(connection.loop)
         if not self._is_wanted:
             return
-        try:
-            async with self._lock:
-                if self._is_wanted and self._at(connection).registered is None:
-                    await self._register_again(connection)
-        except CallTimeout as error:
-            seconds = self._settings.registration_timeout
-            reason = f"the hub did not answer the registration within {seconds:g} s" if seconds else error.reason
-            raise ConnectFailed(reason, address=self._marshaller.address) from error
+        async with self._lock:
+            if self._is_wanted and self._at(connection).registered is None:
+                await self._register_again(connection)
 
     async def _register_again(self, connection: ClientConnection) -> None:
         """Register another connection. If the hub refuses now what it accepted before, the connection is used anyway.

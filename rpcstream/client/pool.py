@@ -6,10 +6,13 @@ All calls that wait for a connection share the attempts to make it.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
+from typing import Any
+from weakref import WeakSet
 
-from ..backoff import MANY, Backoff
+from ..backoff import MANY
 from ..errors import (
     CallTimeout,
     ConnectFailed,
@@ -22,13 +25,14 @@ from ..peer.deadline import INFINITE, free_context
 from ..peer.interfaces import Channel
 from ..peer.ledger import WriteGate
 from ..peer.marshal import NOT_GIVEN, Marshaller
+from ..peer.remote import Peer
 from ..text import get_logger
-from .address import check_lasting
+from .address import Address, check_lasting
 from .attempts import WAITING, Unsent, is_permanent
-from .connection import ClientConnection, GetDispatcher
-from .connector import Connector, certificate_fault
+from .connect import Greeting, authenticate, certificate_fault, connect
+from .connection import ClientConnection, GetDispatcher, retrieve_exception
 from .options import Settings
-from .slots import Slot, choose_slot, retrieve_exception
+from .slots import Slot, choose_slot
 
 log = get_logger("rpcstream.client")
 
@@ -62,15 +66,24 @@ class ConnectionPool:
         address: of the server, for errors.
         is_closed: the client was closed.
         lost: how many connections were lost so far.
-        connector: makes the connections.
+        greetings: run on each new connection, in this order; if one fails, so does connecting.
+        connections: those whose sockets may be open: also those being greeted, and those that are closing.
     """
 
     def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
         self.address = str(settings.address)
         self.is_closed = self._is_leaving = False
         self.lost = 0
-        self.connector = Connector(settings, marshaller, get_dispatcher)
+        self.connections: WeakSet[ClientConnection] = WeakSet()
+        self.greetings: list[Greeting] = []
+        address = settings.address
+        if settings.token is not None and not (address.is_http or address.is_websocket or address.is_nats):
+            self.greetings.append(authenticate)
+        #: Where the next greeting of the user goes: after authentication, before the registration and subscriptions.
+        self._user_greetings_end = len(self.greetings)
         self._settings = settings
+        self._marshaller = marshaller
+        self._get_dispatcher = get_dispatcher
         self._slots = [Slot() for _ in range(settings.pool or 1)]
         self._only = self._slots[0] if len(self._slots) == 1 else None
         self._write_max = min(WRITE_MAX, settings.limits.write_buffer)
@@ -80,6 +93,11 @@ class ConnectionPool:
         #: Futures of `wait_closed`: done when a connection is lost, and when the client is closed.
         self._changes: set[asyncio.Future[None]] = set()
         self._last_lost: Channel | None = None
+
+    def greet(self, hello: Callable[[Peer], Awaitable[object]]) -> None:
+        """Run a user's function on each new connection: after authentication, before anything else."""
+        self.greetings.insert(self._user_greetings_end, lambda connection: hello(Peer(connection.session)))
+        self._user_greetings_end += 1
 
     @property
     def state(self) -> str:
@@ -216,18 +234,18 @@ class ConnectionPool:
         Lost connections are not replaced any more, unless a call wants one.
         """
         self._is_leaving = True
-        leaving = [each for each in self.connector.connections if each.session.channel is not None]
+        leaving = [each for each in self.connections if each.session.channel is not None]
         for connection in leaving:
             connection.session.go_away(reason)
         await asyncio.gather(*(connection.wait_lost() for connection in leaving))
 
     def methods_at_work(self) -> set[str]:
         """The names of the methods that run for the server."""
-        return {name for connection in self.connector.connections for name in connection.session.running.method_names()}
+        return {name for connection in self.connections for name in connection.session.running.method_names()}
 
     def refuse_waiting(self, until: float) -> bool:
         """Answer the requests of the server that wait; returns whether there were any."""
-        return sum(connection.session.refuse_waiting(until) for connection in list(self.connector.connections)) > 0
+        return sum(connection.session.refuse_waiting(until) for connection in list(self.connections)) > 0
 
     async def close(self) -> None:
         """Close all connections; waiting calls fail."""
@@ -239,7 +257,7 @@ class ConnectionPool:
             if slot.connecting is not None and slot.connecting.get_loop() is loop:
                 slot.connecting.cancel()
                 await asyncio.wait([slot.connecting])
-        for connection in list(self.connector.connections):
+        for connection in list(self.connections):
             if connection.loop is loop:
                 if connection.session.channel is not None:
                     connection.close(CLOSED)
@@ -266,29 +284,32 @@ class ConnectionPool:
 
     async def _open(self, slot: Slot, loop: asyncio.AbstractEventLoop, until: float | None) -> ClientConnection:
         """The connection of a slot, which a call waits for until a loop time; see `get`."""
-        while True:
-            connection = slot.connection
-            if connection is not None and connection.is_open and connection.loop is loop:
-                return connection
-            attempt = self._begin(slot, loop)
-            if slot.is_suspended:
-                assert slot.error is not None
-                raise slot.error
-            lasts = self._settings.reconnect is not None
-            slot.hurry(until if until is not None else -INFINITE if lasts else loop.time())
-            # The first attempt is never cut short; a call that is cancelled must not cancel it, others may wait for it.
-            left = None if until is None or slot.error is None else max(until - loop.time(), 0)
-            if left is None:
-                with suppress(ConnectFailed, RpcError):
-                    return await asyncio.shield(attempt)
-            else:
+        lasts = self._settings.reconnect is not None
+        slot.waiting += until is not None
+        try:
+            while True:
+                connection = slot.connection
+                if connection is not None and connection.is_open and connection.loop is loop:
+                    return connection
+                attempt = self._begin(slot, loop)
+                if slot.is_suspended:
+                    assert slot.error is not None
+                    raise slot.error
+                # The first attempt is never cut short.
+                left = None if until is None or slot.error is None else max(until - loop.time(), 0)
                 await asyncio.wait([attempt], timeout=left)
-            error = attempt.exception() if attempt.done() else slot.error
-            if error is None:
-                return attempt.result()
-            is_over = not lasts if until is None else loop.time() >= until
-            if is_over or self.is_closed or not isinstance(error, ConnectFailed | RpcError) or is_permanent(error):
-                raise error
+                error: BaseException | None = slot.error
+                if attempt.cancelled():
+                    error = ConnectFailed(CLOSED, address=self.address)
+                elif attempt.done():
+                    error = attempt.exception()
+                if error is None:
+                    return attempt.result()
+                is_over = not lasts if until is None else loop.time() >= until
+                if is_over or self.is_closed or not isinstance(error, ConnectFailed | RpcError) or is_permanent(error):
+                    raise error
+        finally:
+            slot.waiting -= until is not None
 
     async def _open_any(self, loop: asyncio.AbstractEventLoop, until: float | None) -> ClientConnection:
         """The first connection that can be made to any of several servers; the error of the last if none can be."""
@@ -308,62 +329,54 @@ class ConnectionPool:
         raise failure
 
     def _begin(
-        self, slot: Slot, loop: asyncio.AbstractEventLoop, fault: ConnectFailed | None = None
-    ) -> asyncio.Future[ClientConnection]:
-        """Start making the connection of a slot, unless that is under way; gives the present attempt.
+        self, slot: Slot, loop: asyncio.AbstractEventLoop, *, is_next: bool = False
+    ) -> asyncio.Task[ClientConnection]:
+        """Start an attempt to make the connection of a slot, unless one is under way; gives its task.
 
         Args:
-            fault: why the first attempt is to be made after a long pause.
+            is_next: it follows another one that has failed.
         """
-        attempt = slot.attempt
-        if slot.connecting is None or attempt is None or slot.connecting.get_loop() is not loop:
-            attempt = slot.begin_attempt(loop)
-            slot.is_suspended, slot.error = fault is not None, fault or slot.error
+        attempt = slot.connecting
+        if attempt is None or attempt.get_loop() is not loop:
             # In a context without the deadline of the call that wants it first: others use the connection, too.
-            slot.connecting = loop.create_task(self._connect(slot, fault), context=free_context())
+            attempt = slot.connecting = loop.create_task(self._connect(slot, is_next), context=free_context())
+            attempt.add_done_callback(partial(self._tried, slot))
         return attempt
 
-    async def _connect(self, slot: Slot, fault: ConnectFailed | RpcError | None) -> None:
-        """Make the connection of a slot: again and again with `reconnect`, or while calls wait for it."""
-        loop, backoff = asyncio.get_running_loop(), self._settings.reconnect
-        error: ConnectFailed | RpcError | None = fault
-        attempt = slot.attempt
-        assert attempt is not None
-        try:
-            while True:
-                if error is not None and is_permanent(error) and backoff is not None:
-                    await self._suspend(slot, error, backoff)
-                elif slot.failures and (backoff is not None or error is not None):
-                    self._set_state("waiting", slot)
-                    pauses = backoff or WAITING
-                    await slot.rest(pauses.pause(slot.failures), pauses.first)
-                self._set_state("connecting", slot)
-                try:
-                    connection = await self.connector.make(slot.address)
-                    if slot.address is None or replace(connection.server, others=()) == slot.address:
-                        break
-                    connection.abort("this place is for another server since the attempt began (spread)")
-                    continue
-                except (ConnectFailed, RpcError) as failure:
-                    slot.error = error = failure
-                slot.failures += 1
-                failed, attempt = attempt, slot.begin_attempt(loop)
-                if backoff is None and (is_permanent(error) or loop.time() >= slot.wanted_until):
-                    slot.connecting = None
-                    self._set_state("idle", slot)
-                slot.is_suspended = backoff is not None and is_permanent(error)
-                failed.set_exception(error)
-                if slot.connecting is None:
-                    return
-                log.info("%s; trying again", error)
-            slot.connecting = None
-            slot.error = self._logged_fault = None
-            self._connected(slot, connection)
-            attempt.set_result(connection)
-        finally:
-            if not attempt.done() and slot.attempt is attempt:
-                slot.connecting = None
-                attempt.set_exception(ConnectFailed(CLOSED, address=self.address))
+    async def _connect(self, slot: Slot, is_next: bool) -> ClientConnection:
+        """Make the connection of a slot, after a pause if it failed before."""
+        pauses = self._settings.reconnect or WAITING
+        if slot.is_suspended:
+            await self._suspend(slot, pauses.pause(MANY))
+        elif slot.failures and (is_next or self._settings.reconnect is not None):
+            self._set_state("waiting", slot)
+            await slot.rest(pauses.pause(slot.failures), pauses.first)
+        self._set_state("connecting", slot)
+        connection = await self._make(slot.address)
+        while slot.address is not None and replace(connection.server, others=()) != slot.address:
+            connection.abort("this place is for another server since the attempt began (spread)")
+            connection = await self._make(slot.address)
+        slot.connecting = slot.error = self._logged_fault = None
+        self._connected(slot, connection)
+        return connection
+
+    def _tried(self, slot: Slot, attempt: asyncio.Task[ClientConnection]) -> None:
+        """After an attempt that failed, begin the next one if the client reconnects, or calls wait."""
+        if slot.connecting is not attempt:
+            return
+        slot.connecting = None
+        error = None if attempt.cancelled() else attempt.exception()
+        if self.is_closed or not isinstance(error, ConnectFailed | RpcError):
+            return
+        slot.error = error
+        slot.failures += 1
+        reconnects = self._settings.reconnect is not None
+        slot.is_suspended = reconnects and is_permanent(error)
+        if reconnects or (slot.waiting and not is_permanent(error)):
+            log.info("%s; trying again", error)
+            self._begin(slot, attempt.get_loop(), is_next=True)
+        else:
+            self._set_state("idle", slot)
 
     def _connected(self, slot: Slot, connection: ClientConnection) -> None:
         slot.connection = connection
@@ -375,12 +388,16 @@ class ConnectionPool:
         else:
             self._was_lost(slot, connection, channel)
 
-    async def _suspend(self, slot: Slot, fault: ConnectFailed | RpcError, backoff: Backoff) -> None:
+    def _make(self, server: Address | None) -> Coroutine[Any, Any, ClientConnection]:
+        """Make and greet a connection to this server; None for the first one that can be reached."""
+        settings = self._settings if server is None else replace(self._settings, address=server)
+        return connect(settings, self._marshaller, self._get_dispatcher, self.greetings, self.connections)
+
+    async def _suspend(self, slot: Slot, pause: float) -> None:
         """Make no attempt for a while, since the next one would fail as well; calls fail at once meanwhile."""
-        pause = backoff.pause(MANY)
-        slot.failures, slot.error, slot.is_suspended = 0, fault, True
+        slot.failures = 0
         self._set_state("waiting", slot)
-        text = str(fault)
+        text = str(slot.error)
         if text != self._logged_fault:
             self._logged_fault = text
             log.warning(
@@ -416,7 +433,9 @@ class ConnectionPool:
             self._set_state("idle", slot)
             return
         fault = certificate_fault(None if channel is None else channel.reason, self.address)
-        self._begin(slot, connection.loop, fault)
+        if fault is not None:
+            slot.error, slot.is_suspended = fault, True
+        self._begin(slot, connection.loop)
 
     def _let_go(self, connection: ClientConnection) -> None:
         """Keep a connection that the server is leaving, for what it has read and for its own calls, until it ends."""
@@ -428,11 +447,7 @@ class ConnectionPool:
     @property
     def _leaving(self) -> list[ClientConnection]:
         """The connections that the server is leaving, and has not closed yet."""
-        return [
-            each
-            for each in self.connector.connections
-            if each.session.peer_is_leaving and each.session.channel is not None
-        ]
+        return [each for each in self.connections if each.session.peer_is_leaving and each.session.channel is not None]
 
     def _report_change(self) -> None:
         for changed in self._changes:

@@ -14,10 +14,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
-from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import AT_CALLER, ConnectionLost
+from ..methods.threads import DaemonThreads
 from ..peer.blocking import Bridge
 from ..peer.calls import Call
 from ..peer.deadline import free_context
@@ -25,13 +25,13 @@ from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import OnProgress, PendingCall
 from ..peer.remote import BlockingPeer, Peer
+from ..peer.uploads import holds_streams, is_stream
 from ..text import get_logger
 from .aio import AsyncClient
-from .attempts import LOSSES
+from .attempts import LOSSES, Times
 from .callbacks import Callbacks
 from .options import Settings
 from .sync_pool import CLOSED
-from .worker_thread import WorkerThread, with_threaded_iterators
 
 T = TypeVar("T")
 
@@ -41,6 +41,8 @@ log = get_logger("rpcstream.client")
 EXIT_TIME = 3.0
 #: Seconds that handlers which are cancelled have to clean up.
 CANCEL_TIME = 1.0
+
+_END: Any = object()
 
 #: Run on each new connection, before anything else is sent on it; a coroutine function, or one that may block.
 Hello = Callable[[Any], object]
@@ -70,7 +72,7 @@ class Portal(Bridge):
         super().__init__(loop)
         self.address = address
         self.is_of_parent = self.is_over = self.is_ending = False
-        self.callbacks = WorkerThread("rpcstream-callbacks")
+        self.callbacks = DaemonThreads(1, "rpcstream-callbacks")
         #: While it is held, the event loop does not end.
         self._lock = threading.RLock()
         #: Calls on their way into the event loop, which is woken once for all that come together.
@@ -134,32 +136,20 @@ class CallFuture(Future[Any], PendingCall):
     Without a connection, and when it is made again, the call runs in a task; else it only waits for its reply.
 
     Args:
-        client, portal: make the call.
-        deadline, wait_for, until: as for `attempts.Attempts.again`.
-        keeps: an object that lives until the call has ended.
+        thread: makes the call; it lives at least until the call has ended.
+        times: of the call.
     """
 
-    def __init__(
-        self,
-        client: AsyncClient,
-        portal: Portal,
-        outgoing: Call,
-        on_progress: OnProgress | None,
-        deadline: float,
-        wait_for: float | None,
-        until: float | None,
-        *,
-        keeps: object,
-    ) -> None:
+    def __init__(self, thread: LoopThread, outgoing: Call, on_progress: OnProgress | None, times: Times) -> None:
         super().__init__()
         self.method = outgoing.method
-        self.deadline = deadline
+        self.deadline = times[0]
         self.on_progress = on_progress
-        self._client = client
-        self._portal = portal
+        self._client = thread.client
+        self._portal = thread.portal
+        self._thread: LoopThread | None = thread
         self._outgoing = outgoing
-        self._waits = (wait_for, until)
-        self._keeps: object = keeps
+        self._times = times
         self._calls: OutgoingCalls | None = None
         self._task: asyncio.Task[Any] | None = None
         self._is_over = False
@@ -168,7 +158,7 @@ class CallFuture(Future[Any], PendingCall):
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
         """Call the function with this future once there is an outcome, in a thread of the client's."""
-        super().add_done_callback(lambda future: self._portal.callbacks.run(partial(fn, future)))
+        super().add_done_callback(lambda future: self._portal.callbacks.submit(_logging, fn, future))
 
     def cancel(self) -> bool:
         """Give the call up, unless its outcome is there; an answer that still comes is dropped."""
@@ -190,7 +180,7 @@ class CallFuture(Future[Any], PendingCall):
             return
         connection = None if client._is_http else client._pool.ready(self._portal.loop)
         if connection is None:
-            self._run(client._call(None, self._outgoing, self.on_progress, self.deadline, *self._waits))
+            self._run(client._call(None, self._outgoing, self.on_progress, self._times))
             return
         self._calls = connection.calls
         try:
@@ -208,7 +198,7 @@ class CallFuture(Future[Any], PendingCall):
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, LOSSES) and not self._is_over:
-            self._run(self._client._call(error, self._outgoing, self.on_progress, self.deadline, *self._waits))
+            self._run(self._client._call(error, self._outgoing, self.on_progress, self._times))
         else:
             self._end(error=error)
 
@@ -234,13 +224,21 @@ class CallFuture(Future[Any], PendingCall):
     def _end(self, value: Any = None, error: BaseException | None = None) -> None:
         if self._is_over:
             return
-        self._is_over, self._keeps = True, None
+        self._is_over, self._thread = True, None
         if not self.set_running_or_notify_cancel():
             return
         if error is None:
             self.set_result(value)
         else:
             self.set_exception(AT_CALLER.strip(error))
+
+
+def _logging(function: Callable[..., object], *args: Any) -> None:
+    """Call a function of the user's in a thread, and log what it raises."""
+    try:
+        function(*args)
+    except BaseException:
+        log.exception("an error in a thread of the client")
 
 
 _portals: weakref.WeakSet[Portal] = weakref.WeakSet()
@@ -253,6 +251,45 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+# -- iterators as arguments -------------------------------------------------------------------------------------------
+
+
+class ThreadedIterator:
+    """A plain iterator as an async one: each step runs in a thread, and may block."""
+
+    def __init__(self, items: Any) -> None:
+        self._items = items
+        self._thread = DaemonThreads(1, "rpcstream-upload")
+
+    def __aiter__(self) -> ThreadedIterator:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await asyncio.wrap_future(self._thread.submit(next, self._items, _END))
+        if item is _END:
+            raise StopAsyncIteration
+        return item
+
+    async def aclose(self) -> None:
+        """Close the iterator after its present step, which cannot be interrupted; does not wait for that."""
+        if hasattr(self._items, "close"):
+            self._thread.submit(_logging, self._items.close)
+        self._thread.submit(self._thread.close)
+
+
+def with_threaded_iterators(params: Any) -> Any:
+    """Give the params of a call, plain iterators among them as async ones."""
+    if not isinstance(params, dict | list) or not holds_streams(params):
+        return params
+    if isinstance(params, dict):
+        return {name: _threaded(value) for name, value in params.items()}
+    return [_threaded(value) for value in params]
+
+
+def _threaded(value: Any) -> Any:
+    return ThreadedIterator(value) if is_stream(value) and not hasattr(type(value), "__aiter__") else value
 
 
 # -- a client in a thread ---------------------------------------------------------------------------------------------
@@ -286,17 +323,10 @@ class LoopThread:
         self._finalizer.atexit = False
         _loop_threads.add(self)
 
-    def begin(
-        self,
-        outgoing: Call,
-        on_progress: OnProgress | None,
-        deadline: float,
-        wait_for: float | None,
-        until: float | None,
-    ) -> CallFuture:
+    def begin(self, outgoing: Call, on_progress: OnProgress | None, times: Times) -> CallFuture:
         """Make a call; the future gets its outcome. Raises LoopClosedError if the client is closed."""
         outgoing.params = with_threaded_iterators(outgoing.params)
-        future = CallFuture(self.client, self.portal, outgoing, on_progress, deadline, wait_for, until, keeps=self)
+        future = CallFuture(self, outgoing, on_progress, times)
         self.portal.begin(future)
         return future
 
@@ -308,11 +338,11 @@ class LoopThread:
             if inspect.iscoroutinefunction(hello):
                 await hello(peer)
                 return
-            thread = WorkerThread("rpcstream-greeting")
+            thread = DaemonThreads(1, "rpcstream-greeting")
             try:
-                await thread.result_of(partial(hello, BlockingPeer(peer._session, portal)))
+                await asyncio.wrap_future(thread.submit(hello, BlockingPeer(peer._session, portal)))
             finally:
-                thread.stop()
+                thread.close()
 
         self.client.on_connect(greet)
 
@@ -329,7 +359,6 @@ class LoopThread:
         _end(*ending[2])
         if threading.current_thread() is not self._thread:
             self._thread.join(seconds)
-        self.portal.callbacks.stop()
 
 
 def _run(client: AsyncClient, portal: Portal) -> None:
@@ -345,6 +374,7 @@ def _run(client: AsyncClient, portal: Portal) -> None:
         loop.run_until_complete(_finish(client))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+        portal.callbacks.submit(portal.callbacks.close)  # after the callbacks that are due
 
 
 async def _finish(client: AsyncClient) -> None:

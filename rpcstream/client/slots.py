@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from ..errors import ConnectFailed, RpcError
 from ..peer.deadline import INFINITE
@@ -22,34 +21,25 @@ class Slot:
 
     Attributes:
         address: the only server it connects to; None for the first one that can be reached.
-        connecting: the task that makes the connection.
-        attempt: its present attempt, the pause before it included: done when there is a connection, or has failed.
+        connecting: the task of the present attempt to make it, which begins with the pause before it.
         failures: attempts since the last good connection that failed, or whose connection was soon lost.
         error: why the last attempt failed.
         is_suspended: the next attempt is made after a long pause, since it would fail as well; calls fail meanwhile.
         since: when the connection was made (loop time).
         lost_good: when a connection was lost that had been a good one (loop time).
-        wanted_until: until when calls wait for the connection (loop time); ends its pauses.
+        waiting: how many calls wait for the connection for a limited time; its pauses are short meanwhile.
     """
 
     def __init__(self, address: Address | None = None) -> None:
         self.address = address
         self.connection: ClientConnection | None = None
-        self.connecting: asyncio.Task[None] | None = None
-        self.attempt: asyncio.Future[ClientConnection] | None = None
+        self.connecting: asyncio.Task[ClientConnection] | None = None
         self.failures = 0
         self.error: ConnectFailed | RpcError | None = None
         self.is_suspended = False
         self.since = 0.0
         self.lost_good = -INFINITE
-        self.wanted_until = -INFINITE
-        self._wake = asyncio.Event()
-
-    def begin_attempt(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[ClientConnection]:
-        """Make the future of the next attempt."""
-        self.attempt = loop.create_future()
-        self.attempt.add_done_callback(retrieve_exception)
-        return self.attempt
+        self.waiting = 0
 
     @property
     def load(self) -> int:
@@ -57,31 +47,21 @@ class Slot:
         return 0 if self.connection is None else len(self.connection.session.pending)
 
     async def rest(self, seconds: float, least: float) -> None:
-        """Pause before the next attempt; not for so long while a restart is likely, or calls wait for it (`hurry`).
+        """Pause before the next attempt; not for so long while a restart is likely, or calls wait (`waiting`).
 
         Args:
             seconds: the pause otherwise.
-            least: no pause needs to be shorter, but for such calls.
+            least: no pause needs to be shorter, unless calls wait.
         """
         loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        if loop.time() < self.lost_good + RESTART_TIME:
-            end = min(end, loop.time() + max(RESTART_PAUSE, least))
-        while (now := loop.time()) < end:
-            if now < self.wanted_until:
-                end = min(end, now + WAITING.pause(self.failures))
-            self._wake = asyncio.Event()
-            try:
-                async with asyncio.timeout_at(end):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-
-    def hurry(self, until: float) -> None:
-        """Note that a call waits for the connection, until this loop time."""
-        if until > self.wanted_until:
-            self.wanted_until = until
-            self._wake.set()
+        now = loop.time()
+        end = now + seconds
+        if now < self.lost_good + RESTART_TIME:
+            end = min(end, now + max(RESTART_PAUSE, least))
+        is_over = False
+        while not is_over:
+            await asyncio.sleep(min(WAITING.pause(self.failures), end - loop.time()))
+            is_over = self.waiting > 0 or loop.time() >= end
 
     @property
     def is_open(self) -> bool:
@@ -95,9 +75,3 @@ def choose_slot(slots: Sequence[Slot]) -> Slot:
     Where each slot has its own server, a call never waits for a server that is not there while another one is.
     """
     return min(slots, key=lambda slot: (slot.address is not None and not slot.is_open, slot.load, not slot.is_open))
-
-
-def retrieve_exception(future: asyncio.Future[Any]) -> None:
-    """Mark the exception as seen: no warning is logged when all that waited for it have given up."""
-    if not future.cancelled():
-        future.exception()

@@ -91,7 +91,7 @@ class Subscriptions:
         #: The connection that events arrive on, and the topics and patterns that the server has confirmed on it.
         self._connection: ClientConnection | None = None
         self._confirmed: set[str] = set()
-        pool.connector.greetings.append(self._greet)
+        pool.greetings.append(self._greet)
 
     def subscribe(
         self, topic: str, *, returns: Any = NOT_GIVEN, max_queue: int = 1000, policy: Policy = "drop_oldest"

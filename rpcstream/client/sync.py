@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 from ..keyword_options import with_options
 from ..peer.calls import Call
 from ..peer.marshal import NOT_GIVEN
-from .address import Address
+from .address import Address, parse_address
 from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params, take_options
 from .batch import SyncBatch
 from .naming import check_params, given_params
-from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, SyncClientOptions, make_settings
+from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, make_settings
 from .sync_engine import SyncEngine
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
@@ -36,7 +36,7 @@ Hello = TypeVar("Hello", bound="Callable[[BlockingPeer], object]")
 _OFFERING = "offering a method to the server"
 
 
-@with_options(DEFAULTS, ClientOptions, SyncClientOptions)
+@with_options(DEFAULTS, ClientOptions)
 class Client(BaseClient):
     """Calls methods of a server: `Client().vision.vectorize(photo=image)`. Safe to use from several threads.
 
@@ -72,8 +72,8 @@ class Client(BaseClient):
         OSError, ssl.SSLError: a certificate file is missing or not valid.
     """
 
-    def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[SyncClientOptions]) -> None:
-        super().__init__(make_settings(type(self).__name__, SyncClientOptions, address, options))
+    def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[ClientOptions]) -> None:
+        super().__init__(make_settings(type(self).__name__, parse_address(address), options))
         self._engine = SyncEngine(self._settings, self._marshaller)
         self._perform = self._engine.perform
         self._send = self._engine.send
@@ -157,14 +157,14 @@ class Client(BaseClient):
         self, method: str, params: Params = None, *, returns: Any = NOT_GIVEN, **options: Unpack[CallOptions]
     ) -> ClientStream:
         from .blocking_streams import ClientStream
-        from .worker_thread import with_threaded_iterators
+        from .portal import with_threaded_iterators
 
         engine, wait_for = self._engine, options.get("wait_for", NOT_GIVEN)
         params, left = engine.named(method, check_params(method, params), options.get("timeout"), wait_for)
-        engine.move_to_loop()
+        engine.pool.retire()
         thread, params = engine.loop_thread(method), with_threaded_iterators(params)
         stream = thread.client.stream_request(method, params, returns=returns, **{**options, "timeout": left})
-        return ClientStream(thread.portal, stream, method, thread)
+        return ClientStream(thread, stream, method)
 
     def call_sync(
         self, method: str, params: list[Any] | dict[str, Any] | None = None, *, timeout: float | None = NOT_GIVEN
@@ -203,8 +203,7 @@ class Client(BaseClient):
 
         client = self._engine.lasting_client("subscribe", "rpc.subscribe")
         subscription = client.subscribe(topic, returns=returns, max_queue=max_queue, policy=policy)
-        thread = self._engine.loop_thread("rpc.subscribe")
-        return ClientSubscription(thread.portal, subscription, topic, thread)
+        return ClientSubscription(self._engine.loop_thread("rpc.subscribe"), subscription, topic)
 
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> int:
         params = publish_params(topic, value, retain)

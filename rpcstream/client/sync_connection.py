@@ -82,7 +82,7 @@ class SyncConnection:
     def __init__(self, sock: socket.socket, settings: Settings, marshaller: Marshaller) -> None:
         sock.setblocking(False)
         shared = None
-        if settings.binary and settings.delimiter == b"\n" and settings.shared_memory:
+        if settings.binary and settings.delimiter == b"\n":
             shared = SharedMemory(sock) if sock.family == getattr(socket, "AF_UNIX", None) else None
         self.conversation = ClientConversation(settings, marshaller, shared)
         self._socket = sock

@@ -20,7 +20,7 @@ from ..peer.deadline import INFINITE, inherited, now, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..wire.buffers import Encoded
 from .address import check_lasting, check_one_server
-from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Unsent
+from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times, Unsent
 from .naming import MixedParams
 from .options import Settings
 from .sync_pool import SyncPool
@@ -36,13 +36,11 @@ class SyncEngine:
     """Makes the calls of one client.
 
     Attributes:
-        pool: the blocking connections.
-        uses_loop: all calls go by the loop thread.
+        pool: the blocking connections; once it has retired, all calls go by the loop thread.
     """
 
     def __init__(self, settings: Settings, marshaller: Marshaller) -> None:
         self.pool = pool = SyncPool(settings, marshaller)
-        self.uses_loop = False
         self._settings = settings
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
@@ -58,7 +56,7 @@ class SyncEngine:
         # Being registered, and looking after a silent server, go on while no call waits.
         lasts = settings.reconnect is not None or settings.name is not None or settings.keepalive is not None
         if settings.address.kind not in ("tcp", "tls", "unix") or lasts or settings.on_state is not None:
-            self.move_to_loop()
+            self.pool.retire()
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -66,21 +64,18 @@ class SyncEngine:
         self, outgoing: Call, timeout: Any, on_progress: OnProgress | None = None, wait_for: Any = NOT_GIVEN
     ) -> Any:
         """Make a call and wait for its outcome, trying again as often as that is allowed."""
-        deadline, wait_for, until = self._times(timeout, wait_for, outgoing)
+        times = self._times(timeout, wait_for, outgoing)
         with AT_CALLER:
             try:
-                return self._attempt(outgoing, on_progress, deadline, until)
+                return self._attempt(outgoing, on_progress, times[0], times[2])
             except LOSSES as error:
-                steps = self._attempts.again(error, outgoing, deadline, wait_for, until)
-                return self._drive(steps, partial(self._attempt, outgoing, on_progress, deadline))
+                steps = self._attempts.again(error, outgoing, times)
+                return self._drive(steps, partial(self._attempt, outgoing, on_progress, times[0]))
 
     def _attempt(self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None) -> Any:
         """Make a call once."""
         pool = self.pool
-        while not self.uses_loop:
-            connection = pool.take(outgoing.method, deadline)
-            if connection is None:
-                break
+        while (connection := pool.take(outgoing.method, deadline)) is not None:
             try:
                 got = connection.exchange(outgoing, deadline, on_progress)
             except Unsent:
@@ -94,7 +89,7 @@ class SyncEngine:
             finally:
                 pool.put(connection)
             return outgoing.outcome(got.reply, got.line)
-        from .worker_thread import with_threaded_iterators
+        from .portal import with_threaded_iterators
 
         outgoing.params = with_threaded_iterators(outgoing.params)
         client = self.loop_client(outgoing.method)
@@ -102,19 +97,16 @@ class SyncEngine:
 
     def send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
-        deadline, wait_for, until = self._times(timeout, wait_for)
+        times = self._times(timeout, wait_for)
+        send = partial(self._send_once, message, method, times[0])
         with AT_CALLER:
             try:
-                self._send_once(message, method, deadline, until)
+                send(times[2])
             except LOSSES as error:
-                steps = self._attempts.again(error, None, deadline, wait_for, until)
-                self._drive(steps, partial(self._send_once, message, method, deadline))
+                self._drive(self._attempts.again(error, None, times), send)
 
     def _send_once(self, message: Encoded, method: str, deadline: float, until: float | None) -> None:
-        while not self.uses_loop:
-            connection = self.pool.take(method, deadline)
-            if connection is None:
-                break
+        while (connection := self.pool.take(method, deadline)) is not None:
             try:
                 return connection.send(message, deadline, method)
             except Unsent:
@@ -130,7 +122,7 @@ class SyncEngine:
     ) -> CallFuture:
         """Make a call, and give the future that gets its result or error."""
         times = self._times(timeout, wait_for, outgoing)
-        return self.loop_thread(outgoing.method).begin(outgoing, on_progress, *times)
+        return self.loop_thread(outgoing.method).begin(outgoing, on_progress, times)
 
     def named(self, method: str, params: Any, timeout: Any, wait_for: Any) -> tuple[Any, Any]:
         """The params of a call, all by name if some are, and the seconds that are left for it."""
@@ -140,8 +132,8 @@ class SyncEngine:
         with AtCaller(TypeError, *CALL_ERRORS):
             return self._drive(self._attempts.named(method, params, deadline, until)), _left(deadline)
 
-    def _times(self, seconds: Any, wait_for: Any, outgoing: Call | None = None) -> tuple[float, Any, float | None]:
-        """The deadline of a call that begins now, its `wait_for`, and when that wait is over (monotonic seconds)."""
+    def _times(self, seconds: Any, wait_for: Any, outgoing: Call | None = None) -> Times:
+        """The times of a call that begins now."""
         seconds = self._timeout if seconds is NOT_GIVEN else seconds
         if outgoing is not None and inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
@@ -205,11 +197,6 @@ class SyncEngine:
         """Return how many connections have been lost so far."""
         return self.pool.lost + (0 if self._loop_thread is None else self._loop_thread.client._pool.lost)
 
-    def move_to_loop(self) -> None:
-        """Make all calls by the loop thread from now on; those that wait already end on their own connections."""
-        self.uses_loop = True
-        self.pool.retire()
-
     def add_callback(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         """Let the server call a function."""
         check_lasting(self._settings.address, "offering a method to the server")
@@ -218,7 +205,7 @@ class SyncEngine:
                 self._callbacks = self._make_callbacks()
         self._callbacks.add(function, **options)
         self._callback_functions.append((function, options))
-        self.move_to_loop()
+        self.pool.retire()
 
     def add_greeting(self, hello: Hello) -> None:
         """Run a function on each new connection."""
@@ -227,7 +214,7 @@ class SyncEngine:
             self._greetings.append(hello)
             if self._loop_thread is not None:
                 self._loop_thread.greet(hello)
-        self.move_to_loop()
+        self.pool.retire()
 
     def run(self, make: Callable[[], Coroutine[Any, Any, Any]], method: str) -> Any:
         """Run a coroutine of the AsyncClient, and wait for its result.
@@ -246,7 +233,7 @@ class SyncEngine:
             method: names the call, where the client is closed.
         """
         check_lasting(self._settings.address, feature)
-        self.move_to_loop()
+        self.pool.retire()
         return self.loop_client(method)
 
     def loop_client(self, method: str) -> AsyncClient:
@@ -293,7 +280,7 @@ class SyncEngine:
 
         if not holds_streams(outgoing.params):
             return False
-        self.move_to_loop()
+        self.pool.retire()
         return True
 
 

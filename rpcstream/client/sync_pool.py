@@ -108,7 +108,7 @@ class SyncPool:
                 self._changed.notify()
 
     def retire(self) -> None:
-        """Lend nothing any more: each connection is closed as soon as it is free."""
+        """Lend nothing any more: each connection is closed as soon as it is free. Calls under way still end there."""
         with self._changed:
             self.is_retired = True
             self._close_free()

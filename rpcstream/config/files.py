@@ -130,7 +130,6 @@ def read_tls(**files: Any) -> TLS:
 
     tls = TLS(**files)
     try:
-        tls.stamp()
         tls.context()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"no certificate with its key: {error}") from None

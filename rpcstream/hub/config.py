@@ -75,7 +75,7 @@ class TlsTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def _tls(table: TlsTable, folder: str) -> Any:
     certificate, key, ca = (file and os.path.join(folder, file) for file in (table.certificate, table.key, table.ca))
-    return read_tls(certificate=certificate, key=key, password=table.password, client_ca=ca)
+    return read_tls(certificate=certificate, key=key, password=table.password, ca=ca)
 
 
 class HubFile(ServerOptions, total=False):

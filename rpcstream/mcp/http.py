@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ..transports.http_call import AnsweredNotifications, CallHead, HttpCall, ResponseSink, is_notification
-from ..transports.message_connection import Trace
+from ..transports.http_call import HttpCall, HttpServing, is_notification
+from ..transports.http_router import CallHead
 from ..wire.buffers import Encoded
 from ..wire.http_messages import EVENTS, JSON, Response
 from ..wire.messages import Message
@@ -30,11 +30,11 @@ class McpEndpoint:
     def __init__(self, new_session: NewSession) -> None:
         self._new_session = new_session
 
-    def make_call(self, identity: Any, address: str, answered: AnsweredNotifications, trace: Trace | None) -> HttpCall:
+    def make_call(self, identity: Any, connection: HttpServing) -> HttpCall:
         """As `Endpoint.make_call`."""
         session = self._new_session(identity)
         session.is_http = True
-        return McpCall(session, address, answered, trace)
+        return McpCall(session, connection)
 
 
 class McpCall(HttpCall):
@@ -42,10 +42,10 @@ class McpCall(HttpCall):
 
     STREAM_HEADERS: ClassVar[list[tuple[str, str]]] = [("Cache-Control", "no-store"), ("X-Accel-Buffering", "no")]
 
-    def begin(self, sink: ResponseSink, head: CallHead, body: Message) -> None:
+    def begin(self, connection: HttpServing, head: CallHead, body: Message) -> None:
         """As `HttpCall.begin`."""
         self._is_simple = False  # a call on this connection must not get this object, whose session speaks MCP
-        super().begin(sink, head, body)
+        super().begin(connection, head, body)
 
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`."""
@@ -55,12 +55,12 @@ class McpCall(HttpCall):
                 self._response_type = EVENTS
         super().send(messages)
 
-    def _respond(self, sink: ResponseSink, reply: Encoded) -> None:
+    def _respond(self, connection: HttpServing, reply: Encoded) -> None:
         session = self.session
         assert isinstance(session, McpSession)
         whole = bytes(reply)
         if not whole:
-            sink.respond(Response(202))  # a notification, or a call that was cancelled
+            connection.respond(Response(202))  # a notification, or a call that was cancelled
         else:
             status = status_of_reply(whole, is_stateless=session.is_stateless)
-            sink.respond(Response(status, whole, JSON, session.more_headers))
+            connection.respond(Response(status, whole, JSON, session.more_headers))

@@ -25,8 +25,8 @@ DEFAULT_SIZE = min(32, (os.cpu_count() or 1) + 4)
 PATIENCE = 1.0
 
 
-class HandlerFailed(Exception):
-    """A handler raised an exception that cannot be passed on as it is: the text has its traceback or type."""
+class HandlerFailed(RuntimeError):
+    """A function in a thread or process raised what cannot be passed on; the text has its traceback or type."""
 
 
 class DaemonThreads(ThreadPoolExecutor):

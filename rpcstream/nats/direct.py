@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import secrets
 import ssl
 from collections.abc import Callable
@@ -220,7 +219,7 @@ class DirectListener:
         context = None
         if options.tls is not None:
             # The secret shows who connects: no certificate is asked for.
-            self._certificates = Certificates(replace(options.tls, client_ca=None))
+            self._certificates = Certificates(replace(options.tls, ca=None))
             context = self._certificates.context
         bound = await listen_at(options.host or local_host, options.port)
         connections = self._sessions.connections
@@ -419,7 +418,8 @@ def digest_of(secret: str) -> bytes:
 
 def fingerprint_of(tls: TLS) -> str:
     """SHA-256 of the certificate that a server shows."""
-    with open(os.fspath(tls.certificate), encoding="ascii", errors="replace") as file:
+    assert tls.certificate is not None
+    with open(tls.certificate, encoding="ascii", errors="replace") as file:
         text = file.read()
     begin, end = text.index(ssl.PEM_HEADER), text.index(ssl.PEM_FOOTER)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(text[begin : end + len(ssl.PEM_FOOTER)])).hexdigest()

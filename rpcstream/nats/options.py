@@ -7,11 +7,13 @@ import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..limits import DEFAULT_HOST
-from ..tls import TLS
 from .subjects import NO_INBOX, ROOT, check_service
+
+if TYPE_CHECKING:
+    from ..tls import TLS, ClientTLS
 
 #: The port of NATS servers where an address names none.
 DEFAULT_PORT = 4222
@@ -97,7 +99,7 @@ def joining_options(
     url: str,
     service: str | None,
     login: NatsLogin | None,
-    tls: ssl.SSLContext | None,
+    tls: ClientTLS | None,
 ) -> tuple[str, NatsOptions]:
     """How a server joins a service, and the name of the service: in the address, or given.
 
@@ -110,8 +112,13 @@ def joining_options(
     name = service or named
     if name is None:
         raise ValueError("the name of the service is missing: join_nats(url, service=...), or nats://host/name")
+    context = None
+    if tls is not None:
+        from ..tls import client_context
+
+        context = client_context(tls)
     return check_service(name), NatsOptions(
-        servers=servers, login=login or NatsLogin(), tls=tls, is_secure=is_secure, name=f"rpcstream {name}"
+        servers=servers, login=login or NatsLogin(), tls=context, is_secure=is_secure, name=f"rpcstream {name}"
     )
 
 

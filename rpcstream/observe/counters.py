@@ -15,6 +15,8 @@ from typing import Any
 class Counters:
     """The counters that `rpc.stats` returns, from the creation of the server object on."""
 
+    #: Pauses in accepting, since the system gave no connection for want of descriptors or memory.
+    accept_pauses: int = 0
     #: Calls that were cancelled by their caller, or by the loss of its connection.
     cancelled: int = 0
     #: Connections closed because a time limit passed, or because the peer left too many bytes unread.

@@ -19,7 +19,7 @@ from ..methods.registry import MethodRegistry
 from ..peer.credentials import Credentials
 from ..peer.session import Session
 from ..text import get_logger
-from ..transports.http_call import Endpoint
+from ..transports.http_router import Endpoint
 from ..transports.listen import Listener
 from ..transports.message_connection import Trace
 from ..web.paths import check_path

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ..text import get_logger
 from ..transports.asgi import AsgiEndpoint, path_below, refuse_websocket, send_response
-from ..transports.asgi_events import Event, Receive, Scope, Send
+from ..transports.asgi_http import Event, Receive, Scope, Send
 from ..wire.http_messages import Response, problem
 from .running import RunningServer
 

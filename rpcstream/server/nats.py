@@ -6,7 +6,6 @@ imported for the first of them.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..peer.session import Session
-from ..tls import TLS
+from ..tls import TLS, ClientTLS
 from .running import RunningServer
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class NatsMemberships:
         url: str,
         service: str | None,
         login: NatsLogin | None,
-        tls: ssl.SSLContext | None,
+        tls: ClientTLS | None,
         limits: Limits,
         *,
         only: bool,

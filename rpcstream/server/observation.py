@@ -30,6 +30,11 @@ PREFIX = "rpcstream_"
 #: What each counter of a server is as a metric: its name, its kind and its text.
 _COUNTERS: Mapping[str, tuple[str, Kind, str]] = {
     "connections_total": ("connections_accepted_total", "counter", "Connections that were accepted."),
+    "accept_pauses": (
+        "accept_pauses_total",
+        "counter",
+        "Pauses in accepting connections, since there were no more descriptors or no memory.",
+    ),
     "connections_refused": (
         "connections_refused_total",
         "counter",
@@ -114,7 +119,7 @@ class Observation:
         found = {**numbers["metrics"], **numbers["metrics_present"]}
         return (
             render(self._families(counters, running), found, prefix=PREFIX)
-            + render(_worker_families(numbers["workers"]), prefix=PREFIX)
+            + render(_worker_families(numbers["workers"], numbers["supervisor"]), prefix=PREFIX)
             + render(process_families(), found)
         )
 
@@ -131,13 +136,24 @@ class Observation:
         return families
 
 
-def _worker_families(workers: Iterable[Mapping[str, Any]]) -> list[Family]:
-    workers = list(workers)
+def _worker_families(workers: list[Mapping[str, Any]], supervisor: Mapping[str, Any]) -> list[Family]:
     running = sum(each["pid"] is not None for each in workers)
     restarts = sum(each["restarts"] for each in workers)
     return [
         single("workers", "gauge", "Workers that serve; another one starts where one has died.", running),
         single("worker_restarts_total", "counter", "Workers that have died and were replaced.", restarts),
+        Family(
+            "workers_replaced_total",
+            "counter",
+            "Workers that were replaced, by reason: died, start_timeout, max_requests, memory_limit.",
+            {labels(reason=reason): number for reason, number in sorted(supervisor.get("replaced", {}).items())},
+        ),
+        single(
+            "reloads_failed_total",
+            "counter",
+            "Reloads whose new workers did not start, so that the old ones go on.",
+            supervisor.get("failed_reloads", 0),
+        ),
     ]
 
 

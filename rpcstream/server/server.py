@@ -175,7 +175,7 @@ class Server(ServingServer):
         if self._authenticator is not None:
             how = "the header Authorization of each request or of the WebSocket, or the method rpc.authenticate"
             security.append({"type": "http", "scheme": "bearer", "description": how})
-        if self._tls is not None and self._tls.client_ca is not None:
+        if self._tls is not None and self._tls.ca is not None:
             security.append({"type": "mutualTLS", "description": "a certificate of the client"})
         info = self.info
         return head_of(title=str(info.title), version=info.version, description=info.description, security=security)

@@ -41,7 +41,7 @@ from ..process import (
 )
 from ..systemd import Notifier
 from ..text import get_logger
-from ..tls import TLS
+from ..tls import TLS, ClientTLS
 from ..web.routes import Routes
 from .agents import Agents, identify_starter
 from .methods import ServerMethods
@@ -50,8 +50,6 @@ from .options import Lifespan
 from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
-    import ssl
-
     from ..mcp.stdio import StdioPipe
     from ..nats.options import NatsLogin
     from .asgi import Application, AsgiApplication, AsgiRunner
@@ -125,7 +123,7 @@ class ServingServer(ServerMethods):
         *,
         service: str | None = None,
         login: NatsLogin | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ClientTLS | None = None,
         only: bool = False,
         trust_identity: bool = False,
         direct: bool | str | None = None,
@@ -140,7 +138,7 @@ class ServingServer(ServerMethods):
             url: one or more NATS servers: "nats://host:4222,other:4222", perhaps with the service behind a slash.
             service: its name: letters, digits, "-" and "_".
             login: who this server is for NATS; None: it needs none.
-            tls: for the connection to NATS; None: the system's authorities, where NATS asks for TLS.
+            tls: whom to trust at NATS: as for `Client`. None: the authorities of the system, where NATS asks for TLS.
             only: listen at no port.
             trust_identity: tell `authenticate=` what NATS says of callers in other accounts, as `nats_user` and
                 `nats_account` of the credentials. Callers in this server's own account may claim any of that: only for

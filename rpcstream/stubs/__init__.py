@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .types import DocumentError
+from ..openrpc.types import DocumentError
 
 __all__ = ["LANGUAGES", "DocumentError", "stubs"]
 
@@ -27,7 +27,7 @@ def stubs(document: Any, language: str) -> str:
         DocumentError: it is no OpenRPC document, or has too much in it.
         ValueError: there is no such language.
     """
-    from .document import read_document
+    from ..openrpc.document import read_document
 
     if language == "python":
         from .python import write_python

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from ..openrpc.methods import RESERVED_PREFIX, Api, Method
 from ..peer.proxy import CLIENT_NAMES
-from .document import Api, Method, Names, class_name, documentation
+from .names import Names, class_name, documentation
 from .python_types import PythonTypes, docstring, is_name, words_in
 
 #: Parts of a dotted name that are attributes of attributes. Methods with more are called by `request`.
@@ -104,7 +105,7 @@ class _Module:
         """The methods that have this kind of call, by the parts of their names; and the names of all others."""
         root, left_out = _Place(), []
         for method in self._api.methods:
-            if kind == "stream" and method.item is None:
+            if method.name.startswith(RESERVED_PREFIX) or (kind == "stream" and method.item is None):
                 continue
             parts = method.name.split(".")
             is_attribute = len(parts) <= MAX_PARTS and all(is_name(part) and part[0] != "_" for part in parts)
@@ -160,7 +161,7 @@ class _Module:
         lines = [f"    {word} {name}({', '.join(parts)}) -> {gives}:"]
         if len(lines[0]) > _WIDTH:
             lines = [f"    {word} {name}(", *(f"        {part}," for part in parts), f"    ) -> {gives}:"]
-        text = docstring(documentation(method), " " * 8) if kind == "call" else []
+        text = docstring(documentation(method, "Deprecated. "), " " * 8) if kind == "call" else []
         if text:
             return [*lines, *text, "        ...", ""]
         return [*lines[:-1], f"{lines[-1]} ..."]
@@ -194,16 +195,14 @@ class _Module:
         def has_name(name: str) -> bool:
             return method.takes_names and is_name(name) and name not in options
 
-        # A client takes arguments by position and by name in one call.
-        takes_positions = method.takes_positions or any(each.is_keyword for each in method.fixed)
-        positional = method.by_position() if takes_positions else []
+        positional = method.by_position()
         unnamed = [at for at, (each, _) in enumerate(positional) if not has_name(each.name)]
         for at, (each, is_required) in enumerate(positional):
             name = each.name if has_name(each.name) else names.take(each.name if is_name(each.name) else "argument")
             write(each.name, name, is_required)
             if unnamed and at == unnamed[-1]:
                 written.append("/")
-        further = method.rest("positional") if takes_positions else None
+        further = method.rest("positional") if method.takes_positions else None
         others = method.rest("named") if method.takes_names else None
         by_name = [each for each in method.fixed if each not in [known for known, _ in positional]]
         if any(each.is_required and not has_name(each.name) for each in by_name):

@@ -13,8 +13,9 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from .document import Api, TypeNames, class_name
-from .types import (
+from ..codec.dtypes import EXTENSIONS
+from ..openrpc.methods import Api
+from ..openrpc.types import (
     FORMATS,
     Array,
     DocumentError,
@@ -30,6 +31,7 @@ from .types import (
     Union,
     Values,
 )
+from .names import TypeNames, class_name
 
 #: Characters of a module.
 MAX_SIZE = 64 * 1024 * 1024
@@ -65,7 +67,8 @@ _RESERVED = (
     | {"Api", "AsyncApi", "R", "TYPE_CHECKING"}
 )
 
-_PLAIN = {"any": "Any", "never": "Never", "null": "None", **{name: name for name in ("str", "int", "float", "bool")}}
+_PLAIN = {name: name for name in ("str", "int", "float", "bool")}
+_PLAIN |= {"any": "Any", "never": "Never", "null": "None", "base64": "str"}
 _FORMAT_TYPES = {
     "date": "datetime.date",
     "date-time": "datetime.datetime",
@@ -79,7 +82,7 @@ _RICH = {
     "bytes": ("bytes", "bytes | bytearray | memoryview"),
     "complex": ("complex", "complex"),
 }
-_NUMPY_NAMES = {"bool": "bool_", "str": "str_"}
+_NUMPY_NAMES = {"bool": "bool_", "str": "str_", "bytes": "bytes_"}
 _TOKEN = re.compile(r'"[^"]*"|[^\W\d]\w*')
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -256,13 +259,14 @@ class PythonTypes:
         match node:
             case Plain(kind) if kind in FORMATS:
                 return f"{self.named(_FORMAT_TYPES[kind])} | str" if is_input else "str"
-            case Rich("ndarray", dtypes):
-                self.use("NDArray", "np" if dtypes else "Any")
-                return f"NDArray[{' | '.join(f'np.{_NUMPY_NAMES.get(each, each)}' for each in dtypes) or 'Any'}]"
-            case Rich(kind):
+            case Rich("ndarray", dtypes=dtypes):
+                scalars = [f"np.{_NUMPY_NAMES.get(each, each)}" for each in dtypes]
+                is_of_numpy = EXTENSIONS.isdisjoint(dtypes)
+                return self.named(f"NDArray[{' | '.join(scalars) if scalars and is_of_numpy else 'Any'}]")
+            case Rich(kind) if kind in _RICH:
                 return self.named(_RICH[kind][is_input])
             case _:
-                return self.named(_PLAIN[node.kind])
+                return self.named("Any" if isinstance(node, Rich) else _PLAIN[node.kind])
 
     def _literal(self, node: Values) -> str:
         self.use("Literal")

@@ -10,9 +10,8 @@ import json
 import re
 from collections.abc import Iterable
 
-from ..text import visible
-from .document import Api, Method, Parameter, TypeNames, documentation
-from .types import (
+from ..openrpc.methods import RESERVED_PREFIX, Api, Method, Parameter
+from ..openrpc.types import (
     Array,
     DocumentError,
     Map,
@@ -26,6 +25,8 @@ from .types import (
     Union,
     Values,
 )
+from ..text import visible
+from .names import TypeNames, documentation
 
 #: Characters of a module.
 MAX_SIZE = 64 * 1024 * 1024
@@ -101,7 +102,8 @@ class _Module:
         self._types: dict[str, list[str]] = {}
 
     def text(self) -> str:
-        methods = [line for method in self._api.methods for line in self._counted(self._method(method))]
+        own = [method for method in self._api.methods if not method.name.startswith(RESERVED_PREFIX)]
+        methods = [line for method in own for line in self._counted(self._method(method))]
         while self._named.waiting:
             self._write_named(*self._named.waiting.pop())
         title = " ".join(filter(None, (self._api.title, self._api.version))) or "a server"
@@ -133,11 +135,8 @@ class _Module:
         result = self._type(method.result, is_input=False)
         item = "never" if method.item is None else self._type(method.item, is_input=False)
         by_name, by_position = self._by_name(method), self._by_position(method)
-        lines = documentation(method)
-        if method.is_deprecated:
-            lines = [line for line in lines if line != "Deprecated."] + ["@deprecated"]
         return [
-            *comment(lines, "  "),
+            *comment(documentation(method, "@deprecated "), "  "),
             f"  {quoted(method.name)}: {{",
             f"    params: {by_name};",
             f"    args: {by_position};",
@@ -212,13 +211,13 @@ class _Module:
         match node:
             case Plain("int") if is_input:
                 return "number | bigint"
-            case Rich("ndarray", dtypes):
+            case Rich("ndarray", dtypes=dtypes):
                 return self._array(dtypes, is_input)
-            case Rich(kind):
+            case Rich(kind) if kind in _RICH:
                 self._used.update(set(_IMPORTED) & set(_RICH[kind][is_input].split()))
                 return _RICH[kind][is_input]
             case _:
-                return _PLAIN.get(node.kind, "string")
+                return "unknown" if isinstance(node, Rich) else _PLAIN.get(node.kind, "string")
 
     def _array(self, dtypes: tuple[str, ...], is_input: bool) -> str:
         self._used.add("NdArray")

@@ -62,6 +62,7 @@ class SharedAcceptor:
     Attributes:
         max_connections: of all workers together. One more is passed on as such, to be told so.
         bound: the addresses that are listened at.
+        pauses: how often accepting has paused, since the system gave no connection.
     """
 
     def __init__(self, recipients: Callable[[], Iterable[Recipient]], total: Callable[[], int]) -> None:
@@ -70,6 +71,7 @@ class SharedAcceptor:
         self._total = total
         self.max_connections = WAITING_MAX  # until a worker has told
         self.bound: list[BoundAddress] = []
+        self.pauses = 0
         #: When each worker was given its last connection; the one that has waited longest is first among equals.
         self._turns = count()
         #: Descriptors of connections that were accepted, and for which there is no worker now. They go first.
@@ -186,6 +188,7 @@ class SharedAcceptor:
             except OSError as error:
                 if error.errno in OF_ONE_CONNECTION:
                     continue
+                self.pauses += 1
                 text = "no connection can be accepted for now: %s; those that are open are served"
                 self._shortages.warning(None, text, error.strerror or error)
                 self._pause = self._loop.call_later(PAUSE, self._resume)

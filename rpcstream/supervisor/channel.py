@@ -1,12 +1,11 @@
 """Messages and file descriptors between a supervisor and one of its workers, over a pair of Unix sockets.
 
-A message is a JSON object with a `type`, at most one descriptor, and perhaps bytes as its member `body`. A message that
-was sent with `ask` is answered by one of the type "answer".
+A message is an object with a `type`, and at most one descriptor. A message that was sent with `ask` is answered by one
+of the type "answer".
 
-Each is the length of its JSON (4 bytes), 1 or 0 for whether a descriptor belongs to it, the length of the body (4
-bytes), the JSON and the body. The system delivers a descriptor with the first byte that was sent with it, and ends a
-read there. One that it has no room for leaves a gap at its place, so that those behind it still belong to their
-messages.
+On the wire it is its length (4 bytes), 1 or 0 for whether a descriptor belongs to it, and the object as MessagePack.
+The system delivers a descriptor with the first byte that was sent with it, and ends a read there. A descriptor for
+which a process has no room leaves a gap, so that later ones still belong to their messages.
 """
 
 from __future__ import annotations
@@ -21,16 +20,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
-from ..errors import InternalError
+import msgspec
 
 Message = dict[str, Any]
 
-_HEAD = struct.Struct("!IBI")
-
-#: Bytes of the JSON of one message. Both ends are this package, so that a longer one is a mistake in it.
-MAX_SIZE = 64 * 1024 * 1024
+_HEAD = struct.Struct("!IB")
 
 #: Bytes of one read.
 _READ = 256 * 1024
@@ -41,9 +35,8 @@ _RETRY = 0.05
 #: Errors of a socket whose other end is gone.
 _GONE = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF))
 
-#: Reads in one turn of the event loop at most, and the seconds after which no further one is begun in it.
-_BURST = 64
-_TURN = 0.005
+#: Reads in one turn of the event loop, so that the connections of this process have their turn, too.
+_BURST = 16
 
 
 class Channel:
@@ -211,10 +204,7 @@ class Channel:
 
         Also to be called for those that came before the end of the process, or before that of this one's work.
         """
-        end = self._loop.time() + _TURN
-        for number in range(_BURST):
-            if number and self._loop.time() > end:
-                break
+        for _ in range(_BURST):
             if not self.is_open or self._has_ended or not self._may_receive():
                 return False
             try:
@@ -242,16 +232,11 @@ class Channel:
         received = self._received
         at = 0
         while len(received) - at >= _HEAD.size:
-            length, has_descriptor, body_length = _HEAD.unpack_from(received, at)
-            start = at + _HEAD.size
-            end = start + length + body_length
+            length, has_descriptor = _HEAD.unpack_from(received, at)
+            start, end = at + _HEAD.size, at + _HEAD.size + length
             if len(received) < end:
                 break
-            view = memoryview(received)
-            message = orjson.loads(view[start : start + length])
-            if body_length:
-                message["body"] = bytes(view[start + length : end])
-            view.release()
+            message = msgspec.msgpack.decode(bytes(received[start:end]))
             at = end
             if message["type"] == "answer":
                 future = self._asked.get(message["ask"])
@@ -272,14 +257,8 @@ def read_message(sock: socket.socket) -> Message | None:
     head = _read_exactly(sock, _HEAD.size)
     if head is None:
         return None
-    length, _, body_length = _HEAD.unpack(head)
-    data = _read_exactly(sock, length + body_length)
-    if data is None:
-        return None
-    message: Message = orjson.loads(memoryview(data)[:length])
-    if body_length:
-        message["body"] = data[length:]
-    return message
+    data = _read_exactly(sock, _HEAD.unpack(head)[0])
+    return None if data is None else msgspec.msgpack.decode(data)
 
 
 def write_message(sock: socket.socket, message: Message) -> None:
@@ -292,13 +271,8 @@ def write_message(sock: socket.socket, message: Message) -> None:
 
 
 def _packed(message: Message, has_descriptor: bool) -> bytes:
-    body: bytes = message.get("body", b"")
-    if body:
-        message = {name: value for name, value in message.items() if name != "body"}
-    text = orjson.dumps(message)
-    if len(text) > MAX_SIZE:
-        raise InternalError(data={"reason": f"a message between processes has {len(text)} bytes"})
-    return b"".join((_HEAD.pack(len(text), has_descriptor, len(body)), text, body))
+    data = msgspec.msgpack.encode(message)
+    return _HEAD.pack(len(data), has_descriptor) + data
 
 
 def _read_exactly(sock: socket.socket, size: int) -> bytes | None:

@@ -218,14 +218,6 @@ class WorkerProcess:
         """Close the channel; connections that have not been sent end, unless they are taken back before."""
         self._channel.close()
 
-    def memory(self) -> int:
-        """Bytes of main memory that the process takes; 0 where that cannot be read."""
-        try:
-            pages = Path(f"/proc/{self.pid}/statm").read_bytes().split()[1]
-        except (OSError, IndexError):
-            return 0
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
     def _channel_ended(self) -> None:
         self._has_ended = True
         self._on_end(self)

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from random import random
@@ -36,9 +37,6 @@ log = get_logger("rpcstream.supervisor")
 
 #: Seconds that workers have to say what they have counted; those of the others are the last ones known.
 COUNT_TIME = 1.0
-
-#: Seconds between two looks at the memory of the workers, where that is limited.
-MEMORY_CHECK = 1.0
 
 #: Seconds of a first start after which connections at sockets that were passed are accepted, so that health checks are
 #: answered. A program that fails before leaves them to the next one.
@@ -62,8 +60,9 @@ class WorkerOptions:
         memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
         start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started after the
             pause. None: no limit.
-        watch: a folder: when a Python file in it or below has changed, the workers are replaced as by SIGHUP. A program
-            that cannot be started is then tried again with the next change, also at the first start. None: none.
+        watch: a folder: when a Python file in it or below has changed, or one that a worker has imported from elsewhere
+            (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
+            then tried again with the next change, also at the first start. None: none.
         shortest_pause, longest_pause: seconds until a worker that has died is replaced: the first for one death, twice
             as long for each further one, up to the second.
         long_life: seconds of life after which the deaths before are forgotten.
@@ -144,7 +143,13 @@ class Supervisor:
         self._places = [Place(index) for index in range(options.count)]
         #: All workers whose processes have not ended.
         self._workers: set[WorkerProcess] = set()
+        #: Files that workers have imported from outside `watch`, and the folders that they stand in.
+        self._imported: set[str] = set()
+        self._folders: set[str] = set()
         self._totals = Totals()
+        #: How often workers were replaced, by the reason; and how often a reload failed.
+        self._replaced: Counter[str] = Counter()
+        self._failed_reloads = 0
         self._events = EventExchange()
         self._group = secrets.token_hex(8)
         self._signals: list[int] = []
@@ -183,7 +188,8 @@ class Supervisor:
             stack.enter_context(self._notifier)
             stack.enter_context(self._handled_signals())
             if self._options.watch is not None:
-                stack.enter_context(watched(self._options.watch, self._on_change))
+                stack.enter_context(watched([self._options.watch], self._on_change))
+            self._open = stack
             try:
                 status = await self._first_start()
                 if status is None:
@@ -336,6 +342,7 @@ class Supervisor:
             "place": index + 1,
             "group": self._group,
             "max_requests": None if limit is None else limit + int(limit * JITTER * random()),
+            "memory_limit": options.memory_limit,
             "processor": self._processors[index % len(self._processors)] if options.affinity else None,
         }
         worker = WorkerProcess(
@@ -364,6 +371,7 @@ class Supervisor:
             if end.done():
                 raise StartFailed(end.result())
         if not future.done():
+            self._replaced["start_timeout"] += 1
             log.error("%s was not ready within %g s (start_timeout): it is killed", worker, limit)
             await self._kill([worker])
             raise StartFailed(worker.exited.result(), is_late=True)
@@ -391,6 +399,7 @@ class Supervisor:
         place = self._places[worker.index]
         before, place.active = place.active, worker
         place.is_due.clear()
+        self._watch_imported(worker.ready.result()["imported"])
         self._acceptor.max_connections = worker.ready.result()["max_connections"]
         worker.send({"type": "listening", "addresses": self._acceptor.addresses, "hosts": self._acceptor.hosts})
         if worker.exited.done():
@@ -433,6 +442,7 @@ class Supervisor:
         if self._stopping.is_set():
             return
         place.restarts += 1
+        self._replaced["died"] += 1
         if self._loop.time() - worker.started >= self._options.long_life:
             place.pause = 0.0
         status = worker.exited.result() if worker.exited.done() else 0
@@ -447,18 +457,17 @@ class Supervisor:
         place.pause = min(max(2 * place.pause, self._options.shortest_pause), self._options.longest_pause)
         return place.pause
 
-    def _replace(self, worker: WorkerProcess, why: str) -> None:
+    def _replace(self, worker: WorkerProcess, reason: str, text: str) -> None:
         """Replace a worker that still serves, unless that is under way."""
         place = self._places[worker.index]
         if place.active is worker and not (place.is_due.is_set() or self._stopping.is_set()):
-            log.warning("%s is replaced: %s", worker, why)
+            self._replaced[reason] += 1
+            log.warning("%s is replaced: %s", worker, text)
             place.is_due.set()
 
     def _keep_places(self) -> None:
         """Keep a worker at each place, until a reload begins."""
         self._keeping = [self._loop.create_task(self._keep(place)) for place in self._places]
-        if self._options.memory_limit is not None:
-            self._keeping.append(self._loop.create_task(self._watch_memory(self._options.memory_limit)))
 
     async def _keep(self, place: Place) -> None:
         while True:
@@ -488,6 +497,16 @@ class Supervisor:
             task.cancel()
         self._keeping = [self._loop.create_task(self._reloaded())]
 
+    def _watch_imported(self, files: Iterable[str]) -> None:
+        """Watch the files that a worker has imported from elsewhere, such as a package that is being developed, too."""
+        base = self._options.watch
+        if base is not None:
+            self._imported.update(file for file in files if not file.startswith(base + os.sep))
+            folders = {os.path.dirname(file) for file in self._imported} - self._folders
+            if folders:
+                self._folders |= folders
+                self._open.enter_context(watched(folders, self._on_change, files=self._imported))
+
     def _on_change(self, files: list[str]) -> None:
         log.warning("changed: %s: starting again", join_names(files, 3))
         self.reload()
@@ -498,6 +517,7 @@ class Supervisor:
         try:
             workers = await self._start(range(self._options.count))
         except StartFailed as failed:
+            self._failed_reloads += 1
             self._notifier.ready(f"Reload failed; {self._status}")
             log.error("reload failed: a new worker %s. Those before go on", describe_status(failed.status))
         else:
@@ -529,7 +549,7 @@ class Supervisor:
         elif kind == "leaving":
             self._on_leaving(worker, message)
         elif kind == "worn":
-            self._replace(worker, f"it has answered {self._options.max_requests} requests")
+            self._replace(worker, message["reason"], message["text"])
         elif kind == "ask":
             self._run(self._answer(worker, message))
         elif kind == "counted":
@@ -571,17 +591,19 @@ class Supervisor:
     def _on_channel_end(self, worker: WorkerProcess) -> None:
         """A worker cannot be reached any more: if it does not end at once, its program has closed the channel."""
         if not worker.is_told and not worker.has_left:
-            self._loop.call_later(CLEAN_UP, worker.kill_all)
+            self._loop.call_later(10 * CLEAN_UP, worker.kill_all)
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
     async def _answer(self, worker: WorkerProcess, question: Message) -> None:
         """Tell a worker what all of them have counted."""
         await asyncio.gather(*(each.count(COUNT_TIME) for each in self._workers if each.ready.done()))
+        pauses = self._acceptor.pauses
+        own = {"accept_pauses": pauses, "metrics": {"accept_pauses_total": {"": pauses}}}
         worker.answer(
             question,
             {
-                "counters": self._totals.sum(each.counters for each in self._workers),
+                "counters": self._totals.sum([*(each.counters for each in self._workers), own]),
                 "workers": [
                     {
                         "pid": active.pid if active else None,
@@ -591,16 +613,9 @@ class Supervisor:
                     for place in self._places
                     for active in [place.active]
                 ],
+                "supervisor": {"replaced": dict(self._replaced), "failed_reloads": self._failed_reloads},
             },
         )
-
-    async def _watch_memory(self, limit: int) -> None:
-        while True:
-            await asyncio.sleep(MEMORY_CHECK)
-            for worker in list(self._recipients()):
-                size = worker.memory()
-                if size > limit:
-                    self._replace(worker, f"it takes {size} bytes of memory, more than {limit} (memory_limit)")
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task of its own."""

@@ -1,7 +1,4 @@
-"""Watches the Python files of a folder, for development; by watchfiles (extra `reload`).
-
-Owns the thread that waits for changes. Does not know what becomes of them.
-"""
+"""Watches Python files for `--reload`, with watchfiles (extra `reload`)."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import contextlib
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 #: Milliseconds: changes that come within the second of these after each other are told together, but not later than the
 #: first after the first change. An editor writes a file in some milliseconds, a checkout many files in half a second.
@@ -27,24 +24,29 @@ def check_installed() -> None:
 
 
 @contextlib.contextmanager
-def watched(folder: str, on_change: Callable[[list[str]], object]) -> Iterator[None]:
-    """Watch the Python files in a folder and below while the block runs.
-
-    Hidden folders, and those of virtual environments and caches, are left out.
+def watched(
+    folders: Collection[str], on_change: Callable[[list[str]], object], *, files: Collection[str] | None = None
+) -> Iterator[None]:
+    """Watch Python files in some folders while the block runs.
 
     Args:
-        folder: its path.
-        on_change: called in the running event loop with the paths that have changed, relative to the folder.
+        folders: their paths.
+        on_change: called in the running event loop with the paths that have changed.
+        files: watch only these files in the folders. None: watch all Python files in the folders and below, except in
+            hidden folders, virtual environments and caches.
     """
     from watchfiles import PythonFilter, watch
+
+    is_python = PythonFilter()
 
     loop = asyncio.get_running_loop()
     over = threading.Event()
 
     def run() -> None:
         changes = watch(
-            folder,
-            watch_filter=PythonFilter(),
+            *folders,
+            watch_filter=is_python if files is None else lambda change, path: path in files,
+            recursive=files is None,
             stop_event=over,
             debounce=LONGEST,
             step=STEP,
@@ -53,9 +55,9 @@ def watched(folder: str, on_change: Callable[[list[str]], object]) -> Iterator[N
             raise_interrupt=False,
         )
         for found in changes:
-            files = sorted({os.path.relpath(path, folder) for _, path in found})
+            changed = sorted({os.path.relpath(path) for _, path in found})
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(on_change, files)
+                loop.call_soon_threadsafe(on_change, changed)
 
     thread = threading.Thread(target=run, name="rpcstream-reload", daemon=True)
     thread.start()

@@ -13,6 +13,7 @@ import importlib
 import os
 import socket
 import sys
+import sysconfig
 from typing import Any
 
 from ..process import on_hangup, replace_run
@@ -28,7 +29,7 @@ from .event_relay import EventRelay
 
 log = get_logger("rpcstream.supervisor")
 
-#: Seconds between two looks at how many requests have been answered, where that is limited.
+#: Seconds between two looks at the requests and the memory of this worker, where these are limited.
 WEAR_CHECK = 0.25
 
 #: Seconds that the supervisor has to confirm that it sends no more connections.
@@ -42,6 +43,9 @@ STATS_TIME = 2.0
 
 #: The variable of the environment that tells a worker its place, from 1.
 PLACE = "RPCSTREAM_WORKER"
+
+#: The folder of this package, with a separator at its end.
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 #: Where the metrics stand among the counters: what was counted, and what is now.
 _METRICS = ("metrics", "metrics_present")
@@ -62,6 +66,7 @@ class WorkerLink:
         self.hosts: list[str | None] = []
         self._sock = sock
         self._max_requests: int | None = start["max_requests"]
+        self._memory_limit: int | None = start["memory_limit"]
         self._server: Supervised | None = None
         #: Set when the supervisor can be asked. Calls may come sooner, by NATS.
         self._has_channel = asyncio.Event()
@@ -119,6 +124,7 @@ class WorkerLink:
                 "drain_delay": server.drain_delay,
                 "time_to_stop": server.time_to_stop,
                 "max_retained": server.limits.max_retained,
+                "imported": imported_files(),
             }
         )
         self.relay.start(channel)
@@ -126,7 +132,7 @@ class WorkerLink:
         if answer["type"] == "refused":
             raise OSError(answer["errno"], answer["text"])
         listener.take_from(self, addresses=answer["addresses"])
-        if self._max_requests is not None:
+        if self._max_requests is not None or self._memory_limit is not None:
             self._check_wear()
         return str(answer["addresses"][0] if answer["addresses"] else "")
 
@@ -135,7 +141,8 @@ class WorkerLink:
 
     async def metrics(self) -> dict[str, Any]:
         counted = await self._all_counted()
-        return {**{name: counted.get(name, {}) for name in _METRICS}, "workers": counted.get("workers", [])}
+        found = {name: counted.get(name, {}) for name in _METRICS}
+        return found | {name: counted.get(name, {}) for name in ("workers", "supervisor")}
 
     def ended(self, server: Supervised) -> None:
         self._send({"type": "counted", "counters": self._counted(server)})
@@ -155,7 +162,8 @@ class WorkerLink:
         if not answer.done() or answer.cancelled():  # the supervisor has gone, or is not given any time
             answer.cancel()
             return self._counted(self._server)
-        return {**answer.result()["counters"], "workers": answer.result()["workers"]}
+        told = answer.result()
+        return {**told["counters"], "workers": told["workers"], "supervisor": told["supervisor"]}
 
     @staticmethod
     def _counted(server: Supervised) -> dict[str, Any]:
@@ -272,14 +280,32 @@ class WorkerLink:
         return True
 
     def _check_wear(self) -> None:
-        """Ask to be replaced once enough requests have been answered."""
+        """Ask to be replaced once enough requests are answered, or too much memory is taken."""
         assert self._server is not None
-        assert self._max_requests is not None
-        if self._server.stats()["requests"] >= self._max_requests:
-            self._wear_timer = None
-            self._send({"type": "worn"})
+        most, limit, requests = self._max_requests, self._memory_limit, self._server.stats()["requests"]
+        if most is not None and requests >= most:
+            self._send({"type": "worn", "reason": "max_requests", "text": f"it has answered {requests} requests"})
+        elif limit is not None and (size := _memory()) > limit:
+            text = f"it takes {size} bytes of memory, more than {limit} (memory_limit)"
+            self._send({"type": "worn", "reason": "memory_limit", "text": text})
         else:
             self._wear_timer = asyncio.get_running_loop().call_later(WEAR_CHECK, self._check_wear)
+
+
+def imported_files() -> list[str]:
+    """The source files of the program: of all modules but those of Python, of installed libraries and of rpcstream."""
+    installed = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    found = {os.path.abspath(getattr(each, "__file__", None) or "") for each in list(sys.modules.values())}
+    return sorted(each for each in found if each.endswith(".py") and not each.startswith((*installed, _PACKAGE)))
+
+
+def _memory() -> int:
+    """Bytes of main memory that this process takes; 0 where that cannot be read."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
 
 
 # -- from the start of the process ------------------------------------------------------------------------------------

@@ -13,15 +13,10 @@ from ..wire.buffers import parts_of
 from ..wire.http_messages import HttpError, Request, Response, problem
 from ..wire.http_parser import add_header
 from ..wire.upgrade import SUBPROTOCOLS
-from .asgi_events import Receive, Scope, Send
-from .asgi_http import AsgiRequest
+from .asgi_http import AsgiRequest, Receive, Scope, Send
 from .asgi_websocket import AsgiWebSocket
 from .http_call import AnsweredNotifications
-from .http_router import not_authenticated, request_credentials, response_of
-from .http_serving import HttpContext
-
-#: Versions of HTTP in which a request says how long its body is, or that it comes in chunks.
-_WITH_LENGTHS = ("1.0", "1.1")
+from .http_router import HttpContext, not_authenticated, request_credentials, response_of
 
 
 class AsgiEndpoint:
@@ -51,8 +46,9 @@ class AsgiEndpoint:
         except HttpError as error:
             await send_response(send, error.response)
             return
-        needs_length = scope.get("http_version", "1.1") in _WITH_LENGTHS
-        connection = AsgiRequest(self._context, self._answered, request, address_of(scope), needs_length=needs_length)
+        needs_length = scope.get("http_version", "1.1") in ("1.0", "1.1")
+        connection = AsgiRequest(self._context, request, address_of(scope), needs_length=needs_length)
+        connection.answered = self._answered
         await connection.serve(receive, send)
 
     def _request(self, scope: Scope) -> Request:

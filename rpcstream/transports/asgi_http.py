@@ -1,27 +1,128 @@
-"""One HTTP request that an ASGI server has parsed: its body comes as events, and so goes its response.
+"""What an ASGI server has accepted, as a connection: its events in both directions, and one HTTP request of these.
 
-Every request is a connection of its own here: ASGI does not tell which requests come on the same one.
+Each request is a connection of its own here: ASGI does not tell which requests come on the same one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, cast
 
+from ..limits import Limits
+from ..peer.ledger import ServerLedger
 from ..wire.binary_frame import HEADER_MAX, FrameError, parts_of_frame
 from ..wire.buffers import AttachedMessage, ReceiveBuffer, parts_of
 from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, problem, too_long
 from ..wire.messages import Message
-from .asgi_events import EventConnection, Receive, Send
-from .connection import JOIN_MAX
-from .http_call import AnsweredNotifications, CallHead, PageHead
-from .http_serving import HttpContext, HttpServing, malformed
+from .connection import LimitedConnection
+from .http_call import HttpServing, malformed
+from .http_router import CallHead, HttpContext, PageHead
 
 log = logging.getLogger("rpcstream.server")
 
 _LEFT = "the client closed the connection"
+
+
+#: As in the specification of ASGI 3.
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+
+
+class EventConnection(LimitedConnection):
+    """A connection whose bytes an ASGI server reads and writes.
+
+    `_send_all` runs in the task of the ASGI application, by `_run`; the rest is called from callbacks and other tasks.
+    """
+
+    def __init__(self, limits: Limits, ledger: ServerLedger, address: str | None = None) -> None:
+        super().__init__(limits, ledger, address)
+        self._events: deque[tuple[Event, int]] = deque()
+        #: Bytes of the events that wait, the one that is being sent among them.
+        self._size = 0
+        self._is_open = False
+        self._interruptible: asyncio.Timeout | None = None
+        #: Set when there is something to send, or the connection is closed; and while it is read.
+        self._news, self._reads = asyncio.Event(), asyncio.Event()
+        self._reads.set()
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def unread_size(self) -> int:
+        return self._size
+
+    def _put(self, event: Event, size: int = 0) -> None:
+        """Have an event with this many bytes sent behind those that wait."""
+        if self._closing:
+            return
+        self._timeouts.heard = True
+        self._events.append((event, size))
+        self._size += size
+        if self._size > self._limits.write_buffer and not self.is_full:
+            self.set_full(True)
+        if self.is_full:
+            self._check_unread()
+        self._news.set()
+
+    def _close_behind(self) -> None:
+        """Take no more events; those that wait are sent."""
+        self._closing = True
+        self._news.set()
+
+    def abort(self, reason: str) -> None:
+        """Send nothing more."""
+        self.reason = reason
+        self._closing = True
+        self._events.clear()
+        self._size = 0
+        self._interrupt()
+
+    async def _run(self, work: Awaitable[None]) -> None:
+        """Await this in the task of the application, until `_interrupt` is called."""
+        try:
+            async with asyncio.timeout(None) as self._interruptible:
+                await work
+        except TimeoutError:
+            pass
+        finally:
+            self._interruptible = None
+
+    def _interrupt(self) -> None:
+        """End what the task of the application awaits."""
+        if self._interruptible is not None and self._interruptible.when() is None:
+            self._interruptible.reschedule(self._loop.time())
+
+    async def _send_all(self, send: Send) -> None:
+        """Send what is put until the connection is closed. Raises what `send` raises, but for a client that is gone."""
+        events = self._events
+        while True:
+            while events:
+                event, size = events.popleft()
+                try:
+                    await send(event)
+                except OSError:  # the client is gone (ASGI specification, "Send callable")
+                    return
+                del event
+                self._size = max(self._size - size, 0)
+                if self.is_full and self._size <= self._limits.write_buffer // 4:
+                    self.set_full(False)
+            if self._closing:
+                return
+            self._news.clear()
+            await self._news.wait()
+
+    def _read_or_not(self) -> None:
+        if self.is_paused:
+            self._reads.clear()
+        else:
+            self._reads.set()
 
 
 class AsgiRequest(HttpServing, EventConnection):
@@ -32,16 +133,8 @@ class AsgiRequest(HttpServing, EventConnection):
         needs_length: as for `HttpRouter.route`.
     """
 
-    def __init__(
-        self,
-        context: HttpContext,
-        answered: AnsweredNotifications,
-        request: Request,
-        address: str,
-        *,
-        needs_length: bool,
-    ) -> None:
-        super().__init__(context, answered, address)
+    def __init__(self, context: HttpContext, request: Request, address: str, *, needs_length: bool) -> None:
+        super().__init__(context, address)
         self._head.request = request
         self._needs_length = needs_length
         #: What is asked for is not begun yet; the body is being read; the head of the response was put.
@@ -146,23 +239,17 @@ class AsgiRequest(HttpServing, EventConnection):
     def _upgrade(self, head: PageHead) -> None:
         self.answer(problem(501, "the ASGI server in front of this one takes no WebSockets here"))
 
-    # -- the response (ResponseSink) --------------------------------------------------------------------------------
+    # -- the response ------------------------------------------------------------------------------------------------
 
     def reply(self, reply: bytes) -> None:
-        """As `ResponseSink.reply`."""
+        """As `HttpServing.reply`."""
         self.respond(Response(200, reply, JSON))
 
     def respond(self, response: Response) -> None:
-        """As `ResponseSink.respond`."""
+        """As `HttpServing.respond`."""
         body = response.body
         self._start(response, len(body))
-        if self._head.request.method == "HEAD":
-            self._end()
-        elif type(body) is bytes:
-            self._end(body)
-        else:
-            self.write(parts_of(body))
-            self._end()
+        self._end(b"" if self._head.request.method == "HEAD" else b"".join(parts_of(body)))
 
     def answer(self, response: Response) -> None:
         """As `HttpServing.answer`."""
@@ -174,7 +261,7 @@ class AsgiRequest(HttpServing, EventConnection):
         self._give_up()
 
     def start(self, response: Response, parts: Sequence[bytes]) -> None:
-        """As `ResponseSink.start`."""
+        """As `HttpServing.start`."""
         self._start(response, None)
         self.write(parts)
 
@@ -193,31 +280,18 @@ class AsgiRequest(HttpServing, EventConnection):
         if status != response.status:
             self._end()
 
-    def write(self, parts: Sequence[Any]) -> None:
-        """As `ResponseSink.write`: long pieces as they are, short ones joined. What is no `bytes` is copied."""
-        short: list[Any] = []
-        for part in parts:
-            if len(part) <= JOIN_MAX:
-                short.append(part)
-                continue
-            self._write_joined(short)
-            short.clear()
-            self._write_joined((part,))
-        self._write_joined(short)
-
-    def _write_joined(self, pieces: Sequence[Any]) -> None:
-        body = pieces[0] if len(pieces) == 1 and type(pieces[0]) is bytes else b"".join(pieces)
-        if body:
+    def write(self, parts: Sequence[bytes]) -> None:
+        """As `HttpServing.write`."""
+        if parts:
+            body = b"".join(parts)
             self._put({"type": "http.response.body", "body": body, "more_body": True}, len(body))
 
     def write_frame(self, message: AttachedMessage) -> None:
-        """As `ResponseSink.write_frame`."""
-        parts = parts_of_frame(message)
-        self._start(Response(200, type=FRAME), sum(map(len, parts)))
-        self.write([part if type(part) is bytes else bytes(part) for part in parts])
+        """As `HttpServing.write_frame`. The events keep a copy, since others may change the payloads."""
+        self.respond(Response(200, b"".join(parts_of_frame(message)), FRAME))
 
     def finish(self, *, is_reusable: bool) -> None:
-        """As `ResponseSink.finish`."""
+        """As `HttpServing.finish`."""
         super().finish(is_reusable=is_reusable)
         self._end()
 

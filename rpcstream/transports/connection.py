@@ -15,11 +15,10 @@ from typing import Any, Protocol, cast
 from ..errors import RpcError
 from ..limits import Limits
 from ..local_peer import widen_buffers
-from ..peer.credentials import Credentials
+from ..peer.credentials import Credentials, credentials_of
 from ..peer.ledger import ServerLedger
 from ..wire.buffers import AttachedMessage, Encoded, is_own, parts_of
 from .paced_transport import PacedTransport, is_copying, undelivered
-from .shown_credentials import credentials_of
 from .timeouts import Timeouts
 
 #: Bytes; a longer message, or part of one, is written without a copy; shorter ones are joined.

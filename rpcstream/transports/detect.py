@@ -13,7 +13,7 @@ from ..wire.content_length import STARTS
 from ..wire.envelope import error_reply
 from .connection import Connection, ProtocolConnection, SocketConnection
 from .http import HttpConnection
-from .http_serving import HttpContext
+from .http_router import HttpContext
 
 #: Seconds that a connection which has sent nothing has for its first bytes, when it is refused, or the server stops:
 #: what it sends first may be on its way, and says how to answer.

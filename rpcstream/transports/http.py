@@ -18,8 +18,8 @@ from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, prob
 from ..wire.http_parser import HEAD_MAX, RequestReader, parse_head
 from ..wire.upgrade import accept_upgrade
 from .connection import JOIN_MAX, SocketConnection
-from .http_call import AnsweredNotifications, CallHead, PageHead
-from .http_serving import HttpContext, HttpServing, malformed
+from .http_call import HttpServing, malformed
+from .http_router import CallHead, HttpContext, PageHead
 
 log = logging.getLogger("rpcstream.server")
 
@@ -36,7 +36,7 @@ class HttpConnection(HttpServing, SocketConnection):
     """An asyncio protocol; a `Connection` of the listener."""
 
     def __init__(self, context: HttpContext) -> None:
-        super().__init__(context, AnsweredNotifications(context.limits))
+        super().__init__(context)
         self._reader = RequestReader(context.limits.max_message_size)
         #: The body that is being read, where that is a binary frame.
         self._frame: BinaryFrameReader | None = None
@@ -107,7 +107,7 @@ class HttpConnection(HttpServing, SocketConnection):
         self._reader.clear()
         self._frame = None
         self._kept_heads.clear()
-        self._answered_notifications.clear()
+        self.answered.clear()
         super()._give_up()
 
     # -- one request after the other --------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class HttpConnection(HttpServing, SocketConnection):
         if self._transport is None or self._closing:
             return
         reason = f"not authenticated after {self._limits.auth_timeout:g} s (auth_timeout)"
-        self._end_after(reason)
+        self.over_limit, self.reason, self.is_draining = True, reason, True
         if self._is_identifying:
             self.fail(problem(401, reason, [("WWW-Authenticate", "Bearer")]))
         elif self._task is None:
@@ -257,7 +257,7 @@ class HttpConnection(HttpServing, SocketConnection):
     # -- responses --------------------------------------------------------------------------------------------
 
     def reply(self, reply: bytes) -> None:
-        """As `ResponseSink.reply`."""
+        """As `HttpServing.reply`."""
         head = cast(CallHead, self._head)
         if not self._may_keep():
             self.respond(Response(200, reply, JSON))
@@ -267,11 +267,11 @@ class HttpConnection(HttpServing, SocketConnection):
             self._put((b"%b%d\r\n%b\r\n" % (head.prefix, len(reply), date_line()), reply))
 
     def respond(self, response: Response) -> None:
-        """As `ResponseSink.respond`."""
+        """As `HttpServing.respond`."""
         self._put(response_parts(response, self._head.request, self._may_keep(), self._head.more))
 
     def start(self, response: Response, parts: Sequence[bytes]) -> None:
-        """As `ResponseSink.start`."""
+        """As `HttpServing.start`."""
         is_http10 = self._head.request.is_http10
         self._is_chunked = not is_http10
         keeps = self._keeps = self._may_keep() and not is_http10
@@ -279,7 +279,7 @@ class HttpConnection(HttpServing, SocketConnection):
         self._put((head, *self._chunk(parts)))
 
     def write(self, parts: Sequence[bytes]) -> None:
-        """As `ResponseSink.write`."""
+        """As `HttpServing.write`."""
         self._put(self._chunk(parts))
 
     def _chunk(self, parts: Sequence[bytes]) -> Sequence[bytes]:
@@ -289,7 +289,7 @@ class HttpConnection(HttpServing, SocketConnection):
         return (b"%x\r\n" % sum(map(len, parts)), *parts, b"\r\n")
 
     def write_frame(self, message: AttachedMessage) -> None:
-        """As `ResponseSink.write_frame`."""
+        """As `HttpServing.write_frame`."""
         if self._transport is None or self._closing:
             return
         first, *payloads = parts_of_frame(message)
@@ -303,7 +303,7 @@ class HttpConnection(HttpServing, SocketConnection):
             self._check_unread()
 
     def finish(self, *, is_reusable: bool) -> None:
-        """As `ResponseSink.finish`."""
+        """As `HttpServing.finish`."""
         super().finish(is_reusable=is_reusable)
         if self._is_chunked:
             self._is_chunked = False

@@ -1,38 +1,33 @@
-"""One call by HTTP: a POST is a conversation of its own, in which the peer sends one message (wire page, "HTTP/1.1").
+"""HTTP requests and their responses, wherever their bytes come from: our own port, or an ASGI server.
 
-Says what the head of a POST asks for, and makes a response of the session's messages: one body, or a line or an event
-for each message as it comes. Reads and writes no bytes: our port and ASGI servers do.
+Each POST with a call is a conversation of its own, in which the client sends one message (wire page, "HTTP/1.1").
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar, cast
 
-from ..errors import ConnectionLost
+import orjson
+
+from ..auth.authenticator import MAX_WRONG
+from ..errors import CallCancelled, ConnectionLost, ParseError, RpcError
 from ..limits import Limits
 from ..peer.credentials import Credentials
+from ..peer.frame_admission import FrameAdmission
+from ..peer.ledger import Reception
 from ..peer.session import Session
+from ..wire.binary_frame import BinaryFrameReader, FrameError
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, parts_of
-from ..wire.http_messages import (
-    EVENTS,
-    FRAME,
-    JSON,
-    NDJSON,
-    READS_FRAMES,
-    HttpError,
-    Request,
-    Response,
-    names_frames,
-    preferred_type,
-    problem,
-)
+from ..wire.envelope import error_reply
+from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem
 from ..wire.messages import Message
-from .message_connection import Trace, trace_all, trace_sent
-
-#: Content types of calls. A browser sends none of these to another site unless that permits it.
-CONTENT_TYPES = frozenset(("application/json", "application/json-rpc", "application/jsonrequest"))
+from .connection import LimitedConnection
+from .http_router import CallHead, Head, HttpContext, PageHead, not_authenticated, request_credentials, response_of
+from .message_connection import STOPPING, trace_all, trace_sent
 
 #: The beginning of each message that is not a reply: progress, an item.
 NOTIFICATION = b'{"jsonrpc":"2.0","method":'
@@ -40,118 +35,438 @@ NOTIFICATION = b'{"jsonrpc":"2.0","method":'
 #: What stands before and behind a message in a stream.
 WRAPPING = {NDJSON: (b"", b"\n"), EVENTS: (b"data: ", b"\n\n")}
 
+#: What is answered to a request that has come in part when the server stops.
+NOT_READ = orjson.dumps(error_reply(None, CallCancelled(data={"executed": False, "reason": STOPPING})))
 
-class Endpoint(Protocol):
-    """A protocol other than calls, at a path of its own: each POST there is one call."""
-
-    def make_call(self, identity: Any, address: str, answered: AnsweredNotifications, trace: Trace | None) -> HttpCall:
-        """Make the call for one POST of this caller, with a session of its own."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Head:
-    """What the head of a request asks for.
-
-    Attributes:
-        request: its head.
-        length: bytes of its body; None: it comes in chunks; -1: it has none.
-        more: headers of the response, for pages of other sites.
-    """
-
-    request: Request
-    length: int | None = 0
-    more: list[tuple[str, str]] = field(default_factory=list)
+#: Seconds that the rest of such a request has to come.
+REST = 0.2
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class PageHead(Head):
-    """The head of a request that is not a call.
+class HttpServing(LimitedConnection):
+    """The requests of one connection, each answered before the next one begins; a `Connection` of the listener.
+
+    The response to a call is a `reply`, a `respond` or a `write_frame`, or `start` and any number of `write`; then
+    `finish`.
 
     Attributes:
-        response: the response, where it is known already; None: the routes are asked.
-        is_upgrade: the client asks for a WebSocket.
+        answered: the notifications that were answered and still run.
+        is_draining: what is being answered is the last.
+        is_known: a request was authenticated.
+        trace: sees every message.
     """
 
-    response: Response | None = None
-    is_upgrade: bool = False
+    def __init__(self, context: HttpContext, address: str | None = None) -> None:
+        super().__init__(context.limits, context.ledger, address)
+        self.answered = AnsweredNotifications(context.limits)
+        self.is_draining = self.is_known = False
+        self.trace = context.trace
+        self._context = context
+        self._reception = Reception(context.ledger)
+        #: The head of the request that is being answered, or was last.
+        self._head = Head(Request("", ""))
+        #: What is being answered: a call, or a request whose identity or page is awaited.
+        self._call: HttpCall | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._is_identifying = False
+        #: A call that is over, or whose binary frame is being read: the next call is made with it.
+        self._spare: HttpCall | None = None
+        self._admission: FrameAdmission | None = None
+        #: Requests that were answered with 401.
+        self._rejections = 0
+
+    @property
+    def _is_awaited(self) -> bool:
+        """A request is being answered."""
+        return self._call is not None or self._task is not None
+
+    @property
+    def _is_partial(self) -> bool:
+        """Part of a request has been received."""
+        raise NotImplementedError
+
+    def _take(self, head: Head) -> None:
+        """Begin with a request."""
+        self._head = head
+        if not isinstance(head, PageHead):
+            self._identify(self._take_body)
+        elif head.response is not None:
+            self.answer(head.response)
+        elif head.is_upgrade:
+            self._upgrade(head)
+        elif self._context.router.is_public(head.request):
+            self._take_page()
+        else:
+            self._identify(self._take_page)
+
+    def _take_page(self) -> None:
+        """Answer with a page; the request's body is not read."""
+        found = self._context.router.page(self._head.request)
+        if isinstance(found, Response):
+            self.answer(found)
+        else:
+            self._wait_for(found, self.answer)
+
+    def _wait_for(self, work: Any, then: Callable[[Any], None]) -> None:
+        """Await this, then call `then` with its result; with an error response if it fails."""
+        task = self._task = self._loop.create_task(response_of(work))
+
+        def done(task: asyncio.Task[Any]) -> None:
+            if self._task is task:  # the client is still there
+                self._task = None
+                then(problem(500, "internal error") if task.cancelled() else task.result())
+                self._advance()
+
+        task.add_done_callback(done)
+
+    def _advance(self) -> None:
+        """Handle what has come meanwhile."""
+
+    def _identify(self, then: Callable[[], None]) -> None:
+        """Find out who sends the request, then go on with this; without an identity the response is 401."""
+        authenticator = self._context.authenticator
+        if authenticator is None:
+            then()
+            return
+        credentials = request_credentials(self._head.request, self.credentials)
+        found = authenticator.identify(credentials)
+        if inspect.isawaitable(found):
+            self._is_identifying = True
+            self._wait_for(found, partial(self._identified, then))
+        else:
+            self._identified(then, found)
+
+    def _identified(self, then: Callable[[], None], identity: Any) -> None:
+        self._is_identifying = False
+        if identity is None:
+            self._not_authenticated()
+        elif isinstance(identity, Response):  # the authentication failed
+            self.answer(identity)
+        else:
+            if not self.is_known:
+                self._set_known()
+            self._head.request.identity = identity
+            then()
+
+    def _set_known(self) -> None:
+        self.is_known = True
+
+    def _not_authenticated(self) -> None:
+        """Answer a request without accepted credentials; the connection ends after `MAX_WRONG` of them."""
+        has_shown = "authorization" in self._head.request.headers
+        if self._context.authenticator is not None:
+            self._context.authenticator.refused(self.address, has_shown=has_shown)
+        self._rejections += 1
+        if self._rejections >= MAX_WRONG:
+            self.over_limit, self.reason = True, f"{MAX_WRONG} requests without an accepted token"
+            self.is_draining = True
+        self.answer(not_authenticated(has_shown=has_shown))
+
+    def _begin_frame(self) -> BinaryFrameReader:
+        """Expect a body that is a binary frame; the session of the call decides about it when its JSON is there."""
+        call = self._spare = self._make_call()
+        call.session.identity = self._head.request.identity
+        self._admission = FrameAdmission(call.session)
+        return BinaryFrameReader(self._admission, self._limits.max_message_size)
+
+    def _count_body(self, size: int) -> None:
+        """Count the bytes of a body that have come. Raises HttpError if there is no memory for them."""
+        if not self._reception.grow(size):
+            error = "the server has no memory for so many long messages at once (max_held_total)"
+            raise HttpError(problem(503, error, [("Retry-After", "1")]))
+
+    def _begin_call(self, body: Message) -> None:
+        """Carry out a call whose body has come."""
+        self._timeouts.completed = True
+        self._reception.over()
+        self._admission = None
+        call = self._call = self._make_call()
+        call.begin(self, cast(CallHead, self._head), body)
+
+    def _make_call(self) -> HttpCall:
+        """The object for a call: that of the call before, where that is possible."""
+        spare, self._spare = self._spare, None
+        head = cast(CallHead, self._head)
+        if head.endpoint is not None:
+            if spare is not None:
+                spare.lost()
+            call: HttpCall = head.endpoint.make_call(head.request.identity, self)
+            return call
+        if spare is not None:
+            return spare
+        session = self._context.new_session()
+        session.identity = head.request.identity
+        return HttpCall(session, self)
+
+    def set_full(self, is_full: bool) -> None:
+        super().set_full(is_full)
+        if self._call is not None:
+            self._call.session.blocked(is_full)
+
+    # -- what our port and ASGI servers do differently ----------------------------------------------------------------
+
+    def _upgrade(self, head: PageHead) -> None:
+        """Go on as a WebSocket, or refuse to."""
+        raise NotImplementedError
+
+    def _take_body(self) -> None:
+        """Read the body of a call."""
+        raise NotImplementedError
+
+    def answer(self, response: Response) -> None:
+        """Answer a request whose body is not read."""
+        raise NotImplementedError
+
+    def fail(self, response: Response) -> None:
+        """Write a response after which nothing more can be read, and close."""
+        raise NotImplementedError
+
+    def reply(self, reply: bytes) -> None:
+        """Write a whole response with this JSON."""
+        raise NotImplementedError
+
+    def respond(self, response: Response) -> None:
+        """Write a whole response."""
+        raise NotImplementedError
+
+    def start(self, response: Response, parts: Sequence[bytes]) -> None:
+        """Write the head of a response whose body comes in parts, and the first of these, if any has come."""
+        raise NotImplementedError
+
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Write a part of the body."""
+        raise NotImplementedError
+
+    def write_frame(self, message: AttachedMessage) -> None:
+        """Write a whole response that is a binary frame."""
+        raise NotImplementedError
+
+    def finish(self, *, is_reusable: bool) -> None:
+        """The response is complete; the next call may have the object of this one if `is_reusable`."""
+        self._call, self._spare = None, self._call if is_reusable else None
+
+    # -- for the listener (Connection) ------------------------------------------------------------------------------
+
+    def refuse(self, error: RpcError) -> None:
+        """Say why this connection is not served, and close it."""
+        self.fail(problem(503, error.message, [("Retry-After", "1")]))
+
+    def drain(self) -> None:
+        """Answer what runs, then close.
+
+        The rest of a request that has come in part is most often on its way: many clients send head and body by
+        themselves. If it does not come now the client is told that the request is not carried out.
+        """
+        self.is_draining = True
+        if not self._is_awaited and self._is_partial:
+            self._loop.call_later(REST, self._refuse_partial)
+
+    def _refuse_partial(self) -> None:
+        """Say that a request is not carried out of which not all has come."""
+        if self.is_open and not (self._is_awaited or self._closing) and self._is_partial:
+            self.fail(Response(503, NOT_READ, JSON, [("Retry-After", "1")]))
+
+    def probe(self) -> None:
+        """As `Connection.probe`. Not needed: an HTTP client that closes one half of its connection is gone."""
+
+    def check(self, now: float) -> str | None:
+        """As `Connection.check`; a request that does not end is answered with 408."""
+        if not self.is_open:
+            return None
+        partial = self._is_partial and not (self._is_awaited or self._closing)
+        return self._overdue(now, partial=partial, busy=self._is_awaited)
+
+    def _close_incomplete(self, reason: str) -> None:
+        self.fail(problem(408, reason))
+
+    def _give_up(self) -> None:
+        """Cancel what is being worked on: its response cannot be written any more."""
+        self._reception.over()
+        if self._admission is not None:
+            self._admission.give_up()
+        call, self._call, self._spare = self._call or self._spare, None, None
+        if call is not None:
+            call.reason = self.reason or "the client closed the connection"
+            call.lost()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class CallHead(Head):
-    """The head of a POST with a call in its body; kept, since the next request often has the same head.
+class HttpCall:
+    """One POST and its response: the channel of one session.
 
-    Raises:
-        HttpError: the head is not that of a call.
-
-    Attributes:
-        reads_frames: the body may be a binary frame.
-        notification_status: of the response where there is no reply.
-        endpoint: what the body is for; None: a call.
-        is_frame: the body is a binary frame.
-        takes_frame: the response may be one.
-        response_type: JSON, or NDJSON or EVENTS for a response in several messages.
-        expects_continue: the client sends the body once it is told to.
-        prefix: the bytes of the response up to its length, for a connection that stays open.
+    A session that is as new after its call may have the next POST of the connection as well: making one takes longer
+    than a small call.
     """
 
-    reads_frames: bool = field(kw_only=True)
-    notification_status: int = field(default=200, kw_only=True)
-    endpoint: Endpoint | None = field(default=None, kw_only=True)
-    is_frame: bool = field(init=False)
-    takes_frame: bool = field(init=False)
-    response_type: str = field(init=False)
-    expects_continue: bool = field(init=False)
-    prefix: bytes = field(init=False)
+    #: Headers of a response in several messages.
+    STREAM_HEADERS: ClassVar[list[tuple[str, str]]] = [("Cache-Control", "no-store")]
 
-    def __post_init__(self) -> None:
-        request, headers = self.request, self.request.headers
-        self.is_frame = is_frame(headers)
-        _check_type(headers, self.is_frame, self.reads_frames)
-        if self.length == -1:
-            raise HttpError(problem(411, "a call needs a Content-Length, or comes in chunks"))
-        accept = headers.get("accept", JSON)
-        self.response_type = preferred_type(accept) if self.endpoint is None else JSON
-        self.takes_frame = self.reads_frames and self.response_type == JSON and names_frames(accept)
-        if self.takes_frame:
-            self.more = [*self.more, READS_FRAMES]
-        self.expects_continue = "expect" in headers and not request.is_http10
-        if self.expects_continue and headers["expect"].lower() != "100-continue":
-            raise HttpError(problem(417, "the only expectation is 100-continue"))
-        self.prefix = _PREFIX if not self.more and not request.is_http10 else _prefix(request, self.more)
+    def __init__(self, session: Session, connection: HttpServing) -> None:
+        self.session = session
+        self.address = connection.address
+        self.reason: str | None = None
+        self._trace = connection.trace
+        #: Where the response is written; None once it is complete, or the connection lost.
+        self._connection: HttpServing | None = None
+        self._head: CallHead
+        self._response_type = JSON
+        self._replies: list[Encoded] = []
+        #: The head of the response was written.
+        self._begun = False
+        #: The session has not been told that the peer sends nothing more.
+        self._is_simple = True
+        session.connected(self, is_lasting=False)
+
+    @property
+    def credentials(self) -> Credentials:
+        """What the connection tells of the peer."""
+        return self._connection.credentials if self._connection is not None else Credentials()
+
+    def begin(self, connection: HttpServing, head: CallHead, body: Message) -> None:
+        """Handle the message in the body of a POST. The response may be complete when this returns."""
+        session = self.session
+        self._connection = connection
+        self._head = head
+        self._response_type = head.response_type
+        session.identity, session.headers = head.request.identity, head.request.headers
+        session.streaming, session.sends_binary = head.response_type != JSON, head.takes_frame
+        if self._trace is not None:
+            trace_all(self._trace, "receive", (body,))
+        session.receive([body])
+        if self._connection is None:
+            return
+        if not session.busy:
+            self.close()
+            return
+        self._is_simple = False
+        if self._needs_no_answer() and connection.answered.admit(session):
+            self.close()
+            return
+        session.end(self._lost)
+        if self._response_type != JSON:
+            self._write_stream(())  # the head: the first message may be long in coming
+
+    def _needs_no_answer(self) -> bool:
+        """Whether only notifications run, and their handlers go on without the connection."""
+        session, running = self.session, self.session.running
+        if session.intake.queue or running.forwarded or running.batch is not None:
+            return False
+        goes_on = session.dispatch.goes_on
+        return all(_is_silent(each) and all(map(goes_on, _members(each))) for each in running.handlers.values())
+
+    def lost(self) -> None:
+        """The client is gone, or the connection is about to end: cancel what runs."""
+        self._connection = None
+        if self.session.channel is not None:
+            self.session.lost(self._lost)
+
+    def _lost(self, method: str) -> ConnectionLost:
+        return ConnectionLost(self.reason or "the response was over", method=method, address=self.address)
+
+    # -- for the session (Channel) ----------------------------------------------------------------------------
+
+    def send(self, messages: list[Encoded]) -> None:
+        """As `Channel.send`. In a response of one message only the reply is sent."""
+        connection = self._connection
+        if connection is None:
+            return
+        is_stream = self._response_type != JSON
+        if not is_stream:
+            messages = [each for each in messages if not is_notification(each)]
+        if messages and type(last := messages[-1]) is AttachedMessage:
+            if self._head.takes_frame:
+                self._write_frame(connection, last)
+                return
+            messages = [*messages[:-1], MessageParts(last.parts)]
+        if self._trace is not None:
+            trace_all(self._trace, "send", messages)
+        if is_stream:
+            self._write_stream(messages)
+        else:
+            # One at most: the body was one message, and a batch is answered with one.
+            self._replies += messages
+
+    def pause(self) -> None:
+        """As `Channel.pause`, and `resume` and `probe`: nothing more is read before the response is complete."""
+
+    resume = probe = pause
+
+    def close(self) -> None:
+        """As `Channel.close`: complete the response."""
+        connection = self._connection
+        if connection is None:
+            return
+        if not self._begun:
+            self._respond(connection, self._replies[0] if self._replies else b"")
+        self._connection = None
+        is_reusable = self._is_simple and self.session.is_unused
+        if is_reusable:
+            self._begun = False
+            self._replies.clear()
+        else:
+            self.lost()
+        connection.finish(is_reusable=is_reusable)
+
+    def abort(self, reason: str) -> None:
+        """As `Channel.abort`; with an error response, if none was begun."""
+        connection = self._connection
+        if connection is None:
+            return
+        self.reason = reason
+        if self._begun:
+            connection.abort(reason)
+        else:
+            self.lost()
+            connection.fail(problem(500, reason))
+
+    # -- the response -----------------------------------------------------------------------------------------
+
+    def _respond(self, connection: HttpServing, reply: Encoded) -> None:
+        """Write a response in one piece."""
+        if type(reply) is bytes and reply:
+            connection.reply(reply)
+        elif reply:
+            connection.respond(Response(200, reply, JSON))
+        else:
+            connection.respond(Response(self._head.notification_status))
+
+    def _write_frame(self, connection: HttpServing, message: AttachedMessage) -> None:
+        """Write a reply as a binary frame at once: others may change its payloads later."""
+        if self._trace is not None:
+            trace_sent(self._trace, (message,), as_frames=True)
+        if self.session.counters is not None:
+            self.session.counters.frames_sent += 1
+        self._begun = True
+        connection.write_frame(message)
+
+    def _write_stream(self, messages: Iterable[Encoded]) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        before, behind = WRAPPING[self._response_type]
+        parts: list[bytes] = []
+        for message in messages:
+            parts += before, *parts_of(message), behind
+        if not self._begun:
+            self._begun = True
+            connection.start(Response(200, type=self._response_type, headers=self.STREAM_HEADERS), parts)
+        elif parts:
+            connection.write(parts)
 
 
-def _prefix(request: Request, more: list[tuple[str, str]]) -> bytes:
-    head = Response(200, type=JSON).head(0, keep_alive=True, is_http10=request.is_http10, more=more)
-    return head.replace(b"Content-Length: 0\r\n", b"").removesuffix(b"\r\n") + b"Content-Length: "
+def is_notification(message: Encoded) -> bool:
+    """Whether a message of the session is no reply."""
+    return (message if type(message) is bytes else first_part(message)).startswith(NOTIFICATION)
 
 
-_PREFIX = _prefix(Request("POST", "/"), [])
+def _members(message: Any) -> list[Any]:
+    return message if type(message) is list else [message]
 
 
-def is_frame(headers: dict[str, str]) -> bool:
-    """Whether the body is said to be a binary frame."""
-    value = headers.get("content-type")
-    return value is not None and value != JSON and _media_type(value) == FRAME
-
-
-def _media_type(value: str) -> str:
-    return value.partition(";")[0].strip(" \t").lower()
-
-
-def _check_type(headers: dict[str, str], is_frame: bool, reads_frames: bool) -> None:
-    """Check that the body is said to be JSON or a frame: pages of other sites can have browsers send others unasked."""
-    value = headers.get("content-type")
-    if is_frame:
-        if not reads_frames:
-            raise HttpError(problem(415, "binary frames are switched off here (binary=False): send application/json"))
-    elif value is None:
-        # A program may leave the type out; but so can the page of another site.
-        if "origin" in headers or "sec-fetch-site" in headers:
-            raise HttpError(problem(415, "the header Content-Type is missing: application/json"))
-    elif _media_type(value) not in CONTENT_TYPES:
-        raise HttpError(problem(415, "the Content-Type of a call is application/json"))
-    if headers.get("content-encoding", "identity").lower() != "identity":
-        raise HttpError(problem(415, "a Content-Encoding is not understood here: send the body as it is"))
+def _is_silent(message: Any) -> bool:
+    """Whether a message is a notification, or a batch of them."""
+    return all(type(each) is dict and "id" not in each for each in _members(message))
 
 
 class AnsweredNotifications:
@@ -181,229 +496,6 @@ class AnsweredNotifications:
         self._sessions.clear()
 
 
-class ResponseSink(Protocol):
-    """Where the response to a call is written: the connection that the call came on.
-
-    A response is a `respond`, or `start`, `write` or `write_frame`, and `finish`.
-
-    Attributes:
-        address: of the client, for people.
-    """
-
-    address: str
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the connection tells of the client."""
-        ...
-
-    def reply(self, reply: bytes) -> None:
-        """Write a whole response with this JSON."""
-
-    def respond(self, response: Response) -> None:
-        """Write a whole response."""
-
-    def start(self, response: Response, parts: Sequence[bytes]) -> None:
-        """Write the head of a response whose body comes in parts, and the first of these, if any has come."""
-
-    def write(self, parts: Sequence[bytes]) -> None:
-        """Write a part of the body."""
-
-    def write_frame(self, message: AttachedMessage) -> None:
-        """Write a whole response that is a binary frame."""
-
-    def finish(self, *, is_reusable: bool) -> None:
-        """The response is complete; the call is over, and its object may have the next one if `is_reusable`."""
-
-    def fail(self, response: Response) -> None:
-        """Write this in place of a response that was not begun, and close."""
-
-    def abort(self, reason: str) -> None:
-        """Close at once, in the middle of a response."""
-
-
-class HttpCall:
-    """One POST and its response: the channel of one session.
-
-    A session that is as new after its call may have the next POST of the connection as well: making one takes longer
-    than a small call.
-
-    Args:
-        address: of the client, for people.
-        answered: the notifications of the connection that still run.
-        trace: sees every message.
-    """
-
-    #: Headers of a response in several messages.
-    STREAM_HEADERS: ClassVar[list[tuple[str, str]]] = [("Cache-Control", "no-store")]
-
-    def __init__(self, session: Session, address: str, answered: AnsweredNotifications, trace: Trace | None) -> None:
-        self.session = session
-        self.address = address
-        self.reason: str | None = None
-        self._answered = answered
-        self._trace = trace
-        #: Where the response is written; None once it is complete, or the connection lost.
-        self._sink: ResponseSink | None = None
-        self._head: CallHead
-        self._response_type = JSON
-        self._replies: list[Encoded] = []
-        #: The head of the response was written.
-        self._begun = False
-        #: The session has not been told that the peer sends nothing more.
-        self._is_simple = True
-        session.connected(self, is_lasting=False)
-
-    @property
-    def credentials(self) -> Credentials:
-        """What the connection tells of the peer."""
-        return self._sink.credentials if self._sink is not None else Credentials()
-
-    def begin(self, sink: ResponseSink, head: CallHead, body: Message) -> None:
-        """Handle the message in the body of a POST. The response may be complete when this returns."""
-        session = self.session
-        self._sink = sink
-        self._head = head
-        self._response_type = head.response_type
-        session.identity, session.headers = head.request.identity, head.request.headers
-        session.streaming, session.sends_binary = head.response_type != JSON, head.takes_frame
-        if self._trace is not None:
-            trace_all(self._trace, "receive", (body,))
-        session.receive([body])
-        if self._sink is None:
-            return
-        if not session.busy:
-            self.close()
-            return
-        self._is_simple = False
-        if self._needs_no_answer() and self._answered.admit(session):
-            self.close()
-            return
-        session.end(self._lost)
-        if self._response_type != JSON:
-            self._write_stream(())  # the head: the first message may be long in coming
-
-    def _needs_no_answer(self) -> bool:
-        """Whether only notifications run, and their handlers go on without the connection."""
-        session, running = self.session, self.session.running
-        if session.intake.queue or running.forwarded or running.batch is not None:
-            return False
-        goes_on = session.dispatch.goes_on
-        return all(_is_silent(each) and all(map(goes_on, _members(each))) for each in running.handlers.values())
-
-    def lost(self) -> None:
-        """The client is gone, or the connection is about to end: cancel what runs."""
-        self._sink = None
-        if self.session.channel is not None:
-            self.session.lost(self._lost)
-
-    def _lost(self, method: str) -> ConnectionLost:
-        return ConnectionLost(self.reason or "the response was over", method=method, address=self.address)
-
-    # -- for the session (Channel) ----------------------------------------------------------------------------
-
-    def send(self, messages: list[Encoded]) -> None:
-        """As `Channel.send`. In a response of one message only the reply is sent."""
-        sink = self._sink
-        if sink is None:
-            return
-        is_stream = self._response_type != JSON
-        if not is_stream:
-            messages = [each for each in messages if not is_notification(each)]
-        if messages and type(last := messages[-1]) is AttachedMessage:
-            if self._head.takes_frame:
-                self._write_frame(sink, last)
-                return
-            messages = [*messages[:-1], MessageParts(last.parts)]
-        if self._trace is not None:
-            trace_all(self._trace, "send", messages)
-        if is_stream:
-            self._write_stream(messages)
-        else:
-            # One at most: the body was one message, and a batch is answered with one.
-            self._replies += messages
-
-    def pause(self) -> None:
-        """As `Channel.pause`. Nothing more is read before the response is complete, anyway."""
-
-    def resume(self) -> None:
-        """As `Channel.resume`."""
-
-    def close(self) -> None:
-        """As `Channel.close`: complete the response."""
-        sink = self._sink
-        if sink is None:
-            return
-        if not self._begun:
-            self._respond(sink, self._replies[0] if self._replies else b"")
-        self._sink = None
-        is_reusable = self._is_simple and self.session.is_unused
-        if is_reusable:
-            self._begun = False
-            self._replies.clear()
-        else:
-            self.lost()
-        sink.finish(is_reusable=is_reusable)
-
-    def abort(self, reason: str) -> None:
-        """As `Channel.abort`; with an error response, if none was begun."""
-        sink = self._sink
-        if sink is None:
-            return
-        self.reason = reason
-        if self._begun:
-            sink.abort(reason)
-        else:
-            self.lost()
-            sink.fail(problem(500, reason))
-
-    def probe(self) -> None:
-        """As `Channel.probe`. Not needed: an HTTP client that closes one half of its connection is gone."""
-
-    # -- the response -----------------------------------------------------------------------------------------
-
-    def _respond(self, sink: ResponseSink, reply: Encoded) -> None:
-        """Write a response in one piece."""
-        if type(reply) is bytes and reply:
-            sink.reply(reply)
-        elif reply:
-            sink.respond(Response(200, reply, JSON))
-        else:
-            sink.respond(Response(self._head.notification_status))
-
-    def _write_frame(self, sink: ResponseSink, message: AttachedMessage) -> None:
-        """Write a reply as a binary frame at once: others may change its payloads later."""
-        if self._trace is not None:
-            trace_sent(self._trace, (message,), as_frames=True)
-        if self.session.counters is not None:
-            self.session.counters.frames_sent += 1
-        self._begun = True
-        sink.write_frame(message)
-
-    def _write_stream(self, messages: Iterable[Encoded]) -> None:
-        sink = self._sink
-        if sink is None:
-            return
-        before, behind = WRAPPING[self._response_type]
-        parts: list[bytes] = []
-        for message in messages:
-            parts += before, *parts_of(message), behind
-        if not self._begun:
-            self._begun = True
-            sink.start(Response(200, type=self._response_type, headers=self.STREAM_HEADERS), parts)
-        elif parts:
-            sink.write(parts)
-
-
-def is_notification(message: Encoded) -> bool:
-    """Whether a message of the session is no reply."""
-    return (message if type(message) is bytes else first_part(message)).startswith(NOTIFICATION)
-
-
-def _members(message: Any) -> list[Any]:
-    return message if type(message) is list else [message]
-
-
-def _is_silent(message: Any) -> bool:
-    """Whether a message is a notification, or a batch of them."""
-    return all(type(each) is dict and "id" not in each for each in _members(message))
+def malformed(error: FrameError) -> Response:
+    """The response to a body that is to be a binary frame, and is none."""
+    return Response(200, orjson.dumps(error_reply(None, ParseError(data={"reason": str(error)}))), JSON)

@@ -4,18 +4,39 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from ..auth.authenticator import Authenticator
+from ..limits import Limits
 from ..peer.credentials import Credentials
+from ..peer.ledger import ServerLedger
+from ..peer.session import Session
 from ..wire.binary_frame import HEADER_MAX
-from ..wire.http_messages import HttpError, Request, Response, problem, tokens
+from ..wire.http_messages import (
+    FRAME,
+    JSON,
+    READS_FRAMES,
+    HttpError,
+    Request,
+    Response,
+    names_frames,
+    preferred_type,
+    problem,
+    tokens,
+)
 from ..wire.http_parser import body_length
 from .access import AccessRules
-from .http_call import CallHead, Endpoint, PageHead, is_frame
+from .connection import ProtocolConnection
+from .message_connection import Trace
+from .open_connections import OpenConnections
 
 log = logging.getLogger("rpcstream.server")
+
+#: Content types of calls. A browser sends none of these to another site unless that permits it.
+CONTENT_TYPES = frozenset(("application/json", "application/json-rpc", "application/jsonrequest"))
 
 
 class Routes(Protocol):
@@ -35,6 +56,119 @@ class Routes(Protocol):
 
     def is_metrics(self, request: Request) -> bool:
         """Whether the page is that of the metrics, so that it is shown whatever address is named as host."""
+
+
+class Endpoint(Protocol):
+    """A protocol other than calls, at a path of its own: each POST there is one call."""
+
+    def make_call(self, identity: Any, connection: Any) -> Any:
+        """Make the `HttpCall` of one POST of this caller on an `HttpServing`, with a session of its own."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Head:
+    """What the head of a request asks for.
+
+    Attributes:
+        request: its head.
+        length: bytes of its body; None: it comes in chunks; -1: it has none.
+        more: headers of the response, for pages of other sites.
+    """
+
+    request: Request
+    length: int | None = 0
+    more: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class PageHead(Head):
+    """The head of a request that is not a call.
+
+    Attributes:
+        response: the response, where it is known already; None: the routes are asked.
+        is_upgrade: the client asks for a WebSocket.
+    """
+
+    response: Response | None = None
+    is_upgrade: bool = False
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class CallHead(Head):
+    """The head of a POST with a call in its body; kept, since the next request often has the same head.
+
+    Raises:
+        HttpError: the head is not that of a call.
+
+    Attributes:
+        reads_frames: the body may be a binary frame.
+        notification_status: of the response where there is no reply.
+        endpoint: what the body is for; None: a call.
+        is_frame: the body is a binary frame.
+        takes_frame: the response may be one.
+        response_type: JSON, or NDJSON or EVENTS for a response in several messages.
+        expects_continue: the client sends the body once it is told to.
+        prefix: the bytes of the response up to its length, for a connection that stays open.
+    """
+
+    reads_frames: bool = field(kw_only=True)
+    notification_status: int = field(default=200, kw_only=True)
+    endpoint: Endpoint | None = field(default=None, kw_only=True)
+    is_frame: bool = field(init=False)
+    takes_frame: bool = field(init=False)
+    response_type: str = field(init=False)
+    expects_continue: bool = field(init=False)
+    prefix: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        request, headers = self.request, self.request.headers
+        self.is_frame = is_frame(headers)
+        _check_type(headers, self.is_frame, self.reads_frames)
+        if self.length == -1:
+            raise HttpError(problem(411, "a call needs a Content-Length, or comes in chunks"))
+        accept = headers.get("accept", JSON)
+        self.response_type = preferred_type(accept) if self.endpoint is None else JSON
+        self.takes_frame = self.reads_frames and self.response_type == JSON and names_frames(accept)
+        if self.takes_frame:
+            self.more = [*self.more, READS_FRAMES]
+        self.expects_continue = "expect" in headers and not request.is_http10
+        if self.expects_continue and headers["expect"].lower() != "100-continue":
+            raise HttpError(problem(417, "the only expectation is 100-continue"))
+        self.prefix = _PREFIX if not self.more and not request.is_http10 else _prefix(request, self.more)
+
+
+def _prefix(request: Request, more: list[tuple[str, str]]) -> bytes:
+    head = Response(200, type=JSON).head(0, keep_alive=True, is_http10=request.is_http10, more=more)
+    return head.replace(b"Content-Length: 0\r\n", b"").removesuffix(b"\r\n") + b"Content-Length: "
+
+
+_PREFIX = _prefix(Request("POST", "/"), [])
+
+
+def is_frame(headers: dict[str, str]) -> bool:
+    """Whether the body is said to be a binary frame."""
+    value = headers.get("content-type")
+    return value is not None and value != JSON and _media_type(value) == FRAME
+
+
+def _media_type(value: str) -> str:
+    return value.partition(";")[0].strip(" \t").lower()
+
+
+def _check_type(headers: dict[str, str], is_frame: bool, reads_frames: bool) -> None:
+    """Check that the body is said to be JSON or a frame: pages of other sites can have browsers send others unasked."""
+    value = headers.get("content-type")
+    if is_frame:
+        if not reads_frames:
+            raise HttpError(problem(415, "binary frames are switched off here (binary=False): send application/json"))
+    elif value is None:
+        # A program may leave the type out; but so can the page of another site.
+        if "origin" in headers or "sec-fetch-site" in headers:
+            raise HttpError(problem(415, "the header Content-Type is missing: application/json"))
+    elif _media_type(value) not in CONTENT_TYPES:
+        raise HttpError(problem(415, "the Content-Type of a call is application/json"))
+    if headers.get("content-encoding", "identity").lower() != "identity":
+        raise HttpError(problem(415, "a Content-Encoding is not understood here: send the body as it is"))
 
 
 class CallPaths:
@@ -198,6 +332,27 @@ class HttpRouter:
 
     def _not_found(self, request: Request) -> Response:
         return problem(404, f"there is nothing here; calls go to {self._paths.below(request.root)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpContext:
+    """What the HTTP connections at one address of a server have in common.
+
+    Attributes:
+        new_session: makes the session of a call, or of a WebSocket.
+        authenticator: finds out who sends the requests; None: that is not asked.
+        trace: sees every message and reply.
+        make_websocket: makes the protocol that a connection goes on with, from a request with its identity.
+    """
+
+    router: HttpRouter
+    new_session: Callable[[], Session]
+    limits: Limits
+    ledger: ServerLedger
+    connections: OpenConnections
+    authenticator: Authenticator | None
+    trace: Trace | None
+    make_websocket: Callable[[Request], ProtocolConnection] | None = None
 
 
 def request_credentials(request: Request, connection: Credentials) -> Credentials:

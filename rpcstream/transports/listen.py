@@ -21,14 +21,12 @@ from ..wire.http_messages import Request
 from .accept import Acceptor, Arrival, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
 from .access import AccessRules
 from .connection import Connection
-from .content_length import ContentLengthStream
 from .detect import ProtocolDetector
-from .http_call import Endpoint, HttpCall
-from .http_router import CallPaths, HttpRouter, Routes
-from .http_serving import HttpContext, HttpServing
+from .http_call import HttpCall, HttpServing
+from .http_router import CallPaths, Endpoint, HttpContext, HttpRouter, Routes
 from .message_connection import MessageConnection, Trace
 from .open_connections import OpenConnections
-from .stream import LineStream
+from .stream import ContentLengthStream, LineStream
 from .websocket import WebSocketStream
 
 if TYPE_CHECKING:

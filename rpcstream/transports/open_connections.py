@@ -147,6 +147,7 @@ class OpenConnections:
 
     def make_room(self, error: OSError) -> bool:
         """The system gives no connection for want of descriptors or memory; returns whether some were closed for it."""
+        self._counters.accept_pauses += 1
         self._shortages.warning(
             None,
             "no connection can be accepted for now: %s; those that are open are served (is `ulimit -n` too low?)",

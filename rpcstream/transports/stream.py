@@ -20,7 +20,8 @@ from ..peer.ledger import Reception
 from ..peer.session import Session
 from ..shared_memory import IDLE, SharedMemory
 from ..wire.binary_frame import parts_of_frame
-from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.buffers import AttachedMessage, Encoded, parts_of
+from ..wire.content_length import ContentLengthFramer
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
 from ..wire.messages import Message
@@ -102,7 +103,7 @@ class LineStream(MessageConnection, SocketConnection):
         if framer.ended:
             self._report_fault()
             self.session.end(self._lost)
-        elif framer.is_partial_frame:
+        elif framer.frame is not None:
             self._receive_frame()
 
     # -- binary frames ----------------------------------------------------------------------------------------
@@ -309,6 +310,27 @@ class LineStream(MessageConnection, SocketConnection):
             self._write(b" ")
             # A system takes the first one even for a socket that is closed; its answer shows with the second.
             self._probing = self._loop.call_later(SECOND_BLANK, self._write, b" ")
+
+
+class ContentLengthStream(LineStream):
+    """A line stream with the other framing: each message comes behind a header with its length; no binary frames."""
+
+    _COMPLETION = "send as many bytes as Content-Length says"
+
+    def __init__(self, session: Session, **options: Unpack[ConnectionOptions]) -> None:
+        super().__init__(session, delimiter=b"", **options)
+
+    def _make_framer(self) -> ContentLengthFramer:
+        return ContentLengthFramer(max_size=self._limits.max_message_size, reception=self._reception)
+
+    def _framed(self, messages: list[Encoded]) -> list[Encoded]:
+        framed: list[Encoded] = []
+        for message in messages:
+            framed += b"Content-Length: %d\r\n\r\n" % sum(map(len, parts_of(message))), message
+        return framed
+
+    def probe(self) -> None:
+        """As `Connection.probe`: nothing may stand between two messages, so that nothing can be found out."""
 
 
 class _BufferedStream(asyncio.BufferedProtocol):

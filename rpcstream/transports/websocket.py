@@ -28,9 +28,8 @@ from ..wire.frames import (
     masked_parts,
 )
 from .connection import SocketConnection
-from .message_connection import SECOND_BLANK, ConnectionOptions, trace_all, trace_sent
+from .message_connection import SECOND_BLANK, ConnectionOptions, WebSocketConnection, trace_all, trace_sent
 from .paced_transport import undelivered
-from .websocket_connection import WebSocketConnection
 
 #: Seconds that the peer has to answer a close frame, and to close the connection after that.
 CLOSE_TIME = 2.0

@@ -73,6 +73,7 @@ class LineFramer:
     Attributes:
         ended: the peer sends no more requests: an empty line was received; or what follows cannot be read.
         fault: why what follows cannot be read; None where it can.
+        frame: the binary frame that has begun and is not complete.
     """
 
     max_size: int
@@ -82,9 +83,9 @@ class LineFramer:
     skips_blank: bool = False
     ended: bool = field(default=False, init=False)
     fault: str | None = field(default=None, init=False)
+    frame: BinaryFrameReader | None = field(default=None, init=False)
     #: The next byte begins a message.
     _at_start: bool = field(default=True, init=False)
-    _frame: BinaryFrameReader | None = field(default=None, init=False)
     #: The message that is being received, or dropped up to the next delimiter; None: the next byte begins one.
     _message: _Text | None = field(default=None, init=False)
     #: The last bytes that came, where a delimiter of several bytes may have begun in them.
@@ -95,12 +96,7 @@ class LineFramer:
     @property
     def partial(self) -> bool:
         """Whether a message has begun and its end has not been received."""
-        return self._message is not None or self._frame is not None
-
-    @property
-    def is_partial_frame(self) -> bool:
-        """Whether a frame has begun, and not all of it was received."""
-        return self._frame is not None
+        return self._message is not None or self.frame is not None
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that these bytes complete, in order; none after an empty line."""
@@ -110,7 +106,7 @@ class LineFramer:
                 # One message, whole, neither blank nor a frame: nearly every read from a peer that waits for answers.
                 return [data[:end]]
         messages: list[Message] = []
-        if self.intake is not None and (self._frame is not None or _MARK in data):
+        if self.intake is not None and (self.frame is not None or _MARK in data):
             self._feed_mixed(data, self.intake, messages)
         else:
             self._feed_text(data, messages)
@@ -118,8 +114,8 @@ class LineFramer:
 
     def finish(self) -> list[Message]:
         """End the stream. Returns the last message, if it has no delimiter."""
-        if self._frame is not None and self.intake is not None:
-            self.fault, self._frame = "the stream ended within a binary frame", None
+        if self.frame is not None and self.intake is not None:
+            self.fault, self.frame = "the stream ended within a binary frame", None
             self.intake.over()
         last = (b"" if self._message is None or self._message.is_dropped else self._message.end()) + self._begun
         return [last] if last.strip(_NOTHING) else []
@@ -128,14 +124,14 @@ class LineFramer:
 
     def target(self) -> memoryview | None:
         """Memory of a payload that the next bytes may be received into; None where they must be given to `feed`."""
-        return None if self._frame is None else self._frame.target()
+        return None if self.frame is None else self.frame.target()
 
     def received(self, count: int) -> list[Message]:
         """Take note of bytes that were received into `target`; gives the message if it is complete."""
-        assert self._frame is not None
+        assert self.frame is not None
         messages: list[Message] = []
-        self._frame.received(count)
-        self._end_frame(self._frame, messages)
+        self.frame.received(count)
+        self._end_frame(self.frame, messages)
         return messages
 
     def _feed_mixed(self, data: bytes, intake: FrameIntake, messages: list[Message]) -> None:
@@ -143,13 +139,13 @@ class LineFramer:
         at = 0
         try:
             while at < len(data) and not self.ended:
-                if self._frame is None:
+                if self.frame is None:
                     at = self._begin_frame(data, at, intake, messages)
-                if self._frame is not None:
-                    at = self._frame.feed(data, at)
-                    self._end_frame(self._frame, messages)
+                if self.frame is not None:
+                    at = self.frame.feed(data, at)
+                    self._end_frame(self.frame, messages)
         except FrameError as error:
-            self.fault, self.ended, self._frame = str(error), True, None
+            self.fault, self.ended, self.frame = str(error), True, None
         if (shared := intake.shared) is not None:
             shared.publish()
 
@@ -163,7 +159,7 @@ class LineFramer:
         self._at_start = self._after_value = False
         message, at = plain_frame(data, start, intake, self.max_size)
         if message is None:
-            self._frame = BinaryFrameReader(intake, self.max_size)
+            self.frame = BinaryFrameReader(intake, self.max_size)
         else:
             messages.append(message)
             self._at_start = True
@@ -173,7 +169,7 @@ class LineFramer:
         """Go on behind a frame, if it is complete."""
         if frame.message is not None:
             messages.append(frame.message)
-            self._frame, self._at_start = None, True
+            self.frame, self._at_start = None, True
 
     def _frame_start(self, data: bytes, at: int) -> tuple[int, int]:
         """Where the text from `at` on ends, and where a frame begins behind it; that is negative where none does."""

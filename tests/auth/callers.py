@@ -125,7 +125,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(self.file)
         server = folder / "server.pem"
         self._authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(server)
-        self.tls = TLS(certificate=server, client_ca=self.file)
+        self.tls = TLS(certificate=server, ca=self.file)
 
     def client(self, *names: str, common_name: str | None = None) -> ssl.SSLContext:
         """What a client with these names connects with; without any: one that has no certificate."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, InvalidParams, MethodNotFound, NotPermitted, RegistrationError, Server
+from rpcstream import AsyncClient, InvalidParams, MethodNotFound, NotPermitted, Server
+from rpcstream.errors import RegistrationError
 from rpcstream.testing import memory_client
 
 from ..kit import batch, notification, request

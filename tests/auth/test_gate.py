@@ -264,7 +264,7 @@ async def test_a_stranger_sends_small_messages_only(monkeypatch: pytest.MonkeyPa
 
 async def test_a_stranger_has_little_time(caplog: pytest.LogCaptureFixture) -> None:
     """It is not gained by talking, and who is known has all of it."""
-    server = Door(token=TOKEN, limits=Limits(auth_timeout=0.1))
+    server = Door(token=TOKEN, limits=Limits(auth_timeout=0.5))
     async with raw_peers(server) as connect:
         known, raw, talker = await connect(), await connect(), await connect()
         assert await outcomes(known, login()) == [True]
@@ -311,7 +311,7 @@ async def test_an_authenticate_that_never_ends_is_given_up(caplog: pytest.LogCap
             await asyncio.Event().wait()
         return accept(credentials)
 
-    async with talking(Door(authenticate=find, limits=Limits(auth_timeout=0.1))) as raw:
+    async with talking(Door(authenticate=find, limits=Limits(auth_timeout=0.5))) as raw:
         sent = [login("alice-secret"), login("slow"), request("who", id="after")]
         found = await outcomes(raw, *sent)
         assert found[0] is True

@@ -171,7 +171,7 @@ async def test_calls_that_succeed_and_pages_count_no_less() -> None:
 
 
 async def test_401_does_not_prolong_it(caplog: pytest.LogCaptureFixture) -> None:
-    server = Door(token="right", limits=Limits(auth_timeout=0.15))
+    server = Door(token="right", limits=Limits(auth_timeout=1))
     wrong, right = post(WHO, *bearer("wrong")), post(WHO, *bearer("right"))
     async with (
         server.listening(port=0) as address,
@@ -188,11 +188,11 @@ async def test_401_does_not_prolong_it(caplog: pytest.LogCaptureFixture) -> None
         assert await ends(raw)
         assert await ends(late)
         assert await statuses(known, wrong, right) == [401, 200]
-    assert caplog.text.count("not authenticated after 0.15 s (auth_timeout)") == 2
+    assert caplog.text.count("not authenticated after 1 s (auth_timeout)") == 2
 
 
 async def test_pages_for_everybody_do_not_prolong_it(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server(token="right", limits=Limits(auth_timeout=0.1))
+    server = Server(token="right", limits=Limits(auth_timeout=0.5))
     going = asyncio.Event()
 
     @server.get("/slow", public=True)

@@ -82,7 +82,7 @@ async def test_a_guesser_does_not_fill_the_log(caplog: pytest.LogCaptureFixture)
 
 
 async def test_tls_handshakes_that_fail(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server(tls=dataclasses.replace(server_tls(), client_ca=authority()))
+    server = Server(tls=dataclasses.replace(server_tls(), ca=authority()))
     async with server.listening(port=0) as address:
         async with http_connection(address):
             pass  # a monitor that only looks whether the port is open

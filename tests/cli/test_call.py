@@ -236,7 +236,7 @@ def test_the_methods_of_a_server(run: Run, tmp_path: Path) -> None:
     assert "sum(a: int, b: int = 2) -> int  # Adds two numbers." in lines
     assert run("--list", "--format", "text")[1].splitlines() == lines
     names = run("--list", "--format", "raw")[1].split()
-    assert names == sorted(names)
+    assert names == sorted(names, key=lambda name: (name.startswith("rpc."), name))
     assert {"sum", "rpc.discover"} <= set(names)
     status, out, _ = run("sum", "--describe")
     assert (status, json.loads(out)["name"]) == (0, "sum")

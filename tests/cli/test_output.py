@@ -269,20 +269,39 @@ def test_any_document_is_shown_or_refused(run: Run, document: Any) -> None:
         ({"type": ["string", "null"]}, "str | null"),
         ({"type": "array", "items": {"type": "number"}}, "list[float]"),
         ({"type": "array"}, "list"),
-        ({"type": "array", "prefixItems": [{"type": "string"}, {}], "items": False}, "tuple[str, any]"),
+        ({"type": "array", "prefixItems": [{"type": "string"}, {}], "items": False, "minItems": 2}, "tuple[str, any]"),
+        ({"type": "array", "items": {"type": "number"}, "x-stream": True}, "stream of float"),
         ({"type": "object", "additionalProperties": {"type": "boolean"}}, "dict[str, bool]"),
         ({"type": "object"}, "dict"),
         ({"enum": ["a", 1]}, 'Literal["a", 1]'),
-        ({"const": None}, "Literal[null]"),
+        ({"const": None}, "null"),
         ({"$ref": "#/components/schemas/Point"}, "Point"),
-        ({"title": "x\x1b"}, "x\\u001b"),
-        ({"type": 5, "$ref": 7}, "7"),
+        ({"$ref": "#/components/schemas/pandas_DataFrame"}, "pandas.DataFrame"),
+        ({"title": "Count", "type": "integer"}, "int"),
+        ({"enum": ["x\x1b"]}, 'Literal["x\\u001b"]'),
         ({"type": "object", "properties": {"$type": {"const": "frame"}}}, "frame"),
     ],
 )
 def test_types_of_schemas(run: Run, stranger: Stranger, schema: Any, text: str) -> None:
+    frame = {"anyOf": [{"properties": {"$type": {"const": "pandas"}}}, {"type": "string", "contentEncoding": "base64"}]}
+    components = {"schemas": {"Point": {"type": "object", "properties": {"x": {}}}, "pandas_DataFrame": frame}}
     methods = [{"name": "m", "params": [], "result": {"schema": schema}}]
-    assert run("--list", uri=stranger(result={"methods": methods}))[1] == f"m() -> {text}\n"
+    shown = run("--list", uri=stranger(result={"methods": methods, "components": components}))[1]
+    assert shown == f"m() -> {text}\n"
+
+
+def test_the_protocols_own_methods_come_last_and_generators_give_streams(run: Run, stranger: Stranger) -> None:
+    loss = {"type": "object", "properties": {"value": {"type": "number"}}}
+    item = {"$ref": "#/components/schemas/Loss"}
+    epochs = {"name": "epochs", "schema": {"type": "integer", "minimum": 1, "maximum": 9, "default": 5}}
+    losses = {"schema": {"type": "array", "items": item}}
+    train = {"name": "train", "params": [epochs], "result": losses, "x-stream": True, "x-item": item}
+    document = {"methods": [{"name": "rpc.ping"}, train], "components": {"schemas": {"Loss": loss}}}
+    address = stranger(result=document)
+    assert run("--list", uri=address)[1] == "train(epochs: int = 5) -> stream of Loss\nrpc.ping()\n"
+    assert run("train", "--describe", "--format", "text", uri=address)[1] == (
+        "train(epochs: int = 5) -> stream of Loss\n\n    epochs: >= 1, <= 9\n\nwhere\n    Loss = {value: float}\n"
+    )
 
 
 PLOT = [

@@ -12,19 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import (
-    AsyncClient,
-    BatchTooLarge,
-    Client,
-    EncodeError,
-    InternalError,
-    InvalidRequest,
-    Limits,
-    MessageTooLarge,
-    MethodNotFound,
-    RpcError,
-    Server,
-)
+from rpcstream import AsyncClient, Client, Limits, MethodNotFound, Retry, RpcError, Server
+from rpcstream.client.options import Trace
+from rpcstream.errors import BatchTooLarge, EncodeError, InternalError, InvalidRequest, MessageTooLarge
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, request
@@ -234,7 +224,7 @@ def test_the_trace_sees_every_message(make_client: MakeClient, served: str) -> N
 
 def test_on_send_follows_a_long_message(served: str) -> None:
     seen: list[tuple[int, int]] = []
-    with Client(served, on_send=lambda sent, total: seen.append((sent, total))) as client:
+    with Client(served, trace=Trace(on_send=lambda sent, total: seen.append((sent, total)))) as client:
         client.echo("short")
         assert seen == []
         for _ in range(2):  # as base64, then as a binary frame
@@ -300,7 +290,7 @@ FACES: Any = pytest.mark.parametrize("client", [Client, AsyncClient])
 def test_options_and_methods_have_a_text_and_may_be_given(client: Any) -> None:
     text = inspect.getdoc(client) or ""
     options = re.findall(r"^    (\w+)=([^:]+): ", text, re.MULTILINE)
-    assert {"timeout", "retries", "pool", "limits", "token"} <= {name for name, _ in options}
+    assert {"timeout", "retry", "pool", "limits", "token"} <= {name for name, _ in options}
     assert ("timeout", "60.0") in options
     known = {"Limits": Limits}
     made = client(address="127.0.0.1:1", **{name: eval(default, known) for name, default in options})
@@ -309,9 +299,12 @@ def test_options_and_methods_have_a_text_and_may_be_given(client: Any) -> None:
         client("127.0.0.1:1", 5.0)
     with pytest.raises(TypeError, match=r"got int\. For a remote method of this name use call\('on_connect', …\)"):
         client("127.0.0.1:1").on_connect(3)
-    other = "connect" if client is Client else "on_send"
-    with pytest.raises(TypeError, match=rf"Client\(\) has no option '{other}'"):
-        client(**{other: None})
+
+
+def test_a_retry_that_makes_no_sense() -> None:
+    for options, said in (({"times": -1}, "must be a whole number"), ({"repeats": "never"}, "'all' or 'idempotent'")):
+        with pytest.raises(ValueError, match=f"retry: .* {said}"):
+            Retry(**options)  # type: ignore[arg-type]
 
 
 @FACES
@@ -321,21 +314,21 @@ def test_options_and_methods_have_a_text_and_may_be_given(client: Any) -> None:
         ({"time_out": 1}, TypeError, r"\(\) has no option 'time_out' \(did you mean 'timeout'\?\)$"),
         ({"zzz": 1}, TypeError, r"\(\) has no option 'zzz'$"),
         ({"pool": 0}, ValueError, "pool must be at least 1"),
-        ({"retries": -1}, ValueError, "retries must not be negative"),
+        ({"retry": 3}, TypeError, r"retry= takes a Retry, such as Retry\(times=3\)"),
         ({"timeout": 0}, ValueError, "timeout must be positive or None"),
         ({"connect_timeout": -1}, ValueError, "connect_timeout must be positive"),
         ({"wait_for": 0}, ValueError, "wait_for must be positive or None"),
         ({"wait_for": float("nan")}, ValueError, "wait_for must be positive or None"),
         ({"keepalive": 0}, ValueError, "keepalive must be positive or None"),
-        ({"registration_timeout": -1}, ValueError, "registration_timeout must be positive or None"),
         ({"delimiter": b""}, ValueError, "at least one byte"),
         ({"name": "a.b"}, ValueError, "the name of a client"),
         ({"name": "a\n"}, ValueError, "the name of a client"),
         ({"name": 7}, TypeError, "the name of a client"),
         ({"address": "http://127.0.0.1", "token": "two words"}, ValueError, "token"),
         ({"address": "http://127.0.0.1", "token": ""}, ValueError, "token"),
-        ({"address": "http://127.0.0.1", "http_connections": 0}, ValueError, "http_connections"),
-        ({"address": "http://127.0.0.1", "ca": "ca.pem"}, ValueError, "ca= is for TLS"),
+        ({"address": "http://127.0.0.1", "pool": 0}, ValueError, "pool must be at least 1"),
+        ({"address": "http://127.0.0.1", "tls": "ca.pem"}, ValueError, "tls= is for TLS"),
+        ({"address": "https://127.0.0.1", "tls": 7}, TypeError, "tls= takes a PEM file"),
     ],
 )
 def test_options_that_make_no_sense(client: Any, options: dict[str, Any], kind: type[Exception], said: str) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, InternalError
+from rpcstream import AsyncClient, Retry
+from rpcstream.errors import InternalError
 
 from ..kit import reply, until
 from ..kit.example_count import IS_THOROUGH
@@ -102,6 +103,6 @@ async def test_calls_in_chaos(scripted: Scripted, face: Callable[..., Any]) -> N
             right += 1
         return right
 
-    async with face(scripted(misbehave()), pool=2, retries=1, retry="all") as client:
+    async with face(scripted(misbehave()), pool=2, retry=Retry(times=1, repeats="all")) as client:
         assert min(await asyncio.gather(*(work(worker) for worker in range(12)))) > 0
     await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})

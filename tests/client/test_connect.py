@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rpcstream import Client, ConnectFailed, InvalidParams, MethodNotFound, NotAuthenticated, RpcError
+from rpcstream.client.options import Trace
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, authority, request, server_tls, until_in_thread
@@ -43,7 +44,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             unix = tmp_path_factory.mktemp("place") / "a socket" if kind.endswith("unix") else None
             address = stack.enter_context(serve_in_thread(server, unix=unix))
             uris.append(f"{kind}://{address.removeprefix('tls://').removeprefix('unix://')}")
-        yield Place(kind, servers[0], uris[0], uris[1], {"ca": authority()} if tls is not None else {})
+        yield Place(kind, servers[0], uris[0], uris[1], {"tls": authority()} if tls is not None else {})
 
 
 def test_calls(place: Place, make_client: MakeClient) -> None:
@@ -51,8 +52,10 @@ def test_calls(place: Place, make_client: MakeClient) -> None:
     told: list[str] = []
     client = make_client(
         place.uri,
-        on_receive=lambda size: told.append("some" if size > 0 else "none"),
-        trace=lambda direction, _: told.append(direction),
+        trace=Trace(
+            message=lambda direction, _: told.append(direction),
+            on_receive=lambda size: told.append("some" if size > 0 else "none"),
+        ),
         **place.options,
     )
     assert client.call("add", 2, 3) == client.call("add", a=2, b=3) == 5

@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import (
-    AsyncClient,
-    Client,
-    ConnectFailed,
-    InternalError,
-    RpcError,
-)
+from rpcstream import AsyncClient, Client, ConnectFailed, RpcError
+from rpcstream.errors import InternalError
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer

@@ -39,7 +39,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
         "plain": UsualServer(drain_timeout=0.1),
         "tls": UsualServer(drain_timeout=0.1, tls=here),
         "guarded": UsualServer(drain_timeout=0.1, token="right"),
-        "mutual": UsualServer(drain_timeout=0.1, tls=TLS(certificate=files["here"], client_ca=files["ca"])),
+        "mutual": UsualServer(drain_timeout=0.1, tls=TLS(certificate=files["here"], ca=files["ca"])),
         "expired": UsualServer(drain_timeout=0.1, tls=TLS(certificate=files["expired"])),
         "elsewhere": UsualServer(drain_timeout=0.1, tls=TLS(certificate=files["elsewhere"])),
         "self": UsualServer(drain_timeout=0.1, tls=TLS(certificate=files["self"])),
@@ -114,8 +114,8 @@ MIX_UPS = [
     ("ws://guarded", {}, "Not authenticated.*; give {token}"),
     *[(f"{clear}://guarded", {"token": "wrong"}, "not accepted.*; is this the right {token}?") for clear, _ in SCHEMES],
     ("tls://mutual", CA, "asks for a certificate, and was shown none .{certificate}."),
-    ("https://self", {}, NOT_TRUSTED + ".*; if you trust it, give the file of its authority with {ca}"),
-    ("tls://self", CA, NOT_TRUSTED + ".*; if you trust it, give the file of its authority with {ca}"),
+    ("https://self", {}, NOT_TRUSTED + ".*; if you trust it, give the file of its authority with {tls}"),
+    ("tls://self", CA, NOT_TRUSTED + ".*; if you trust it, give the file of its authority with {tls}"),
     ("wss://elsewhere", CA, NOT_TRUSTED + ".*mismatch.*; give {address} a name that stands in the cert"),
     ("tls://expired", CA, NOT_TRUSTED + "certificate has expired; the server needs a new one"),
     ("tcp://nothing", {}, f"no server listens at this port{NOBODY}Connection refused"),
@@ -148,7 +148,7 @@ WRONG_OPTIONS = [
         "{certificate} and {key} must .*KEY_VALUES_MISMATCH",
     ),
     ("tls://tls", {"key": "key"}, "{key} is the key of a certificate, and {certificate} is not given"),
-    ("tcp://plain", {"ca": "ca"}, "{ca} is for TLS"),
+    ("tcp://plain", {"ca": "ca"}, "{tls} is for TLS"),
 ]
 
 
@@ -160,12 +160,19 @@ def given(places: Places, address: str, options: dict[str, str]) -> tuple[str, d
 
 
 def pattern(text: str, spell: Callable[[str], str]) -> str:
-    names = ("address", "ca", "certificate", "key", "token")
+    names = ("address", "ca", "certificate", "key", "tls", "token")
     return text.replace("?", r"\?").format(**{name: spell(name) for name in names})
 
 
 def in_shell(name: str) -> str:
-    return "--uri" if name == "address" else f"--{name}"
+    return {"address": "--uri", "tls": "--ca"}.get(name, f"--{name}")
+
+
+def in_python(arguments: dict[str, str]) -> dict[str, Any]:
+    """The options of a client for those of the command line."""
+    files = {name: file for name, file in arguments.items() if name != "token"}
+    others: dict[str, Any] = {name: text for name, text in arguments.items() if name == "token"}
+    return others | ({"tls": TLS(**files)} if files else {})
 
 
 def row_name(value: Any) -> str:
@@ -178,7 +185,7 @@ def test_what_is_said(
 ) -> None:
     where, arguments = given(places, address, options)
     with pytest.raises(Exception, match=pattern(said, "{}=".format)):
-        make_client(where, timeout=20, **arguments).call("echo", 1)
+        make_client(where, timeout=20, **in_python(arguments)).call("echo", 1)
     status = main(["echo", "value:int=1", "--uri", where, *(f"--{name}={text}" for name, text in arguments.items())])
     out, err = capfd.readouterr()
     assert status in ((2,) if (address, options, said) in WRONG_OPTIONS else (1, 3))
@@ -197,7 +204,7 @@ def test_certificates_of_both_ends(places: Places, make_client: MakeClient, sche
         (address, {"certificate": files["here"]}),
         (localhost, {"certificate": files["without-key"], "key": files["key"]}),
     ):
-        client = make_client(where, ca=files["ca"], **options)
+        client = make_client(where, tls=TLS(ca=files["ca"], **options))
         for value in (1, "x" * 2_000_000):
             assert client.call("echo", value) == value
     for options, said in (
@@ -205,7 +212,7 @@ def test_certificates_of_both_ends(places: Places, make_client: MakeClient, sche
         ({"certificate": files["self"]}, r"does not take the certificate .*: unknown ca"),
     ):
         with pytest.raises((ConnectFailed, ConnectionLost), match=said):
-            make_client(address, ca=files["ca"], **options).call("echo", 1)
+            make_client(address, tls=TLS(ca=files["ca"], **options)).call("echo", 1)
 
 
 @TLS_SCHEMES
@@ -221,7 +228,7 @@ def test_a_handshake_that_stalls(
 
     address, ca = f"{scheme}://{scripted(script)}", places.files["ca"]
     with pytest.raises(ConnectFailed, match=r"within 0\.1 s"):
-        make_client(address, ca=ca, connect_timeout=0.1).call("echo", 1)
+        make_client(address, tls=ca, connect_timeout=0.1).call("echo", 1)
     assert ended.wait(20)  # and the connection is not left behind
 
 
@@ -237,7 +244,7 @@ def test_with_reconnect_a_certificate_that_is_refused_is_told_at_once(
     places: Places, make_client: MakeClient, address: str, options: Any, said: str, caplog: Any
 ) -> None:
     where, arguments = given(places, address, options)
-    client = make_client(where, reconnect=True, **arguments)
+    client = make_client(where, reconnect=True, **in_python(arguments))
     for _ in range(3):
         with pytest.raises((ConnectFailed, ConnectionLost), match=said) as caught:
             client.call("echo", 1)

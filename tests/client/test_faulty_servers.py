@@ -21,12 +21,12 @@ from rpcstream import (
     Client,
     ConnectFailed,
     ConnectionLost,
-    EncodeError,
-    InternalError,
     Limits,
     NotPermitted,
+    Retry,
     RpcError,
 )
+from rpcstream.errors import EncodeError, InternalError
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, frame, notification, reply, request
@@ -62,7 +62,7 @@ def test_nobody_there(make_client: MakeClient, free_address: str, tmp_path: Any)
         client.batch(("sum", 1, 2))
     errors = client.together(("a",), ("b",))
     assert [(type(error), error.method) for error in errors] == [(ConnectFailed, "a"), (ConnectFailed, "b")]
-    for options, more in (({"retries": 2}, {}), ({"retries": 1000}, {"timeout": 0.1})):
+    for options, more in (({"retry": Retry(times=2)}, {}), ({"retry": Retry(times=1000)}, {"timeout": 0.1})):
         with pytest.raises((ConnectFailed, CallTimeout)):
             make_client(free_address, **options).call("sum", 1, 2, **more)
     with pytest.raises(ConnectFailed, match=r"No such file.*'sum' at unix:///"):

@@ -18,14 +18,13 @@ from rpcstream import (
     Client,
     ConnectFailed,
     ConnectionLost,
-    InternalError,
     Limits,
-    MessageTooLarge,
     NotAuthenticated,
     NotPermitted,
     RpcError,
     ServerBusy,
 )
+from rpcstream.errors import InternalError, MessageTooLarge
 
 from ..kit import UsualServer, frame, request, until
 from ..kit.scripted_http import UNTIL_CLOSED, CountedConnections, Request, ScriptedHttpConnection, answered, item, reply
@@ -107,7 +106,7 @@ async def test_calls_at_once_have_so_many_connections_and_the_others_wait_in_ord
 ) -> None:
     come: list[int] = []
     counted = always(lambda asked, _: come.append(asked.message["params"][0]) or answered(reply(asked.id, come[-1])))
-    async with AsyncClient(f"http://{scripted(counted)}", http_connections=most) as client:
+    async with AsyncClient(f"http://{scripted(counted)}", pool=most) as client:
         await asyncio.gather(*(client.call("echo", n) for n in range(30)))
     assert counted.most == counted.total == most
     assert (come if most == 1 else sorted(come)) == list(range(30))
@@ -325,7 +324,7 @@ async def test_an_answer_without_an_end_keeps_neither_its_connection_nor_the_cli
         body = reply(asked.id, number)
         return UNTIL_CLOSED + body + b"\n" if number == 1 else answered(body)
 
-    async with AsyncClient(f"http://{scripted(always(answer))}", http_connections=1) as client:
+    async with AsyncClient(f"http://{scripted(always(answer))}", pool=1) as client:
         assert await client.call("work", on_progress=lambda value: None) == 1
         assert await client.call("echo") == 2
         await asyncio.wait_for(client.close(), 20)
@@ -342,7 +341,7 @@ async def test_too_much_that_waits_makes_callers_wait_and_what_is_given_up_is_ne
         return answered(reply(asked.id, come[-1]))
 
     address, limits = f"http://{scripted(always(answer))}", Limits(write_buffer=10_000)
-    async with AsyncClient(address, http_connections=1, limits=limits) as client:
+    async with AsyncClient(address, pool=1, limits=limits) as client:
         calls = [client.submit("echo", n, "x" * 1000) for n in range(100)]
         await asyncio.sleep(0.05)
         for given_up in (calls.pop(50), calls.pop(3)):
@@ -368,7 +367,7 @@ def test_notifications(scripted: Scripted, make_client: MakeClient, answer: byte
         with Client(f"http://{address}") as closed:
             closed.notify("note", 1)
         assert come == ["note"]
-    client = make_client(f"http://{address}", http_connections=2, limits=limits)
+    client = make_client(f"http://{address}", pool=2, limits=limits)
     for n in range(2):
         client.notify("note", n)
     assert client.call("get") == "fine"  # they do not take the connections for ever
@@ -512,7 +511,7 @@ def test_an_answer_that_cannot_be_read(scripted: Scripted, make_client: MakeClie
                 http.say(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     address = f"http://{scripted(CountedConnections(script))}"
-    client = make_client(address, retries=0, timeout=20, limits=LIMITS, binary=what != "unasked")
+    client = make_client(address, timeout=20, limits=LIMITS, binary=what != "unasked")
     with pytest.raises(error, match="not JSON" if what == "unasked" else None):
         client.call("broken")
     if what != "unasked":

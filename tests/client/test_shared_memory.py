@@ -19,7 +19,8 @@ import numpy as np
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Client, ConnectionLost, Limits, MessageTooLarge, MethodNotFound, RpcError
+from rpcstream import AsyncClient, Client, ConnectionLost, Limits, MethodNotFound, RpcError
+from rpcstream.errors import MessageTooLarge
 from rpcstream.testing import serve_in_thread
 
 from ..kit import RawPeer, UsualServer, request, until_in_thread
@@ -96,14 +97,14 @@ def test_more_than_the_ring_has_room_for_goes_with_the_message(tmp_path: Path) -
         assert shared(server)[0] == 3
 
 
-@pytest.mark.parametrize(("at_client", "unix"), [(False, True), (True, False)])
-def test_it_is_switched_off_and_not_over_tcp(tmp_path: Path, at_client: bool, unix: bool) -> None:
+@pytest.mark.parametrize(("binary", "unix"), [(False, True), (True, False)])
+def test_it_is_not_used_without_binary_frames_nor_over_tcp(tmp_path: Path, binary: bool, unix: bool) -> None:
     server = UsualServer()
     where = {"unix": tmp_path / "socket"} if unix else {}
-    with serve_in_thread(server, **where) as address, Client(address, shared_memory=at_client) as client:  # type: ignore[arg-type]
+    with serve_in_thread(server, **where) as address, Client(address, binary=binary) as client:  # type: ignore[arg-type]
         for _ in range(3):
             echoed(client, LARGE)
-        assert server.stats()["frames_received"] == 2
+        assert server.stats()["frames_received"] == (2 if binary else 0)
         assert shared(server) == (0, 0)
 
 

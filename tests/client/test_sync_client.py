@@ -18,15 +18,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import (
-    Client,
-    ConnectFailed,
-    ConnectionLost,
-    Context,
-    EncodeError,
-    RegistrationError,
-    RpcError,
-)
+from rpcstream import Client, ConnectFailed, ConnectionLost, Context, RpcError
+from rpcstream.errors import EncodeError, RegistrationError
 from rpcstream.testing import connections_of, serve_in_thread
 
 from ..kit import UsualServer, request, until_in_thread

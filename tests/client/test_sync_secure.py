@@ -27,7 +27,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, Any]
     if request.param:
         server.guard(tls=server_tls())
     with serve_in_thread(server) as address:
-        options: dict[str, Any] = {"ca": authority()} if request.param else {}
+        options: dict[str, Any] = {"tls": authority()} if request.param else {}
         yield f"tls://{address}" if request.param else address, options
 
 
@@ -76,7 +76,7 @@ def test_an_unknown_authority() -> None:
     server = UsualServer(drain_timeout=0.2)
     server.guard(tls=server_tls())
     with serve_in_thread(server) as address:
-        with Client(f"tls://{address}") as client, pytest.raises(ConnectFailed, match="ca=") as caught:
+        with Client(f"tls://{address}") as client, pytest.raises(ConnectFailed, match="tls=") as caught:
             client.add(1, 2)
         assert caught.value.is_permanent
         with Client(address) as client, pytest.raises(ConnectFailed, match="tls://"):

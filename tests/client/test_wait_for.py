@@ -1,4 +1,4 @@
-"""`wait_for` and `retries`: calls that wait for a server or at a hub for a provider, and calls that are made again."""
+"""`wait_for` and `retry`: calls that wait for a server or at a hub for a provider, and calls that are made again."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from rpcstream import (
     ConnectFailed,
     ConnectionLost,
     MethodNotFound,
-    ProviderGone,
+    Retry,
     RpcError,
 )
+from rpcstream.errors import ProviderGone
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer, reply, request, until
@@ -256,10 +257,11 @@ class Losing:
 
 
 SAFE = [{"name": "safe", "x-idempotent": True}, {"name": "unsafe"}, {"x-idempotent": True}]
-ALL, WAITS = {"retry": "all"}, {"wait_for": 60}
+WAITS = {"wait_for": 60}
 
-ONCE, TWICE = {"retries": 1}, {"retries": 2}
-UNDECLARED = r"is not declared idempotent \(retry=\"all\" repeats every call\)"
+ONCE, TWICE = {"retry": Retry(times=1)}, {"retry": Retry(times=2)}
+ALL_ONCE, ALL_TWICE = {"retry": Retry(times=1, repeats="all")}, {"retry": Retry(times=2, repeats="all")}
+UNDECLARED = r"is not declared idempotent \(repeats=\"all\" repeats every call\)"
 
 #: The methods that are lost, once for each time that they stand there; the answers of `rpc.discover` ("?") in turn;
 #: options; calls, each with what is said if it fails; and what the server was asked.
@@ -280,8 +282,8 @@ REPEATED: dict[str, tuple[str, list[Any], dict[str, Any], list[tuple[str, str]],
         [("unsafe", UNDECLARED), ("unsafe,unsafe", "declared idempotent")],
         "unsafe ? batch",
     ),
-    "all if so asked": ("unsafe unsafe", [None], TWICE | ALL, [("unsafe", "")], "unsafe unsafe unsafe"),
-    "so often": ("unsafe unsafe", [None], ONCE | ALL, [("unsafe", "peer closed"), ("unsafe", "")], "unsafe " * 3),
+    "all if so asked": ("unsafe unsafe", [None], ALL_TWICE, [("unsafe", "")], "unsafe unsafe unsafe"),
+    "so often": ("unsafe unsafe", [None], ALL_ONCE, [("unsafe", "peer closed"), ("unsafe", "")], "unsafe " * 3),
     "nothing by default": ("safe", [SAFE], {}, [("safe", "peer closed"), ("safe", "")], "safe safe"),
 }
 
@@ -312,7 +314,7 @@ def test_what_is_repeated(scripted: Scripted, make_client: MakeClient, name: str
 
 
 def test_what_is_no_loss_is_not_repeated(make_client: MakeClient, served: str, server: UsualServer) -> None:
-    client = make_client(served, retries=5, retry="all")
+    client = make_client(served, retry=Retry(times=5, repeats="all"))
     before = len(server.noted), len(server.begun)
     with pytest.raises(RpcError):
         client.call("fail", 1, "once")

@@ -13,9 +13,10 @@ import msgspec
 import orjson
 import pytest
 
-from rpcstream import Codec, InternalError, InvalidParams, RegistrationError, Server
+from rpcstream import Codec, InvalidParams, Server
 from rpcstream.codec import payloads
 from rpcstream.codec.hints import hint_checker
+from rpcstream.errors import InternalError, RegistrationError
 from rpcstream.testing import memory_client
 
 from ..kit.example_count import IS_THOROUGH

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 from typing_extensions import Doc
 
-from rpcstream import Codec, RegistrationError, Server, Shape
+from rpcstream import Codec, Server, Shape
 from rpcstream.codec.hints import CompiledHint, hint_checker
 from rpcstream.codec.schema import Components, schema_of
+from rpcstream.errors import RegistrationError
 
 from ..kit.example_count import IS_THOROUGH
 

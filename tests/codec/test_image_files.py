@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageOps, PngImagePlugin
 
-from rpcstream import Codec, EncodeError, ImageFile, ImageOptions
+from rpcstream import Codec, ImageFile, ImageOptions
+from rpcstream.errors import EncodeError
 
 from ..kit.example_count import example_count
 from .values import CODEC, file_of, noise, returned, same, sent

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from rpcstream import Codec, EncodeError, Limits, MaxSide
+from rpcstream import Codec, Limits, MaxSide
 from rpcstream.codec.hints import CompiledHint
 from rpcstream.codec.reading import DecodeElsewhere, Reading
+from rpcstream.errors import EncodeError
 
 from ..kit.example_count import example_count
 from .values import CODEC, RAW, encoded, file_of, rng, sent, tagged, taken

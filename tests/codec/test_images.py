@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, features
 
-from rpcstream import Codec, MaxSide, RegistrationError, Server
+from rpcstream import Codec, MaxSide, Server
 from rpcstream.codec import ImageOptions
+from rpcstream.errors import RegistrationError
 from rpcstream.wire.buffers import AttachedMessage, is_own
 
 from ..kit.example_count import example_count

@@ -15,7 +15,8 @@ import pydantic.dataclasses
 import pytest
 from PIL import Image
 
-from rpcstream import Codec, EncodeError, InternalError, InvalidParams, RegistrationError, Server
+from rpcstream import Codec, InvalidParams, Server
+from rpcstream.errors import EncodeError, InternalError, RegistrationError
 from rpcstream.testing import memory_client
 
 

@@ -12,7 +12,7 @@ import orjson
 import pytest
 from scipy import sparse
 
-from rpcstream import EncodeError
+from rpcstream.errors import EncodeError
 
 from .values import codec, received, returned, sent, taken
 

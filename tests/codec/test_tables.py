@@ -16,9 +16,10 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 
-from rpcstream import Client, EncodeError, InvalidParams, MessageTooLarge, Server
+from rpcstream import Client, InvalidParams, Server
 from rpcstream.codec.hints import CompiledHint
 from rpcstream.codec.reading import Reading
+from rpcstream.errors import EncodeError, MessageTooLarge
 from rpcstream.testing import serve_in_thread
 
 from ..kit.example_count import IS_THOROUGH

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import numpy as np
 import pytest
 
-from rpcstream import EncodeError, Shape
+from rpcstream import Shape
+from rpcstream.errors import EncodeError
 
 from .values import codec, returned, sent, taken
 

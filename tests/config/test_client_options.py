@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import Client, NatsLogin
+from rpcstream import TLS, Client, NatsLogin, Retry
 from rpcstream.client.address import parse_address
 from rpcstream.client.config import client_options
 from rpcstream.config import ConfigError
@@ -18,17 +18,19 @@ from rpcstream.config import ConfigError
 from .conftest import client
 
 ALL = {
-    **{"address": "tls://hub.example:8545", "name": "gpu-1", "key": "/own.key"},
-    **{"timeout": 5.0, "connect_timeout": 0.5, "wait_for": 10.0, "registration_timeout": 7.0},
-    **{"reconnect": True, "retries": 2, "retry": "idempotent", "pool": 2, "http_connections": 3},
+    **{"address": "tls://hub.example:8545", "name": "gpu-1"},
+    **{"timeout": 5.0, "connect_timeout": 0.5, "wait_for": 10.0},
+    **{"reconnect": True, "pool": 2},
 }
 
 
 def test_all_there_is(write: Any, tmp_path: Path) -> None:
-    more = {"keepalive_timeout_ms": 20_000, "ca": "ca.pem", "certificate": "own.pem"}
+    more = {"keepalive_timeout_ms": 20_000, "ca": "ca.pem", "certificate": "own.pem", "key": "/own.key"}
+    more["retry"] = {"times": 2, "repeats": "all"}
     assert client({"client_id": "x", "call_timeout_ms": 30_000}) == {"name": "x", "timeout": 30.0}
-    files = {"ca": str(tmp_path / "ca.pem"), "certificate": str(tmp_path / "own.pem")}
-    assert client(write("client.json", json.dumps(ALL | more))) == ALL | {"keepalive": 20.0, **files}
+    tls = TLS(ca=str(tmp_path / "ca.pem"), certificate=str(tmp_path / "own.pem"), key="/own.key")
+    made = {"tls": tls, "retry": Retry(times=2, repeats="all")}
+    assert client(write("client.json", json.dumps(ALL | more))) == ALL | {"keepalive": 20.0, **made}
     none = {"timeout": None, "connect_timeout": None, "wait_for": None}
     assert client({"timeout": 0, "connect_timeout": None, "wait_for": 0}) == none
     assert client(codec=(codec := object())) == {"codec": codec}
@@ -55,6 +57,9 @@ NATS = "nats://a,b:4223/vision"
     ("values", "complaint"),
     [
         ({"address": "a", "port": 5}, "either"),
+        ({"retry": {"repeats": "never"}}, "retry: retry: repeats must be 'all' or 'idempotent', got 'never'"),
+        ({"retry": {"tries": 3}}, "retry: .*unexpected keyword argument 'tries'"),
+        ({"address": "a", "key": "k"}, "key= is for TLS .*, and a is without"),
         *(({"host": each}, "host must be a name or an IP address") for each in ("tls://a", "[::1]", "a/b")),
         ({"adress": "x"}, r"unknown option 'adress' of a client \(did you mean 'address'\?\)"),
         ({"address": NATS, "nats": {"user": "u", "creds": "c"}}, "nats: a NATS login has one of creds, nkey and user"),
@@ -134,7 +139,7 @@ def read(here: Path, profile: str | None = None, source: Any = None, **given: An
 def test_which_profile_counts(here: Path) -> None:
     """Argument over environment over the file's own; and so for each option."""
     ca = str(here / "rpcstream" / "lab.pem")
-    lab = {"address": "tls://lab.example", "ca": ca, "token": "of-lab", "timeout": 3.0}
+    lab = {"address": "tls://lab.example", "tls": TLS(ca=ca), "token": "of-lab", "timeout": 3.0}
     assert read(here) == read(here, "home", RPCSTREAM_PROFILE="lab") == HOME
     assert read(here, RPCSTREAM_PROFILE="lab") == read(here, "lab") == lab
     assert read(here, "lab", timeout=1, RPCSTREAM_TIMEOUT="2") == {**lab, "timeout": 1}
@@ -162,8 +167,8 @@ def test_a_token_is_for_the_address_that_stands_beside_it(here: Path) -> None:
     for given in ({"address": "evil.example"}, {"host": "evil.example"}, {"RPCSTREAM_ADDRESS": "evil.example"}):
         assert read(here, **given) == evil
     assert "token" not in read(here, RPCSTREAM_PROFILE="lab", address="evil.example")
-    assert "ca" not in read(here, address="127.0.0.1:1", RPCSTREAM_CA="x")  # which is for TLS
-    assert read(here, address="tls://127.0.0.1:1", RPCSTREAM_CA="x")["ca"] == "x"
+    assert "tls" not in read(here, address="127.0.0.1:1", RPCSTREAM_CA="x")  # which is for TLS
+    assert read(here, address="tls://127.0.0.1:1", RPCSTREAM_CA="x")["tls"] == TLS(ca="x")
     # Who names both means both.
     assert read(here, "lab", address="tls://10.0.0.1")["token"] == "of-lab"
     assert "token" not in read(here, RPCSTREAM_PROFILE="lab", RPCSTREAM_ADDRESS="tls://10.0.0.1")

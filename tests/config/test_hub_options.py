@@ -118,7 +118,7 @@ def test_files_of_tls_are_seen_from_the_folder_of_the_configuration(write: Any, 
     issued.cert_chain_pems[0].write_to_path(tmp_path / "server.pem")
     path = write("hub.toml", '[tls]\ncertificate = "server.pem"\nkey = "server.key"\nca = "server.pem"\n')
     certificate, key = (str(tmp_path / name) for name in ("server.pem", "server.key"))
-    assert hub(path).options == {"tls": TLS(certificate=certificate, key=key, client_ca=certificate)}
+    assert hub(path).options == {"tls": TLS(certificate=certificate, key=key, ca=certificate)}
     found = hub(None, {}, tls={"certificate": certificate, "key": key}).options
     assert found == {"tls": TLS(certificate=certificate, key=key)}
     with pytest.raises(ConfigError, match="argument tls: no certificate with its key"):

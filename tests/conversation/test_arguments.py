@@ -11,17 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import (
-    CallCancelled,
-    ConnectionLost,
-    Context,
-    EncodeError,
-    InvalidParams,
-    Limits,
-    MessageTooLarge,
-    RpcError,
-    Server,
-)
+from rpcstream import ConnectionLost, Context, InvalidParams, Limits, Retry, RpcError, Server
+from rpcstream.errors import CallCancelled, EncodeError, MessageTooLarge
 
 from ..kit import Network, RawPeer, UsualServer, notification, until
 from ..kit.matrix import cut_connections
@@ -279,7 +270,7 @@ async def test_a_call_that_ends_while_its_producer_is_silent(
     network: Network, taking: Taking, kind: str, how: str
 ) -> None:
     async with network.serve(taking) as endpoint:
-        client = endpoint.client(retries=3, retry="all")
+        client = endpoint.client(retry=Retry(times=3, repeats="all"))
         source = Source()
         call = client.submit(kind, source.silent())
         await until(lambda: taking.seen == ["begun", 0])

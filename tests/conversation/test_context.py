@@ -9,15 +9,8 @@ from typing import Annotated, Any, Optional
 
 import pytest
 
-from rpcstream import (
-    ConnectionLost,
-    Context,
-    InternalError,
-    InvalidParams,
-    RegistrationError,
-    RpcError,
-    Server,
-)
+from rpcstream import ConnectionLost, Context, InvalidParams, RpcError, Server
+from rpcstream.errors import InternalError, RegistrationError
 
 from ..kit import LogLines, Network, peer_keeping_server, until
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import CallCancelled, CallTimeout, Context, DeadlineExceeded, Limits, Server
+from rpcstream import CallTimeout, Context, Limits, Server
+from rpcstream.errors import CallCancelled, DeadlineExceeded
 from rpcstream.testing import FakeTimeLoop, memory_client
 
 from ..kit import LogLines, Network, RawPeer, notification, request, until

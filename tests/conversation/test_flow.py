@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Logs, MessageTooLarge, Server, ServerBusy
+from rpcstream import AsyncClient, ConnectionLost, Context, Limits, Logs, Server, ServerBusy
+from rpcstream.errors import MessageTooLarge
 from rpcstream.testing import FakeTimeLoop
 
 from ..kit import TRANSPORTS, Network, RawPeer, StoppableServer, UsualServer, notification, request, until

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rpcstream import Client, ImageFile, InternalError, MaxSide, Server
+from rpcstream import Client, ImageFile, MaxSide, Server
+from rpcstream.errors import InternalError
 from rpcstream.testing import serve_in_thread
 
 SIZES = {"a.jpg": (12, 9), "a.png": (12, 9), "large.jpg": (200, 150), "large.png": (200, 150)}

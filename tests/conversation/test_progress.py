@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import Context, EncodeError, Limits, MessageTooLarge, Server
+from rpcstream import Context, Limits, Server
+from rpcstream.errors import EncodeError, MessageTooLarge
 
 from ..kit import LogLines, Network, RawPeer, notification, request, until
 

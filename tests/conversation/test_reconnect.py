@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, NotAuthenticated, Server
+from rpcstream import AsyncClient, Backoff, CallTimeout, ConnectFailed, ConnectionLost, NotAuthenticated, Retry, Server
 from rpcstream.testing import FakeTimeLoop
 
 from ..kit import PATIENCE, LogLines, Network, RawPeer, until
@@ -65,7 +65,7 @@ class Door:
         self._clients: list[AsyncClient] = []
 
     def client(self, **options: Any) -> AsyncClient:
-        self._clients.append(client := AsyncClient("memory", connect=self._connect, **options))
+        self._clients.append(client := AsyncClient(self._connect, **options))
         return client
 
     async def _connect(self, make: Callable[[], Any]) -> Any:
@@ -203,7 +203,7 @@ async def test_a_server_that_hangs_up_is_not_stormed(door: Door, way: str) -> No
         door.accept = lambda: RawPeer(opened)
     else:
         door.receive = door.slam
-    async with door.client(reconnect=DOUBLING, retries=1000 if way == "at every call" else 0) as client:
+    async with door.client(reconnect=DOUBLING, retry=Retry(times=1000 if way == "at every call" else 0)) as client:
         if way == "nobody calls":
             await asyncio.sleep(100)
         else:
@@ -425,7 +425,7 @@ async def test_close_ends_at_once_wherever_the_client_is(
     async with door.serving(ponging()):
         client = door.client(
             reconnect=Backoff(first=1000, longest=1000) if where != "repeating" else None,
-            retries=1000 if where == "repeating" else 0,
+            retry=Retry(times=1000 if where == "repeating" else 0),
             connect_timeout=None,
             on_state=states,
         )
@@ -528,7 +528,7 @@ async def test_a_wrong_token_is_told_at_once_and_not_tried_again_and_again(
     caplog.set_level("WARNING", "rpcstream.client")
     async with door.serving(server), door.client(reconnect=DOUBLING, token="s3cret", on_state=states) as client:
         for _ in range(3):
-            with pytest.raises(NotAuthenticated, match=r"-32005.*method 'ping' at memory") as caught:
+            with pytest.raises(NotAuthenticated, match=r"-32005.*method 'ping' at _connect") as caught:
                 await client.ping()
             assert caught.value.method == "ping"
             assert fake_time.time() == 0
@@ -536,7 +536,7 @@ async def test_a_wrong_token_is_told_at_once_and_not_tried_again_and_again(
         # At most as often as the longest pause allows, whoever calls; and told once.
         assert door.attempts == [0, 8, 16]
         assert [record.levelname for record in of_client(caplog)] == ["WARNING"]
-        assert "no connection to memory: [-32005]" in caplog.text
+        assert "no connection to _connect: [-32005]" in caplog.text
         assert "attempt is made in 8 s" in caplog.text
         assert "s3cret" not in caplog.text
         tokens.append("s3cret")

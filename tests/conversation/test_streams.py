@@ -10,17 +10,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import (
-    ConnectionLost,
-    Context,
-    InternalError,
-    InvalidParams,
-    InvalidRequest,
-    Limits,
-    MessageTooLarge,
-    RpcError,
-    Server,
-)
+from rpcstream import ConnectionLost, Context, InvalidParams, Limits, Retry, RpcError, Server
+from rpcstream.errors import InternalError, InvalidRequest, MessageTooLarge
 
 from ..kit import LogLines, Network, RawPeer, UsualServer, notification, request, until
 
@@ -458,6 +449,6 @@ async def test_a_connection_that_is_lost_in_the_middle(network: Network) -> None
     got = []
     async with network.scripted(script) as endpoint:
         with pytest.raises(ConnectionLost, match="'items'"):
-            async for each in endpoint.client(retries=3, retry="all").stream.items():
+            async for each in endpoint.client(retry=Retry(times=3, repeats="all")).stream.items():
                 got.append(each)
     assert got == [0, 1], "what came before is not lost"

@@ -13,7 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from rpcstream import CallCancelled, CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, RpcError, ServerBusy
+from rpcstream import CallTimeout, ConnectFailed, ConnectionLost, RpcError, ServerBusy
+from rpcstream.errors import CallCancelled, DeadlineExceeded
 
 #: Codes of errors that a caller may cause itself.
 CANCELLED, LATE, BUSY = CallCancelled.CODE, DeadlineExceeded.CODE, ServerBusy.CODE

@@ -62,6 +62,8 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
     "AsyncClient": AsyncClient,
     "Backoff": Backoff,
     "NatsLogin": NatsLogin,
+    "Retry": options.Retry,
+    "Trace": options.Trace,
     "Codec": Codec.__init__,
     "ImageOptions": ImageOptions,
 }
@@ -69,8 +71,8 @@ DESCRIBED: dict[str, Callable[..., Any]] = {
 #: The keyword options of what takes them as a TypedDict, and their defaults.
 OPTIONS: dict[str, tuple[Collection[str], Mapping[str, Any]]] = {
     "Server": (ServerOptions.__optional_keys__, SERVER_DEFAULTS),
-    "Client": (options.SyncClientOptions.__optional_keys__, options.DEFAULTS),
-    "AsyncClient": (options.AsyncClientOptions.__optional_keys__, options.DEFAULTS),
+    "Client": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
+    "AsyncClient": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
     "Server.add": (MethodOptions.__optional_keys__, METHOD_DEFAULTS),
 }
 

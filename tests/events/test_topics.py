@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rpcstream import EncodeError, Limits, MessageTooLarge, Server, ServerBusy
+from rpcstream import Limits, Server, ServerBusy
+from rpcstream.errors import EncodeError, MessageTooLarge
 from rpcstream.events.patterns import matches
 from rpcstream.hub import Hub, Rule
 from rpcstream.testing import FakeTimeLoop

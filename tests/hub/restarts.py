@@ -17,7 +17,7 @@ import sys
 from contextlib import AsyncExitStack
 from typing import Any
 
-from rpcstream import AsyncClient
+from rpcstream import AsyncClient, Retry
 
 from ..rolling.harness import Calls, Outcome, calling
 
@@ -76,7 +76,7 @@ async def run(restarts: int, *, kills: bool, reconnect: bool, calls: int = 500, 
     address = ",".join([each.address for each in processes])
     options: dict[str, Any] = {"wait_for": WAIT_FOR, "reconnect": reconnect}
     if kills:
-        options |= {"retries": 3, "retry": "idempotent"}
+        options["retry"] = Retry(times=3)
     async with AsyncExitStack() as stack:
         for hub in processes:
             await hub.start()

@@ -89,7 +89,7 @@ async def use_all(caller: AsyncClient) -> None:
 async def test_on_any_mix_of_transports(
     listens: str, offers: str, calls: str, reads_frames: bool, tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"ca": authority()} if listens == "tls" else {}
+    options: dict[str, Any] = {"tls": authority()} if listens == "tls" else {}
     hub = Hub(tls=server_tls() if listens == "tls" else None)
     where: dict[str, Any] = {"unix": tmp_path / "hub"} if listens == "unix" else {"port": 0}
     async with hub.listening(**where) as address:

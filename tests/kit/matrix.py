@@ -51,7 +51,7 @@ class Endpoint:
 
     def client(self, **options: Any) -> AsyncClient:
         if self._address is None:
-            client = AsyncClient("memory", connect=self._connect, **options)
+            client = AsyncClient(self._connect, **options)
         else:
             client = AsyncClient(self._address, **self._options, **options)
         self._clients.append(client)
@@ -118,7 +118,7 @@ class Tcp:
             tls = client_side() if self._tls else None
             return (await asyncio.get_running_loop().create_connection(make, host, int(port), ssl=tls))[1]
 
-        return Endpoint(connect, f"tls://{address}", ca=authority()) if self._tls else Endpoint(connect, address)
+        return Endpoint(connect, f"tls://{address}", tls=authority()) if self._tls else Endpoint(connect, address)
 
 
 class WebSocket(Tcp):
@@ -137,7 +137,7 @@ class WebSocket(Tcp):
             tls = client_side() if self._tls else None
             return await connect_over_websocket(make, url, host=host, port=int(port), ssl=tls)
 
-        return Endpoint(connect, url, **({"ca": authority()} if self._tls else {}))
+        return Endpoint(connect, url, **({"tls": authority()} if self._tls else {}))
 
 
 class Http:
@@ -151,7 +151,7 @@ class Http:
         if self._tls:
             server.guard(tls=server_tls())
         async with server.listening(port=0) as address:
-            options = {"ca": authority()} if self._tls else {}
+            options = {"tls": authority()} if self._tls else {}
             yield Endpoint(self._connect, f"{'https' if self._tls else 'http'}://{address}/", **options)
 
     def listening(self, accept: Callable[[], RawPeer], folder: Path | None) -> AbstractAsyncContextManager[Endpoint]:

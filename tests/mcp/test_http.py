@@ -20,7 +20,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import rpcstream
-from rpcstream import CallCancelled, CallNext, Context, Http, Hub, Info, Limits, MethodCall, Server
+from rpcstream import CallNext, Context, Http, Hub, Info, Limits, MethodCall, Server
+from rpcstream.errors import CallCancelled
 
 from ..kit import UsualServer, until
 from ..kit.asgi import Driver

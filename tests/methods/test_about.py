@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import AsyncClient, Example, Info, Limits, NotPermitted, RegistrationError, RpcError, Server
+from rpcstream import AsyncClient, Example, Info, Limits, NotPermitted, RpcError, Server
+from rpcstream.errors import RegistrationError
 from rpcstream.testing import memory_client
 
 from ..kit.example_count import IS_THOROUGH

@@ -14,7 +14,8 @@ import orjson
 import pydantic
 import pytest
 
-from rpcstream import Context, InvalidParams, MessageTooLarge, Server
+from rpcstream import Context, InvalidParams, Server
+from rpcstream.errors import MessageTooLarge
 from rpcstream.testing import memory_client
 
 from .calling import bind, taking

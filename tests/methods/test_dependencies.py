@@ -11,18 +11,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from rpcstream import (
-    AsyncClient,
-    CallNext,
-    Context,
-    Depends,
-    InternalError,
-    InvalidParams,
-    MethodCall,
-    RegistrationError,
-    RpcError,
-    Server,
-)
+from rpcstream import AsyncClient, CallNext, Context, Depends, InvalidParams, MethodCall, RpcError, Server
+from rpcstream.errors import InternalError, RegistrationError
 from rpcstream.testing import FakeTimeLoop, drop_connections, memory_client
 from tests.methods import worker_functions
 

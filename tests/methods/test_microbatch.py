@@ -20,16 +20,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import (
-    AsyncClient,
-    DeadlineExceeded,
-    InternalError,
-    RegistrationError,
-    RpcError,
-    Server,
-    ServerBusy,
-    Shape,
-)
+from rpcstream import AsyncClient, RpcError, Server, ServerBusy, Shape
+from rpcstream.errors import DeadlineExceeded, InternalError, RegistrationError
 from rpcstream.testing import FakeTimeLoop, drop_connections, memory_client
 
 from ..kit import raw_peers, request, until

@@ -11,19 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import (
-    CallNext,
-    Context,
-    Hub,
-    InternalError,
-    InvalidParams,
-    MethodCall,
-    MethodNotFound,
-    NotPermitted,
-    RegistrationError,
-    RpcError,
-    Server,
-)
+from rpcstream import CallNext, Context, Hub, InvalidParams, MethodCall, MethodNotFound, NotPermitted, RpcError, Server
+from rpcstream.errors import InternalError, RegistrationError
 from rpcstream.testing import memory_client
 from tests.methods import worker_functions
 

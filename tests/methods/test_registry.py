@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import RegistrationError, Server
+from rpcstream import Server
+from rpcstream.errors import RegistrationError
 
 
 def own(server: Server) -> list[str]:

@@ -18,7 +18,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from rpcstream import Codec, InternalError, InvalidParams, RegistrationError, Server, Shape
+from rpcstream import Codec, InvalidParams, Server, Shape
+from rpcstream.errors import InternalError, RegistrationError
 from rpcstream.testing import memory_client
 
 from .calling import bind, described

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import Client, InternalError, Limits, Server
+from rpcstream import Client, Limits, Server
+from rpcstream.errors import InternalError
 from rpcstream.testing import memory_client, serve_in_thread
 
 from ..kit import notification, raw_peers, request, until, until_in_thread

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import AsyncClient, DeadlineExceeded, InternalError, Limits, MessageTooLarge, Server
+from rpcstream import AsyncClient, Limits, Server
+from rpcstream.errors import DeadlineExceeded, InternalError, MessageTooLarge
 from rpcstream.testing import memory_client
 
 from ..kit import until

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from rpcstream import AsyncClient, ConnectionLost
+from rpcstream import AsyncClient, ConnectionLost, Retry
 
 from ..cli.conftest import environment
 from ..kit.nats_server import NatsCluster, NatsServer
@@ -133,9 +133,7 @@ class Load:
         self._tasks = [asyncio.create_task(self._call(client, kind)) for client in self._clients for kind in KINDS]
 
     def _make_client(self) -> AsyncClient:
-        repeats: dict[str, Any] = (
-            {} if self._is_in_order else {"retry": "idempotent", "retries": 20, "wait_for": self._timeout}
-        )
+        repeats: dict[str, Any] = {} if self._is_in_order else {"retry": Retry(times=20), "wait_for": self._timeout}
         return AsyncClient(self._address, timeout=self._timeout, **repeats)
 
     async def end(self, notes: Callable[[], Counter[str]]) -> str:

@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import ConnectFailed, ConnectionLost, Logs, MessageTooLarge, MethodNotFound, Server
+from rpcstream import ConnectFailed, ConnectionLost, Logs, MethodNotFound, Server
+from rpcstream.errors import MessageTooLarge
 from rpcstream.testing import serve_in_thread
 
 from ..kit import PATIENCE, UsualServer, until

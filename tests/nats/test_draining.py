@@ -59,7 +59,7 @@ async def test_calls_of_every_kind_are_answered(service: Service) -> None:
             calls = [batch.wait(1), batch.where("batch"), batch.wait(2)]
         return [call.result() for call in calls]
 
-    async with service.client(retries=0) as client, service.raw("answers.*") as raw, started(service, one):
+    async with service.client() as client, service.raw("answers.*") as raw, started(service, one):
 
         @client
         async def answer(ctx: Context) -> Any:
@@ -101,7 +101,7 @@ async def test_calls_on_their_way_are_carried_out_once(service: Service) -> None
     """NATS sends calls to an instance until it knows that this stops; those are answered, too."""
     one, two, three = servers = [instance(name) for name in ("one", "two", "three")]
     async with (
-        service.client(retries=0) as client,
+        service.client() as client,
         started(service, one),
         started(service, two),
         started(service, three),

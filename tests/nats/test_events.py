@@ -15,7 +15,8 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, Client, ConnectionLost, InvalidParams, Limits, MessageTooLarge, NotPermitted
+from rpcstream import AsyncClient, Client, ConnectionLost, InvalidParams, Limits, NotPermitted
+from rpcstream.errors import MessageTooLarge
 
 from ..kit import PATIENCE, UsualServer, frame, until
 from ..kit.nats_server import NatsServer

@@ -20,11 +20,12 @@ from rpcstream import (
     ConnectFailed,
     ConnectionLost,
     Limits,
-    MessageTooLarge,
     MethodNotFound,
+    Retry,
     Server,
     ServerBusy,
 )
+from rpcstream.errors import MessageTooLarge
 from rpcstream.tls import client_context
 
 from ..kit import UsualServer, authority, server_tls, until
@@ -161,8 +162,8 @@ async def test_bytes_do_not_leave_an_encrypted_nats_unasked(
 ) -> None:
     service = Service(start_nats(tls=True, max_payload=MAX_PAYLOAD))
     server = make_server(tls=server_tls() if has_certificate else None)
-    trusted = client_context(ca=authority())
-    async with service.serving(server, tls=trusted, direct=direct), service.client(ca=authority()) as client:
+    trusted = client_context(authority())
+    async with service.serving(server, tls=trusted, direct=direct), service.client(tls=authority()) as client:
         if works:
             assert np.array_equal(await client.echo(array()), array())
         else:
@@ -275,7 +276,10 @@ async def test_the_connection_is_lost_in_the_middle(
 ) -> None:
     """The next call makes another one, and what the lost message held is free again; idempotent calls are repeated."""
     server = make_server(limits=Limits(max_message_size=2 * SIZE, max_held_total=2 * SIZE))
-    async with service.serving(server, direct=proxy.direct), service.client(retries=retries, timeout=None) as client:
+    async with (
+        service.serving(server, direct=proxy.direct),
+        service.client(retry=Retry(times=retries), timeout=None) as client,
+    ):
         await client.make(SIZE)
         proxy.cut_after = SIZE // 2
         call = asyncio.ensure_future(LARGE[lost](client))
@@ -291,7 +295,12 @@ async def test_a_result_that_is_long_on_its_way_is_not_given_up(
     clock: Clock, service: Service, proxy: Proxy, is_connected: bool
 ) -> None:
     """Its call was answered before it was acknowledged, and is asked for again and again meanwhile."""
-    async with service.serving(make_server(), direct=proxy.direct), service.client(timeout=None, retries=0) as client:
+    async with (
+        service.serving(make_server(), direct=proxy.direct),
+        service.client(
+            timeout=None,
+        ) as client,
+    ):
         if is_connected:
             await client.make(SIZE)
         proxy.pace = 1.0
@@ -317,7 +326,7 @@ async def test_too_much_waits_for_one_client(service: Service, proxy: Proxy) -> 
     limits = Limits(max_message_size=SIZE + 64 * 1024, write_buffer=1024)
     server = make_server(limits=limits)
     proxy.opened.clear()
-    async with service.serving(server, direct=proxy.direct), service.client(retries=0) as client:
+    async with service.serving(server, direct=proxy.direct), service.client() as client:
         first = asyncio.create_task(client.make(SIZE))
         await until(lambda: proxy.connections)
         second = asyncio.create_task(client.make(SIZE))
@@ -333,7 +342,7 @@ async def test_a_connection_that_is_lost_while_it_is_made(service: Service, prox
     """The call was not sent, and is made again, although nothing says that this is permitted."""
     server = make_server()
     proxy.opened.clear()
-    async with service.serving(server, direct=proxy.direct), service.client(retries=0) as client:
+    async with service.serving(server, direct=proxy.direct), service.client() as client:
         call = asyncio.create_task(client.note(array()))
         await until(lambda: proxy.connections)
         proxy.cut()
@@ -360,7 +369,7 @@ async def test_calls_go_to_another_instance_when_one_stops(service: Service) -> 
             assert await client.size_of(array()) == SIZE
             answered += 1
 
-    async with service.serving(make_server()), service.client(retries=0) as client:
+    async with service.serving(make_server()), service.client() as client:
         async with service.serving(first):
             calling = [asyncio.create_task(keep_calling()) for _ in range(3)]
             await until(lambda: answered > 20 and first.stats()["requests"])

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, MethodNotFound
+from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, MethodNotFound, Retry
 
 from ..kit import UsualServer, until
 from ..kit.nats_server import NatsCluster, NatsServer
@@ -27,7 +27,7 @@ async def test_a_call_that_was_under_way_at_a_lost_node_is_lost_and_others_go_on
     start_cluster: Callable[..., NatsCluster],
 ) -> None:
     of_client, of_instance = (Service(node, "rejoining") for node in start_cluster(2).nodes)
-    server, again = UsualServer(), {"retries": 5, "retry": "all"}
+    server, again = UsualServer(), {"retry": Retry(times=5, repeats="all")}
 
     @server
     async def begin() -> Any:
@@ -83,7 +83,7 @@ async def test_no_call_finds_its_method_missing_when_nats_was_restarted(
 ) -> None:
     """One that waits is answered; another fails as where no server listens: not carried out, worth another attempt."""
     service = Service(nats := start_nats())
-    options: dict[str, Any] = {"wait_for": 30, "retries": 5, "retry": "all"} if waits else {}
+    options: dict[str, Any] = {"wait_for": 30, "retry": Retry(times=5, repeats="all")} if waits else {}
     async with AsyncExitStack() as stack:
         for _ in range(3):
             await stack.enter_async_context(service.serving())

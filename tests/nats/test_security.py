@@ -26,7 +26,7 @@ from rpcstream import (
     NotPermitted,
     Server,
 )
-from rpcstream.tls import client_context
+from rpcstream.tls import TLS, client_context
 
 from ..kit import UsualServer, certificates, until
 from ..kit.nats_accounts import Key, Operator
@@ -133,13 +133,14 @@ async def test_tls_with_an_authority_and_certificates_of_clients(start_nats: Sta
     plain = Service(start_nats(tls=True))
     checked = Service(start_nats(tls=True, config={"tls": {"verify": True, "ca_file": str(tmp_path / "clients.pem")}}))
     for service, own in ((plain, {}), (checked, {"certificate": tmp_path / "good"})):
-        async with service.serving(tls=client_context(ca=ca, **own)), service.client(ca=ca, **own) as client:
+        tls = TLS(ca=ca, **own)
+        async with service.serving(tls=tls), service.client(tls=client_context(tls)) as client:
             assert await client.add(1, 2) == 3
     assert "certificate of the NATS server is not to be trusted: " in await failure_of(plain)
     plain.address = plain.address.replace("nats+tls", "nats")  # the server asks for TLS all the same
     assert "not to be trusted" in await failure_of(plain)
-    assert "asks for a certificate of the client" in await failure_of(checked, ca=ca)
-    assert "certificate=" in await failure_of(checked, ca=ca, certificate=tmp_path / "bad")
+    assert "asks for a certificate of the client" in await failure_of(checked, tls=ca)
+    assert "certificate=" in await failure_of(checked, tls=TLS(ca=ca, certificate=tmp_path / "bad"))
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "nats-security.md"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from rpcstream import InternalError
+from rpcstream.errors import InternalError
 from rpcstream.testing import memory_client
 
 from ..kit import UsualServer, logged

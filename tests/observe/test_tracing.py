@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from rpcstream import AsyncClient, Client, ConnectFailed, Context, Depends, Hub, RpcError, Server
+from rpcstream import AsyncClient, Client, ConnectFailed, Context, Depends, Hub, Retry, RpcError, Server
 from rpcstream.client.config import client_options
 from rpcstream.hub.config import hub_options
 from rpcstream.testing import drop_connections, memory_client, serve_in_thread
@@ -242,7 +242,7 @@ async def test_a_call_without_a_server_is_a_span_with_the_exception(spans: Spans
 
 
 async def test_a_call_that_is_sent_again_is_one_span_with_an_event(spans: Spans, server: UsualServer) -> None:
-    again: dict[str, Any] = {"retries": 2, "retry": "all", "tracing": spans.provider}
+    again: dict[str, Any] = {"retry": Retry(times=2, repeats="all"), "tracing": spans.provider}
     async with server.listening(port=0) as address, AsyncClient(address, **again) as client:
         task = asyncio.ensure_future(client.wait(5))
         await until(lambda: server.begun)

@@ -21,18 +21,8 @@ import orjson
 import pytest
 from numpy.typing import NDArray
 
-from rpcstream import (
-    AsyncClient,
-    ConnectFailed,
-    Context,
-    InternalError,
-    Limits,
-    MethodNotFound,
-    RegistrationError,
-    RpcError,
-    Server,
-    Shape,
-)
+from rpcstream import AsyncClient, ConnectFailed, Context, Limits, MethodNotFound, RpcError, Server, Shape
+from rpcstream.errors import InternalError, RegistrationError
 from rpcstream.hub import Hub, Rule
 from rpcstream.testing import drop_connections, memory_client
 

@@ -68,8 +68,8 @@ async def test_guard_adds_authentication_to_a_server() -> None:
             server.guard(token="abc")
     server.guard(token="abc", tls=server_tls())
     async with server.listening(port=0) as address:
-        assert await is_served(f"tls://{address}", ca=authority(), token="abc")
-        async with AsyncClient(f"tls://{address}", ca=authority()) as client:
+        assert await is_served(f"tls://{address}", tls=authority(), token="abc")
+        async with AsyncClient(f"tls://{address}", tls=authority()) as client:
             with pytest.raises(NotAuthenticated):
                 await client.add(1, 2)
     with pytest.raises(ValueError, match="of its own"):

@@ -14,9 +14,10 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Limits, MessageTooLarge, RpcError, ServerBusy
+from rpcstream import AsyncClient, Limits, RpcError, ServerBusy
 from rpcstream.codec import payloads
 from rpcstream.codec.memory import without_collector
+from rpcstream.errors import MessageTooLarge
 from rpcstream.hub import Hub
 from rpcstream.testing import serve_in_thread
 

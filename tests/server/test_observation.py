@@ -263,4 +263,5 @@ async def test_the_page_about_it_names_every_family() -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/observe.md").read_text()
     named = set(re.findall("`((?:rpcstream|process)_[a-z_]+)`", page))
     of_workers = {"rpcstream_workers", "rpcstream_worker_restarts_total"}  # where there are some
+    of_workers |= {"rpcstream_workers_replaced_total", "rpcstream_reloads_failed_total"}
     assert set(re.findall("^# TYPE ([a-z_]+) ", text, re.MULTILINE)) | of_workers == named

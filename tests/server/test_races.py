@@ -154,7 +154,7 @@ def test_a_connection_does_not_inherit_the_deadline_of_the_call_that_was_first()
     async def test() -> None:
         service, gateway = UsualServer(), Server(drain_timeout=0.2)
         async with TRANSPORTS["memory"].serving(service, None) as endpoint, memory_client(gateway) as client:
-            inner = AsyncClient("inner", connect=endpoint.join, timeout=None, reconnect=True)
+            inner = AsyncClient(endpoint.join, timeout=None, reconnect=True)
 
             @inner.on_connect
             async def hello(server: Any) -> None:

@@ -55,7 +55,7 @@ async def test_a_server_listens_at_all_sockets_that_it_is_given_and_leaves_them_
         assert tcp.gettimeout() is None
     async with (
         UsualServer(tls=server_tls()).listening(sockets=[tcp]) as address,
-        AsyncClient(f"tls://{address}", ca=authority()) as client,
+        AsyncClient(f"tls://{address}", tls=authority()) as client,
     ):
         assert await client.add(1, 2) == 3
     server = UsualServer()

@@ -63,27 +63,51 @@ async def test_who_trusts_whom(files: Files) -> None:
     async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
         with pytest.raises(ssl.SSLCertVerificationError):
             await ask(address, client_context())
-        assert (await ask(address, client_context(ca=files.ca)))[0] == PONG
-    async with Server(tls=TLS(certificate=files.server, client_ca=files.ca)).listening(port=0) as address:
-        assert (await ask(address, client_context(ca=files.ca, certificate=files.client)))[0] == PONG
+        assert (await ask(address, client_context(files.ca)))[0] == PONG
+    async with Server(tls=TLS(certificate=files.server, ca=files.ca)).listening(port=0) as address:
+        assert (await ask(address, client_context(TLS(ca=files.ca, certificate=files.client))))[0] == PONG
         for version, said in ((ssl.TLSVersion.TLSv1_3, "CERTIFICATE_REQUIRED"), (ssl.TLSVersion.TLSv1_2, "ALERT")):
-            context = client_context(ca=files.ca)
+            context = client_context(files.ca)
             context.maximum_version = version
             with pytest.raises(ssl.SSLError, match=said):
                 await ask(address, context)
 
 
+def test_a_certificate_that_is_gone_is_one_error(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, FakeTimeLoop)
+        loop.autojump = False
+        tls = client_context(ca=files.ca)
+        async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
+            _, before = await ask(address, tls)
+            files.server.unlink()
+            for _ in range(3):
+                loop.jump(1.1)
+                assert await ask(address, tls) == (PONG, before)
+            assert caplog.text.count("the one before stays in use") == 1
+            assert str(files.server) in caplog.text
+            new = files.issue(files.server, "localhost")
+            loop.jump(1.1)
+            await asyncio.sleep(0)
+            assert await ask(address, tls) == (PONG, new)
+            loop.autojump = True
+
+    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
+        runner.run(main())
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_a_refused_certificate_cannot_be_talked_over(files: Files, goes_on: bool) -> None:
     """A client that stays when it is refused is left: at its next word, or when the time for a handshake is over."""
-    server = Server(tls=TLS(certificate=files.server, client_ca=files.ca), limits=Limits(message_timeout=0.2))
+    server = Server(tls=TLS(certificate=files.server, ca=files.ca), limits=Limits(message_timeout=0.2))
     server.add(lambda: called.append(1), name="touch")
     called: list[int] = []
     async with server.listening(port=0) as address:
         host, _, port = address.rpartition("://")[2].rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        tls = client_context(ca=files.ca).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        tls = client_context(files.ca).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
         with pytest.raises(ssl.SSLWantReadError):
             tls.do_handshake()
         writer.write(outgoing.read())
@@ -111,7 +135,7 @@ def test_a_new_certificate_is_shown_without_a_restart_and_one_that_is_none_chang
         loop = asyncio.get_running_loop()
         assert isinstance(loop, FakeTimeLoop)
         loop.autojump = False
-        tls = client_context(ca=files.ca)
+        tls = client_context(files.ca)
         async with Server(tls=TLS(certificate=files.server)).listening(port=0) as address:
             _, before = await ask(address, tls)
             files.server.write_text("not a certificate")
@@ -131,7 +155,7 @@ def test_a_new_certificate_is_shown_without_a_restart_and_one_that_is_none_chang
 
 
 async def test_files_that_are_not_there(files: Files) -> None:
-    for missing in ("certificate", "key", "client_ca"):
+    for missing in ("certificate", "key", "ca"):
         with pytest.raises(OSError, match=r"nothing\.pem|No such file"):
             await Server(tls=TLS(**{"certificate": files.server, missing: Path("nothing.pem")})).start(port=0)
 
@@ -140,7 +164,7 @@ async def test_a_handshake_that_ends_after_the_server_has_stopped(files: Files) 
     """The connection ends with the last reply, without waiting for the client's end of TLS."""
     loop = asyncio.get_running_loop()
     coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = client_context(ca=files.ca).wrap_bio(coming, going, server_hostname="localhost")
+    tls = client_context(files.ca).wrap_bio(coming, going, server_hostname="localhost")
     with socket.socket() as caller:
         caller.setblocking(False)
         async with asyncio.timeout(20):

@@ -73,11 +73,6 @@ def test_any_text_can_stand_anywhere(text: str) -> None:
     check(hostile_document(text))
 
 
-def many_schemas() -> Any:
-    """A few layers of what multiplies."""
-    return document(method("a", result=ref("A0")), **{f"A{at}": {"allOf": [ref(f"A{at + 1}")] * 60} for at in range(6)})
-
-
 def long_descriptions() -> Any:
     each = {"params": [param("a", {}, description="x" * 2000)], "description": "x" * 2000}
     return {"methods": [{"name": f"m{at}", **each} for at in range(20_000)]}
@@ -87,16 +82,17 @@ def long_descriptions() -> Any:
     ("given", "reason"),
     [
         *((each, "no OpenRPC document") for each in (None, [], {}, {"methods": {}}, {"methods": "x"})),
-        ({"methods": [{"name": f"m{at}"} for at in range(20_001)]}, "has 20,001 methods, and at most 20,000 can"),
-        pytest.param(many_schemas, "more than 1,000,000 schemas", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+        (
+            {"methods": [{"name": f"m{at}"} for at in range(20_001)]},
+            "has 20,001 methods, and at most 20,000",
+        ),
         pytest.param(long_descriptions, "would take more than 64 MiB", marks=pytest.mark.slow),
     ],
     ids=lambda each: str(each)[:20],
 )
 def test_what_is_refused(given: Any, reason: str) -> None:
     text = json.dumps(given() if callable(given) else given)
-    once = {many_schemas: "python", long_descriptions: "typescript"}.get(given) if callable(given) else None
-    for language in [once] if once else LANGUAGES:
+    for language in ["typescript"] if callable(given) else LANGUAGES:
         with pytest.raises(RefusedError, match=reason):
             written(text, language)
 
@@ -160,7 +156,7 @@ def test_references_that_lead_nowhere_or_elsewhere_are_any_value() -> None:
 
 def test_alternatives_of_alternatives_do_not_multiply() -> None:
     layers = {f"L{at}": {"anyOf": [ref(f"L{at + 1}")] * 50} for at in range(10)}
-    merged = {f"A{at}": {"allOf": [ref(f"A{at + 1}"), ref(f"A{at + 1}")]} for at in range(8)}
+    merged = {f"A{at}": {"allOf": [ref(f"A{at + 1}")] * 60} for at in range(30)}
     python, typescript = check(document(method("a", param("a", ref("L0")), result=ref("A0")), **layers, **merged))
     assert len(python) + len(typescript) < 20_000
 

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rpcstream import Client
+from rpcstream import Client, Retry
 
 from ..cli.conftest import environment
 from ..kit import until_in_thread
@@ -91,8 +92,13 @@ class WorkersProcess:
 
     def workers(self) -> list[dict[str, int]]:
         """What `rpc.stats` says of the workers. One that was killed a moment ago may have got the connection."""
-        with Client(self.address, retries=10, retry="all") as client:
+        with Client(self.address, retry=Retry(times=10, repeats="all")) as client:
             return client.call("rpc.stats")["workers"]
+
+    def supervisor(self) -> dict[str, Any]:
+        """What `rpc.stats` says of the supervisor."""
+        with Client(self.address, retries=10, retry="all") as client:
+            return client.call("rpc.stats")["supervisor"]
 
     def pids(self) -> set[int]:
         """The process numbers of the workers; None stands for one that is being replaced."""

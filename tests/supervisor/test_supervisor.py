@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
@@ -149,7 +150,7 @@ class TestConnections:
         program = start("--workers", "2", "--cert", "tls.pem")
         with ExitStack() as stack:
             address, ca = f"tls://{program.address}", str(tmp_path / "ca.pem")
-            opened = [stack.enter_context(Client(address, ca=ca)) for _ in range(6)]
+            opened = [stack.enter_context(Client(address, tls=ca)) for _ in range(6)]
             assert sorted(Counter(client.pid() for client in opened).values()) == [3, 3]
             with socket.create_connection(program.place) as plain:  # its handshake fails
                 plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -183,6 +184,7 @@ class TestDeaths:
             assert sum(each is None for each in outcomes) == 2
             until_in_thread(lambda: len(program.pids() - set(pids)) == 1)
             assert sorted(worker["restarts"] for worker in program.workers()) == [0, 0, 1]
+            assert program.supervisor()["replaced"]["died"] == 1
             assert "killed by SIGKILL: another one starts in 0.1 s" in program.log
             assert program.pids() >= set(pids) - {pids[0]}
 
@@ -216,6 +218,11 @@ class TestDeaths:
         assert not calls.failures
         until_in_thread(lambda: not program.pids() & before)
         assert all(worker["restarts"] == 0 for worker in program.workers())
+        assert program.supervisor()["replaced"]["max_requests"] >= 2
+        text = (
+            r" WARNING \[\d+\] rpcstream.supervisor: worker [12] \(pid \d+\) is replaced: it has answered \d+ requests"
+        )
+        assert re.search(text, program.log)
 
     def test_a_worker_that_takes_too_much_memory_is_replaced(self, start: StartWorkers) -> None:
         app = (
@@ -225,6 +232,8 @@ class TestDeaths:
         with Client(program.address) as client:
             pid = client.grow()
             until_in_thread(lambda: pid not in program.pids())
+        assert program.supervisor()["replaced"] == {"memory_limit": 1}
+        assert re.search(r"(?m) WARNING .* is replaced: it takes \d+ bytes of memory", program.log)
 
 
 class TestReload:
@@ -249,6 +258,7 @@ class TestReload:
         until_in_thread(lambda: "reload failed" in program.log)
         assert program.log.count("SyntaxError: invalid syntax\n") == 1
         assert program.pids() == before
+        assert program.supervisor()["failed_reloads"] == 1
         (program.folder / "app.py").write_text(APP)
         program.send(signal.SIGHUP)
         until_in_thread(lambda: not program.pids() & before)
@@ -361,3 +371,8 @@ def test_metrics_are_those_of_all_workers_and_of_those_that_have_ended(start: St
         assert value(shown(), "rpcstream_calls_total", method="pid", code="0") == 4
         until_in_thread(lambda: value(shown(), "rpcstream_workers") == 2)
         assert value(shown(), "rpcstream_worker_restarts_total") == 1
+        assert value(shown(), "rpcstream_workers_replaced_total", reason="died") == 1
+        assert (value(shown(), "rpcstream_reloads_failed_total"), value(shown(), "rpcstream_accept_pauses_total")) == (
+            0,
+            0,
+        )

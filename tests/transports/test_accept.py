@@ -70,6 +70,7 @@ def test_errors_of_accepting(
         loop.jump(0.2 * pause)
         assert await newcomer.receive() is not None
         await until(lambda: [each.is_over for each in strangers] == [True] * gone + [False] * (gone // 8))
+        assert served.server.stats()["accept_pauses"] == (pause > 0)
 
     monkeypatch.setattr(socket.socket, "accept", accept_or_fail)
     in_steps(main, token=token)

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Context, Http, InvalidRequest
+from rpcstream import AsyncClient, Context, Http
+from rpcstream.errors import InvalidRequest
 from rpcstream.testing import is_idle
 from rpcstream.web import HttpError, Response
 from rpcstream.wire.http_messages import problem
@@ -451,7 +452,7 @@ async def test_too_many_connections_are_told_so(serve: Serve) -> None:
 
 
 async def test_an_idle_connection_is_closed_in_time(serve: Serve) -> None:
-    served = await serve(idle_timeout=0.2)
+    served = await serve(idle_timeout=0.5)
     http = await served.http()
     assert (await http.ask(ADD)).json == THREE
     with contextlib.suppress(ConnectionResetError):

@@ -57,7 +57,7 @@ def test_long_and_short_ones_both_ways(runner: asyncio.Runner, scheme: str) -> N
     async def main() -> None:
         async with server.listening(port=0) as address:
             place = address.rpartition("//")[2]
-            async with AsyncClient(f"{scheme}://{place}", ca=authority()) as client:
+            async with AsyncClient(f"{scheme}://{place}", tls=authority()) as client:
                 assert await asyncio.gather(*(client.echo(value) for value in values)) == values
 
     runner.run(main())

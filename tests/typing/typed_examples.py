@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rpcstream import (
+    TLS,
     AsyncClient,
     Backoff,
-    BlockingPeer,
     CallNext,
     Client,
     Codec,
@@ -27,11 +27,13 @@ from rpcstream import (
     Limits,
     MethodCall,
     Peer,
+    Retry,
     RpcError,
     Server,
     Shape,
-    Stream,
 )
+from rpcstream.peer.remote import BlockingPeer
+from rpcstream.peer.stream import Stream
 
 server = Server(limits=Limits(max_batch=5), codec=Codec(images=ImageOptions(format="jpeg", quality=90)), debug=True)
 
@@ -189,15 +191,11 @@ def sync_conversation(client: Client) -> None:
     client.publish(1, 2)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
     client.wait_closed()
 
-    Client(name="gpu-1", keepalive=30.0, registration_timeout=None)
+    Client(name="gpu-1", keepalive=30.0, tls=TLS(ca="ca.pem"), trace=print)
     Client(name=1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
-    Client(reconnect=Backoff(longest=5.0), on_state=print, retry="idempotent", retries=2)
+    Client(reconnect=Backoff(longest=5.0), on_state=print, retry=Retry(times=2, repeats="idempotent"))
     Client(time_out=1.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
-    Client(connect=None)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
-    Client("host", on_send=print)
-    AsyncClient(address="host", connect=None)
-    AsyncClient(on_send=print)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]  # wrong
-    Client(retry="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
+    Client(retry=3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # wrong
 
 
 async def async_conversation(client: AsyncClient) -> None:

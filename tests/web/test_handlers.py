@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rpcstream import Limits, Logs, RegistrationError
+from rpcstream import Limits, Logs
+from rpcstream.errors import RegistrationError
 from rpcstream.testing import FakeTimeLoop
 from rpcstream.web import Html, HttpError, Request, Response
 from rpcstream.wire.http_messages import problem

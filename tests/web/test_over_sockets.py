@@ -174,7 +174,7 @@ async def test_servers_as_clients_of_other_transports_are_told_them(tmp_path: Pa
         assert await told(f"127.0.0.1:{port}") == expected
     async with Server(tls=server_tls()).listening(port=0) as address:
         expected = [f"https://{address}/", f"wss://{address}/", f"tls://{address}"]
-        assert await told(f"tls://{address}", ca=authority()) == expected
+        assert await told(f"tls://{address}", tls=authority()) == expected
 
 
 async def test_at_a_hub_it_has_what_members_offer() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import rpcstream.web
-from rpcstream import Http, RegistrationError, Server, __version__
+from rpcstream import Http, Server, __version__
+from rpcstream.errors import RegistrationError
 
 from .conftest import RoutesClient
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rpcstream import RegistrationError
+from rpcstream.errors import RegistrationError
 from rpcstream.web import html
 
 from .conftest import RoutesClient

@@ -84,7 +84,7 @@ def test_a_certificate_that_cannot_be_used_is_named_each_time(serve: Callable[..
     file.write_text("not a certificate")
     service.hang_up("was not reloaded")
     service.hang_up("was not reloaded")
-    with Client(f"tls://{service.address}", ca=folder / "ca.pem") as client:
+    with Client(f"tls://{service.address}", tls=folder / "ca.pem") as client:
         assert client.double(1) == 2
     issued = trustme.CA().issue_cert("127.0.0.1")
     issued.private_key_and_cert_chain_pem.write_to_path(str(file))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -126,6 +127,9 @@ def test_the_log(
     if "--log-config" in argv:
         assert log == ""
         log = (folder / "out.log").read_text()
+    if processes and "--log-config" not in argv:
+        assert re.search(r"(?m)^[^{}]*(WARNING|INFO) rpcstream", log) is None  # each line has the number of its process
+        log = re.sub(r"(WARNING|INFO) \[\d+\] rpcstream", r"\1 rpcstream", log)
     lines = [line for line in log.splitlines() if "rpcstream.supervisor" not in line]
     assert len(lines) == count or count is None
     assert [line for line in lines if not any(word in line for word in words)] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rpcstream import Client, NatsLogin
+from rpcstream import Client, NatsLogin, Retry
 
 from ...kit import until_in_thread
 from ...kit.nats_accounts import Key
@@ -61,7 +61,7 @@ def test_a_server_without_a_port(
     assert not [line for line in server.banner if "Explorer" in line]
     seen: set[int] = set()
     login = NatsLogin(user="vision", password="secret")
-    with Client(server.address, nats=login, retries=5, retry="all") as client:
+    with Client(server.address, nats=login, retry=Retry(times=5, repeats="all")) as client:
 
         def has_seen(count: int) -> bool:
             seen.add(client.process())

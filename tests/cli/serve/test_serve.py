@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from rpcstream import Client, ConnectFailed, DeadlineExceeded, NotAuthenticated, NotPermitted
+from rpcstream import TLS, Client, ConnectFailed, NotAuthenticated, NotPermitted, Retry
+from rpcstream.errors import DeadlineExceeded
 
 from ..conftest import ROOT, StartServer, ended, environment
 from .conftest import APP, METHODS, TOKEN, provider
@@ -158,7 +159,7 @@ def test_nobody_reads_the_banner(folder: Path) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        with Client(f"unix://{path}", retries=100) as client:
+        with Client(f"unix://{path}", retry=Retry(times=100)) as client:
             client.print("into the void")
             client.stop()
         assert (process.stderr.read(), process.wait(30)) == ("", 0)
@@ -341,10 +342,10 @@ def test_token_and_certificate(folder: Path, start_server: StartServer) -> None:
     argv = ("--certificate", "server.pem", "--key", "server.key", "--token-file", "token", "--no-binary")
     server = start_server("app:server", *argv, "-p", "0", cwd=folder)
     address, ca = f"tls://{server.address}", folder / "ca.pem"
-    with Client(address, ca=ca, token=TOKEN) as client:
+    with Client(address, tls=ca, token=TOKEN) as client:
         assert client.double(4) == 8
         assert client.call("rpc.hello", 1) == {"binary": 0}
-    assert fails(address, NotAuthenticated, ca=ca)
+    assert fails(address, NotAuthenticated, tls=ca)
     assert fails(server.address, token=TOKEN)
     server.stop()
 
@@ -359,9 +360,9 @@ def test_client_certificates(by_file: bool, folder: Path, start_server: StartSer
     else:
         server = start_server("app:server", *argv, "-p", "0", cwd=folder)
     address, ca = f"tls://{server.address}", folder / "ca.pem"
-    with Client(address, ca=ca, certificate=folder / "client.pem") as client:
+    with Client(address, tls=TLS(ca=ca, certificate=folder / "client.pem")) as client:
         assert client.rpc.ping() == "pong"
-    assert fails(address, ca=ca)
+    assert fails(address, tls=ca)
     server.stop()
 
 
