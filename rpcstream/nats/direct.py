@@ -32,7 +32,7 @@ from ..transports.open_connections import Arrival
 from ..transports.stream import LineStream
 from ..wire.buffers import AttachedMessage, Encoded, first_part
 from .channel import NOTIFICATION
-from .direct_options import DirectOptions, Offer
+from .options import DirectOptions, Offer
 
 #: Seconds for which a secret is good. A client connects as soon as it has it.
 CLAIM_TIME = 10.0
@@ -154,18 +154,25 @@ class SharedStreams(StreamTable):
         self.has_ended = True
 
 
+#: Makes a session; called with the function to call when it is over.
+MakeSession = Callable[[Callable[[Session], None]], Session]
+
+
 class Sessions(Protocol):
-    """Where direct connections are, beside all others of the server: its listener."""
+    """Where the sessions of callers are, beside those of sockets: the listener of a server."""
 
     limits: Any
     ledger: Any
 
     @property
-    def connections(self) -> Any: ...
+    def connections(self) -> Any:
+        """Where callers count as connections."""
 
-    def add_session(self, make_session: Any) -> Session: ...
+    def add_session(self, make_session: MakeSession) -> Session:
+        """Make a session that the server waits for at its end."""
 
-    def message_connection_closed(self, connection: Any) -> None: ...
+    def message_connection_closed(self, connection: Any) -> None:
+        """A caller is gone."""
 
 
 class DirectListener:
@@ -182,7 +189,7 @@ class DirectListener:
     """
 
     def __init__(
-        self, options: DirectOptions, sessions: Sessions, make_session: Any, counters: Counters | None = None
+        self, options: DirectOptions, sessions: Sessions, make_session: MakeSession, counters: Counters | None = None
     ) -> None:
         self.reason: str | None = "the server does not listen for them"
         self.is_started = False

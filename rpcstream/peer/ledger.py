@@ -151,15 +151,29 @@ class ConnectionLedger:
         held: bytes of memory that the messages of these take, those of small messages not counted.
         waiting: bytes of memory that the requests that wait take.
         collected: bytes of items of generators that are collected into replies.
+        can_pause: the transport reads nothing while it is paused. Otherwise each request that waits is counted at the
+            server, and those over the limit are refused.
     """
 
-    __slots__ = ("_limits", "_max_calls", "_max_held", "_share", "calls", "collected", "held", "server", "waiting")
+    __slots__ = (
+        "_limits",
+        "_max_calls",
+        "_max_held",
+        "_share",
+        "calls",
+        "can_pause",
+        "collected",
+        "held",
+        "server",
+        "waiting",
+    )
 
     def __init__(self, limits: Limits, server: ServerLedger) -> None:
         self._limits = limits
         self._max_calls, self._max_held = limits.max_calls, limits.max_held_size
         self.server = server
         self.calls = self.held = self.waiting = self.collected = 0
+        self.can_pause = True
         #: The part of `waiting` that counts at the server.
         self._share = Share(server.waiting)
 
@@ -188,12 +202,14 @@ class ConnectionLedger:
 
         Two ends that send each other many long messages and do not read (`stalled`) must each hold some of the other's.
         """
+        if not self.can_pause:
+            return self.waiting > self._max_held
         most = self._limits.write_buffer + self._limits.max_message_size
         return self.waiting > most or (not stalled and requests >= self._max_calls)
 
     def wait(self, size: int) -> bool:
         """Count the memory of a request that is to wait; False if the server has no room for it."""
-        if size >= COUNTED and not self._share.take(size):
+        if (size >= COUNTED or not self.can_pause) and not self._share.take(size):
             return False
         self.waiting += size
         return True
@@ -201,7 +217,7 @@ class ConnectionLedger:
     def take_up(self, size: int) -> None:
         """Take a request off that waits no longer."""
         self.waiting -= size
-        if size >= COUNTED:
+        if size >= COUNTED or not self.can_pause:
             self._share.give_back(size)
 
 
