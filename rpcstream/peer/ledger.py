@@ -155,22 +155,10 @@ class ConnectionLedger:
             server, and those over the limit are refused.
     """
 
-    __slots__ = (
-        "_limits",
-        "_max_calls",
-        "_max_held",
-        "_share",
-        "calls",
-        "can_pause",
-        "collected",
-        "held",
-        "server",
-        "waiting",
-    )
+    __slots__ = ("_limits", "_share", "calls", "can_pause", "collected", "held", "server", "waiting")
 
     def __init__(self, limits: Limits, server: ServerLedger) -> None:
         self._limits = limits
-        self._max_calls, self._max_held = limits.max_calls, limits.max_held_size
         self.server = server
         self.calls = self.held = self.waiting = self.collected = 0
         self.can_pause = True
@@ -180,13 +168,13 @@ class ConnectionLedger:
     @property
     def has_room(self) -> bool:
         """Whether another call may begin."""
-        return self.calls < self._max_calls and self.held < self._max_held
+        return self.calls < self._limits.max_calls and self.held < self._limits.max_held_size
 
     def refusal(self) -> ServerBusy:
         """The error for a request for which there is no room."""
-        if self.calls < self._max_calls and self.held >= self._max_held:
-            return busy(self._max_held, "max_held_size")
-        return busy(self._max_calls, "max_calls")
+        if self.calls < self._limits.max_calls and self.held >= self._limits.max_held_size:
+            return busy(self._limits.max_held_size, "max_held_size")
+        return busy(self._limits.max_calls, "max_calls")
 
     def hold(self, size: int) -> None:
         """Count the memory of a message whose call runs; a negative size takes it off."""
@@ -195,7 +183,7 @@ class ConnectionLedger:
 
     def is_full(self, requests: int) -> bool:
         """As many requests wait as one connection may have calls, or they take as many bytes as replies may."""
-        return requests >= self._max_calls or self.waiting > self._limits.write_buffer
+        return requests >= self._limits.max_calls or self.waiting > self._limits.write_buffer
 
     def is_over(self, requests: int, *, stalled: bool) -> bool:
         """No more requests may be kept, even if the connection has to be read.
@@ -203,9 +191,9 @@ class ConnectionLedger:
         Two ends that send each other many long messages and do not read (`stalled`) must each hold some of the other's.
         """
         if not self.can_pause:
-            return self.waiting > self._max_held
+            return self.waiting > self._limits.max_held_size
         most = self._limits.write_buffer + self._limits.max_message_size
-        return self.waiting > most or (not stalled and requests >= self._max_calls)
+        return self.waiting > most or (not stalled and requests >= self._limits.max_calls)
 
     def wait(self, size: int) -> bool:
         """Count the memory of a request that is to wait; False if the server has no room for it."""
@@ -329,30 +317,3 @@ def counted_size(line: bytes | bytearray) -> int:
         return 0
     a_byte = 2 if line.isascii() and b"\\u" not in line else 5
     return a_byte * size + A_VALUE * values_roughly(line) + payloads.size_with_payloads(line) - size
-
-
-class AnsweredNotifications:
-    """The notifications of an HTTP connection that were answered and still run: not more than calls may run.
-
-    Their sessions live on while these run.
-    """
-
-    __slots__ = ("_max_calls", "_max_held", "_sessions")
-
-    def __init__(self, limits: Limits) -> None:
-        self._max_calls = limits.max_calls
-        self._max_held = limits.max_held_size
-        self._sessions: list[Any] = []
-
-    def admit(self, session: Any) -> bool:
-        """Add those of this session, if there is room (`max_calls`, `max_held_size`); returns whether there was."""
-        self._sessions = [each for each in self._sessions if each.running.handlers]
-        ledgers = [each.ledger for each in (*self._sessions, session)]
-        if sum(each.calls for each in ledgers) > self._max_calls or sum(each.held for each in ledgers) > self._max_held:
-            return False
-        self._sessions.append(session)
-        return True
-
-    def clear(self) -> None:
-        """Forget them when the connection ends; they run on."""
-        self._sessions.clear()

@@ -35,11 +35,11 @@ from ..text import get_logger
 from ..tls import TLS, Certificates
 from ..transports.access import AccessRules
 from ..transports.listen import Listener, transport_of
+from ..transports.proxies import TrustedProxies
 from ..web.document import DocumentPage
 from ..web.entries import Pending
 from ..web.routes import Routes
 from ..wire.http_messages import NOSNIFF, Request, Response
-from ..wire.proxies import TrustedProxies
 from .addresses import server_objects
 from .agents import Agents, mcp_path
 from .nats import AboutServer

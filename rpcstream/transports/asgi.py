@@ -9,13 +9,13 @@ from typing import Any
 from urllib.parse import quote
 
 from ..peer.credentials import Credentials
-from ..peer.ledger import AnsweredNotifications
 from ..wire.buffers import parts_of
 from ..wire.http_messages import HttpError, Request, Response, problem
 from ..wire.http_parser import add_header
 from ..wire.upgrade import SUBPROTOCOLS
 from .asgi_http import AsgiRequest, Receive, Scope, Send
 from .asgi_websocket import AsgiWebSocket
+from .http_call import AnsweredNotifications
 from .http_router import ConnectionContext, HttpRouter, not_authenticated, request_credentials, response_of
 
 

@@ -10,11 +10,11 @@ import orjson
 from ..errors import InvalidRequest, RpcError
 from ..wire.content_length import STARTS
 from ..wire.envelope import error_reply
-from ..wire.proxies import ProxyHeaderError, read_proxy_header
 from .connection import SocketConnection
 from .http import HttpConnection
 from .http_router import ConnectionContext, HttpRouter
 from .open_connections import Arrival
+from .proxies import ProxyHeaderError, read_proxy_header
 
 #: Seconds that a connection which has sent nothing has for its first bytes, when it is refused, or the server stops:
 #: what it sends first may be on its way, and says how to answer.

@@ -15,9 +15,10 @@ import orjson
 
 from ..auth.authenticator import MAX_WRONG
 from ..errors import CallCancelled, ConnectionLost, ParseError, RpcError
+from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.frame_admission import FrameAdmission
-from ..peer.ledger import AnsweredNotifications, Reception
+from ..peer.ledger import Reception
 from ..peer.session import Session
 from ..wire.binary_frame import BinaryFrameReader, FrameError
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, parts_of
@@ -448,3 +449,30 @@ def is_notification(message: Encoded) -> bool:
 def malformed(error: FrameError) -> Response:
     """The response to a body that is to be a binary frame, and is none."""
     return Response(200, orjson.dumps(error_reply(None, ParseError(data={"reason": str(error)}))), JSON)
+
+
+class AnsweredNotifications:
+    """The notifications of an HTTP connection that were answered and still run: not more than calls may run.
+
+    Their sessions live on while these run.
+    """
+
+    __slots__ = ("_max_calls", "_max_held", "_sessions")
+
+    def __init__(self, limits: Limits) -> None:
+        self._max_calls = limits.max_calls
+        self._max_held = limits.max_held_size
+        self._sessions: list[Any] = []
+
+    def admit(self, session: Any) -> bool:
+        """Add those of this session, if there is room (`max_calls`, `max_held_size`); returns whether there was."""
+        self._sessions = [each for each in self._sessions if each.running.handlers]
+        ledgers = [each.ledger for each in (*self._sessions, session)]
+        if sum(each.calls for each in ledgers) > self._max_calls or sum(each.held for each in ledgers) > self._max_held:
+            return False
+        self._sessions.append(session)
+        return True
+
+    def clear(self) -> None:
+        """Forget them when the connection ends; they run on."""
+        self._sessions.clear()

@@ -29,11 +29,11 @@ from ..wire.http_messages import (
     tokens,
 )
 from ..wire.http_parser import body_length
-from ..wire.proxies import TrustedProxies
 from .access import AccessRules
 from .connection import SocketConnection
 from .message_connection import Trace
 from .open_connections import OpenConnections
+from .proxies import TrustedProxies
 
 log = logging.getLogger("rpcstream.server")
 
