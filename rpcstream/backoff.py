@@ -44,7 +44,5 @@ class Backoff:
     def pause(self, failures: int) -> float:
         """Seconds to wait after this many failures, from 1; after `MANY`, the longest pause."""
         # The exponent is bounded: after some hours of failures the power would not fit a float.
-        whole = self.longest
-        if failures < MANY:
-            whole = min(self.first * self.factor ** (failures - 1), self.longest)
+        whole = min(self.first * self.factor ** (failures - 1), self.longest) if failures < MANY else self.longest
         return whole * (0.5 + 0.5 * self.random())

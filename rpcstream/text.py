@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Mapping
 
 #: Characters that control a terminal, or that make text look like another one: C0 and C1 controls, DEL, further line
 #: ends, changes of the writing direction; and surrogates, which cannot be encoded. Compiled at its first use, which
@@ -59,10 +58,3 @@ def _make_visible(record: logging.LogRecord) -> bool:
     except Exception:
         pass  # the logging handler reports a record that cannot be formatted, and where it was made
     return True
-
-
-def documentation_of(described: Mapping[str, Any]) -> str:
-    """The summary of a method that OpenRPC describes, and its description below; empty where it has neither."""
-    summary, text = (each if isinstance(each, str) else "" for each in map(described.get, ("summary", "description")))
-    # Other programs repeat the summary at the start of the description.
-    return text if text.startswith(summary) else f"{summary}\n\n{text}".rstrip()

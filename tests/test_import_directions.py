@@ -38,7 +38,6 @@ events: codec errors limits observe peer text wire
 methods: auth codec errors events keyword_options limits nearest observe option peer text wire
 tls:
 local_peer:
-user_files:
 transports: auth errors limits local_peer observe peer shared_memory tls wire
 nats: auth backoff codec errors events limits observe peer text tls transports wire
 web: codec errors methods observe text wire
@@ -48,7 +47,7 @@ server: auth codec errors events keyword_options limits mcp methods nats observe
     transports web wire
 hub: auth codec config errors events keyword_options limits methods nearest observe option peer server text wire
 client: backoff codec config errors events keyword_options limits local_peer methods nats nearest observe openrpc
-    option peer process shared_memory text tls transports user_files wire
+    option peer process shared_memory text tls transports wire
 supervisor: errors events limits observe process server systemd text transports wire
 testing: auth client limits peer process server transports
 pytest_plugin: client server testing
@@ -56,7 +55,7 @@ openrpc: codec text
 stubs: codec openrpc peer text
 typed: client events
 cli: client codec config errors hub limits mcp methods nats nearest observe openrpc option process server stubs
-    supervisor systemd text tls user_files wire
+    supervisor systemd text tls wire
 __init__: auth backoff client codec errors hub limits methods nats peer server supervisor tls web wire
 __main__: cli
 """

@@ -22,7 +22,7 @@ PURE = tuple(
     f"rpcstream.{name}"
     for name in (
         *("codec", "peer", "wire", "events.patterns", "nats.subjects"),
-        *("client.address", "client.config", "hub.config"),
+        *("client.address", "client.config", "hub.config", "transports.proxies"),
     )
 )
 

@@ -9,8 +9,8 @@ from ..config.schema import ConfigSource, Schema, Values, limit_options, take_gr
 from ..limits import Limits
 from ..nearest import did_you_mean, nearest
 from ..option import FILE, TEXT, Option, options_of, whole
-from ..user_files import config_file
 from .options import ClientOptions
+from .user_files import config_file
 
 PREFIX = "RPCSTREAM_"
 

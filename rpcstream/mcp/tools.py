@@ -19,9 +19,9 @@ from ..codec.reading import Reading
 from ..errors import InvalidParams
 from ..methods.method import Method
 from ..methods.registry import MethodRegistry
+from ..openrpc.document import documentation_of
 from ..openrpc.schemas import SchemaReader
 from ..openrpc.types import ANY, Map, Record, Rich, alternatives, parts
-from ..text import documentation_of
 from .arguments import ArgumentReaders
 from .schemas import DIALECT, Schema, whole_schema
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..codec.schema import shortened_text
-from ..text import documentation_of
 from .methods import RESERVED_PREFIX, Api, Method, Parameter
 from .schemas import SchemaReader, text_of
 from .text import bounds_text, default_text
@@ -102,3 +102,10 @@ def _parameter(described: Any, reader: SchemaReader) -> Parameter:
 
 def _shortened(text: str) -> str:
     return shortened_text(text.strip(), MAX_DESCRIPTION)
+
+
+def documentation_of(described: Mapping[str, Any]) -> str:
+    """The summary of a method that OpenRPC describes, and its description below; empty where it has neither."""
+    summary, text = (each if isinstance(each, str) else "" for each in map(described.get, ("summary", "description")))
+    # Other programs repeat the summary at the start of the description.
+    return text if text.startswith(summary) else f"{summary}\n\n{text}".rstrip()

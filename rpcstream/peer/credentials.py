@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+from asyncio import BaseTransport
 from dataclasses import dataclass, field
+from typing import Any
+
+from ..local_peer import process_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +39,21 @@ class Credentials:
     def are_shown(self) -> bool:
         """True if the connection itself shows something: a certificate, or the process at a Unix socket."""
         return bool(self.names) or self.uid is not None
+
+
+def credentials_of(transport: BaseTransport | None, *, address: str = "") -> Credentials:
+    """Read the credentials that a connection shows."""
+    if transport is None:
+        return Credentials(address=address)
+    names = _certificate_names(transport.get_extra_info("ssl_object"))
+    pid, uid, gid = process_of(transport.get_extra_info("socket"))
+    return Credentials(names=names, pid=pid, uid=uid, gid=gid, address=address)
+
+
+def _certificate_names(tls: Any) -> tuple[str, ...]:
+    # Empty for a certificate that was not asked for, and so not verified.
+    certificate = (tls.getpeercert() if tls is not None else None) or {}
+    subject = [pair for parts in certificate.get("subject", ()) for pair in parts]
+    common = [value for kind, value in subject if kind == "commonName"]
+    others = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI", "email")]
+    return tuple(dict.fromkeys(name for name in (*common, *others) if name and "\0" not in name))

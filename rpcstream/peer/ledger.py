@@ -185,13 +185,13 @@ class ConnectionLedger:
         """As many requests wait as one connection may have calls, or they take as many bytes as replies may."""
         return requests >= self._limits.max_calls or self.waiting > self._limits.write_buffer
 
-    def is_over(self, requests: int, *, stalled: bool) -> bool:
-        """No more requests may be kept, even if the connection has to be read.
+    def is_over(self, requests: int, *, must_read: bool, stalled: bool) -> bool:
+        """No more requests may be kept of a connection that has to be read, or that cannot be paused.
 
         Two ends that send each other many long messages and do not read (`stalled`) must each hold some of the other's.
         """
-        if not self.can_pause:
-            return self.waiting > self._limits.max_held_size
+        if not must_read:
+            return not self.can_pause and self.waiting > self._limits.max_held_size
         most = self._limits.write_buffer + self._limits.max_message_size
         return self.waiting > most or (not stalled and requests >= self._limits.max_calls)
 

@@ -343,9 +343,12 @@ async def bound_tcp(host: str, port: int) -> list[socket.socket]:
 
 
 async def _addresses(host: str, port: int) -> list[Any]:
-    """The results of `getaddrinfo` without duplicates."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    """The results of `getaddrinfo` without duplicates; only names need a thread."""
+    kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
+    try:
+        found = socket.getaddrinfo(host or None, port, type=kind, flags=flags | socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=kind, flags=flags)
     return list(dict.fromkeys(found))
 
 

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from ..errors import RpcError
 from ..limits import Limits
-from ..local_peer import process_of, widen_buffers
-from ..peer.credentials import Credentials
+from ..local_peer import widen_buffers
+from ..peer.credentials import Credentials, credentials_of
 from ..peer.ledger import ServerLedger
 from ..wire.buffers import AttachedMessage, Encoded, is_own, parts_of
 from .paced_transport import PacedTransport, is_copying, undelivered
@@ -398,21 +398,3 @@ def format_address(name: Any) -> str:
     if isinstance(name, bytes):
         name = name.decode(errors="replace").replace("\0", "@")
     return f"unix://{name}"
-
-
-def credentials_of(transport: asyncio.BaseTransport | None, *, address: str = "") -> Credentials:
-    """Read the credentials that a connection shows."""
-    if transport is None:
-        return Credentials(address=address)
-    names = _certificate_names(transport.get_extra_info("ssl_object"))
-    pid, uid, gid = process_of(transport.get_extra_info("socket"))
-    return Credentials(names=names, pid=pid, uid=uid, gid=gid, address=address)
-
-
-def _certificate_names(tls: Any) -> tuple[str, ...]:
-    # Empty for a certificate that was not asked for, and so not verified.
-    certificate = (tls.getpeercert() if tls is not None else None) or {}
-    subject = [pair for parts in certificate.get("subject", ()) for pair in parts]
-    common = [value for kind, value in subject if kind == "commonName"]
-    others = [value for kind, value in certificate.get("subjectAltName", ()) if kind in ("DNS", "URI", "email")]
-    return tuple(dict.fromkeys(name for name in (*common, *others) if name and "\0" not in name))

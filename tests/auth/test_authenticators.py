@@ -12,7 +12,7 @@ import pytest
 
 from rpcstream import Context, Credentials, Server
 from rpcstream.hub import Hub
-from rpcstream.transports.connection import credentials_of
+from rpcstream.peer.credentials import credentials_of
 
 from ..kit import raw_peers, request
 from .callers import (

@@ -55,7 +55,7 @@ def running(server: str, name: str) -> Iterator[Running]:
 def rest(process: subprocess.Popen[str]) -> str:
     """What it prints until it ends; nothing is wrong in its log."""
     out, log = process.communicate(timeout=20)
-    assert not [word for word in ("Traceback", "never", "pending") if word in log], log
+    assert not [word for word in ("Traceback", "never", "destroyed") if word in log], log
     return out.strip()
 
 

@@ -144,7 +144,7 @@ def test_the_methods_of_every_server_of_functions_are_no_tools(tmp_path: Path) -
     assert (status, [tool["name"] for tool in said[0]["result"]["tools"]]) == (0, ["control_pump"])
 
 
-@pytest.mark.parametrize("option", ["--hub", "--port=1", "--host=x", "--unix=x", "--workers=2", "--path=/x"])
+@pytest.mark.parametrize("option", ["--hub", "--port=1", "--host=x", "--unix=x", "--workers=2"])
 def test_options_for_listening_do_not_go_with_it(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--mcp", "app.py", option]) == 2
     assert f"{option.partition('=')[0]} does not go with --mcp" in capsys.readouterr().err

@@ -16,9 +16,9 @@ from .test_serve import http_status
 pytestmark = pytest.mark.slow
 
 APP = """
-from rpcstream import Server
+from rpcstream import Http, Info, Server
 
-server = Server(title="in code", hosts=["own.example"], drain_timeout=99)
+server = Server(info=Info(title="in code"), http=Http(hosts=["own.example"]), drain_timeout=99)
 
 @server(allow="admin")
 def erase() -> str:
