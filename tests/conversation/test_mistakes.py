@@ -351,10 +351,7 @@ def answers() -> dict[str, str]:
 
 
 #: What many answers end in; the page says it once, in its introduction.
-HINT = (
-    "send one JSON object in UTF-8 (on a socket: on one line): "
-    '{"jsonrpc": "2.0", "id": 1, "method": "rpc.ping"}'
-)
+HINT = 'send one JSON object in UTF-8 (on a socket: on one line): {"jsonrpc": "2.0", "id": 1, "method": "rpc.ping"}'
 
 INTRODUCTION = f"""\
 # Mistakes, and what they are answered
