@@ -26,7 +26,8 @@ from .limits import DEFAULT_HOST
 from .peer import deadline
 from .process import LoopName, loop_factory
 from .server import Server
-from .transports.detect import ProtocolDetector
+from .transports.connection import Connection
+from .transports.open_connections import Arrival
 from .transports.stream import LineStream
 
 __all__ = [
@@ -101,8 +102,8 @@ def connections_of(server: Server) -> list[Any]:
     Each has `address`, `is_open` and `unread_size` (bytes that the client has not read yet); and, to be called in the
     event loop of the server, `pause()` and `resume()` to stop and go on reading, and `abort(reason)` to drop it.
     """
-    found = [each for each in _running(server).listener.connections.all() if hasattr(each, "unread_size")]
-    return sorted((each for each in found if not isinstance(each, ProtocolDetector)), key=lambda each: each.opened)
+    found = [each for each in _running(server).listener.connections.all() if isinstance(each, Connection)]
+    return sorted((each for each in found if not isinstance(each, Arrival)), key=lambda each: each.opened)
 
 
 def drop_connections(end: Server | AsyncClient, reason: str = "dropped by a test") -> int:

@@ -55,8 +55,8 @@ pytest_plugin: client server testing
 openrpc: codec text
 stubs: codec openrpc peer text
 typed: client events
-cli: client codec config errors hub limits mcp methods nats nearest observe openrpc process server stubs supervisor
-    systemd text tls user_files wire
+cli: client codec config errors hub limits mcp methods nats nearest observe openrpc option process server stubs
+    supervisor systemd text tls user_files wire
 __init__: auth backoff client codec errors hub limits methods nats peer server supervisor tls web wire
 __main__: cli
 """

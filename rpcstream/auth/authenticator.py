@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from ..limits import DEFAULT_LIMITS
@@ -33,7 +33,7 @@ class Authenticator:
     """Finds the identity of a peer by its credentials.
 
     Args:
-        token: the one token that is accepted; its identity is "token".
+        token: the token that is accepted, or several, such as the old and the new one; the identity is "token".
         authenticate: a function, sync or async, called with `Credentials`. It gives an identity, or None (or False)
             for a peer that is not accepted. If it raises, the exception is logged and the peer is not accepted.
         timeout: seconds that an async function may take; after that the peer is not accepted.
@@ -47,32 +47,30 @@ class Authenticator:
     def __init__(
         self,
         *,
-        token: str | None = None,
+        token: str | Iterable[str] | None = None,
         authenticate: Authenticate | None = None,
         timeout: float | None = DEFAULT_LIMITS.auth_timeout,
         counters: Counters | None = None,
     ) -> None:
         if (token is None) is (authenticate is None):
             raise ValueError("give either token= or authenticate=")
-        if token is not None:
-            _check_token(token)
-        elif not callable(authenticate):
+        if token is None and not callable(authenticate):
             raise TypeError(f"authenticate must be a function, got {type(authenticate).__name__}")
-        #: Of the one token that is accepted; None: the function is asked.
-        self._digest = None if token is None else digest_of(token)
+        #: Of the tokens that are accepted; None: the function is asked.
+        self._digests = None if token is None else _digests_of(token)
         self._authenticate = authenticate
         self._timeout = timeout
         self._log = LimitedLog(log)
         self._counters = counters or Counters()
 
     def replace(self, other: Authenticator) -> bool:
-        """Accept from now on what another one accepts; return False if that is the same token.
+        """Accept from now on what another one accepts; return False if every token of before is still accepted.
 
         The identities that were found stay what they are.
         """
-        is_new = self._digest is None or self._digest != other._digest
-        self._digest, self._authenticate = other._digest, other._authenticate
-        return is_new
+        before, self._digests = self._digests, other._digests
+        self._authenticate = other._authenticate
+        return before is None or not before <= (self._digests or frozenset())
 
     @property
     def takes_shown(self) -> bool:
@@ -99,8 +97,9 @@ class Authenticator:
 
     def _by_token(self, credentials: Credentials) -> str | None:
         # Digests have one length, so neither time nor length reveals anything of the token.
-        is_same = hmac.compare_digest(self._digest or b"", digest_of(credentials.token or ""))
-        return TOKEN_IDENTITY if is_same else None
+        shown = digest_of(credentials.token or "")
+        found = [hmac.compare_digest(each, shown) for each in self._digests or ()]
+        return TOKEN_IDENTITY if any(found) else None
 
     def refused(self, address: str, *, has_shown: bool, requests: int = 1) -> None:
         """Count and log that a peer was refused, since it is not authenticated.
@@ -120,10 +119,14 @@ class Authenticator:
         self._log.error(None, kind, credentials.address or "a peer", error=error)
 
 
-def _check_token(token: object) -> None:
-    """Raise ValueError for what cannot be sent as `Authorization: Bearer`."""
-    if not isinstance(token, str) or not token.isprintable() or token.split() != [token]:
-        raise ValueError("the token must be a string, not empty, with no blanks, line ends or control characters in it")
+def _digests_of(token: str | Iterable[str]) -> frozenset[bytes]:
+    """Raise ValueError unless there is a token, and each can be sent as `Authorization: Bearer`."""
+    tokens: list[Any] = [token] if isinstance(token, str) or not isinstance(token, Iterable) else list(token)
+    for each in tokens or [None]:
+        if not isinstance(each, str) or not each.isprintable() or each.split() != [each]:
+            reason = "the token must be a string, not empty, with no blanks, line ends or control characters in it"
+            raise ValueError(reason)
+    return frozenset(map(digest_of, tokens))
 
 
 def digest_of(token: str) -> bytes:

@@ -15,10 +15,8 @@ from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..user_files import config_file
 from .items import UsageError, parse_file_option, parse_positional
 from .options import (
-    NATS_LOGIN_OPTIONS,
     HelpFormatter,
     is_option,
-    nats_login,
     parse_count,
     parse_port,
     parse_seconds,
@@ -93,9 +91,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_connection_options(parser.add_argument_group("connection"))
     _add_parameter_options(parser.add_argument_group("parameters"))
     _add_call_options(parser.add_argument_group("call and output"))
-    _add_event_options(parser.add_argument_group("events"))
-    _add_measuring_options(parser.add_argument_group("measuring"))
-    _add_other_options(parser.add_argument_group("other"))
+    others = parser.add_argument_group("in place of a call")
+    _add_event_options(others)
+    _add_measuring_options(others)
+    _add_other_options(others)
     return parser
 
 
@@ -110,12 +109,7 @@ def _add_connection_options(group: _Group) -> None:
     own = "TLS: your own certificate (PEM)"
     add("--cert", "--certificate", dest="certificate", metavar="FILE", help=own)
     add("--key", metavar="FILE", help="TLS: its private key, if it is not in the same file")
-    creds = "NATS: your credentials"
-    add("--nats-creds", metavar="FILE", help=creds)
-    add("--nats-nkey", metavar="FILE", help=argparse.SUPPRESS)
-    add("--nats-user", metavar="NAME", help=argparse.SUPPRESS)
-    add("--nats-password-file", metavar="FILE", help=argparse.SUPPRESS)
-    add("--nats-inbox-prefix", metavar="SUBJECT", help=argparse.SUPPRESS)
+    add("--nats-creds", metavar="FILE", help="NATS: your credentials")
     add("--profile", metavar="NAME", help="take address, token... from the configuration")
     add("--config", metavar="FILE", help="the configuration, if not in ~/.config/rpcstream/")
 
@@ -289,7 +283,7 @@ def connection_options(options: argparse.Namespace) -> tuple[str, dict[str, Any]
 
 
 #: Options about files, which the configuration reads.
-_READ_FILES = ("profile", "config", "token_file", "ca", "certificate", "key", *NATS_LOGIN_OPTIONS)
+_READ_FILES = ("profile", "config", "token_file", "ca", "certificate", "key", "nats_creds")
 
 
 def _is_all_given(options: argparse.Namespace) -> bool:
@@ -307,10 +301,9 @@ def _configured(options: argparse.Namespace, given: dict[str, Any]) -> dict[str,
     from ..client.config import client_options
 
     try:
-        login = nats_login(options)
-        found = client_options(
-            options.config, given | ({} if login is None else {"nats": login}), profile=options.profile
-        )
+        if options.nats_creds is not None:
+            given["nats"] = {"creds": options.nats_creds}
+        found = client_options(options.config, given, profile=options.profile)
     except ValueError as error:
         raise UsageError(with_option_names(str(error))) from error
     except OSError as error:

@@ -39,17 +39,13 @@ _FREE = (
     "--max-events",
     "--repeat",
     "--concurrency",
-    "--nats-user",
-    "--nats-inbox-prefix",
 )
-#: Options of both commands whose values are files.
-_NATS_FILES = ("--nats-creds", "--nats-nkey", "--nats-password-file")
 
 
 def complete_call(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream` and exit; does nothing when argcomplete is not installed."""
     named = ("--image", "--file", "--output", "--ca", "--certificate", "--key", "--config", "--token-file")
-    files = dict.fromkeys((*named, *_NATS_FILES), files_from)
+    files = dict.fromkeys((*named, "--nats-creds"), files_from)
     free = dict.fromkeys(_FREE, _nothing)
     _complete(parser, {"method": _methods, "items": _items, **files, **free})
 
@@ -57,8 +53,7 @@ def complete_call(parser: argparse.ArgumentParser) -> None:
 def complete_server(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream-server` and exit; does nothing when argcomplete is not installed."""
     named = ("--unix", "--config", "--token-file", "--certificate", "--key", "--client-ca")
-    of_nats = (*_NATS_FILES, "--nats-ca", "--nats-certificate", "--nats-key")
-    files = dict.fromkeys((*named, *of_nats), files_from)
+    files = dict.fromkeys(named, files_from)
     free = [
         name
         for action in parser._actions

@@ -9,10 +9,7 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from ..nats.options import NatsLogin
+from typing import Any
 
 # The texts of argparse are not translated: looking for translations imports `locale`, which takes 2 ms of each call.
 argparse._ = str  # type: ignore[attr-defined]
@@ -27,40 +24,34 @@ _MOST = 1_000_000_000
 #: How a text of the library names an option: `ca=`, or `argument ca` where one was given. Compiled when it is needed.
 _OPTION_NAME = (
     r"\bargument (?P<given>[a-z_]+)"
-    r"|\b(?P<named>address|service|trust_identity|only|direct|tls|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
-    r"|\b(?P<nats>creds|nkey|user|password|inbox_prefix)=(?=[\s,;:.?)']|$)"
+    r"|\b(?P<own>address|tls|ca|client_ca|certificate|key|token|token_file|timeout|connect_timeout)=(?=[\s,;:.?)]|$)"
+    r"|\b(?P<nats>creds|nkey|user|password|inbox_prefix|service|only|direct|trust_identity)=(?=[\s,;:.?)']|$)"
 )
-
-#: Options whose name on the command line is another one, or that have none.
+#: Options that have another name on the command line.
 _OTHER_NAMES = {
     "address": "--uri",
+    "nats_creds": "--nats-creds",
     "tls": "--ca",
-    "nats_tls": "--nats-ca",
+    "nats_tls": "nats_ca",
     "nats_password": "RPCSTREAM_NATS_PASSWORD",
-    "trust_identity": "--nats-trust-identity",
-    "only": "--nats-only",
-    "direct": "--nats-direct",
 }
-
-#: Options of both commands that show NATS who they are.
-NATS_LOGIN_OPTIONS = ("nats_creds", "nats_nkey", "nats_user", "nats_password_file", "nats_inbox_prefix")
-
-#: Options of `rpcstream-server` about the connection to NATS, which has options of the same names about others.
-_OF_NATS = ("tls", "ca", "certificate", "key")
 
 
 def with_option_names(text: str, *, of_nats: bool = False) -> str:
-    """A text of the library with its options as they are written on the command line: `--ca` for `ca=`.
+    """A text of the library with its options as users write them: `--ca`, or `nats.user`, which stands in a profile.
 
     Args:
-        of_nats: it is about the connection of `rpcstream-server` to NATS: `--nats-ca`.
+        of_nats: it is about the connection of `rpcstream-server` to NATS: `nats_ca` in its configuration.
     """
 
     def rename(found: re.Match[str]) -> str:
-        name = found["given"] or found["named"] or f"nats_{found['nats']}"
-        if of_nats and name in _OF_NATS:
-            name = f"nats_{name}"
-        shown = _OTHER_NAMES.get(name) or "--" + name.replace("_", "-")
+        name = found["given"] or found["own"] or f"nats_{found['nats']}"
+        if of_nats and name != "nats_password":
+            shown = f"nats_{name.removeprefix('nats_')}"
+        elif found["nats"]:
+            shown = _OTHER_NAMES.get(name) or f"nats.{found['nats']}"
+        else:
+            shown = _OTHER_NAMES.get(name) or "--" + name.replace("_", "-")
         # A value stands behind it: `creds='…'`.
         return shown + " " if text[found.end() : found.end() + 1] == "'" else shown
 
@@ -83,6 +74,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         """`-o, --output FILE`: the value once, and no alias that the other name begins with."""
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return action.option_strings[0].replace("--", "--[no-]", 1)
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
         names = [
@@ -181,26 +174,6 @@ def _split_letters(token: str, by_name: dict[str, argparse.Action]) -> list[str]
             return [*names, f"{name}={value}" if value else name]
         names.append(name)
     return names
-
-
-def nats_login(options: argparse.Namespace) -> NatsLogin | None:
-    """What shows NATS who this process is, by the options `--nats-…`; None if there are none of them.
-
-    Raises:
-        ValueError: the options make no sense, or the file with the password cannot be read.
-    """
-    given = {name.removeprefix("nats_"): getattr(options, name) for name in NATS_LOGIN_OPTIONS}
-    login = {name: value for name, value in given.items() if value is not None}
-    if not login:
-        return None
-    from ..config.files import read_token, warn_of_readers
-    from ..nats.options import NatsLogin
-
-    password_file = login.pop("password_file", None)
-    if password_file is not None:
-        warn_of_readers(password_file)
-        login["password"] = read_token(password_file, "--nats-password-file")
-    return NatsLogin(**login)
 
 
 def option_fault(error: ValueError | OSError, *, of_nats: bool = False) -> str:

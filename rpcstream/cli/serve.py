@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..limits import DEFAULT_PORT
-from .serve_options import FUNCTIONS_PATTERN, FUNCTIONS_PORT, WORKER_OPTIONS, make_parser, parse
+from .serve_options import FUNCTIONS_PORT, make_parser, parse
 
 if TYPE_CHECKING:
     import socket
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..mcp.stdio import StdioPipe
     from ..server import Server
     from ..supervisor.worker import WorkerLink
+    from .serve_config import ServeConfig
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -51,44 +52,41 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, argv: Sequence[str], prog: str) -> int:
     """Serve as the options say; returns the exit status."""
-    if not _has_configured_logging(options, prog):
-        return USAGE
-    if options.hub and options.target is None:  # a target may set logging up itself
-        _set_up_logging(options)
-    if any(getattr(options, name) for name in WORKER_OPTIONS) and (status := _supervise(options, argv)) is not None:
-        return status
+    pipe = None
     if options.mcp:
         from ..mcp.stdio import StdioPipe
 
         # First of all: what the target prints while it is imported must not get to standard output.
-        return _Command(options, prog, pipe=StdioPipe()).run()
-    return _Command(options, prog).run()
+        pipe = StdioPipe()
+    command = _Command(options, prog, pipe=pipe)
+    if not command.configure():
+        return USAGE
+    status = None if command.config is None or pipe is not None else _supervise(options, command.config, argv)
+    return command.run() if status is None else status
 
 
-def _supervise(options: argparse.Namespace, argv: Sequence[str]) -> int | None:
+def _supervise(options: argparse.Namespace, config: ServeConfig, argv: Sequence[str]) -> int | None:
     """Serve in several processes; gives the exit status. None if one process is meant."""
     from ..supervisor.process import Program
     from ..supervisor.run import worker_count
-    from ..supervisor.supervisor import Supervisor, WorkerOptions
+    from .serve_config import SUPERVISED
 
-    count = worker_count(options.workers)
-    if count == 1 and not any(getattr(options, name) for name in WORKER_OPTIONS[1:]):
+    kept = {name: config.process[name] for name in SUPERVISED if name in config.process}
+    count = worker_count(config.process.get("workers"))
+    if count == 1 and not kept and not options.reload:
         return None
-    _set_up_logging(options, is_one_of_several=True)
-    kept = {name: getattr(options, name) for name in ("max_requests", "memory_limit", "affinity")}
-    if options.start_timeout is not None:
-        kept["start_timeout"] = options.start_timeout or None
+    _set_up_logging(config.logging, is_one_of_several=True)
+    from ..server.target import TargetError
+    from ..supervisor.supervisor import Supervisor, WorkerOptions
+    from .load import passed_sockets
+
     watch = os.getcwd() if options.reload else None
     program = Program(
         entry="rpcstream.cli.serve:serve_as_worker", arguments=list(argv), argv=list(sys.argv), path=list(sys.path)
     )
-    from ..server.target import TargetError
-    from .load import passed_sockets
-
     try:
-        return Supervisor(
-            program, WorkerOptions(count=count, watch=watch, **kept), sockets=passed_sockets(options)
-        ).run()
+        workers = WorkerOptions(count=count, watch=watch, **kept)
+        return Supervisor(program, workers, sockets=passed_sockets(options)).run()
     except (RuntimeError, ValueError, TargetError) as error:
         print(f"rpcstream-server: {error}", file=sys.stderr)
         return USAGE
@@ -102,8 +100,8 @@ def serve_as_worker(link: WorkerLink, argv: list[str]) -> int:
         argv: the options and the target, as the supervisor was given them.
     """
     parser = make_parser()
-    options = parse(parser, argv)
-    return _Command(options, parser.prog, link).run() if _has_configured_logging(options, parser.prog) else USAGE
+    command = _Command(parse(parser, argv), parser.prog, link)
+    return command.run() if command.configure() else USAGE
 
 
 class _Command:
@@ -114,6 +112,7 @@ class _Command:
         pipe: standard input and output, where an agent is served on these.
 
     Attributes:
+        config: of a target; None for a hub without one, which reads its own.
         status: the exit status of the server that the target ran itself, by `server.run()` at module level; None if it
             did not.
     """
@@ -130,19 +129,35 @@ class _Command:
         self.options = options
         self.prog = prog
         self.link = link
+        self.config: ServeConfig | None = None
         self.status: int | None = None
         self._sockets: list[socket.socket] = []  # that systemd has passed
+
+    def configure(self) -> bool:
+        """Read the configuration, and set logging up by it; False, and the reason is printed, if that fails."""
+        if self.options.hub and self.options.target is None:
+            return True
+        from .serve_config import config_fault, read_config
+
+        try:
+            self.config = read_config(self.options)
+        except (ValueError, OSError) as error:
+            print(f"{self.prog}: {config_fault(error, self.options)}", file=sys.stderr)
+            return False
+        return self._has_configured_logging(self.config.logging)
 
     def run(self) -> int:
         """Load the target and serve it; gives the exit status."""
         from ..process import replace_run
         from ..server.target import TargetError
-        from .load import passed_sockets
+        from .load import load_target, make_hub, passed_sockets
 
         try:
             self._sockets = passed_sockets(self.options) if self.link is None and self._pipe is None else []
             with replace_run(self._serve_at_import):
-                server = _load(self.options)
+                server: Server = (
+                    make_hub(self.options) if self.config is None else load_target(self.options, self.config)
+                )
             if self.status is None:
                 return self._serve(server, {})
         except TargetError as error:
@@ -159,7 +174,8 @@ class _Command:
 
         if self.options.functions is not None:
             raise TargetError(f"{self.options.functions} calls server.run(): serve it without -f")
-        prepare(server, self.options)
+        assert self.config is not None
+        prepare(server, self.options, self.config)
         self.status = FAILED
         self.status = self._serve(server, arguments)
 
@@ -173,14 +189,18 @@ class _Command:
         from ..server.target import TargetError
         from .load import is_local, listen_arguments
 
-        options = self.options
-        _set_up_logging(options, is_one_of_several=self.link is not None)
+        options, config = self.options, self.config
+        if config is None and not self._has_configured_logging(server.logging):  # type: ignore[attr-defined]
+            return USAGE
+        logging = server.logging if config is None else config.logging  # type: ignore[attr-defined]
+        _set_up_logging(logging, is_one_of_several=self.link is not None)
         if self._pipe is not None:
             return self._serve_agent(server, self._pipe)
         default_port = DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT
-        where = listen_arguments(server, options, {"port": default_port, **arguments}, self._sockets)
+        given = {} if config is None else config.where
+        where = listen_arguments(server, given, {"port": default_port, **arguments}, self._sockets)
         told = where.pop("on_listening", None)
-        if options.docs is None and is_local(where):
+        if is_local(where):
             server.show_docs(is_default=True)
 
         link = self.link
@@ -189,7 +209,7 @@ class _Command:
 
         def on_listening(address: str) -> None:
             if link is None or link.is_first:
-                several = where.get("sockets") or link is not None or options.nats is not None
+                several = where.get("sockets") or link is not None or bool(config and config.nats)
                 all_addresses = sorted(server.addresses, key=lambda each: each.startswith("nats"))
                 shown = ", ".join(all_addresses) if several else address
                 _say(banner(server, shown, functions=options.functions is not None))
@@ -230,6 +250,21 @@ class _Command:
             return FAILED
         return OK
 
+    def _has_configured_logging(self, given: Mapping[str, Any]) -> bool:
+        """Set logging up by `logging` or the file of `log_config`; False, and the reason is printed, if that fails."""
+        try:
+            if "logging" in given:
+                _configure_logging_by(given["logging"])
+            elif "log_config" in given:
+                _configure_logging(given["log_config"])
+        except Exception as error:  # of any class, since it may name classes of its own
+            cause = error.__cause__ or error
+            told = getattr(cause, "strerror", None)
+            reason = told or f"{cause}{' is missing' if isinstance(cause, KeyError) else ''}"
+            print(f"{self.prog}: log_config {given.get('log_config', '')}: {reason}", file=sys.stderr)
+            return False
+        return True
+
     def _report(self, error: Exception) -> None:
         """Print why the target cannot be served: the traceback from the target's own frames on, and one line."""
         cause = error.__cause__
@@ -243,46 +278,23 @@ class _Command:
         print(f"{self.prog}: {error}", file=sys.stderr)
 
 
-def _load(options: argparse.Namespace) -> Server:
-    from ..server.target import load_module, load_server
-    from .load import functions_server, make_hub, prepare
-
-    if options.hub and options.target is None:
-        return make_hub(options)
-    if options.functions is None:
-        server = load_server(options.target)
-    else:
-        pattern = FUNCTIONS_PATTERN if options.pattern is None else options.pattern
-        server = functions_server(load_module(options.functions), pattern=pattern)
-    prepare(server, options)
-    return server
-
-
-def _set_up_logging(options: argparse.Namespace, *, is_one_of_several: bool = False) -> None:
-    """Log to standard error, unless the target has set up logging itself; --log-level applies in both cases."""
+def _set_up_logging(given: Mapping[str, Any], *, is_one_of_several: bool = False) -> None:
+    """Log to standard error, unless the target has set up logging itself; `log_level` applies in both cases."""
     import logging
 
-    if options.log_config is None and not logging.getLogger().handlers:
-        _show_access_log()
-    if options.log_config is None:
+    if not given.keys() & {"logging", "log_config"}:
+        if not logging.getLogger().handlers:
+            _show_access_log()
         logging.basicConfig(format=_FORMAT_OF_SEVERAL if is_one_of_several else _FORMAT, level=logging.WARNING)
-    level = options.log_level or ("info" if options.debug else None)
-    if level is not None:
-        logging.getLogger().setLevel(level.upper())
+    if "log_level" in given:
+        logging.getLogger().setLevel(given["log_level"].upper())
 
 
-def _has_configured_logging(options: argparse.Namespace, prog: str) -> bool:
-    """Set logging up by the file of --log-config, if any; False, and the reason is printed, if that fails."""
-    if options.log_config is None:
-        return True
-    try:
-        _configure_logging(options.log_config)
-    except Exception as error:  # of any class, since it may name classes of its own
-        cause = error.__cause__ or error
-        reason = getattr(cause, "strerror", None) or f"{cause}{' is missing' if isinstance(cause, KeyError) else ''}"
-        print(f"{prog}: --log-config {options.log_config}: {reason}", file=sys.stderr)
-        return False
-    return True
+def _configure_logging_by(table: Mapping[str, Any]) -> None:
+    """Set logging up by a table for `dictConfig`; loggers that exist stay enabled unless it says otherwise."""
+    import logging.config
+
+    logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **table})
 
 
 def _configure_logging(path: str) -> None:
@@ -298,7 +310,7 @@ def _configure_logging(path: str) -> None:
     if path.lower().endswith((".json", ".jsonc", ".toml")):
         from ..config.files import read_file
 
-        logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **read_file(path)})
+        _configure_logging_by(read_file(path))
     else:
         with open(path, encoding="utf-8") as opened:
             logging.config.fileConfig(opened, disable_existing_loggers=False)

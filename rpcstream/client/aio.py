@@ -1,8 +1,4 @@
-"""The async client: any number of concurrent calls on one connection, with no task and no timer for each.
-
-Owns the connections of one client, and a call from its connection to its result, with repetitions. Knows neither how a
-call is encoded nor how bytes are moved.
-"""
+"""The async client: any number of concurrent calls on one connection, without a task or timer for each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """One connection of the async client: its session, the calls made on it, its keep-alive, and how it is closed.
 
-Owns what only a client needs to know of a connection: whether the server may have closed it unseen or has disappeared,
-and when it is closed for good. Knows neither values nor sockets; `connect` opens it.
+`connect` opens it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The life of a client that offers methods: it serves until it is told to stop, then withdraws, finishes, and leaves.
-
-Owns the order of that end, and how long it may take. Knows neither signals (`process` does) nor what is said on the
-connections.
-"""
+"""The life of a client that offers methods: it serves until it is stopped, then withdraws, finishes, and leaves."""
 
 from __future__ import annotations
 

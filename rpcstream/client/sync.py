@@ -1,6 +1,6 @@
 """The sync client: each call blocks its thread, on a connection that stays open.
 
-Owns what users of `Client` see. How a call is sent and repeated is known in `sync_engine`.
+`sync_engine` sends the calls and retries them.
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ log = get_logger("rpcstream.config")
 #: Bytes. A thousand rules are a tenth of it; a device or a film that is named by mistake is refused.
 MAX_FILE_SIZE = 1024 * 1024
 
+#: Tokens that a server accepts from one file: the old one and the new one, while clients change over.
+MAX_TOKENS = 2
+
 #: Bytes of a token file; as many as a token that is sent to a server may have.
 MAX_TOKEN_FILE = 64 * 1024
 
@@ -79,12 +82,21 @@ def _toml(text: str) -> dict[str, Any]:
 # -- secrets ----------------------------------------------------------------------------------------------------------
 
 
-def take_token(found: dict[str, Any]) -> None:
-    """Read the token in the file that `token_file` names, if there is no `token`. Raises ConfigError."""
-    file = found.pop("token_file", None)
-    if file is not None and found.get("token") is None:
-        warn_of_readers(file)
-        found["token"] = read_token(file)
+def take_token(found: dict[str, Any], *, most: int = 1) -> str | None:
+    """Read the token in the file that `token_file` names, if there is no `token`; return the path of the file.
+
+    Args:
+        most: how many tokens the file may hold, each on a line.
+
+    Raises:
+        ConfigError: as `read_tokens`.
+    """
+    file: str | None = found.pop("token_file", None)
+    if file is None or found.get("token") is not None:
+        return None
+    warn_of_readers(file)
+    found["token"] = one_or_all(read_tokens(file, most=most))
+    return file
 
 
 def warn_of_readers(path: str) -> None:
@@ -93,26 +105,34 @@ def warn_of_readers(path: str) -> None:
         log.warning("%s holds a token, and other users of this machine may read it: chmod 600 %s", path, path)
 
 
-def read_token(path: str, place: str = "token_file") -> str:
-    """Read the token that a file holds, without blanks and line ends around it.
+def one_or_all(tokens: list[str]) -> str | list[str]:
+    """The token where there is one only, else all."""
+    return tokens[0] if len(tokens) == 1 else tokens
+
+
+def read_tokens(path: str, place: str = "token_file", *, most: int = 1) -> list[str]:
+    """Read the tokens that a file holds, one on each line, without blanks and line ends around them.
 
     Args:
         place: where the file is named, for errors.
+        most: how many there may be.
 
     Raises:
-        ConfigError: the file cannot be read, or holds no token; the text does not show what it holds.
+        ConfigError: the file cannot be read, or holds no token or too many; the text does not show what it holds.
     """
     try:
         with open(path, "rb") as opened:
             data = opened.read(MAX_TOKEN_FILE + 1)
-        text = data.decode().strip()
+        tokens = [line.strip() for line in data.decode().strip().split("\n")]
     except OSError as error:
         raise ConfigError(f"{place}: cannot read {path!r}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{place}: {path!r} holds no text") from None
-    if not text or len(data) > MAX_TOKEN_FILE or any(part.isspace() or not part.isprintable() for part in text):
-        raise ConfigError(f"{place}: {path!r} must hold one token, without blanks, on one line")
-    return text
+    is_wrong = any(token.split() != [token] or not token.isprintable() for token in tokens)
+    if is_wrong or len(tokens) > most or len(data) > MAX_TOKEN_FILE:
+        several = "" if most == 1 else f" (or up to {most}, each on a line of its own)"
+        raise ConfigError(f"{place}: {path!r} must hold one token, without blanks, on one line{several}")
+    return tokens
 
 
 def read_tls(**files: Any) -> TLS:

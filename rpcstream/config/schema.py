@@ -52,6 +52,11 @@ class Schema:
         self._prefix = prefix
         self._exclusive = tuple(exclusive)
 
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of the options that a file may have."""
+        return self._kinds
+
     # -- one source -----------------------------------------------------------------------------------------------
 
     def of_arguments(self, arguments: Mapping[str, Any]) -> Values:
@@ -70,6 +75,25 @@ class Schema:
                 found[name] = _checked(self._kinds[name], text, f"environment variable {variable}", strict=False)
         self._check_exclusive(found, "environment variables")
         return found
+
+    def from_texts(self, name: str, texts: list[str], place: str) -> Any:
+        """The value, as a table has it, of an option that texts give: several of them for a list.
+
+        A text that begins with a bracket or a brace is JSON.
+
+        Raises:
+            ConfigError: the option is unknown, or cannot have this value.
+        """
+        known, is_milliseconds = self._name_of(name, place)
+        if is_milliseconds:
+            raise ConfigError(f"{place}: give seconds, as {known}")
+        kind = self._kinds[known]
+        try:
+            values = [msgspec.json.decode(text) if text[:1] in ("[", "{") else text for text in texts]
+            found = msgspec.convert(values[0] if len(values) == 1 else values, kind.type, strict=False)
+        except msgspec.DecodeError as error:
+            raise ConfigError(_fault(place, error, kind)) from None
+        return msgspec.to_builtins(found)
 
     def of_table(self, values: Mapping[str, Any], title: str, folder: str = "") -> Values:
         """The options in a table.
@@ -156,12 +180,16 @@ def _checked(kind: Kind, value: Any, place: str, folder: str = "", *, strict: bo
         _check_range(kind, found)
         return found if kind.finish is None else kind.finish(found, folder)
     except msgspec.ValidationError as error:
-        choices = [each for each in get_args(kind.type) if isinstance(each, str)]
-        reason = in_words(str(error), choices, "")
-        reason = reason if reason.startswith(("[", ".")) else f": {reason}"
+        raise ConfigError(_fault(place, error, kind)) from None
     except (ValueError, TypeError) as error:  # raised by the class that the value makes
-        reason = f": {error}"
-    raise ConfigError(f"{place}{reason}")
+        raise ConfigError(f"{place}: {error}") from None
+
+
+def _fault(place: str, error: msgspec.DecodeError, kind: Kind) -> str:
+    """What is wrong with a value, without the value, which may be a secret."""
+    choices = [each for each in get_args(kind.type) if isinstance(each, str)]
+    reason = in_words(str(error), choices, "")
+    return place + (reason if reason.startswith(("[", ".")) else f": {reason}")
 
 
 def _check_range(kind: Kind, found: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ..config.files import read_file, read_tls, read_token, take_token
+from ..config.files import MAX_TOKENS, read_file, read_tls, read_tokens, take_token
 from ..config.schema import ConfigSource, Schema, limit_options, log, take_groups
 from ..limits import Limits
 from ..option import FILE, FILE_MODE, SECONDS_OR_NONE, TEXT, Kind, Option, choice, group_options, options_of, whole
@@ -20,6 +20,9 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 #: The address that a hub listens at: arguments of `run`, not of the constructor.
 WHERE = ("host", "port", "unix", "unix_mode")
+
+#: How `rpcstream-server` logs: a level, and a file or a table for Python's `logging`.
+LOGGING = ("log_level", "log_config", "logging")
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +56,7 @@ def _users(users: list[User], folder: str) -> tuple[User, ...]:
     found = []
     for user in users:
         roles = (user.roles,) if isinstance(user.roles, str) else user.roles
-        token = read_token(os.path.join(folder, user.token_file)) if user.token_file is not None else user.token
+        token = read_tokens(os.path.join(folder, user.token_file))[0] if user.token_file is not None else user.token
         found.append(msgspec.structs.replace(user, token=token, token_file=None, roles=roles))
     for number, user in enumerate(found):
         for other in found[:number]:
@@ -78,14 +81,10 @@ def _tls(table: TlsTable, folder: str) -> Any:
     return read_tls(certificate=certificate, key=key, password=table.password, ca=ca)
 
 
-class HubFile(ServerOptions, total=False):
-    """The additional options of a hub's configuration file; the rest are a server's."""
+class ServerFile(ServerOptions, total=False):
+    """What a configuration file of a server or a hub may have besides the options of `Server`."""
 
-    call_timeout: Annotated[float | None, Option(None, SECONDS_OR_NONE)]
-    keepalive_timeout: Annotated[float | None, Option(60.0, SECONDS_OR_NONE)]
-    ping_interval: Annotated[float | None, Option(None, SECONDS_OR_NONE)]
-    registration_timeout: Annotated[float | None, Option(None, SECONDS_OR_NONE)]
-    rules: Annotated[Any, Option(None, Kind(list[Rule]))]
+    tls: Annotated[Any, Option(None, Kind(TlsTable, finish=_tls))]
     users: Annotated[Any, Option(None, Kind(list[User], finish=_users))]
     token_file: Annotated[str, Option(None, FILE)]
     host: Annotated[str, Option(None, TEXT, env=True)]
@@ -93,16 +92,32 @@ class HubFile(ServerOptions, total=False):
     unix: Annotated[str, Option(None, FILE)]
     unix_mode: Annotated[int, Option(None, FILE_MODE)]
     log_level: Annotated[str, Option(None, choice(*LOG_LEVELS))]
+    log_config: Annotated[str, Option(None, FILE)]
+    logging: Annotated[dict[str, Any], Option(None, Kind(dict[str, Any]))]
+
+
+class HubFile(ServerFile, total=False):
+    """What a configuration file of a hub may have besides those."""
+
+    call_timeout: Annotated[float | None, Option(None, SECONDS_OR_NONE)]
+    keepalive_timeout: Annotated[float | None, Option(60.0, SECONDS_OR_NONE)]
+    ping_interval: Annotated[float | None, Option(None, SECONDS_OR_NONE)]
+    registration_timeout: Annotated[float | None, Option(None, SECONDS_OR_NONE)]
+    rules: Annotated[Any, Option(None, Kind(list[Rule]))]
     thread_count: Annotated[int, Option(None, whole(1))]
 
 
-_FIELDS = {name: option for group in GROUPS.values() for name, option in group_options(group).items()}
+#: Sets of options of which a server takes one.
+EXCLUSIVE = (("unix",), ("host", "port")), (("token",), ("token_file",), ("users",), ("authenticate",))
+
+#: The fields of options that are groups, each as an option of its own.
+FIELDS = {name: option for group in GROUPS.values() for name, option in group_options(group).items()} | limit_options()
 
 HUB = Schema(
-    options_of(HubFile) | {"tls": Option(None, Kind(TlsTable, finish=_tls))} | _FIELDS | limit_options(),
+    options_of(HubFile) | FIELDS,
     what="a hub",
     prefix=PREFIX,
-    exclusive=((("unix",), ("host", "port")), (("token",), ("token_file",), ("users",), ("authenticate",))),
+    exclusive=EXCLUSIVE,
 )
 
 _MAY_BE_NONE = ("call_timeout", "keepalive_timeout", "ping_interval", "registration_timeout")
@@ -116,13 +131,15 @@ class HubConfig:
         options: keyword arguments of `Hub`, all but those for `users`.
         where: keyword arguments of `Hub.run`.
         users: those that may connect; None if the configuration has none.
-        log_level: for the logger "rpcstream", in small letters.
+        logging: those of `LOGGING`. `log_level` is in small letters, for the logger "rpcstream".
+        token_file: the path of the file that the token was read from.
     """
 
     options: dict[str, Any] = field(repr=False)
     where: dict[str, Any]
     users: tuple[User, ...] | None = field(repr=False)
-    log_level: str | None
+    logging: dict[str, Any] = field(repr=False)
+    token_file: str | None = None
 
 
 def hub_options(
@@ -153,15 +170,17 @@ def hub_options(
         title = os.fspath(source)
         table = HUB.of_table(read_file(source), title, os.path.dirname(os.path.abspath(title)))
     found = HUB.merged(given, of_environment, table)
-    take_token(found)
+    token_file = take_token(found, most=MAX_TOKENS)
     if found.pop("thread_count", None) is not None:
         log.warning("thread_count sets nothing: a hub is one process with one event loop")
     where = {name: found.pop(name) for name in WHERE if name in found}
-    users, level = found.pop("users", None), found.pop("log_level", None)
+    users = found.pop("users", None)
+    logging = {name: found.pop(name) for name in LOGGING if found.get(name) is not None}
     take_groups(found, {**GROUPS, "limits": Limits})
     return HubConfig(
         options={name: value for name, value in found.items() if value is not None or name in _MAY_BE_NONE},
         where={name: value for name, value in where.items() if value is not None},
         users=users,
-        log_level=level,
+        logging=logging,
+        token_file=token_file,
     )

@@ -125,6 +125,8 @@ class Hub(Server):
         self._forwarding: Forwarding | None = None
         #: The address that its configuration gives, as arguments for `run`.
         self.where: dict[str, Any] = {}
+        #: What it says of logging, for `rpcstream-server`.
+        self.logging: dict[str, Any] = {}
         self._methods = HubMethods(
             self.directory,
             self._registrations,
@@ -159,8 +161,9 @@ class Hub(Server):
         """
         config = hub_options(source, arguments)
         hub = cls._of_config(config)
-        hub.where = config.where
+        hub.where, hub.logging = config.where, config.logging
         hub._source, hub._arguments, hub._config = source, arguments, config
+        hub._watched = config.token_file
         _set_log_level(config)
         return hub
 
@@ -207,7 +210,7 @@ class Hub(Server):
         self._config = replace(config, options={**before.options, **_changeable(config)}, where=before.where)
         if left:
             log.warning("changed in the configuration, and used when the hub is restarted: %s", ", ".join(left))
-        keeps_token = before.options.get("token") == config.options.get("token")
+        keeps_token = _tokens_of(before) <= _tokens_of(config)
         rights = ChangedRights(
             config.users, keeps_token=keeps_token, rules=self._rules, directory=self.directory, topics=self.topics
         )
@@ -342,13 +345,18 @@ class Hub(Server):
                     await keeping
 
 
+def _tokens_of(config: HubConfig) -> set[str]:
+    token = config.options.get("token") or ()
+    return {token} if isinstance(token, str) else set(token)
+
+
 def _changeable(config: HubConfig) -> dict[str, Any]:
     return {name: value for name, value in config.options.items() if name in CHANGEABLE}
 
 
 def _set_log_level(config: HubConfig) -> None:
-    if config.log_level is not None:
-        logging.getLogger("rpcstream").setLevel(config.log_level.upper())
+    if "log_level" in config.logging:
+        logging.getLogger("rpcstream").setLevel(config.logging["log_level"].upper())
 
 
 def _check_times(**times: float | None) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..errors import ServerBusy
 from ..observe.limited_log import LimitedLog
 from ..peer.session import Session
 from ..text import get_logger
 from .callers import Caller, Instance, MessageCaller
+from .direct import MakeSession, Sessions
 from .identity import Shown
 from .subjects import CLIENT
 
@@ -30,23 +30,6 @@ _CLIENT_END = f".{CLIENT}"
 
 #: A caller with an inbox of our form, or any other.
 AnyCaller = Caller | MessageCaller
-
-#: Makes a session; called with the function to call when it is over.
-MakeSession = Callable[[Callable[[Session], None]], Session]
-
-
-class Sessions(Protocol):
-    """Where the sessions of callers are, beside those of sockets: the listener of a server."""
-
-    def add_session(self, make_session: MakeSession) -> Session:
-        """Make a session that the server waits for at its end."""
-
-    @property
-    def connections(self) -> Any:
-        """Where callers count as connections."""
-
-    def message_connection_closed(self, connection: Any) -> None:
-        """A caller is gone."""
 
 
 class Sender(NamedTuple):
@@ -120,12 +103,12 @@ class CallerTable:
         caller: AnyCaller
         if sender.is_client:
             number = secrets.token_hex(8)  # not to be guessed: what is sent there acts as this caller
-            caller = Caller(self, sender.inbox, f"{self._own}{number}", identity=identity, shown=sender.shown)
+            caller = Caller(self, sender.inbox, f"{self._own}{number}", identity, sender.shown)
             self._by_sender[sender] = self._by_number[number] = caller
         else:
-            caller = MessageCaller(self, reply, identity=identity, shown=sender.shown)
+            caller = MessageCaller(self, reply, identity, sender.shown)
             self._message_callers.add(caller)
-        caller.connect(is_lasting=sender.is_client)
+        caller.session.connected(caller, is_lasting=sender.is_client)
         self._sessions.connections.opened(caller, is_apart=True)
         return None if caller.is_over else caller
 

@@ -9,19 +9,17 @@ from typing import Any, Protocol
 import orjson
 
 from ..errors import MethodNotFound, NotAuthenticated, NotPermitted, RpcError, ServerBusy
-from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.intake import Phase
-from ..peer.ledger import Account, Share
+from ..peer.ledger import Share
 from ..peer.session import Session
-from ..transports.message_connection import Trace
 from ..wire.buffers import Encoded, first_part, json_of
 from ..wire.envelope import ITEM, PROGRESS, error_reply, id_in_head, is_reply_head, oversize
 from ..wire.messages import HEAD_SIZE
-from .channel import NOTIFICATION, NatsChannel
+from .channel import NOTIFICATION, Home, NatsChannel
 from .direct import DirectListener, Grant, Output, digest_of
 from .identity import Shown
-from .link import NO_RESPONDERS, NatsLink
+from .link import NO_RESPONDERS
 from .payloads import direct_message, ids_in, ids_of, no_way
 
 #: Seconds after which an instance acknowledges a call that it has not answered: so the caller knows where to send a
@@ -38,13 +36,9 @@ PROBE_EVERY = 1.0
 _REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
 
 
-class Instance(Protocol):
+class Instance(Home, Protocol):
     """An instance of a service, as its callers see it; see `service.NatsService`."""
 
-    link: NatsLink | None
-    limits: Limits
-    held: Account
-    trace: Trace | None
     listener: DirectListener
 
     @property
@@ -68,30 +62,23 @@ class CallerChannel(NatsChannel):
         callers: all callers of the instance.
         identity: who it is; None where callers are not authenticated.
         shown: what its messages show of it.
-        options: of the channel.
     """
 
     over_limit = False
 
     def __init__(
-        self, callers: Callers, *, identity: Any, shown: Shown | None, target: str, own: str, **options: Any
+        self, callers: Callers, identity: Any, shown: Shown | None, *, target: str, own: str, address: str
     ) -> None:
-        self.instance = instance = callers.instance
-        assert instance.link is not None
-        super().__init__(
-            instance.link,
-            callers.new_session(),
-            target=target,
-            own=own,
-            limits=instance.limits,
-            held=instance.held,
-            trace=instance.trace,
-            on_close=callers.closed,
-            **options,
-        )
+        super().__init__(callers.instance, callers.new_session(), target=target, own=own, address=address)
+        self.instance = callers.instance
         self.opened = self.last_heard
         self.shown = shown
         self.session.identity = identity
+        self._callers = callers
+
+    def closed(self) -> None:
+        """As `NatsChannel.closed`."""
+        self._callers.closed(self)
 
     @property
     def credentials(self) -> Credentials:
@@ -116,13 +103,10 @@ class Caller(CallerChannel):
         shown: what its messages show of it.
     """
 
-    def __init__(
-        self, callers: Callers, inbox: str, own: str, *, identity: Any = None, shown: Shown | None = None
-    ) -> None:
-        address = f"nats:{inbox}"
-        super().__init__(
-            callers, identity=identity, shown=shown, target=f"{inbox}.m", own=own, address=address, gathers=True
-        )
+    gathers = True
+
+    def __init__(self, callers: Callers, inbox: str, own: str, identity: Any, shown: Shown | None) -> None:
+        super().__init__(callers, identity, shown, target=f"{inbox}.m", own=own, address=f"nats:{inbox}")
         self.inbox = inbox
         self.number = own.rpartition(".")[2]
         #: The ids of calls that have come in this turn of the loop; and of those that were not answered at once.
@@ -156,8 +140,6 @@ class Caller(CallerChannel):
             return
         self._arrived += call_ids
         self.receive(data)
-        if not self._gathered:  # it waits
-            self.hand_over()
 
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
@@ -174,7 +156,7 @@ class Caller(CallerChannel):
         """
         arrived, self._arrived = self._arrived, []
         session = self.session
-        if arrived and (session.running or session.intake.queue or self._held):
+        if arrived and (session.running or session.intake.queue):
             self._untold += [each for each in arrived if type(each) is int or type(each) is str]
         has_opened = session.streams.opened != self._streams
         self._streams = session.streams.opened
@@ -328,7 +310,7 @@ class Caller(CallerChannel):
     @property
     def is_unused(self) -> bool:
         """Nothing is kept of it: should it call again, it is as if it had not called before."""
-        return self.session.is_unused and not (self._gathered or self._held or self._outputs)
+        return self.session.is_unused and not (self._gathered or self._outputs)
 
     def check(self, now: float) -> str | None:
         """As `Connection.check`: forget a silent caller of which nothing is kept, and look whether others are there."""
@@ -375,11 +357,11 @@ class MessageCaller(CallerChannel):
         identity, shown: as for `Caller`.
     """
 
-    def __init__(self, callers: Callers, reply: str, *, identity: Any = None, shown: Shown | None = None) -> None:
+    sends_lines = False
+
+    def __init__(self, callers: Callers, reply: str, identity: Any, shown: Shown | None) -> None:
         address = f"nats:{reply}" if reply else "nats"
-        super().__init__(
-            callers, identity=identity, shown=shown, target=reply, own="", address=address, sends_lines=False
-        )
+        super().__init__(callers, identity, shown, target=reply, own="", address=address)
         self.session.sends_binary = self.session.offers_binary = False
 
     def call(self, data: bytes, call_ids: Any, question: dict[str, Any]) -> None:

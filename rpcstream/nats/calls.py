@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -11,20 +12,18 @@ import orjson
 from ..errors import ConnectFailed, ConnectionLost
 from ..limits import Limits
 from ..peer.calls import Call
-from ..peer.ledger import Account
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
-from ..peer.pending import PendingCall
 from ..peer.session import Session
 from ..transports.message_connection import Trace, trace_sent
 from ..wire import envelope
-from ..wire.binary_frame import parts_of_frame
-from ..wire.buffers import AttachedMessage, Encoded, first_part
-from .instance import Instance
+from ..wire.buffers import Encoded, first_part
+from .channel import payload_of
+from .instance import Instance, SubjectCalls
 from .large import LargeCalls
 from .link import NatsLink, NatsMessage, is_unanswerable, size_of
 from .payloads import ids_in, read_payload
-from .places import PROBE, PROBE_TOKEN, SERVICE_TOKEN, CallPlaces
+from .places import PROBE_TOKEN, SERVICE_TOKEN, CallPlaces, Place
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
 #: Instances that are known at a time; of more, those without a call are forgotten.
@@ -34,27 +33,28 @@ INSTANCES_MAX = 1000
 SUBJECTS_MAX = 10_000
 
 
-class ServiceCalls(OutgoingCalls):
+class ServiceCalls(SubjectCalls):
     """The calls of a client to a service: each goes to one of its instances."""
 
     __slots__ = ("_service",)
 
     def __init__(self, session: Session, marshaller: Marshaller, service: ServiceConnection) -> None:
-        super().__init__(session, marshaller)
+        super().__init__(session, marshaller, service.send_call)
         self._service = service
-
-    def _send_call(self, outgoing: Call, call: PendingCall, left: float) -> None:
-        self._service.send_call(outgoing.encode(left), outgoing.method, outgoing.call_ids)
 
     def _send_item(self, outgoing: Call, message: dict[str, Any]) -> None:
         """Send an item of an argument to the instance that has the call; it has asked for the item."""
-        self._service.send_item(outgoing.call_ids, self.marshaller.encode(message, outgoing.method))
-
-    def notify(self, message: Encoded, method: str) -> None:
-        self._service.send_call(message, method, ())
+        place, item = self._place_of(outgoing), self.marshaller.encode(message, outgoing.method)
+        if place is not None and not self._service.large.has_sent_item(place, outgoing.call_ids[0], item):
+            place.send([item])
 
     def permit(self, outgoing: Call, n: int) -> None:
-        self._service.send_to_instance(outgoing.call_ids, envelope.credit({"id": outgoing.call_id}, n))
+        place = self._place_of(outgoing)
+        if place is not None:
+            place.send([envelope.credit({"id": outgoing.call_id}, n)])
+
+    def _place_of(self, outgoing: Call) -> Place | None:
+        return self._service.places.place_of(outgoing.call_ids)
 
     def cancel(self, call_ids: list[int | str]) -> None:
         for call_id in call_ids:
@@ -75,7 +75,9 @@ class ServiceConnection:
         trace: sees every message.
 
     Attributes:
+        name: of the service.
         inbox: the subject below which answers come.
+        instances: those that were heard of, by their subject, the one heard last at the end.
         places: where the calls are.
         headers: of messages with calls.
         closed: done when the connection to NATS is closed.
@@ -103,29 +105,20 @@ class ServiceConnection:
         self.trace = trace
         self.reason: str | None = None
         self.inbox = f"{link.inbox}.{CLIENT}"
-        self.held = Account(limits.max_held_total)
         self.calls: OutgoingCalls = ServiceCalls(session, marshaller, self)
-        self._service = service
+        self.name = service
         self._root = f"{ROOT}.{service}."
         self.headers = None if token is None else {"Authorization": f"Bearer {token}"}
         self._head_size = size_of(self.headers)
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._subjects: dict[str, str] = {}
-        #: Instances that were heard of, by their subject, the one heard last at the end.
-        self._instances: dict[str, Instance] = {}
+        root = self._root
+        self._subject_of = lru_cache(SUBJECTS_MAX)(lambda method: root + encoded(method))
+        self.instances: dict[str, Instance] = {}
         self._last_number = 0
         self._has_heard = False
         self.large = LargeCalls(self)
-        self.places = CallPlaces(
-            session.pending,
-            service=service,
-            address=address,
-            places=self._instances.values,
-            ask=self._inquire,
-            publish_probe=lambda subject, token: link.publish(subject, PROBE, f"{self.inbox}.{token}", self.headers),
-            on_look=self.large.forget,
-        )
+        self.places = CallPlaces(self)
         #: A program that knows nothing of sessions has answered.
         self._is_foreign = False
         self._closing: asyncio.Task[None] | None = None
@@ -140,17 +133,21 @@ class ServiceConnection:
             ConnectionError: the connection to NATS has ended.
             ConnectFailed: NATS does not permit this login to listen there.
         """
-        link = self.link
-        denied: list[str] = []
-        link.on_lost = self._link_lost
-        link.on_denied = lambda what, subject: denied.append(subject)
+        link, denied = self.link, list[str]()
+
+        def collect(what: str, subject: str) -> None:
+            denied.append(subject)
+
+        link.ended.append(self._link_lost)
+        link.denied.append(collect)
         link.on_full = self.session.blocked
         await link.subscribe(f"{self.inbox}.*", self._received)
         await link.flush()
         if denied:
             what = f"does not permit this login to subscribe to {denied[0]!r}, for answers (inbox_prefix= of NatsLogin)"
             raise ConnectFailed(f"the NATS server {what}", address=self.address, is_permanent=True)
-        link.on_denied = lambda what, subject: self.places.fail_denied(subject) if what == "publish" else None
+        link.denied.remove(collect)
+        link.denied.append(lambda what, subject: self.places.fail_denied(subject) if what == "publish" else None)
         self.session.connected(self)
 
     def has_received(self) -> bool:
@@ -170,10 +167,10 @@ class ServiceConnection:
         if self.reason is not None:
             return
         is_batch = first_part(message)[:1] == b"["
-        subject = self._root + BATCH if is_batch else self._subject(method)
+        subject = self._root + BATCH if is_batch else self._subject_of(method)
         if self.trace is not None:
             trace_sent(self.trace, [message], as_frames=self.session.sends_binary)
-        payload, size = self.payload_of(message)
+        payload, size = payload_of(message, self.session, self.max_payload)
         if payload is None:
             payload = self.large.send(message, size, None if is_batch else method, call_ids)
             self.places.watch()
@@ -188,73 +185,43 @@ class ServiceConnection:
             self.places.sent(call_ids, subject, token)
         self.link.publish(subject, payload, f"{self.inbox}.{token}", self.headers)
 
-    def _subject(self, method: str) -> str:
-        subject = self._subjects.get(method)
-        if subject is None:
-            if len(self._subjects) >= SUBJECTS_MAX:
-                self._subjects.clear()
-            subject = self._subjects[method] = self._root + encoded(method)
-        return subject
-
-    def payload_of(self, message: Encoded) -> tuple[bytes | None, int]:
-        """The payload to send for a message, None where NATS does not carry it; and its size."""
-        limit, size = self.max_payload, len(message)
-        if type(message) is AttachedMessage:
-            is_frame = self.session.sends_binary
-            size = size if is_frame else message.text_size
-            if size <= limit:
-                payload = b"".join(parts_of_frame(message)) if is_frame else bytes(message)
-                return payload if len(payload) <= limit else None, len(payload)
-        elif size <= limit:
-            return message if type(message) is bytes else bytes(message), size
-        return None, size
-
     @property
     def max_payload(self) -> int:
         """Bytes that NATS carries of a message of this client."""
         return self.link.max_payload - self._head_size
 
-    def _inquire(self) -> None:
+    def inquire(self) -> None:
         """Ask all instances for a sign of life; programs that know nothing of acknowledgements send none."""
-        self.link.publish(self._root + INQUIRY, b"[]", f"{self.inbox}.{SERVICE_TOKEN}", self.headers)
+        self.publish(self._root + INQUIRY, b"[]", SERVICE_TOKEN)
 
-    def send_to_instance(self, call_ids: Any, message: Encoded) -> None:
-        """Send a message that belongs to a call to the instance that has it; dropped where none is known."""
-        place = self.places.place_of(call_ids)
-        if place is not None:
-            place.send([message])
-
-    def send_item(self, call_ids: Any, message: Encoded) -> None:
-        """Send an item of an argument, or what ends them, in the same way."""
-        place = self.places.place_of(call_ids)
-        if place is not None and not self.large.has_sent_item(place, call_ids[0], message):
-            place.send([message])
+    def publish(self, subject: str, payload: bytes, token: str) -> None:
+        """Send a message to the service, with this token at the end of the reply subject."""
+        self.link.publish(subject, payload, f"{self.inbox}.{token}", self.headers)
 
     # -- what comes ---------------------------------------------------------------------------------------------------
 
     def _received(self, message: NatsMessage) -> None:
-        token = message.subject[len(self.inbox) + 1 :]
-        data = message.data
         if self.reason is not None:
             return
-        if not data:
-            self._take_status(token, message)
-            return
-        instance = self._instances.get(message.reply)
-        if instance is None:
-            if not message.reply:  # of the instance itself, which did not get as far as a session
-                self._take_plain(token, data)
-                return
-            instance = self._add_instance(message.reply)
-            if instance is None:
-                self._take_refusal(data)
-                return
-        if token == "ack":
-            self.places.acknowledged(instance, ids_in(read_payload(data, self.limits)[0]))
+        token, data = message.subject[len(self.inbox) + 1 :], message.data
+        instance = self.instances.get(message.reply)
+        if not data:  # of NATS, or of an instance that looks whether this client is there
+            self._take_status(token, message, instance)
         elif token == SERVICE_TOKEN:
             self._take_sign_of_life(instance, data)
-        else:
-            instance.receive(data)
+        elif message.reply:
+            instance = instance or self._add_instance(message.reply)
+            if instance is None:
+                self._take_refusal(data)
+            elif token == "ack":
+                self.places.acknowledged(instance, ids_in(read_payload(data, self.limits)[0]))
+            else:
+                instance.receive(data)
+        elif token[:1] == PROBE_TOKEN:
+            self.places.probed(token, False)
+        else:  # of a program that knows nothing of sessions, or of an instance that could not read the message
+            self._is_foreign = True
+            self._take_refusal(data)
 
     def _take_sign_of_life(self, instance: Instance | None, data: bytes) -> None:
         """An instance says that it is there, and whether it acknowledges calls of this client."""
@@ -263,25 +230,22 @@ class ServiceConnection:
             self.places.answered(instance)
         self.places.service_is(True)
 
-    def _take_status(self, token: str, message: NatsMessage) -> None:
-        """Take a message without content: of NATS, or of an instance that looks whether this client is there."""
+    def _take_status(self, token: str, message: NatsMessage, instance: Instance | None) -> None:
+        """Take a message without content: nothing subscribes to the subject of the message with this token."""
         if not is_unanswerable(message):
             return
-        instance = self._instances.get(message.reply)
-        if not message.reply:
-            self._unanswered(token)
-        elif instance is not None:
-            instance.end("the instance has ended the session")
-
-    def _take_plain(self, token: str, data: bytes) -> None:
-        """Take a message that belongs to no session."""
-        if token == SERVICE_TOKEN:
-            self._take_sign_of_life(None, data)
+        if message.reply:
+            if instance is not None:
+                instance.end("the instance has ended the session")
+        elif token[:1] == "i":
+            for each in [each for each in self.instances.values() if str(each.number) == token[1:]]:
+                each.end("the instance is gone")
+        elif token == SERVICE_TOKEN:
+            self.places.service_is(self._is_foreign and not self._has_heard)
         elif token[:1] == PROBE_TOKEN:
-            self.places.probed(token, False)
+            self.places.probed(token, True)
         else:
-            self._is_foreign = True
-            self._take_refusal(data)
+            self.places.came_back(token)
 
     def _take_refusal(self, data: bytes) -> None:
         """Take the answer to a message that an instance could not read."""
@@ -296,8 +260,8 @@ class ServiceConnection:
 
     def _add_instance(self, subject: str) -> Instance | None:
         """Take an instance in that was heard of; None where there are too many, all with calls."""
-        if len(self._instances) >= INSTANCES_MAX:
-            for instance in list(self._instances.values()):
+        if len(self.instances) >= INSTANCES_MAX:
+            for instance in list(self.instances.values()):
                 if not (instance.session.busy or self.places.has_calls(instance)):
                     instance.end("forgotten")
                     break
@@ -305,28 +269,15 @@ class ServiceConnection:
                 return None
         self._last_number += 1
         self._has_heard = True
-        instance = self._instances[subject] = Instance(self, subject, self._last_number)
-        instance.connect()
+        instance = self.instances[subject] = Instance(self, subject, self._last_number)
+        instance.session.connected(instance)
         return instance
-
-    def _unanswered(self, token: str) -> None:
-        """NATS says that nothing subscribes to the subject of a message with this token in its reply subject."""
-        if token[:1] == "i":
-            number = token[1:]
-            for instance in [each for each in self._instances.values() if str(each.number) == number]:
-                instance.end("the instance is gone")
-        elif token == SERVICE_TOKEN:
-            self.places.service_is(self._is_foreign and not self._has_heard)
-        elif token[:1] == PROBE_TOKEN:
-            self.places.probed(token, True)
-        else:
-            self.places.came_back(token)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def instance_closed(self, instance: Instance) -> None:
         """The session with an instance is over: its calls are lost."""
-        self._instances.pop(instance.target, None)
+        self.instances.pop(instance.target, None)
         self.places.lose(instance.call_ids, instance.reason or "the instance is gone")
 
     def _link_lost(self, reason: str) -> None:
@@ -338,7 +289,7 @@ class ServiceConnection:
         session = self.session
         if session.channel is self:
             session.lost(self._lost)
-        for instance in list(self._instances.values()):
+        for instance in list(self.instances.values()):
             instance.end(self.reason or "the client was closed")
         self._closing = self._loop.create_task(self._close_link())
 

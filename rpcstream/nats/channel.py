@@ -7,9 +7,7 @@ session. Knows neither methods nor how the two ends have found each other.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -17,7 +15,6 @@ from ..errors import ConnectionLost, ParseError, RpcError
 from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.frame_admission import FrameAdmission
-from ..peer.ledger import Account, busy
 from ..peer.session import Session
 from ..transports.message_connection import Trace, trace_all, trace_sent
 from ..wire import envelope
@@ -33,73 +30,56 @@ _MARK = bytes((MARK,))
 #: Bytes of messages that are joined to one payload, as lines, at most.
 JOIN_MAX = 64 * 1024
 
-#: Bytes that the header of a frame has at most, on top of the size that its message says.
-_FRAME_HEAD = 4096
-
 #: The beginning of each notification, such as progress and items, which come before the reply of their call.
 NOTIFICATION = b'{"jsonrpc":"2.0","method"'
 
-#: What a message that waits takes besides its bytes.
-_COST = 200
+
+class Home(Protocol):
+    """What the channels of one service or client have in common: the instance, or the connection to a service."""
+
+    limits: Limits
+    trace: Trace | None
+
+    @property
+    def link(self) -> NatsLink | None: ...
 
 
 class NatsChannel:
     """A channel of one session (`peer.interfaces.Channel`).
 
     Args:
-        link: carries the messages.
+        home: carries the messages, and traces them.
         session: gets the messages, and is told when it is connected and lost.
         target: the subject of the other end; empty: nothing is sent.
         own: the subject of this end for the session, which messages carry as their reply subject.
-        reads_lines: several messages may come in one payload, as lines.
-        sends_lines: the other end reads several messages in one payload.
-        gathers: messages that come in one turn of the loop are handled together, so that their replies are, too.
-        held: what waits here counts there.
-        trace: sees every message.
-        on_close: called with this object when the session is over.
 
     Attributes:
         carrier: what carries the messages, for metrics and logs.
+        reads_lines: several messages may come in one payload, as lines.
+        sends_lines: the other end reads several messages in one payload.
+        gathers: messages that come in one turn of the loop are handled together, so that their replies are, too.
     """
 
     carrier = "nats"
+    reads_lines = False
+    sends_lines = True
+    gathers = False
 
-    def __init__(
-        self,
-        link: NatsLink,
-        session: Session,
-        *,
-        target: str,
-        own: str,
-        address: str,
-        limits: Limits,
-        held: Account,
-        reads_lines: bool = False,
-        sends_lines: bool = True,
-        gathers: bool = False,
-        trace: Trace | None = None,
-        on_close: Callable[[Any], object] | None = None,
-    ) -> None:
+    def __init__(self, home: Home, session: Session, *, target: str, own: str, address: str) -> None:
+        assert home.link is not None
         self.address = address
         self.reason: str | None = None
         self.session = session
         self.target = target
         self.own = own
-        self._link = link
-        self._limits = limits
-        self._max_size = limits.max_message_size
-        self._held_of_all = held
-        self._reads_lines = reads_lines
-        self._join_max = JOIN_MAX if sends_lines else 0
-        self._gathers = gathers
+        self._link = home.link
+        self._limits = home.limits
+        self._max_size = home.limits.max_message_size
+        self._trace = home.trace
         self._gathered: list[Message] = []
-        self._trace = trace
-        self._on_close = on_close
         self._frames = FrameAdmission(session)
-        self._paused = self.is_over = False
-        self._held_size = 0
-        #: What has come meanwhile.
-        self._held: deque[bytes] = deque()
+        self.is_over = False
+        session.ledger.can_pause = False
         self._loop = asyncio.get_running_loop()
         self.last_heard = self._loop.time()
 
@@ -108,22 +88,12 @@ class NatsChannel:
         """What is known of the other end."""
         return Credentials(address=self.address)
 
-    def connect(self, *, is_lasting: bool = True) -> None:
-        """Give this channel to its session."""
-        self.session.connected(self, is_lasting=is_lasting)
-
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         """Handle the payload of a message of the other end."""
         if self.is_over:
             return
-        if self._paused or self._held:
-            self._hold(data)
-        else:
-            self._take(data)
-
-    def _take(self, data: bytes) -> None:
         if data[:1] == _MARK:
             self._take_frame(data)
             return
@@ -131,7 +101,7 @@ class NatsChannel:
             self.hand_over()
             self.take_direct(params)
             return
-        lines = [line for line in data.split(b"\n") if line] if self._reads_lines and b"\n" in data else [data]
+        lines = [line for line in data.split(b"\n") if line] if self.reads_lines and b"\n" in data else [data]
         messages: list[Message] = list(lines)
         if len(data) > self._max_size:
             limit = self._max_size
@@ -140,10 +110,10 @@ class NatsChannel:
 
     def _deliver(self, messages: list[Message]) -> None:
         """Give messages to the session, at once or at the end of this turn."""
-        if self._gathers and not self._gathered:
+        if self.gathers and not self._gathered:
             self._loop.call_soon(self.hand_over)
         self._gathered += messages
-        if not self._gathers:
+        if not self.gathers:
             self.hand_over()
 
     def hand_over(self) -> None:
@@ -159,45 +129,14 @@ class NatsChannel:
         try:
             message = whole_frame(data, self._frames, self._max_size)
         except FrameError as error:
-            self._refuse(data, ParseError(data={"reason": str(error)}))
+            refusal = ParseError(data={"reason": str(error)})
+            payload = refusal_of(read_payload(data, self._limits)[0], refusal, self._link.max_payload)
+            if payload is None:  # without a reply, for example, the session cannot go on
+                self.abort(f"a message was not taken: {refusal.message}")
+            else:
+                self.session.send(payload)
         else:
             self._deliver([message])
-
-    def _hold(self, data: bytes) -> None:
-        """Keep a message until the session takes more; refuse it where too much waits."""
-        error = self._error_for(data)
-        if error is None:
-            self._held.append(data)
-            self._count(len(data) + _COST)
-        else:
-            self._refuse(data, error)
-
-    def _error_for(self, data: bytes) -> RpcError | None:
-        """Why a message is not kept; None if there is room for it."""
-        held, own, size = self._held_of_all, self._limits.max_held_size, len(data) + _COST
-        if self._held_size + size > own:
-            return busy(own, "max_held_size")
-        return busy(held.limit, "max_held_total") if size > held.free else None
-
-    def _count(self, size: int) -> None:
-        self._held_size += size
-        self._held_of_all.used += size
-
-    def _refuse(self, data: bytes, error: RpcError) -> None:
-        """Refuse the calls in a message. Without a message that is none, such as a reply, the session cannot go on."""
-        read, _ = read_payload(data, self._limits)
-        payload = refusal_of(read, error, self._link.max_payload)
-        if payload is not None:
-            self.session.send(payload)
-        elif not (type(read) is dict and type(read.get("method")) is str and read["method"][:2] != envelope.CONTROL):
-            self.abort(f"a message was not taken: {error.message}")
-
-    def _release(self) -> None:
-        """Handle what waits, for as long as the session takes it."""
-        while self._held and not (self._paused or self.is_over):
-            data = self._held.popleft()
-            self._count(-len(data) - _COST)
-            self._take(data)
 
     # -- for the session (Channel) ------------------------------------------------------------------------------------
 
@@ -210,7 +149,7 @@ class NatsChannel:
         if len(messages) == 1:
             self._send_one(messages[0])
             return
-        room = min(self._join_max, self._link.max_payload)
+        room = min(JOIN_MAX, self._link.max_payload) if self.sends_lines else 0
         together: list[bytes] = []
         size = 0
         for message in messages:
@@ -227,21 +166,11 @@ class NatsChannel:
             self._publish(b"\n".join(together))
 
     def _send_one(self, message: Encoded) -> None:
-        size, limit = len(message), self._link.max_payload
-        if type(message) is AttachedMessage:
-            if self.session.sends_binary:
-                if size + _FRAME_HEAD > limit:
-                    self._send_large(message, size)
-                    return
-                if self.session.counters is not None:
-                    self.session.counters.frames_sent += 1
-                self._publish(b"".join(parts_of_frame(message)))
-                return
-            size = message.text_size
-        if size > limit:
+        payload, size = payload_of(message, self.session, self._link.max_payload)
+        if payload is None:
             self._send_large(message, size)
         else:
-            self._publish(bytes(message))
+            self._publish(payload)
 
     def _publish(self, payload: bytes) -> None:
         self._link.publish(self.target, payload, self.own)
@@ -254,14 +183,10 @@ class NatsChannel:
         """Take a message about direct connections."""
 
     def pause(self) -> None:
-        """As `Channel.pause`. What comes meanwhile is kept, within bounds."""
-        self._paused = True
+        """As `Channel.pause`: NATS goes on, so that requests wait in the session, within bounds."""
 
     def resume(self) -> None:
         """As `Channel.resume`."""
-        self._paused = False
-        # Not at once: the session is in the middle of its turn.
-        self._loop.call_soon(self._release)
 
     def close(self) -> None:
         """As `Channel.close`: nothing says so to the other end, which learns it when it asks."""
@@ -284,12 +209,12 @@ class NatsChannel:
         self.is_over = True
         self.reason = self.reason or reason
         self._frames.give_up()
-        self._count(-self._held_size)
-        self._held.clear()
         if self.session.channel is self:
             self.session.lost(self._lost)
-        if self._on_close is not None:
-            self._on_close(self)
+        self.closed()
+
+    def closed(self) -> None:
+        """The session is over."""
 
     def _lost(self, method: str) -> ConnectionLost:
         return ConnectionLost(self.reason or "the session is over", method=method, address=self.address)
@@ -310,3 +235,19 @@ class NatsChannel:
         elif type(read) is dict and (call := self.session.pending.find(read.get("id"))) is not None:
             self.session.pending.discard(read["id"])
             call.fail(error)
+
+
+def payload_of(message: Encoded, session: Session, limit: int) -> tuple[bytes | None, int]:
+    """The payload to send for a message, None where it has more bytes than the limit; and its size."""
+    size = len(message)
+    if type(message) is AttachedMessage:
+        if not session.sends_binary:
+            size = message.text_size
+        elif size <= limit:
+            payload = b"".join(parts_of_frame(message))
+            if session.counters is not None:
+                session.counters.frames_sent += 1
+            return payload if len(payload) <= limit else None, len(payload)
+    if size > limit:
+        return None, size
+    return message if type(message) is bytes else bytes(message), size

@@ -41,11 +41,6 @@ _NO_CERTIFICATE = "the NATS server asks for a certificate of the client that it 
 _TOO_OLD = (
     "the NATS server is too old: {} has no headers, and does not say that nothing subscribes; 2.2 or later is needed"
 )
-_EXPECTED_TLS = "nats: TLS was asked for, and the connection has none"
-
-
-class TooOldError(nats.errors.Error):
-    """The server lacks what calls need; the text says what, and since when there is that."""
 
 
 class SecureClient(Client):
@@ -56,16 +51,17 @@ class SecureClient(Client):
 
     Attributes:
         on_error: called with errors, once it is connected.
+        on_denied: called with "publish" or "subscription", and the subject, where NATS does not permit one.
         on_closed: called when the connection has ended, once it was connected.
     """
 
-    def __init__(self, *, is_secure: bool) -> None:
+    def __init__(self, options: NatsOptions) -> None:
         super().__init__()
         self._ps = ProtocolReader(self)
         self.on_error: Callable[[Exception], object] = lambda error: None
+        self.on_denied: Callable[[str, str], object] = lambda what, subject: None
         self.on_closed: Callable[[], object] = lambda: None
-        self._is_secure = is_secure
-        self._has_encrypted = False
+        self._options = options
 
     @property
     def writer(self) -> asyncio.StreamWriter | None:
@@ -74,17 +70,20 @@ class SecureClient(Client):
         return writer
 
     @property
-    def may_lack_certificate(self) -> bool:
-        """It has got as far as TLS with a server that asks for certificates of clients."""
-        return self._has_encrypted and bool(self._server_info.get("tls_verify"))
+    def asks_for_certificate(self) -> bool:
+        """The server wants certificates of clients."""
+        return bool(self._server_info.get("tls_verify"))
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        if initial_connection and self._is_secure and not info.get("tls_required"):
-            if not info.get("tls_available"):
-                raise nats.errors.SecureConnRequiredError
-            info["tls_required"] = True
-        if initial_connection and not info.get("headers"):
-            raise TooOldError(_TOO_OLD.format(info.get("version", "it")))
+        if initial_connection:
+            reason = None
+            if not info.get("headers"):
+                reason = _TOO_OLD.format(info.get("version", "it"))
+            elif self._options.is_secure and not (info.get("tls_required") or info.get("tls_available")):
+                reason = _NO_TLS
+            if reason is not None:
+                raise ConnectFailed(reason, address=self._options.address, is_permanent=True)
+            info["tls_required"] = info.get("tls_required") or self._options.is_secure
         await super()._process_info(info, initial_connection)
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
@@ -103,9 +102,8 @@ class SecureClient(Client):
 
     def _connect_command(self) -> bytes:
         writer = self.writer
-        self._has_encrypted = writer is not None and writer.get_extra_info("ssl_object") is not None
-        if self._is_secure and not self._has_encrypted:
-            raise nats.errors.Error(_EXPECTED_TLS)
+        if self._options.is_secure and (writer is None or writer.get_extra_info("ssl_object") is None):
+            raise ConnectFailed(_NO_TLS, address=self._options.address, is_permanent=True)
         return super()._connect_command()
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
@@ -132,11 +130,11 @@ async def open_client(server: str, options: NatsOptions, host: str | None = None
     login = login_arguments(options)
     if host is not None:
         login["tls_hostname"] = host
-    client = SecureClient(is_secure=options.is_secure)
+    client = SecureClient(options)
     try:
         await _connect(client, server, options, login)
     except ConnectFailed as error:
-        if error.is_permanent or not client.may_lack_certificate:
+        if error.is_permanent or not client.asks_for_certificate:
             raise
         # Why the server closed the connection behind the handshake is often lost.
         raise ConnectFailed(f"{error.reason}; {_NO_CERTIFICATE}", address=options.address) from error
@@ -267,14 +265,12 @@ def _failure(error: BaseException, options: NatsOptions) -> ConnectFailed:
     """The error of an attempt to connect, which says what to change."""
     text, alert = error_text(error), str(getattr(error, "reason", None))
     reason = None
+    if isinstance(error, ConnectFailed):
+        return error
     if "authorization violation" in text.lower() or "authentication" in text.lower():
         reason = _refusal(options.login)
     elif getattr(error, "verify_message", None) is not None:
         reason = f"the certificate of the NATS server is not to be trusted: {text} (authorities to trust: ca=)"
-    elif isinstance(error, nats.errors.SecureConnRequiredError) or text == _EXPECTED_TLS.removeprefix("nats: "):
-        reason = _NO_TLS
-    elif isinstance(error, TooOldError):
-        reason = text
     elif isinstance(error, ssl.SSLError) and "ALERT" in alert:
         reason = f"the NATS server ended the handshake of TLS: {alert}; {_NO_CERTIFICATE}"
     if reason is not None:
@@ -289,12 +285,3 @@ def _refusal(login: NatsLogin) -> str:
     if given is None:
         return "the NATS server asks for a login: give creds=, nkey=, or user= and password="
     return f"the NATS server does not accept this login ({given})"
-
-
-def denied_subject(error: Exception) -> tuple[str, str] | None:
-    """What NATS does not permit: "publish" or "subscription", and the subject; None where the error is another."""
-    words = error_text(error)
-    if not words.lower().startswith("permissions violation for "):
-        return None
-    what, _, rest = words[len("permissions violation for ") :].partition(" to ")
-    return what.lower(), rest.partition('"')[2].partition('"')[0]

@@ -26,12 +26,13 @@ from ..peer.interfaces import Dispatch, Later
 from ..peer.session import Session
 from ..peer.stream_table import StreamTable
 from ..tls import TLS, Certificates
-from ..transports.accept import Acceptor, Arrival, ConnectionSetup, listen_at
-from ..transports.connection import Connection, format_address
+from ..transports.accept import Acceptor, ConnectionSetup, listen_at
+from ..transports.connection import format_address
+from ..transports.open_connections import Arrival
 from ..transports.stream import LineStream
 from ..wire.buffers import AttachedMessage, Encoded, first_part
 from .channel import NOTIFICATION
-from .direct_options import DirectOptions, Offer
+from .options import DirectOptions, Offer
 
 #: Seconds for which a secret is good. A client connects as soon as it has it.
 CLAIM_TIME = 10.0
@@ -153,15 +154,25 @@ class SharedStreams(StreamTable):
         self.has_ended = True
 
 
+#: Makes a session; called with the function to call when it is over.
+MakeSession = Callable[[Callable[[Session], None]], Session]
+
+
 class Sessions(Protocol):
-    """Where direct connections are, beside all others of the server: its listener."""
+    """Where the sessions of callers are, beside those of sockets: the listener of a server."""
+
+    limits: Any
+    ledger: Any
 
     @property
-    def connections(self) -> Any: ...
+    def connections(self) -> Any:
+        """Where callers count as connections."""
 
-    def add_session(self, make_session: Any) -> Session: ...
+    def add_session(self, make_session: MakeSession) -> Session:
+        """Make a session that the server waits for at its end."""
 
-    def message_connection_closed(self, connection: Any) -> None: ...
+    def message_connection_closed(self, connection: Any) -> None:
+        """A caller is gone."""
 
 
 class DirectListener:
@@ -178,7 +189,7 @@ class DirectListener:
     """
 
     def __init__(
-        self, options: DirectOptions, sessions: Sessions, make_session: Any, counters: Counters | None = None
+        self, options: DirectOptions, sessions: Sessions, make_session: MakeSession, counters: Counters | None = None
     ) -> None:
         self.reason: str | None = "the server does not listen for them"
         self.is_started = False
@@ -216,7 +227,7 @@ class DirectListener:
             context = self._certificates.context
         bound = await listen_at(options.host or local_host, options.port)
         connections = self._sessions.connections
-        self._setup = setup = ConnectionSetup(partial(_Entrance, self), connections, context, ENTER_TIME)
+        setup = ConnectionSetup(partial(_Entrance, self, self._sessions), connections, context, ENTER_TIME)
         self._acceptors = [Acceptor(sock, setup) for sock in bound.sockets]
         for acceptor in self._acceptors:
             await acceptor.start()
@@ -225,15 +236,13 @@ class DirectListener:
         self._address = options.advertised or (format_address((local_host, port)) if is_any else bound.address)
         self.reason = None
 
-    def make_stream(self, arrival: Arrival) -> DirectStream:
+    def make_stream(self) -> DirectStream:
         """Make the protocol of a connection that is open, and its session."""
-
-        def opened(stream: Connection) -> None:
-            self._setup.arrived(arrival)
-            self._sessions.connections.opened(stream, arrival)
-
-        session = self._sessions.add_session(self._make_session)
-        return DirectStream(self, session, on_open=opened, on_close=self._sessions.message_connection_closed)
+        sessions = self._sessions
+        session = sessions.add_session(self._make_session)
+        return DirectStream(
+            self, session, on_open=sessions.connections.opened, on_close=sessions.message_connection_closed
+        )
 
     def close(self) -> None:
         """Listen no more; secrets are not good any more."""
@@ -299,17 +308,16 @@ class DirectListener:
         return bool(self._grants)
 
 
-class _Entrance(asyncio.Protocol):
-    """The protocol of a connection until it is open, which it may never be with TLS."""
+class _Entrance(Arrival):
+    """A connection until it is open, which it may never be with TLS."""
 
-    def __init__(self, listener: DirectListener, arrival: Arrival) -> None:
+    def __init__(self, listener: DirectListener, sessions: Sessions) -> None:
+        super().__init__(sessions.limits, sessions.ledger, sessions.connections)
         self._listener = listener
-        self._arrival = arrival
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = self._listener.make_stream(self._arrival)
-        transport.set_protocol(stream)
-        stream.connection_made(transport)
+    def _opened(self) -> None:
+        self.on_open()
+        self._become(self._listener.make_stream())
 
 
 class DirectStream(LineStream):

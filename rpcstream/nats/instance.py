@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import orjson
-
+from ..peer.calls import Call
+from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
-from ..peer.pending import PendingCalls
+from ..peer.pending import PendingCall, PendingCalls
+from ..peer.session import Session
 from ..peer.stream_table import StreamTable
 from ..transports.message_connection import trace_sent
-from ..wire import envelope
-from ..wire.buffers import Encoded, first_part, json_of
-from ..wire.messages import HEAD_SIZE
-from .channel import NOTIFICATION, NatsChannel
+from ..wire.buffers import Encoded
+from .channel import NatsChannel, payload_of
 from .payloads import no_way
 from .places import Service
 from .subjects import encoded
 
-#: How a control message begins.
-_CONTROL = NOTIFICATION + b':"' + envelope.CONTROL.encode()
+#: Sends a message with the calls of these ids; the method of a batch is empty.
+SendCall = Callable[[Encoded, str, Sequence[int | str]], None]
+
+
+class SubjectCalls(OutgoingCalls):
+    """Calls that are sent to the subjects of their methods."""
+
+    __slots__ = ("_send_to_subject",)
+
+    def __init__(self, session: Session, marshaller: Marshaller, send: SendCall) -> None:
+        super().__init__(session, marshaller)
+        self._send_to_subject = send
+
+    def _send_call(self, outgoing: Call, call: PendingCall, left: float) -> None:
+        self._send_to_subject(outgoing.encode(left), outgoing.method, outgoing.call_ids)
+
+    def notify(self, message: Encoded, method: str) -> None:
+        self._send_to_subject(message, method, ())
 
 
 class Instance(NatsChannel):
@@ -29,21 +45,12 @@ class Instance(NatsChannel):
         call_ids: the calls that are known to be there.
     """
 
+    reads_lines = True
+    sends_lines = False
+
     def __init__(self, service: Service, subject: str, number: int) -> None:
         session = service.make_session()
-        super().__init__(
-            service.link,
-            session,
-            target=subject,
-            own=f"{service.inbox}.i{number}",
-            address=service.address,
-            limits=service.limits,
-            held=service.held,
-            reads_lines=True,
-            sends_lines=False,
-            trace=service.trace,
-            on_close=service.instance_closed,
-        )
+        super().__init__(service, session, target=subject, own=f"{service.inbox}.i{number}", address=service.address)
         self.number = number
         self.call_ids: dict[int | str, None] = {}
         self._service = service
@@ -51,45 +58,33 @@ class Instance(NatsChannel):
         session.pending, session.streams = service.session.pending, service.session.streams
         session.sends_binary, session.offers_binary = service.session.sends_binary, False
         session.on_event = service.session.on_event
-        session.calls = OutgoingCalls(session, service.calls.marshaller)
+        session.calls = SubjectCalls(session, service.calls.marshaller, self.send_call)
 
-    def send(self, messages: list[Encoded]) -> None:
-        """As `Channel.send`; a call to this very instance, of `ctx.peer`, goes to the subject of its method there."""
-        for message in messages:
-            read = _call_in(message)
-            if read is None:
-                super().send([message])
-                continue
-            if self._trace is not None:
-                trace_sent(self._trace, [message], as_frames=self.session.sends_binary)
-            method, call_ids = read["method"], (read["id"],) if type(read.get("id")) is int else ()
-            own = f"{self._service.inbox}.{call_ids[0]}" if call_ids else self.own
-            try:
-                subject = f"{self.target}.{encoded(method)}"
-            except ValueError as error:  # this is called by the session, at the end of a turn
-                self._service.places.fail(call_ids, error)
-                continue
-            payload, size = self._service.payload_of(message)
-            if payload is None:
-                self._service.places.fail(call_ids, no_way(size, self._link.max_payload, "it goes to one instance"))
-            else:
-                self._link.publish(subject, payload, own, self._service.headers)
+    def send_call(self, message: Encoded, method: str, call_ids: Sequence[int | str]) -> None:
+        """Send a call or notification to this very instance, at the subject of its method there.
+
+        Raises:
+            MessageTooLarge: NATS does not carry it. Nothing was sent.
+            ValueError: the name of the method is too long for NATS.
+        """
+        if self._trace is not None:
+            trace_sent(self._trace, [message], as_frames=self.session.sends_binary)
+        subject = f"{self.target}.{encoded(method)}"
+        payload, size = payload_of(message, self.session, self._service.max_payload)
+        if payload is None:
+            raise no_way(size, self._link.max_payload, "it goes to one instance")
+        own = f"{self._service.inbox}.{call_ids[0]}" if call_ids else self.own
+        self._link.publish(subject, payload, own, self._service.headers)
 
     def take_direct(self, params: dict[str, Any]) -> None:
         """As `NatsChannel.take_direct`."""
         self._service.places.acknowledged(self, self._service.large.take(params, self))
 
+    def closed(self) -> None:
+        """As `NatsChannel.closed`."""
+        self._service.instance_closed(self)
+
     def end(self, reason: str) -> None:
         """As `NatsChannel.end`; the calls of other instances go on."""
         self.session.pending, self.session.streams = PendingCalls(), StreamTable()
         super().end(reason)
-
-
-def _call_in(message: Encoded) -> dict[str, Any] | None:
-    """The JSON of a call or notification; None of a reply or a control message."""
-    head = first_part(message)[:HEAD_SIZE]
-    if head.startswith(_CONTROL) or envelope.is_reply_head(head):  # nearly all: items, which may be long, among them
-        return None
-    read = orjson.loads(json_of(message))
-    method = read.get("method") if type(read) is dict else None
-    return None if method is None or method.startswith(envelope.CONTROL) else read

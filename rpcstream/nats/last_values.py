@@ -296,6 +296,7 @@ async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: 
     task = asyncio.current_task()
     assert task is not None
     inboxes = link.inbox.rpartition(".")[0] + "."
+    asked = {each.lower(): each for each in subjects}  # nats-py reports subjects in lower case
     failures: list[Exception] = []
 
     def fail(error: Exception) -> None:
@@ -304,10 +305,9 @@ async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: 
             task.cancel()
 
     def on_denied(denied: str, subject: str) -> None:
-        for each in subjects:
-            if (denied, subject.lower()) == (what, each.lower()):  # nats-py has made small letters of all
-                fail(_denial(denied, each))
-        if denied == "subscription" and subject.startswith(inboxes):
+        if denied == what and subject.lower() in asked:
+            fail(_denial(denied, asked[subject.lower()]))
+        elif denied == "subscription" and subject.startswith(inboxes):
             fail(_denial(denied, subject))
 
     def on_ended(reason: str) -> None:
@@ -316,7 +316,7 @@ async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: 
     link.denied.append(on_denied)
     link.ended.append(on_ended)
     try:
-        return await request
+        answer = await request
     except asyncio.CancelledError:
         if not failures or task.uncancel():
             raise
@@ -328,6 +328,10 @@ async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: 
     finally:
         link.denied.remove(on_denied)
         link.ended.remove(on_ended)
+    if failures:  # the answer arrived at the same moment, and `asyncio.wait_for` returned it all the same
+        task.uncancel()
+        raise failures[0]
+    return answer
 
 
 def _denial(what: str, subject: str) -> NotPermitted:

@@ -24,7 +24,7 @@ from ..errors import ConnectFailed
 from ..limits import DEFAULT_HOST
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from .dial import SecureClient, close_client, denied_subject, error_text, open_client
+from .dial import SecureClient, close_client, error_text, open_client
 from .options import NatsOptions
 
 log = get_logger("rpcstream.nats")
@@ -80,22 +80,18 @@ class NatsLink:
         inbox: a subject of this connection alone, for subscriptions below it.
         client: of nats-py, for JetStream.
         reason: why it ended; None while it stands.
-        on_lost: called once with the reason, when it has ended without `close`.
-        on_denied: called with "publish" or "subscription", and the subject, where NATS does not permit one.
         on_full: called with True when much waits to be written, and with False when it was written.
-        denied: called as `on_denied`, after it.
-        ended: called as `on_lost`, after it.
+        denied: called with "publish" or "subscription", and the subject, where NATS does not permit one.
+        ended: called once with the reason, when it has ended without `close`.
     """
 
     def __init__(self, client: SecureClient, options: NatsOptions, host: str) -> None:
-        client.on_error, client.on_closed = self._failed, self._closed
+        client.on_error, client.on_denied, client.on_closed = self._failed, self._denied, self._closed
         self.client = client
         self.address = options.address
         self.inbox = client.new_inbox()
         self.reason: str | None = None
-        self.on_lost: Callable[[str], object] = _ignore
-        self.on_denied: Callable[[str, str], object] = lambda what, subject: None
-        self.on_full: Callable[[bool], object] = _ignore
+        self.on_full: Callable[[bool], object] = lambda is_full: None
         self.denied: list[Callable[[str, str], object]] = []
         self.ended: list[Callable[[str], object]] = []
         self._options = options
@@ -265,23 +261,19 @@ class NatsLink:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Write what waits, and close. `on_lost` is not called."""
+        """Write what waits, and close. `ended` are not called."""
         self._is_closing = True
         self.reason = self.reason or "it was closed"
         await close_client(self.client)
 
     def _failed(self, error: Exception) -> None:
         """Take an error that nats-py reports, and does not raise."""
-        denied = denied_subject(error)
-        if denied is not None:
-            what, subject = denied
-            # nats-py has made small letters of all.
-            known = (each.subject for each in self.client._subs.values() if what == "subscription")
-            subject = next((each for each in known if each.lower() == subject.lower()), subject)
-            for told in (self.on_denied, *self.denied):
-                told(what, subject)
-        elif self.is_open and not (self._is_closing or isinstance(error, nats.errors.UnexpectedEOF)):
+        if self.is_open and not (self._is_closing or isinstance(error, nats.errors.UnexpectedEOF)):
             log.warning("NATS %s: %s", self.address, error_text(error))
+
+    def _denied(self, what: str, subject: str) -> None:
+        for told in list(self.denied):
+            told(what, subject)
 
     def _closed(self) -> None:
         error = self.client.last_error
@@ -293,7 +285,7 @@ class NatsLink:
             self.reason = reason
             self._learn()
             if not self._is_closing:
-                for told in (self.on_lost, *self.ended):
+                for told in list(self.ended):
                     told(reason)
 
 
@@ -356,7 +348,3 @@ def _is_too_long(subject: str, reply: str) -> bool:
     if len(subject) + len(reply) <= SUBJECTS_MAX // 4:  # characters have at most four bytes
         return False
     return len(subject.encode()) + len(reply.encode()) > SUBJECTS_MAX
-
-
-def _ignore(value: Any) -> None:
-    pass

@@ -88,12 +88,14 @@ def refusal_of(read: Any, error: RpcError, room: int) -> bytes | None:
     Args:
         room: bytes that the answer may have. One that would be longer has no ids.
     """
-    calls = [each for each in (read if type(read) is list else [read]) if _is_call(each)]
-    if not calls:
+    call_ids = [each["id"] for each in (read if type(read) is list else [read]) if _is_call(each)]
+    if type(read) is dict and read.get("method") == DIRECT_METHOD and type(read.get("params")) is dict:
+        call_ids = ids_in(read["params"].get("ids")) or call_ids
+    if not call_ids:
         return None
-    if len(calls) <= _BATCH_MAX:
-        answers = [envelope.error_reply(each["id"], error) for each in calls]
-        payload = orjson.dumps(answers if type(read) is list else answers[0])
+    if len(call_ids) <= _BATCH_MAX:
+        answers = [envelope.error_reply(call_id, error) for call_id in call_ids]
+        payload = orjson.dumps(answers if len(answers) > 1 or type(read) is list else answers[0])
         if len(payload) <= room:
             return payload
     return orjson.dumps(envelope.error_reply(None, error))
@@ -131,6 +133,6 @@ def no_way(size: int, limit: int, why: str) -> MessageTooLarge:
     reason = (
         f"{size} bytes are more than NATS carries here (max_payload, {limit}), and there is no direct connection for "
         f"them: {why}; raise max_payload of the NATS server, or let clients connect to the instances (direct=, "
-        "--nats-direct)"
+        "--set nats_direct=)"
     )
     return MessageTooLarge(data={"limit": limit, "size": size, "reason": reason})

@@ -13,19 +13,15 @@ the other, so a method is missing only if an instance says that it has joined, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..errors import ConnectFailed, ConnectionLost, MethodNotFound, NotPermitted, RpcError
-from ..limits import Limits
-from ..peer.ledger import Account
 from ..peer.outgoing import OutgoingCalls
-from ..peer.pending import PendingCalls
 from ..peer.session import Session
-from ..transports.message_connection import Trace
 from ..wire import envelope
 from ..wire.buffers import Encoded
-from .link import NatsLink
+from .channel import Home
 
 #: Seconds between two looks whether the instances are there that have calls, and which calls are late.
 WATCH_EVERY = 0.5
@@ -48,6 +44,10 @@ PROBE = b"0"
 PROBE_TOKEN, SERVICE_TOKEN = "p", "q0"
 
 
+#: Makes the error for a call of this method.
+MakeError = Callable[[str], Exception]
+
+
 class Place(Protocol):
     """An instance that may have calls, or a direct connection to one.
 
@@ -67,62 +67,38 @@ class Place(Protocol):
         """Find out whether it is gone."""
 
 
-class Service(Protocol):
+class Service(Home, Protocol):
     """The connection of a client to a service, as its places see it; see `calls.ServiceConnection`."""
 
-    link: NatsLink
     inbox: str
     address: str
-    limits: Limits
-    held: Account
-    trace: Trace | None
     session: Session
     make_session: Callable[[], Session]
     calls: OutgoingCalls
     headers: dict[str, str] | None
     places: CallPlaces
     large: Any
+    name: str
 
     @property
     def max_payload(self) -> int: ...
 
-    def payload_of(self, message: Encoded) -> tuple[bytes | None, int]: ...
+    @property
+    def instances(self) -> Mapping[str, Place]: ...
+
+    def publish(self, subject: str, payload: bytes, token: str) -> None: ...
+
+    def inquire(self) -> None: ...
 
     def instance_closed(self, instance: Any) -> None: ...
 
 
 class CallPlaces:
-    """Where the calls of one client to one service are.
+    """Where the calls of one client to one service are."""
 
-    Args:
-        pending: the calls that wait.
-        service: its name, for errors.
-        address: the address of the service, for errors.
-        places: gives the instances that are known.
-        ask: asks all instances for a sign of life.
-        publish_probe: publishes `PROBE` to this subject, with this token for the answer.
-        on_look: called with the time (loop time, s) now and then; returns whether to go on looking although no call is
-            known to be anywhere.
-    """
-
-    def __init__(
-        self,
-        pending: PendingCalls,
-        *,
-        service: str,
-        address: str,
-        places: Callable[[], Iterable[Place]],
-        ask: Callable[[], None],
-        publish_probe: Callable[[str, str], None],
-        on_look: Callable[[float], bool],
-    ) -> None:
-        self._pending = pending
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._address = address
-        self._all = places
-        self._ask = ask
-        self._publish_probe = publish_probe
-        self._on_look = on_look
+        self._pending = service.session.pending
         self._loop = asyncio.get_running_loop()
         self._places: dict[int | str, Place] = {}
         #: The calls of which it is not known where they are: when they were sent (loop time, s), their subject, and the
@@ -168,14 +144,15 @@ class CallPlaces:
             if len(self._cancelled) > CANCELLED_MAX:
                 del self._cancelled[next(iter(self._cancelled))]
 
-    def fail(self, call_ids: Iterable[int | str], error: Exception) -> None:
-        """Fail calls that were not sent, not carried out, or lost."""
-        for call_id in call_ids:
+    def fail(self, call_ids: Iterable[int | str], make_error: MakeError) -> None:
+        """Fail calls that were not sent, not carried out, or lost, with the error made for their method."""
+        for call_id in list(call_ids):
             self._forget_place(call_id)
             self._sent.pop(call_id, None)
             call = self._pending.find(call_id)
             if call is None:
                 continue
+            error = make_error(call.method)
             if isinstance(error, RpcError):
                 self._pending.settle(envelope.error_reply(call_id, error), b"")
             elif self._pending.discard(call_id):
@@ -188,22 +165,23 @@ class CallPlaces:
 
     def fail_unsent(self, call_ids: Iterable[int | str], is_missing: bool) -> None:
         """Fail calls that came back: no instance has their method, or the service is away."""
-        for call_id in call_ids:
-            call = self._pending.find(call_id)
-            name = "" if call is None else call.method
+        service = self._service
+
+        def make_error(method: str) -> Exception:
             if is_missing:
-                text = f"Method not found: {name}: no instance of the service {self._service!r} offers it"
-                self.fail((call_id,), MethodNotFound(text, {"no_provider": True, "service": self._service}))
-                continue
-            reason = f"no instance of the service {self._service!r} is there now; wait_for= waits for one"
-            self.fail((call_id,), ConnectFailed(reason, method=name or None, address=self._address))
+                text = f"Method not found: {method}: no instance of the service {service.name!r} offers it"
+                return MethodNotFound(text, {"no_provider": True, "service": service.name})
+            reason = f"no instance of the service {service.name!r} is there now; wait_for= waits for one"
+            return ConnectFailed(reason, method=method or None, address=service.address)
+
+        self.fail(call_ids, make_error)
 
     def fail_denied(self, subject: str) -> None:
         """Fail the calls that NATS did not permit to be published to this subject."""
-        for call_id, (_, sent_to, _) in list(self._sent.items()):
-            if sent_to.lower() == subject.lower():
-                reason = f"NATS does not permit this login to publish to {sent_to!r}"
-                self.fail((call_id,), NotPermitted(data={"reason": reason}))
+        denied = [call_id for call_id, (_, sent_to, _) in self._sent.items() if sent_to == subject]
+        if denied:
+            reason = f"NATS does not permit this login to publish to {subject!r}"
+            self.fail(denied, lambda method: NotPermitted(data={"reason": reason}))
 
     # -- instances ----------------------------------------------------------------------------------------------------
 
@@ -226,10 +204,8 @@ class CallPlaces:
 
     def lose(self, call_ids: Iterable[int | str], reason: str) -> None:
         """Fail calls whose instance is gone, or that were lost on their way."""
-        for call_id in list(call_ids):
-            call = self._pending.find(call_id)
-            method = None if call is None else call.method
-            self.fail((call_id,), ConnectionLost(reason, method=method, address=self._address))
+        address = self._service.address
+        self.fail(call_ids, lambda method: ConnectionLost(reason, method=method, address=address))
 
     def _forget_place(self, call_id: int | str) -> Place | None:
         place = self._places.pop(call_id, None)
@@ -248,9 +224,9 @@ class CallPlaces:
         """Look whether the instances are there that have calls, and fail calls that none has acknowledged in time."""
         self._timer = None
         pending, now = self._pending, self._loop.time()
-        goes_on = self._on_look(now)
+        goes_on = self._service.large.forget(now)
         self._sent = {call_id: sent for call_id, sent in self._sent.items() if pending.find(call_id) is not None}
-        for place in list(self._all()):
+        for place in list(self._service.instances.values()):
             if self.has_calls(place):
                 place.probe()
         self._look_for_late(now)
@@ -267,10 +243,10 @@ class CallPlaces:
             return  # the event loop of an instance is blocked: it may have the call
         self._late = [call_id for call_id, (sent, _, _) in self._sent.items() if now - sent > LATE_AFTER]
         if self._late:
-            self._silent, self._is_answered = list(self._all()), False
+            self._silent, self._is_answered = list(self._service.instances.values()), False
             for place in self._silent:
                 place.probe()
-            self._ask()
+            self._service.inquire()
 
     def answered(self, place: Place | None) -> None:
         """An instance has sent a sign of life; None: one that is not known."""
@@ -304,12 +280,12 @@ class CallPlaces:
         joined, is_missing = self._joined, False
         if joined is None:
             joined = self._joined = self._loop.create_future()
-            self._ask()
+            self._service.inquire()
         if await _in_time(joined):
             self._last_probe += 1
             token = f"{PROBE_TOKEN}{self._last_probe}"
             self._probes[token] = probe = self._loop.create_future()
-            self._publish_probe(subject, token)
+            self._service.publish(subject, PROBE, token)
             is_missing = await _in_time(probe)
             del self._probes[token]
         elif self._joined is joined:

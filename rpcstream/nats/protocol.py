@@ -33,6 +33,9 @@ _FIRST = re.compile(rb"NATS/1\.0(?: +([0-9]{3})(?: .*)?)?\Z")
 #: A header: its name is a token (RFC 9110, 5.6.2), and its value has no control characters but the tab.
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00-\x08\x0a-\x1f\x7f]*)\Z")
 
+#: What a login may not do; nats-py itself would tell the subject in small letters.
+_DENIED = re.compile(r'Permissions Violation for (Publish|Subscription) to "([^"]*)"')
+
 
 class ProtocolReader(Parser):
     """Takes bytes of the NATS server, and gives a client of nats-py what they say."""
@@ -106,7 +109,11 @@ class ProtocolReader(Parser):
         elif word == b"INFO":
             await self.nc._process_info(_info(rest))
         elif word == b"-ERR":
-            await self.nc._process_err(rest.decode("utf-8", "replace").strip().lower())
+            text = rest.decode("utf-8", "replace").strip()
+            if denied := _DENIED.search(text):
+                self.nc.on_denied(denied[1].lower(), denied[2])
+            else:
+                await self.nc._process_err(text.lower())
         elif word != b"+OK":
             raise ProtocolError("nats: unknown protocol")
 

@@ -18,23 +18,20 @@ from ..errors import ConnectFailed, InvalidRequest, NotAuthenticated, RpcError, 
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..peer.ledger import Account
 from ..text import get_logger
 from ..transports.message_connection import Trace
 from ..wire import envelope
-from .caller_table import CallerTable, MakeSession, Sender, Sessions
+from .caller_table import CallerTable, Sender
 from .callers import Caller
-from .direct import DirectListener
-from .direct_options import DirectOptions
+from .direct import DirectListener, MakeSession, Sessions
 from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
-from .options import NatsOptions
+from .options import DirectOptions, NatsOptions
 from .payloads import (
     DIRECT_METHOD,
     UNREADABLE,
     belongs_to_calls,
     direct_params,
-    ids_in,
     ids_of,
     read_payload,
     refusal_of,
@@ -42,9 +39,6 @@ from .payloads import (
 from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
 
 log = get_logger("rpcstream.nats")
-
-#: Subscriptions that are made at a stretch, before the server is waited for.
-TOGETHER = 500
 
 
 class NatsService:
@@ -94,7 +88,6 @@ class NatsService:
         self.on_leaving: list[Callable[[], Any]] = []
         self.limits = limits
         self.trace = trace
-        self.held = Account(limits.max_held_total)
         self._options = options
         self._methods = methods
         self._root, self._events = f"{ROOT}.{service}.", event_prefix(service)
@@ -105,7 +98,7 @@ class NatsService:
         self._identities = identities
         self._denied: list[str] = []
         self._log = LimitedLog(log)
-        self._stopping = self._is_joining = False
+        self._stopping = False
         self._stopped: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
 
@@ -123,7 +116,6 @@ class NatsService:
             ConnectFailed: there is no NATS server, or it does not permit that.
         """
         link = await NatsLink.connect(self._options)
-        self._is_joining = True
         try:
             await self._join(link)
         except BaseException:
@@ -132,24 +124,19 @@ class NatsService:
             if self._rejoining is None:
                 self.listener.close()
             raise
-        finally:
-            self._is_joining = False
 
     async def _join(self, link: NatsLink) -> None:
         """Offer the methods on a new connection."""
         self.link, self._denied = link, []
-        link.on_lost = self._lost
-        link.on_denied = self._on_denied
+        link.denied.append(self._on_denied)
         link.on_full = self._on_full
         await self._listen(link)
         try:
             await link.subscribe(f"{self._own}>", self._direct)
             # Behind that: who calls may be told at once where its call is.
             self._others = [await link.subscribe(f"{self._root}{BATCH}", partial(self._called, None), QUEUE)]
-            for number, name in enumerate(self._methods()):
+            for name in self._methods():
                 await self._offer(link, name)
-                if number % TOGETHER == TOGETHER - 1:
-                    await link.flush()
             self._others.append(await link.subscribe(f"{self._root}{INQUIRY}", self._asked))
             await link.flush()
             for joined in self.on_joined:
@@ -161,6 +148,7 @@ class NatsService:
         if self._denied:
             reason = f"the NATS server does not permit this login to subscribe to {self._denied[0]!r}"
             raise ConnectFailed(reason, address=self._options.address, is_permanent=True)
+        link.ended.append(self._lost)
 
     async def _listen(self, link: NatsLink) -> None:
         """Listen for direct connections, once."""
@@ -186,7 +174,7 @@ class NatsService:
     def offer(self, name: str) -> None:
         """Offer one more method; called when it was registered while the server runs."""
         link = self.link
-        if link is not None and not self._stopping and name not in self.subscriptions:
+        if link is not None and not self._stopping:
             task = asyncio.get_running_loop().create_task(self._offer(link, name))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -199,7 +187,7 @@ class NatsService:
 
     def _lost(self, reason: str) -> None:
         self._leave_callers(reason)
-        if not (self._stopping or self._is_joining):  # who joins sees that it has failed
+        if not self._stopping:
             log.warning("the connection to NATS at %s was lost: %s; joining again", self._options.address, reason)
             self._rejoining = asyncio.get_running_loop().create_task(self._rejoin())
 
@@ -242,7 +230,7 @@ class NatsService:
         if error is None:
             error = _fault(read, method, question)
         if error is not None:
-            self._refuse(message, data, error)
+            self._refuse(message, error)
             return
         sender = self._sender(message)
         caller = self._callers.find(sender)
@@ -251,7 +239,7 @@ class NatsService:
         elif self._identities is None:
             self._take(sender, read, message)
         elif method == AUTHENTICATE:
-            self._refuse(message, data, NotAuthenticated(data=NO_LOGIN))
+            self._refuse(message, NotAuthenticated(data=NO_LOGIN))
         else:
             assert sender.shown is not None
             order = sender if sender.is_client else object()
@@ -267,14 +255,14 @@ class NatsService:
     ) -> None:
         """Handle a call of a sender that is not known, or was not when its message came."""
         if error is not None:
-            self._refuse(message, message.data, error)
+            self._refuse(message, error)
             return
         if self.link is None:
             return  # the connection was lost, while the identity was looked up
         try:
             caller = self._callers.find(sender) or self._callers.add(sender, message.reply, identity)
         except ServerBusy as busy:
-            self._refuse(message, message.data, busy)
+            self._refuse(message, busy)
         else:
             if caller is not None:
                 caller.call(message.data, ids_of(read), direct_params(message.data, read))
@@ -286,10 +274,10 @@ class NatsService:
             return
         number, _, tokens = message.subject[len(self._own) :].partition(".")
         caller = self._callers.with_number(number)
-        if caller is None or (tokens and caller.is_over):
-            if tokens and message.reply:
+        if caller is None:
+            if tokens:
                 gone = ServerBusy(data={"executed": False, "reason": "this instance has forgotten the session"})
-                self._refuse(message, message.data, gone)
+                self._refuse(message, gone)
             elif message.reply and self.link is not None and not is_unanswerable(message):
                 # The session was that of a connection before this one: nothing more comes of it.
                 self.link.publish(message.reply, b"", headers=NO_RESPONDERS)
@@ -306,7 +294,7 @@ class NatsService:
             if error is None:
                 caller.call(message.data, ids_of(read) if tokens else (), {})
             else:
-                self._refuse(message, message.data, error)
+                self._refuse(message, error)
 
     def _stranger(self, caller: Caller, message: NatsMessage) -> RpcError | None:
         """The error of a call to this instance that does not show what the others of its caller have shown."""
@@ -332,15 +320,11 @@ class NatsService:
         """A message that asks for an answer where no inbox is: it is dropped."""
         self._log.warning(None, "ignored a message that wants its answer at %s", message.reply)
 
-    def _refuse(self, message: NatsMessage, data: bytes, error: RpcError) -> None:
+    def _refuse(self, message: NatsMessage, error: RpcError) -> None:
         """Answer a message that no session gets."""
         if not message.reply or self.link is None:
             return
-        read, _ = read_payload(data, self.limits)
-        payload = refusal_of(read, error, self.link.max_payload)
-        if call_ids := ids_in(direct_params(data, read).get("ids")):
-            answers = [envelope.error_reply(call_id, error) for call_id in call_ids]
-            payload = orjson.dumps(answers if len(answers) > 1 else answers[0])
+        payload = refusal_of(read_payload(message.data, self.limits)[0], error, self.link.max_payload)
         self.link.publish(message.reply, payload or orjson.dumps(envelope.error_reply(None, error)))
 
     # -- the end (ConnectionSource) -----------------------------------------------------------------------------------
@@ -394,7 +378,6 @@ class NatsService:
         if link is not None:
             for leaving in self.on_leaving:
                 await leaving()
-            link.on_lost = lambda reason: None
             for caller in self._callers.all():
                 caller.end("the server stopped")
             await link.close()

@@ -101,17 +101,16 @@ class ServicesApi:
 
     def _stats(self) -> dict[str, Any]:
         endpoints = [
-            {**_endpoint(name, subscription), **self._numbers(name, subscription)}
+            {**_endpoint(name, subscription), **_numbers(self._calls_of(name, subscription))}
             for name, subscription in self.endpoints().items()
         ]
         started = self.started.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         return self._document("stats", started=started, endpoints=endpoints)
 
-    def _numbers(self, name: str, subscription: Subscription) -> dict[str, Any]:
+    def _calls_of(self, name: str, subscription: Subscription) -> MethodCalls:
         if self.metrics is None:
-            return _numbers(subscription.received)
-        calls = self.metrics.by_method.get(name)
-        return _numbers(0) if calls is None else _numbers_of(calls)
+            return MethodCalls(results=subscription.received)
+        return self.metrics.by_method.get(name) or MethodCalls()
 
 
 def _endpoint(method: str, subscription: Subscription) -> dict[str, Any]:
@@ -128,22 +127,17 @@ def semver(version: str) -> str:
     return "0.0.0"
 
 
-def _numbers(requests: int, errors: int = 0, last_error: str = "", seconds: float = 0.0) -> dict[str, Any]:
-    spent = round(seconds * 1e9)
+def _numbers(calls: MethodCalls) -> dict[str, Any]:
+    code, errors, spent = calls.last_error, calls.errors.total(), round(calls.seconds * 1e9)
+    requests = calls.results + errors
+    last = "" if code is None else f"{code}: {BY_CODE[code].MESSAGE}" if code in BY_CODE else str(code)
     return {
         "num_requests": requests,
         "num_errors": errors,
-        "last_error": last_error,
+        "last_error": last,
         "processing_time": spent,
         "average_processing_time": spent // requests if requests else 0,
     }
-
-
-def _numbers_of(calls: MethodCalls) -> dict[str, Any]:
-    code = calls.last_error
-    last = "" if code is None else f"{code}: {BY_CODE[code].MESSAGE}" if code in BY_CODE else str(code)
-    errors = calls.errors.total()
-    return _numbers(calls.results + errors, errors, last, calls.seconds)
 
 
 def _text(text: str) -> str:

@@ -93,6 +93,16 @@ class RunningCalls:
     def __bool__(self) -> bool:
         return bool(self.handlers or self.forwarded)
 
+    def need_no_reply(self, goes_on: Callable[[Any], bool]) -> bool:
+        """Whether only notifications run, and all of them go on without the connection, as `goes_on` tells."""
+        if self.forwarded or self.batch is not None:
+            return False
+        for message in self.handlers.values():
+            members = message if type(message) is list else [message]
+            if not all(type(each) is dict and "id" not in each and goes_on(each) for each in members):
+                return False
+        return True
+
     def start(self, task: asyncio.Task[Any], message: Any, size: int) -> None:
         """Add the task of a request or a batch, and the memory of its message; 0 if that is not counted."""
         self.handlers[task] = message

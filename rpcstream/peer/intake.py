@@ -194,7 +194,8 @@ class Intake:
             return None
         self.is_calm = False
         ledger, size = session.ledger, counted_size(line) or len(line) + OVERHEAD
-        if self._must_read() and ledger.is_over(len(self.queue), stalled=session.write_gate.stalled):
+        is_bounded = not ledger.can_pause or self._must_read()
+        if is_bounded and ledger.is_over(len(self.queue), stalled=session.write_gate.stalled):
             error = ledger.refusal()
         elif ledger.wait(size):
             self.queue.append(WaitingRequest(message, line, session.loop.time(), size))

@@ -151,15 +151,29 @@ class ConnectionLedger:
         held: bytes of memory that the messages of these take, those of small messages not counted.
         waiting: bytes of memory that the requests that wait take.
         collected: bytes of items of generators that are collected into replies.
+        can_pause: the transport reads nothing while it is paused. Otherwise each request that waits is counted at the
+            server, and those over the limit are refused.
     """
 
-    __slots__ = ("_limits", "_max_calls", "_max_held", "_share", "calls", "collected", "held", "server", "waiting")
+    __slots__ = (
+        "_limits",
+        "_max_calls",
+        "_max_held",
+        "_share",
+        "calls",
+        "can_pause",
+        "collected",
+        "held",
+        "server",
+        "waiting",
+    )
 
     def __init__(self, limits: Limits, server: ServerLedger) -> None:
         self._limits = limits
         self._max_calls, self._max_held = limits.max_calls, limits.max_held_size
         self.server = server
         self.calls = self.held = self.waiting = self.collected = 0
+        self.can_pause = True
         #: The part of `waiting` that counts at the server.
         self._share = Share(server.waiting)
 
@@ -188,12 +202,14 @@ class ConnectionLedger:
 
         Two ends that send each other many long messages and do not read (`stalled`) must each hold some of the other's.
         """
+        if not self.can_pause:
+            return self.waiting > self._max_held
         most = self._limits.write_buffer + self._limits.max_message_size
         return self.waiting > most or (not stalled and requests >= self._max_calls)
 
     def wait(self, size: int) -> bool:
         """Count the memory of a request that is to wait; False if the server has no room for it."""
-        if size >= COUNTED and not self._share.take(size):
+        if (size >= COUNTED or not self.can_pause) and not self._share.take(size):
             return False
         self.waiting += size
         return True
@@ -201,7 +217,7 @@ class ConnectionLedger:
     def take_up(self, size: int) -> None:
         """Take a request off that waits no longer."""
         self.waiting -= size
-        if size >= COUNTED:
+        if size >= COUNTED or not self.can_pause:
             self._share.give_back(size)
 
 
@@ -313,3 +329,30 @@ def counted_size(line: bytes | bytearray) -> int:
         return 0
     a_byte = 2 if line.isascii() and b"\\u" not in line else 5
     return a_byte * size + A_VALUE * values_roughly(line) + payloads.size_with_payloads(line) - size
+
+
+class AnsweredNotifications:
+    """The notifications of an HTTP connection that were answered and still run: not more than calls may run.
+
+    Their sessions live on while these run.
+    """
+
+    __slots__ = ("_max_calls", "_max_held", "_sessions")
+
+    def __init__(self, limits: Limits) -> None:
+        self._max_calls = limits.max_calls
+        self._max_held = limits.max_held_size
+        self._sessions: list[Any] = []
+
+    def admit(self, session: Any) -> bool:
+        """Add those of this session, if there is room (`max_calls`, `max_held_size`); returns whether there was."""
+        self._sessions = [each for each in self._sessions if each.running.handlers]
+        ledgers = [each.ledger for each in (*self._sessions, session)]
+        if sum(each.calls for each in ledgers) > self._max_calls or sum(each.held for each in ledgers) > self._max_held:
+            return False
+        self._sessions.append(session)
+        return True
+
+    def clear(self) -> None:
+        """Forget them when the connection ends; they run on."""
+        self._sessions.clear()

@@ -94,9 +94,8 @@ class NatsMemberships:
         direct: bool | str | None = None,
     ) -> NatsEvents:
         """Have one more service joined, see `Server.join_nats`; gives what shares the events of the server there."""
-        from ..nats.direct_options import DirectOptions
         from ..nats.events import NatsEvents
-        from ..nats.options import joining_options
+        from ..nats.options import DirectOptions, joining_options
 
         name, options = joining_options(url, service, login, tls)
         DirectOptions.parse(direct)  # errors are for here
@@ -128,8 +127,8 @@ class NatsMemberships:
         """
         if not self._joined:
             return
-        from ..nats.direct_options import DirectOptions
         from ..nats.identity import CallerIdentities
+        from ..nats.options import DirectOptions
         from ..nats.service import NatsService
 
         for each in self._joined:

@@ -1,7 +1,8 @@
 """The options of a server: documented, typed and with their defaults in one place, for `Server` and `Hub`."""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 #: Called with the server; gives what is entered before it serves, and left afterwards.
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
+
+#: Gives `token` or `authenticate` for `Server`, and a function that tells which identities keep their connection when
+#: these have changed; None: no identity does.
+ReadAccess = Callable[[], tuple[Mapping[str, Any], Callable[[Any], bool] | None]]
 
 #: Whether there are metrics; and "public": shown without authentication.
 Metrics = bool | Literal["public"]
@@ -128,7 +133,8 @@ class ServerOptions(TypedDict, total=False):
     """Options of `Server`. Times are in seconds.
 
     Attributes:
-        token: a token that callers must show before they can call anything. Read it from where secrets are kept.
+        token: a token that callers must show before they can call anything; or several of which they show one, such as
+            the old and the new one. Read it from where secrets are kept.
         authenticate: instead of a token, a function, sync or async, that is called with `Credentials` (a token, the
             names of a certificate, the process at a Unix socket). It returns the identity of the caller, which handlers
             get as `ctx.identity`, or None for a caller that is refused.
@@ -143,6 +149,9 @@ class ServerOptions(TypedDict, total=False):
         delimiter: ends a message on the line stream.
         binary: send and receive large payloads (arrays, images, bytes) as they are, to and from clients that do so too.
         tls: the server's certificate; with it all connections are encrypted, without it none is.
+        trusted_proxies: networks of proxies that tell the addresses of clients, by the PROXY protocol,
+            `X-Forwarded-For`, or `Forwarded`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. Such an
+            address is `ctx.address`, and stands in logs.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
         drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
             sends no more connections to it.
@@ -161,7 +170,7 @@ class ServerOptions(TypedDict, total=False):
         info: what the service says of itself in `rpc.discover`: title, version, description; see `Info`.
     """
 
-    token: Annotated[str | None, Option(None, TEXT, env=True)]
+    token: Annotated[str | Iterable[str] | None, Option(None, Kind(str | list[str]), env=True)]
     authenticate: Annotated[Authenticate | None, Option(None)]
     http: Annotated[Http, Option(Http())]
     limits: Annotated[Limits, Option(DEFAULT_LIMITS)]
@@ -173,6 +182,7 @@ class ServerOptions(TypedDict, total=False):
     delimiter: Annotated[bytes, Option(b"\n")]
     binary: Annotated[bool, Option(True, FLAG)]
     tls: Annotated[TLS | None, Option(None)]
+    trusted_proxies: Annotated[Iterable[str], Option((), TEXTS)]
     drain_timeout: Annotated[float, Option(10.0, SECONDS)]
     drain_delay: Annotated[float, Option(0.0, SECONDS)]
     event_queue: Annotated[int, Option(1000, whole(1))]
@@ -188,3 +198,34 @@ class ServerOptions(TypedDict, total=False):
 
 #: The default of every option.
 DEFAULTS: Mapping[str, Any] = defaults_of(ServerOptions)
+
+#: What a configuration gives to the servers that are made now; see `configured`.
+_configured: dict[str, Any] = {}
+
+
+@contextmanager
+def configured(options: Mapping[str, Any]) -> Iterator[None]:
+    """Within this block, give these options to every server that is made: those in its own program count less.
+
+    Groups of options, such as `limits`, are mappings with the changed fields; `hosts` and `origins` are added. A
+    `token` or `authenticate` of the program stays, since it may be stricter; `Server.guard` refuses that.
+    """
+    _configured.update(options)
+    try:
+        yield
+    finally:
+        _configured.clear()
+
+
+def with_configured(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a server: those of the configuration, of the program, and the defaults."""
+    found = {**DEFAULTS, **given, **_configured}
+    if given.get("token") is not None or given.get("authenticate") is not None:
+        found.update(token=given.get("token"), authenticate=given.get("authenticate"))
+    for name in _configured.keys() & {*GROUPS, "limits"}:
+        group = given.get(name, DEFAULTS[name])
+        changed = dict(_configured[name])
+        for added in changed.keys() & {"hosts", "origins"}:
+            changed[added] = [*getattr(group, added), *changed[added]]
+        found[name] = dataclasses.replace(group, **changed)
+    return found

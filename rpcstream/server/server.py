@@ -7,7 +7,7 @@ the session to the dispatcher.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
@@ -34,17 +34,17 @@ from ..peer.session import Session
 from ..text import get_logger
 from ..tls import TLS, Certificates
 from ..transports.access import AccessRules
-from ..transports.http_router import CallPaths
 from ..transports.listen import Listener, transport_of
 from ..web.document import DocumentPage
 from ..web.entries import Pending
 from ..web.routes import Routes
 from ..wire.http_messages import NOSNIFF, Request, Response
+from ..wire.proxies import TrustedProxies
 from .addresses import server_objects
 from .agents import Agents, mcp_path
 from .nats import AboutServer
 from .observation import Observation
-from .options import DEFAULTS, Http, Info, Logs, Metrics, ServerOptions
+from .options import DEFAULTS, Http, Info, Logs, Metrics, ReadAccess, ServerOptions, with_configured
 from .running import RunningServer, Supervision, log_message
 from .serving import ServingServer
 
@@ -86,7 +86,7 @@ class Server(ServingServer):
 
     def __init__(self, **options: Unpack[ServerOptions]) -> None:
         check_names(f"{type(self).__name__}()", options, DEFAULTS)
-        given: Any = {**DEFAULTS, **options}
+        given: Any = with_configured(options)
         limits: Limits = given["limits"]
         self.limits = limits
         self.debug: bool = given["debug"]
@@ -109,10 +109,13 @@ class Server(ServingServer):
         # Who may connect, and how.
         self._authenticator: Authenticator | None = None
         token, authenticate = given["token"], given["authenticate"]
+        #: Whether its token or function is that of a configuration, and not of the program.
+        self._is_guarded_by_configuration = (token, authenticate) != (options.get("token"), options.get("authenticate"))
         if token is not None or authenticate is not None:
             self._authenticator = Authenticator(
                 token=token, authenticate=authenticate, timeout=limits.auth_timeout, counters=self.counters
             )
+        self._proxies = TrustedProxies(given["trusted_proxies"])
         self._access = AccessRules(hosts=self.http.hosts, origins=self.http.origins)
         self._mcp_path: str | None = mcp_path(given["mcp"])
         self._tls: TLS | None = given["tls"]
@@ -252,15 +255,19 @@ class Server(ServingServer):
     def guard(
         self,
         *,
-        token: str | Callable[[], str] | None = None,
+        token: str | Iterable[str] | None = None,
+        read_access: ReadAccess | None = None,
+        watched: str | None = None,
         tls: TLS | None = None,
         hosts: Iterable[str] = (),
         origins: Iterable[str] = (),
     ) -> None:
         """Add authentication, a certificate, or names of hosts and origins before the server runs.
 
-        The arguments are those of the constructor; `token` may be a function that reads the token, now and with each
-        SIGHUP.
+        Args:
+            token, tls, hosts, origins: as for the constructor.
+            read_access: gives `token` or `authenticate`; called now, with each SIGHUP, and when a file has changed.
+            watched: the path of that file.
 
         Raises:
             ValueError: the server has a token, an `authenticate` function or a certificate already. It is not replaced,
@@ -269,17 +276,19 @@ class Server(ServingServer):
         """
         if self._running is not None:
             raise RuntimeError("this server is running already")
-        if token is not None and self._authenticator is not None:
+        shown: Mapping[str, Any] = {} if token is None else {"token": token}
+        if read_access is not None and not self._is_guarded_by_configuration:
+            shown, _ = read_access()
+        if shown and self._authenticator is not None:
             raise ValueError("this server has a token= or an authenticate= of its own")
         if tls is not None and self._tls is not None:
             raise ValueError("this server has a certificate (tls=) of its own")
-        access = AccessRules(hosts=hosts, origins=origins)
-        if callable(token):
-            self._read_token, token = token, token()
-        if token is not None:
-            self._authenticator = Authenticator(token=token, timeout=self.limits.auth_timeout, counters=self.counters)
+        access = self._access.also(hosts=hosts, origins=origins)
+        self._read_access, self._watched = read_access, watched
+        if shown:
+            self._authenticator = Authenticator(**shown, timeout=self.limits.auth_timeout, counters=self.counters)
             add_auth_method(self._registry)
-        self._access = self._access.joined(access)
+        self._access = access
         self._tls = tls or self._tls
 
     # -- around calls -----------------------------------------------------------------------------------------------
@@ -424,11 +433,12 @@ class Server(ServingServer):
             access=self._access,
             routes=self.routes,
             authenticator=self._authenticator,
-            paths=CallPaths(self.path),
+            paths=self.path,
             patience=self._patience,
             ledger=self._ledger,
             binary=self.binary,
             notification_status=self.http.notification_status,
+            proxies=self._proxies,
         )
         if self._mcp_path is not None:
             if self._mcp_path in (self.path or ("/",)):

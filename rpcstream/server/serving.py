@@ -12,12 +12,12 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from ..auth.authenticator import TOKEN_IDENTITY, Authenticator
+from ..auth.authenticator import Authenticator
 from ..codec import Codec
 from ..events.topics import Carrier
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
@@ -42,11 +42,12 @@ from ..process import (
 from ..systemd import Notifier
 from ..text import get_logger
 from ..tls import TLS, ClientTLS
+from ..transports.listen import RENEWAL
 from ..web.routes import Routes
 from .agents import Agents, identify_starter
 from .methods import ServerMethods
 from .nats import AboutServer, NatsMemberships
-from .options import Lifespan
+from .options import Lifespan, ReadAccess
 from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ class ServingServer(ServerMethods):
         self._left_behind: set[asyncio.Task[Any]] = set()
         self._serving: asyncio.Task[None] | None = None  # what `start` has begun
         self._notifier = Notifier()
-        self._read_token: Callable[[], str] | None = None
+        #: See `Server.guard`; and the file whose changes are noticed.
+        self._read_access: ReadAccess | None = None
+        self._watched: str | None = None
         self._nats = NatsMemberships()
 
     def stats(self) -> dict[str, Any]:
@@ -288,13 +291,31 @@ class ServingServer(ServerMethods):
         if len(signals) > 1:
             raise StopNow(signals[-1])
 
-    def _reloading(self) -> contextlib.AbstractContextManager[None]:
-        """Reload with each SIGHUP within the block, in the running event loop."""
-        return on_hangup(partial(asyncio.get_running_loop().call_soon_threadsafe, self._reload_or_log))
+    @contextlib.contextmanager
+    def _reloading(self) -> Iterator[None]:
+        """Reload with each SIGHUP within the block, and when the token's file changes, in the running event loop."""
+        loop = asyncio.get_running_loop()
+        watching = None if self._watched is None else loop.create_task(self._watch(self._watched))
+        with on_hangup(partial(loop.call_soon_threadsafe, self._reload_or_log, "SIGHUP")):
+            try:
+                yield
+            finally:
+                if watching is not None:
+                    watching.cancel()
 
-    def _reload_or_log(self) -> None:
-        """Reload because of SIGHUP; a mistake is logged, and changes nothing."""
-        log.info("SIGHUP: reading certificate, token and configuration again")
+    async def _watch(self, path: str) -> None:
+        """Reload whenever a file has changed."""
+        before = _stamp_of(path)
+        while True:
+            await asyncio.sleep(RENEWAL)
+            now = _stamp_of(path)
+            if now != before:
+                before = now
+                self._reload_or_log(f"{path} has changed")
+
+    def _reload_or_log(self, reason: str) -> None:
+        """Reload; a mistake is logged, and changes nothing."""
+        log.info("%s: reading certificate, token and configuration again", reason)
         is_ready = bool(self.addresses)  # while the server starts, systemd is told nothing
         if is_ready:
             self._notifier.reloading("Reading the configuration again")
@@ -313,7 +334,8 @@ class ServingServer(ServerMethods):
         Raises:
             ValueError, TypeError, OSError: one of them cannot be used; the text says which.
         """
-        fresh = None if self._read_token is None else Authenticator(token=self._read_token())
+        access, may_stay = ({}, None) if self._read_access is None else self._read_access()
+        fresh = Authenticator(**access) if access else None
         if self._running is not None:
             self._running.listener.reload_certificate()
         authenticator = self._authenticator
@@ -321,7 +343,10 @@ class ServingServer(ServerMethods):
             return
         closed = 0
         if self._running is not None:
-            closed = self._running.dismiss(lambda each: each.identity != TOKEN_IDENTITY, self._drain_timeout)
+            closed = self._running.dismiss(
+                lambda each: each.identity is None or (may_stay is not None and may_stay(each.identity)),
+                self._drain_timeout,
+            )
         log.info("the token was read again; connections to close: %d", closed)
 
     async def serve(
@@ -642,6 +667,15 @@ def _has_running_loop() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def _stamp_of(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file is written anew; None where it cannot be read."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _print_address(address: str) -> None:

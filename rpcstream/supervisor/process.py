@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .channel import Channel, Message
 
@@ -42,6 +42,19 @@ class Program:
     path: list[str]
 
 
+class WorkerOwner(Protocol):
+    """What is told of the channels of workers: the supervisor."""
+
+    def on_message(self, worker: WorkerProcess, message: Message) -> None:
+        """A message has come."""
+
+    def on_room(self, worker: WorkerProcess) -> None:
+        """The worker has taken all that was passed to it."""
+
+    def on_channel_end(self, worker: WorkerProcess) -> None:
+        """The channel has ended; mostly the process has ended, too."""
+
+
 class WorkerProcess:
     """One worker, from its start until its process has ended.
 
@@ -49,9 +62,7 @@ class WorkerProcess:
         index: its place among the workers, from 0.
         start: the rest of the first message; see `worker.main`.
         environment: variables in place of those of this process.
-        on_message: called with this object and each message.
-        on_room: called with this object when the worker has taken all that was passed to it.
-        on_end: called when the channel has ended; mostly the process has ended, too.
+        owner: told what happens at the channel.
 
     Attributes:
         number: no other worker of this process has had it.
@@ -71,9 +82,7 @@ class WorkerProcess:
         program: Program,
         start: Message,
         environment: dict[str, str],
-        on_message: Callable[[WorkerProcess, Message], object],
-        on_room: Callable[[WorkerProcess], object],
-        on_end: Callable[[WorkerProcess], object],
+        owner: WorkerOwner,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.number = next(_NUMBERS)
@@ -89,7 +98,7 @@ class WorkerProcess:
         #: open ones that it reported then.
         self._sent = self._passed = self._reported = 0
         self._has_ended = False
-        self._on_end = on_end
+        self._owner = owner
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -107,9 +116,9 @@ class WorkerProcess:
         self.pid = self._process.pid
         self._channel = Channel(
             ours,
-            lambda message, descriptor: on_message(self, message),
+            lambda message, descriptor: owner.on_message(self, message),
             self._channel_ended,
-            on_room=lambda: on_room(self),
+            on_room=lambda: owner.on_room(self),
         )
         self._channel.start()
         self.send(
@@ -220,7 +229,15 @@ class WorkerProcess:
 
     def _channel_ended(self) -> None:
         self._has_ended = True
-        self._on_end(self)
+        self._owner.on_channel_end(self)
+
+
+def describe_status(status: int) -> str:
+    """How a process ended, in words."""
+    if status > 128:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(status - 128).name}"
+    return f"with status {status}"
 
 
 def _command(number: int) -> list[str]:

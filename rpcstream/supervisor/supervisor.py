@@ -27,9 +27,9 @@ from ..systemd import Notifier
 from ..text import get_logger
 from .acceptor import SharedAcceptor
 from .channel import Message
-from .event_exchange import EventExchange
-from .event_relay import KINDS as EVENT_KINDS
-from .process import Program, WorkerProcess, environment_of_workers, processors
+from .events import KINDS as EVENT_KINDS
+from .events import EventExchange
+from .process import Program, WorkerProcess, describe_status, environment_of_workers, processors
 from .totals import Totals
 from .watch import check_installed, watched
 
@@ -191,15 +191,19 @@ class Supervisor:
                 stack.enter_context(watched([self._options.watch], self._on_change))
             self._open = stack
             try:
-                status = await self._first_start()
+                start = self._loop.create_task(self._first_start())
+                stop = self._loop.create_task(self._stopping.wait())
+                await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
+                status = start.result() if start.done() else 0
                 if status is None:
-                    await self._stopping.wait()
+                    await stop
                     self._notifier.stopping("Stopping")
                     status = await self._drained()
             finally:
                 self._acceptor.stop()
-                for task in (*self._keeping, *self._tasks):
+                for task in (start, stop, *self._keeping, *self._tasks):
                     task.cancel()
+                await asyncio.wait({start})
                 await self._kill(self._workers)
         if len(self._signals) > 1:
             return 128 + self._signals[-1]
@@ -235,18 +239,7 @@ class Supervisor:
             self._loop.call_later(3 * CLEAN_UP, worker.kill_all)
 
     async def _first_start(self) -> int | None:
-        """Start all workers, and accept connections; gives the exit status if that fails, or a signal comes first."""
-        start = self._loop.create_task(self._started())
-        stop = self._loop.create_task(self._stopping.wait())
-        await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if not self._stopping.is_set():
-            return start.result()
-        start.cancel()
-        await asyncio.wait({start})
-        return 0
-
-    async def _started(self) -> int | None:
+        """Start all workers, and accept connections; gives the exit status if that fails."""
         while True:
             self._changed.clear()
             try:
@@ -317,7 +310,7 @@ class Supervisor:
             StartFailed: one of them has ended, or has taken too long. The others are ended, too.
         """
         first, *others = indices
-        workers = []
+        workers: list[WorkerProcess] = []
         try:
             workers.append(self._spawn(first))
             await self._wait_for(workers[0], workers[0].loaded, workers)
@@ -325,13 +318,14 @@ class Supervisor:
             for worker in workers:
                 info = await self._wait_for(worker, worker.ready, workers)
                 await self._listen(worker, info)
-        except OSError as error:
+        except BaseException as error:
+            for worker in workers:
+                worker.end()
+            await self._finish(workers, 3 * CLEAN_UP)
+            if not isinstance(error, OSError):
+                raise
             log.error("a worker cannot be started: %s", error)
-            await self._end(workers)
             raise StartFailed(1) from None
-        except BaseException:
-            await self._end(workers)
-            raise
         return workers
 
     def _spawn(self, index: int) -> WorkerProcess:
@@ -345,15 +339,7 @@ class Supervisor:
             "memory_limit": options.memory_limit,
             "processor": self._processors[index % len(self._processors)] if options.affinity else None,
         }
-        worker = WorkerProcess(
-            index,
-            self._program,
-            start,
-            self._environment,
-            self._on_message,
-            self._on_room,
-            self._on_channel_end,
-        )
+        worker = WorkerProcess(index, self._program, start, self._environment, self)
         self._workers.add(worker)
         return worker
 
@@ -385,12 +371,6 @@ class Supervisor:
             except OSError as error:
                 worker.send({"type": "refused", "errno": error.errno, "text": error.strerror})
                 raise StartFailed(await worker.exited) from None
-
-    async def _end(self, workers: list[WorkerProcess]) -> None:
-        """End workers that have served nothing."""
-        for worker in workers:
-            worker.end()
-        await self._finish(workers, 3 * CLEAN_UP)
 
     # -- workers come and go ------------------------------------------------------------------------------------------
 
@@ -534,7 +514,7 @@ class Supervisor:
 
     # -- what workers tell --------------------------------------------------------------------------------------------
 
-    def _on_message(self, worker: WorkerProcess, message: Message) -> None:
+    def on_message(self, worker: WorkerProcess, message: Message) -> None:
         kind = message["type"]
         if kind == "open":
             worker.report(message)
@@ -545,7 +525,7 @@ class Supervisor:
             worker.loaded.set_result(None)
         elif kind == "ready" and not worker.ready.done():
             worker.ready.set_result(message)
-            self._events.add(worker, message["max_retained"])
+            self._events.add(worker)
         elif kind == "leaving":
             self._on_leaving(worker, message)
         elif kind == "worn":
@@ -573,7 +553,7 @@ class Supervisor:
                 self._died(worker, place)
         self._acceptor.refresh()
 
-    def _on_room(self, worker: WorkerProcess) -> None:
+    def on_room(self, worker: WorkerProcess) -> None:
         self._acceptor.refresh()
         self._events.on_room(worker)
 
@@ -588,7 +568,7 @@ class Supervisor:
     def _total(self) -> int:
         return sum(worker.open for worker in self._workers)
 
-    def _on_channel_end(self, worker: WorkerProcess) -> None:
+    def on_channel_end(self, worker: WorkerProcess) -> None:
         """A worker cannot be reached any more: if it does not end at once, its program has closed the channel."""
         if not worker.is_told and not worker.has_left:
             self._loop.call_later(10 * CLEAN_UP, worker.kill_all)
@@ -622,14 +602,6 @@ class Supervisor:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def describe_status(status: int) -> str:
-    """How a process ended, in words."""
-    if status > 128:
-        with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(status - 128).name}"
-    return f"with status {status}"
 
 
 def check_possible(options: WorkerOptions) -> None:

@@ -24,8 +24,8 @@ from ..text import get_logger
 from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
 from ..transports.listen import Listener
 from .channel import Channel, Message, read_message, write_message
-from .event_relay import KINDS as EVENT_KINDS
-from .event_relay import EventRelay
+from .events import KINDS as EVENT_KINDS
+from .events import EventRelay
 
 log = get_logger("rpcstream.supervisor")
 
@@ -123,7 +123,6 @@ class WorkerLink:
                 "max_connections": server.limits.max_connections,
                 "drain_delay": server.drain_delay,
                 "time_to_stop": server.time_to_stop,
-                "max_retained": server.limits.max_retained,
                 "imported": imported_files(),
             }
         )

@@ -18,11 +18,11 @@ import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from ..errors import RpcError
 from ..tls import handshake_failures
 from .connection import format_address
+from .open_connections import Arrival, OpenConnections
 
 log = logging.getLogger("rpcstream.server")
 
@@ -52,97 +52,36 @@ OF_ONE_CONNECTION = frozenset(
 )
 
 
-class Arrival:
-    """An accepted connection until its protocol has taken over; a `Connection` of the listener during its handshake.
-
-    Args:
-        address: of its peer.
-        is_over_limit: there was no room for it where it was accepted; see `OpenConnections.opened`.
-
-    Attributes:
-        is_pending: its protocol has not taken over, and it has not failed.
-        task: sets it up.
-    """
-
-    is_known = False
-
-    def __init__(self, address: str, *, is_over_limit: bool = False) -> None:
-        self.address = address
-        self.reason: str | None = None
-        self.over_limit = False
-        self.opened = asyncio.get_running_loop().time()
-        self.is_over_limit = is_over_limit
-        self.is_pending = True
-        self.task: asyncio.Task[None] | None = None
-
-    def refuse(self, error: RpcError) -> None:
-        """Close it: before the end of the handshake no reason can be sent."""
-        self.abort(error.message)
-
-    def drain(self) -> None:
-        self.abort("the server is about to stop")
-
-    def probe(self) -> None:
-        pass
-
-    def check(self, now: float) -> str | None:
-        """As `Connection.check`. The event loop ends a handshake that takes too long."""
-        return None
-
-    def abort(self, reason: str) -> None:
-        self.reason = reason
-        if self.task is not None:
-            self.task.cancel()
-
-
-class ArrivalOwner(Protocol):
-    """Who is told of connections that are being set up: `OpenConnections`."""
-
-    def handshake_begins(self, arrival: Arrival) -> bool:
-        """A TLS handshake is about to begin; returns whether it may."""
-
-    def handshake_over(self, arrival: Arrival) -> None:
-        """A handshake has failed, or its protocol has been made."""
-
-    def handshake_refused(self, arrival: Arrival, reason: str) -> None:
-        """A handshake has failed for this reason; not called where the peer has only gone away."""
-
-    def setup_failed(self) -> None:
-        """A connection has ended before its protocol took over."""
-
-    def make_room(self, error: OSError) -> bool:
-        """The system has no descriptors or memory for a connection; returns whether some were closed for that."""
-
-
 class ConnectionSetup:
     """Sets up connections that were accepted at one address: the TLS handshake, then the protocol.
 
     Args:
-        make_protocol: makes the protocol of a connection. It calls `arrived` when it has taken over.
-        owner: is told of the connections.
+        make_arrival: makes the first protocol of a connection.
+        connections: is told of the connections.
         context: for TLS; None: no TLS.
         handshake_timeout: seconds; None: the default of the event loop (60 s).
-
-    Attributes:
-        pending: connections that are being set up: neither their protocol has taken over, nor have they failed.
     """
 
     def __init__(
         self,
-        make_protocol: Callable[[Arrival], asyncio.Protocol],
-        owner: ArrivalOwner,
+        make_arrival: Callable[[], Arrival],
+        connections: OpenConnections,
         context: ssl.SSLContext | None,
         handshake_timeout: float | None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._make_protocol = make_protocol
-        self.owner = owner
+        self._make_arrival = make_arrival
+        self.connections = connections
         self._tls: dict[str, Any] = {}
         if context is not None:
             self._tls = {"ssl": context, "ssl_handshake_timeout": handshake_timeout}
-        self.pending = 0
-        #: Tasks of connections that are being set up; the event loop does not keep references to them.
+        #: Set up the connections that are not open yet, and have not failed.
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def pending(self) -> int:
+        """How many connections are being set up."""
+        return len(self._tasks)
 
     def begin(self, conn: socket.socket, address: Any = None, *, is_over_limit: bool = False) -> None:
         """Begin to set up an accepted connection.
@@ -153,28 +92,24 @@ class ConnectionSetup:
             is_over_limit: there is no room for it.
         """
         conn.setblocking(False)
-        shown = format_address(_peer_of(conn) if address is None else address) if self._tls else ""
-        arrival = Arrival(shown, is_over_limit=is_over_limit)
-        self.pending += 1
-        if self._tls and not self.owner.handshake_begins(arrival):
-            self._failed(arrival, conn)
-            return
+        arrival = self._make_arrival()
+        arrival.is_over_limit = is_over_limit
+        if self._tls:
+            arrival.address = format_address(address or _peer_of(conn))
+            if not self.connections.handshake_begins(arrival):
+                conn.close()
+                self.connections.on_closed()
+                return
         task = arrival.task = self._loop.create_task(self._connected(conn, arrival))
         self._tasks.add(task)
+        arrival.on_open = partial(self._tasks.discard, task)
         task.add_done_callback(partial(self._done, conn, arrival))
 
     def _done(self, conn: socket.socket, arrival: Arrival, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():  # perhaps before it began
-            self._failed(arrival, conn)
-        if self._tls:
-            self.owner.handshake_over(arrival)
-
-    def arrived(self, arrival: Arrival) -> None:
-        """The protocol of a connection has taken over."""
-        if arrival.is_pending:
-            arrival.is_pending = False
-            self.pending -= 1
+        if task in self._tasks:  # it was never open: cancelled, perhaps before it began, or failed
+            self._tasks.discard(task)
+            conn.close()
+            self.connections.handshake_failed(arrival)
 
     async def wait(self) -> None:
         """Wait until each accepted connection has its protocol, or has failed."""
@@ -183,30 +118,20 @@ class ConnectionSetup:
 
     async def serve(self, sock: socket.socket) -> asyncio.Server:
         """Accept with a server of the event loop, where it cannot watch a socket (Windows)."""
-        return await self._loop.create_server(
-            lambda: self._make_protocol(Arrival("")), sock=sock, backlog=BACKLOG, **self._tls
-        )
-
-    def _failed(self, arrival: Arrival, conn: socket.socket) -> None:
-        conn.close()
-        if arrival.is_pending:
-            self.arrived(arrival)
-            self.owner.setup_failed()
+        return await self._loop.create_server(self._make_arrival, sock=sock, backlog=BACKLOG, **self._tls)
 
     async def _connected(self, conn: socket.socket, arrival: Arrival) -> None:
         failures: list[ssl.SSLError] = []
         if self._tls:
             handshake_failures.set(failures)  # in this task's own context
         try:
-            await self._loop.connect_accepted_socket(lambda: self._make_protocol(arrival), conn, **self._tls)
+            await self._loop.connect_accepted_socket(lambda: arrival, conn, **self._tls)
         except OSError as error:  # errors of TLS among them: the peer is gone, or breaks the protocol
             log.debug("a connection from %s could not be set up: %s", arrival.address or "a peer", error)
             if self._tls:
                 self._report(arrival, failures[0] if failures else error)
-            self._failed(arrival, conn)
         except Exception:
             log.exception("a connection could not be set up")
-            self._failed(arrival, conn)
 
     def _report(self, arrival: Arrival, error: OSError) -> None:
         """Report a failed handshake, in the words of OpenSSL, or of the event loop where it took too long."""
@@ -214,7 +139,7 @@ class ConnectionSetup:
             return  # the peer has only looked whether the port is open, or has changed its mind
         reason = getattr(error, "reason", None)
         text = reason.lower().replace("_", " ") if isinstance(reason, str) else str(error)
-        self.owner.handshake_refused(arrival, f"TLS failed: {text}")
+        self.connections.handshake_refused(arrival, f"TLS failed: {text}")
 
 
 def _peer_of(conn: socket.socket) -> Any:
@@ -277,7 +202,7 @@ class Acceptor:
                 if error.errno in OF_ONE_CONNECTION:
                     continue
                 self._loop.remove_reader(self._sock.fileno())
-                pause = SHORT_PAUSE if self._setup.owner.make_room(error) else PAUSE
+                pause = SHORT_PAUSE if self._setup.connections.make_room(error) else PAUSE
                 self._pause = self._loop.call_later(pause, self._resume)
                 return
             self._setup.begin(conn, address)
@@ -372,16 +297,17 @@ def listen_at_sockets(sockets: Iterable[socket.socket]) -> list[BoundAddress]:
 
 def _duplicated(sock: socket.socket) -> socket.socket:
     families = (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_UNIX", None))
-    if sock.family not in families or sock.type != socket.SOCK_STREAM:
-        raise ValueError(f"sockets= takes sockets of TCP and Unix stream sockets, not {sock!r}")
     name = sock.getsockname()
-    if not (name[1] if isinstance(name, tuple) else name):
-        raise ValueError(f"sockets= takes sockets that are bound, not {sock!r}")
-    try:
-        sock.getpeername()
-    except OSError:  # as it should be
-        return sock.dup()
-    raise ValueError(f"sockets= takes listening sockets, not connections (with systemd: Accept=no), got {sock!r}")
+    is_bound = bool(name[1] if isinstance(name, tuple) else name)
+    if sock.family in families and sock.type == socket.SOCK_STREAM and is_bound:
+        try:
+            sock.getpeername()
+        except OSError:  # it is no connection
+            return sock.dup()
+    raise ValueError(
+        "sockets= takes sockets of TCP and Unix stream sockets that are bound, not connections "
+        f"(with systemd: Accept=no), got {sock!r}"
+    )
 
 
 def _is_listening(sock: socket.socket) -> bool:
@@ -417,14 +343,9 @@ async def bound_tcp(host: str, port: int) -> list[socket.socket]:
 
 
 async def _addresses(host: str, port: int) -> list[Any]:
-    """The results of `getaddrinfo` without duplicates; names are looked up in a thread."""
-    how: dict[str, Any] = {"type": socket.SOCK_STREAM, "flags": socket.AI_PASSIVE}
-    try:
-        found = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
-        )
-    except socket.gaierror:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, **how)
+    """The results of `getaddrinfo` without duplicates."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys(found))
 
 

@@ -53,8 +53,8 @@ class AccessRules:
     """
 
     def __init__(self, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        hosts = [hosts] if isinstance(hosts, str) else list(hosts)
-        origins = [origins] if isinstance(origins, str) else list(origins)
+        self._given = _listed(hosts), _listed(origins)
+        hosts, origins = self._given
         self._any_host = "*" in hosts
         self._any_origin = "*" in origins
         self._is_unix = False
@@ -77,15 +77,9 @@ class AccessRules:
             rules._names |= {name}
         return rules
 
-    def joined(self, other: AccessRules) -> AccessRules:
-        """Rules that allow what either of the two allows."""
-        rules = copy.copy(self)
-        rules._any_host = self._any_host or other._any_host
-        rules._any_origin = self._any_origin or other._any_origin
-        rules._below = self._below + other._below
-        rules._names = self._names | other._names
-        rules._origins = self._origins | other._origins
-        return rules
+    def also(self, *, hosts: Iterable[str], origins: Iterable[str]) -> AccessRules:
+        """Rules that allow these as well."""
+        return AccessRules(hosts=self._given[0] + _listed(hosts), origins=self._given[1] + _listed(origins))
 
     def check(self, request: Request) -> Response | None:
         """The refusal of a request, of any method, that is not allowed, else None. Also for WebSocket handshakes."""
@@ -100,7 +94,7 @@ class AccessRules:
         return problem(
             403,
             f"The origin {_shown(origin)} is not allowed here. The server permits pages of an origin with "
-            "--allow-origin ORIGIN, in Python Http(origins=[...])",
+            "--set origins=ORIGIN, in Python Http(origins=[...])",
         )
 
     def names_address(self, request: Request) -> bool:
@@ -123,14 +117,11 @@ class AccessRules:
         return [("Vary", "Origin")] if self._origins or self._any_origin else []
 
     def preflight(self, request: Request) -> Response | None:
-        """The response to a browser that asks whether a page may send a request; None for other requests."""
+        """The response to a browser that asks whether a page may send a request, which is permitted; else None."""
         if request.method != "OPTIONS" or "access-control-request-method" not in request.headers:
             return None
         if "origin" not in request.headers:
             return None
-        refusal = self.check(request)
-        if refusal is not None:
-            return refusal
         headers = [
             *self.cors(request),
             ("Access-Control-Allow-Methods", METHODS),
@@ -156,7 +147,7 @@ class AccessRules:
                 return problem(
                     403,
                     f"The host {_shown(each)} is not this server's. The server takes further names with "
-                    "--allow-host NAME, in Python Http(hosts=[...])",
+                    "--set hosts=NAME, in Python Http(hosts=[...])",
                 )
         return None
 
@@ -193,6 +184,10 @@ class AccessRules:
         if own is None or other is None:
             return False
         return (own[0], own[1] or _PORTS[scheme]) == (other[0], other[1] or _PORTS[scheme])
+
+
+def _listed(texts: Iterable[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def _split(host_port: str) -> tuple[str, int | None] | None:

@@ -9,14 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 from ..peer.credentials import Credentials
+from ..peer.ledger import AnsweredNotifications
 from ..wire.buffers import parts_of
 from ..wire.http_messages import HttpError, Request, Response, problem
 from ..wire.http_parser import add_header
 from ..wire.upgrade import SUBPROTOCOLS
 from .asgi_http import AsgiRequest, Receive, Scope, Send
 from .asgi_websocket import AsgiWebSocket
-from .http_call import AnsweredNotifications
-from .http_router import HttpContext, not_authenticated, request_credentials, response_of
+from .http_router import ConnectionContext, HttpRouter, not_authenticated, request_credentials, response_of
 
 
 class AsgiEndpoint:
@@ -27,8 +27,11 @@ class AsgiEndpoint:
         on_close: called with each WebSocket when it is over.
     """
 
-    def __init__(self, context: HttpContext, on_close: Callable[[AsgiWebSocket], None]) -> None:
+    def __init__(
+        self, context: ConnectionContext, router: HttpRouter, on_close: Callable[[AsgiWebSocket], None]
+    ) -> None:
         self._context = context
+        self._router = router
         self._answered = AnsweredNotifications(context.limits)
         self._on_close = on_close
 
@@ -47,22 +50,27 @@ class AsgiEndpoint:
             await send_response(send, error.response)
             return
         needs_length = scope.get("http_version", "1.1") in ("1.0", "1.1")
-        connection = AsgiRequest(self._context, request, address_of(scope), needs_length=needs_length)
+        address = self._client(scope, request)
+        connection = AsgiRequest(self._context, self._router, request, address, needs_length=needs_length)
         connection.answered = self._answered
         await connection.serve(receive, send)
 
+    def _client(self, scope: Scope, request: Request) -> str:
+        return self._context.proxies.client_of(request.headers, address_of(scope))
+
     def _request(self, scope: Scope) -> Request:
         request = request_of(scope)
-        self._context.router.forgive_slash(request)
+        self._router.forgive_slash(request)
         return request
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (await receive())["type"] != "websocket.connect":
             return
-        context, address = self._context, address_of(scope)
+        context = self._context
         try:
             request = self._request(scope)
-            refusal = context.router.websocket_refusal(request) or await self._identify(request, address)
+            address = self._client(scope, request)
+            refusal = self._router.websocket_refusal(request) or await self._identify(request, address)
         except HttpError as error:
             refusal = error.response
         if refusal is not None:

@@ -17,9 +17,9 @@ from ..wire.binary_frame import HEADER_MAX, FrameError, parts_of_frame
 from ..wire.buffers import AttachedMessage, ReceiveBuffer, parts_of
 from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, problem, too_long
 from ..wire.messages import Message
-from .connection import LimitedConnection
+from .connection import Connection
 from .http_call import HttpServing, malformed
-from .http_router import CallHead, HttpContext, PageHead
+from .http_router import CallHead, ConnectionContext, HttpRouter, PageHead
 
 log = logging.getLogger("rpcstream.server")
 
@@ -33,7 +33,7 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
 
-class EventConnection(LimitedConnection):
+class EventConnection(Connection):
     """A connection whose bytes an ASGI server reads and writes.
 
     `_send_all` runs in the task of the ASGI application, by `_run`; the rest is called from callbacks and other tasks.
@@ -133,8 +133,10 @@ class AsgiRequest(HttpServing, EventConnection):
         needs_length: as for `HttpRouter.route`.
     """
 
-    def __init__(self, context: HttpContext, request: Request, address: str, *, needs_length: bool) -> None:
-        super().__init__(context, address)
+    def __init__(
+        self, context: ConnectionContext, router: HttpRouter, request: Request, address: str, *, needs_length: bool
+    ) -> None:
+        super().__init__(context, router, address)
         self._head.request = request
         self._needs_length = needs_length
         #: What is asked for is not begun yet; the body is being read; the head of the response was put.
@@ -162,11 +164,13 @@ class AsgiRequest(HttpServing, EventConnection):
             self._context.connections.closed(self)
 
     @property
-    def _is_partial(self) -> bool:
-        return self._is_reading
+    def is_partial(self) -> bool:
+        """Whether the body is being read."""
+        return self._is_reading and not self._closing
 
     @property
-    def _is_awaited(self) -> bool:
+    def is_busy(self) -> bool:
+        """Whether the request is being answered."""
         return not self._is_reading
 
     # -- the request ------------------------------------------------------------------------------------------------
@@ -175,7 +179,7 @@ class AsgiRequest(HttpServing, EventConnection):
         """Begin with the request, and read the body of a call."""
         max_size = self._limits.max_message_size
         try:
-            self._take(self._context.router.route(self._head.request, max_size, needs_length=self._needs_length))
+            self._take(self._router.route(self._head.request, max_size, needs_length=self._needs_length))
             while self._is_identifying and self._task is not None:
                 await asyncio.wait({self._task})
             if self._is_reading:

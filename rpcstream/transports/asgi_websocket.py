@@ -154,6 +154,3 @@ class AsgiWebSocket(WebSocketConnection, EventConnection):
     @property
     def _is_partial(self) -> bool:
         return False  # messages come whole
-
-    def probe(self) -> None:
-        """As `Connection.probe`. Not needed: the ASGI server says when the client has gone."""

@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from ..errors import RpcError
 from ..limits import Limits
@@ -48,58 +48,18 @@ _REFUSALS = frozenset(
 )
 
 
-class Connection(Protocol):
-    """A connection as the listener sees it, whatever is spoken on it; or its TLS handshake."""
-
-    #: Of the other end, for people.
-    address: str
-
-    #: Why this end closed it; None if it did not. And whether that was because of a limit.
-    reason: str | None
-    over_limit: bool
-
-    #: When the connection was accepted (seconds of the loop's clock), before any handshake.
-    opened: float
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the peer is authenticated."""
-
-    def refuse(self, error: RpcError) -> None:
-        """Send the reason why this connection is not served, and close it."""
-
-    def drain(self) -> None:
-        """Take no more requests; close when those that were read are answered."""
-
-    def probe(self) -> None:
-        """Find out whether a peer that sends nothing more still listens; if not, the connection will be lost."""
-
-    def check(self, now: float) -> str | None:
-        """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
-
-    def abort(self, reason: str) -> None:
-        """Close at once."""
-
-
-class ProtocolConnection(Connection, Protocol):
-    """A connection that is an asyncio protocol."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
-
-    def data_received(self, data: bytes) -> None: ...
-
-    def eof_received(self) -> bool | None: ...
-
-
-class LimitedConnection:
-    """What connections of sockets and of ASGI servers have in common: limits, and pausing in both directions.
+class Connection:
+    """A connection as the listener sees it, whatever is spoken on it: its limits, and pausing in both directions.
 
     Attributes:
         address: of the other end, for people.
         reason: why this end closed the connection; None if it did not.
         over_limit: it did so because of a limit.
+        is_over_limit: there was no room for it where it was accepted.
         opened: when the system gave the connection (seconds of the loop's clock), before any handshake.
     """
+
+    is_over_limit = False
 
     def __init__(self, limits: Limits, ledger: ServerLedger, address: str | None = None) -> None:
         self.address = address or ""
@@ -120,6 +80,21 @@ class LimitedConnection:
     @property
     def is_open(self) -> bool:
         """Whether the connection is made, and was not lost."""
+        raise NotImplementedError
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the peer is authenticated."""
+        return False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something runs for the peer."""
+        return False
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether part of a message has come, and the rest is awaited."""
         raise NotImplementedError
 
     @property
@@ -172,11 +147,26 @@ class LimitedConnection:
         """Close at once."""
         raise NotImplementedError
 
-    def _overdue(self, now: float, *, partial: bool, busy: bool) -> str | None:
-        """The reason to close the connection, which is over a time limit; None if it is not. Args as `Timeouts`."""
+    def refuse(self, error: RpcError) -> None:
+        """Send the reason why this connection is not served, and close it."""
+        raise NotImplementedError
+
+    def drain(self) -> None:
+        """Take no more requests; close when those that were read are answered."""
+        raise NotImplementedError
+
+    def probe(self) -> None:
+        """Find out whether a peer that sends nothing more still listens; if not, the connection will be lost."""
+
+    def check(self, now: float) -> str | None:
+        """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
+        if not self.is_open:
+            return None
+        self.probe()
+        partial = self.is_partial
         # While closing, too, the peer has to read what is left.
         unread = self.undelivered if self._closing or self.is_full else 0
-        reason = self._timeouts.overdue(now, partial=partial, unread=unread, busy=busy)
+        reason = self._timeouts.overdue(now, partial=partial, unread=unread, busy=self.is_busy)
         if reason is None:
             return None
         if partial and not unread:
@@ -216,7 +206,7 @@ class LimitedConnection:
         self.abort(reason)
 
 
-class SocketConnection(LimitedConnection, asyncio.Protocol):
+class SocketConnection(Connection, asyncio.Protocol):
     """An asyncio protocol, but for what is done with the bytes received. Its address is that of the socket."""
 
     def __init__(self, limits: Limits, ledger: ServerLedger, address: str | None = None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import cast
 
 import orjson
@@ -11,9 +10,11 @@ import orjson
 from ..errors import InvalidRequest, RpcError
 from ..wire.content_length import STARTS
 from ..wire.envelope import error_reply
-from .connection import Connection, ProtocolConnection, SocketConnection
+from ..wire.proxies import ProxyHeaderError, read_proxy_header
+from .connection import SocketConnection
 from .http import HttpConnection
-from .http_router import HttpContext
+from .http_router import ConnectionContext, HttpRouter
+from .open_connections import Arrival
 
 #: Seconds that a connection which has sent nothing has for its first bytes, when it is refused, or the server stops:
 #: what it sends first may be on its way, and says how to answer.
@@ -33,106 +34,105 @@ TLS_HANDSHAKE = b"\x16\x03"
 NO_TLS = {"reason": "this port is without TLS: connect with tcp://, http:// or ws://"}
 
 
-class ProtocolDetector(SocketConnection):
+class ProtocolDetector(Arrival):
     """A connection whose protocol is not known yet.
 
     Args:
-        context: of the connection.
-        make_line, make_headed: make the protocols that may take over, beside HTTP.
-        on_open: called with this object when the connection is made.
-        patience: seconds from the connection, including the TLS handshake, until the first bytes must have come, beside
-            the idle time; None for no limit of its own.
+        context: makes the protocols that may take over, besides HTTP.
+        router: for HTTP.
     """
 
-    is_known = False
-
-    def __init__(
-        self,
-        context: HttpContext,
-        make_line: Callable[[], ProtocolConnection],
-        make_headed: Callable[[], ProtocolConnection],
-        on_open: Callable[[Connection], None],
-        patience: float | None,
-    ) -> None:
+    def __init__(self, context: ConnectionContext, router: HttpRouter) -> None:
         # This object is made when the connection is accepted, before the TLS handshake.
-        super().__init__(context.limits, context.ledger)
+        super().__init__(context.limits, context.ledger, context.connections)
         self._context = context
-        self._make_line = make_line
-        self._make_headed = make_headed
-        self._on_open = on_open
+        self._router = router
         #: First letters that may begin a method of HTTP, or a header.
         self._begun = b""
+        #: A header of the PROXY protocol may come first.
+        self._is_proxied = False
         self._refusal: RpcError | None = None
         self._drains = False
-        self._patience = patience
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def carrier(self) -> str:
-        """Not counted as any kind of connection."""
-        return "unknown"
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def _opened(self) -> None:
-        if self._patience is not None:
-            reason = f"not authenticated after {self._patience:g} s (auth_timeout)"
-            self._timer = self._loop.call_at(self.opened + self._patience, self._close_for_limit, reason)
-        self._on_open(self)
+        patience = self._context.patience
+        if patience is not None:  # counted from the connection, so that the TLS handshake is included
+            reason = f"not authenticated after {patience:g} s (auth_timeout)"
+            self._timer = self._loop.call_at(self.opened + patience, self._close_for_limit, reason)
+        self._is_proxied = self._context.proxies.trusts(self.address)
+        super()._opened()
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
         if transport is None:
             return
         data = self._begun + data
+        if self._is_proxied:
+            size = self._read_proxy_header(data)
+            if size is None:
+                return
+            data = data[size:]
         if data.startswith(TLS_HANDSHAKE):
             # A client reports what is no TLS as a wrong version; the text is for those who look at the bytes.
             self._context.connections.handshake_refused(self, "the client speaks TLS, this server does not")
             self._refuse_now(InvalidRequest(data=NO_TLS))
             return
         if data.startswith(METHODS):
-            known: ProtocolConnection = HttpConnection(self._context)
+            known: SocketConnection = HttpConnection(self._context, self._router)
         elif data.startswith(STARTS):
-            known = self._make_headed()
+            known = self._context.make_headed()
         elif len(data) < KNOWN_FROM and any(start.startswith(data) for start in (*METHODS, *STARTS)):
             self._begun = data
             self._timeouts.heard = True
             return
         else:
-            known = self._make_line()
-        self._become(transport, known)
+            known = self._context.make_line()
+        self._become(known)
         if self._refusal is not None:
             known.refuse(self._refusal)
         else:
             known.data_received(data)
             if self._drains:
                 # With these bytes an HTTP connection may have gone on as a WebSocket.
-                cast(ProtocolConnection, transport.get_protocol()).drain()
+                cast(SocketConnection, transport.get_protocol()).drain()
+
+    def _read_proxy_header(self, data: bytes) -> int | None:
+        """Take the address of the client from the proxy; gives the bytes of the header, None while more are needed."""
+        try:
+            found = read_proxy_header(data)
+        except ProxyHeaderError as error:
+            self._context.connections.handshake_refused(self, f"PROXY protocol: {error}")
+            self.abort(str(error))
+            return None
+        if found is None:
+            self._begun = data
+            self._timeouts.heard = True
+            return None
+        self._is_proxied, self._begun = False, b""
+        self.address = found[0] or self.address
+        return found[1]
 
     def eof_received(self) -> bool:
         """The client sends nothing more: close. A few letters go to the line stream, which answers with an error."""
-        transport = self._transport
-        if not self._begun or transport is None:
+        if not self._begun or self._transport is None:
             return False
-        known = self._make_line()
-        self._become(transport, known)
+        known = self._context.make_line()
+        self._become(known)
         known.data_received(self._begun)
         return bool(known.eof_received())
 
-    def _become(self, transport: asyncio.Transport, known: ProtocolConnection) -> None:
-        self._over()
-        known.opened = self.opened
-        transport.set_protocol(cast(asyncio.Protocol, known))
-        self._context.connections.replaced(self, known)
-        known.connection_made(transport)
+    def _become(self, known: SocketConnection) -> None:
+        self._stop_timer()
+        super()._become(known)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._over()
-        self._context.connections.closed(self)
+        self._stop_timer()
 
-    def _over(self) -> None:
-        self._transport = None
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
@@ -149,7 +149,9 @@ class ProtocolDetector(SocketConnection):
 
     def drain(self) -> None:
         """As `Connection.drain`: nothing was asked, so close, unless the first request comes now."""
-        if self._transport is not None and not self._drains:
+        if self._transport is None:
+            super().drain()
+        elif not self._drains:
             self._drains = True
             self._loop.call_later(REFUSAL, self._close)
 
@@ -157,8 +159,7 @@ class ProtocolDetector(SocketConnection):
         if self._transport is not None:
             self._transport.close()
 
-    def probe(self) -> None:
-        pass
-
-    def check(self, now: float) -> str | None:
-        return self._overdue(now, partial=bool(self._begun), busy=False) if self.is_open else None
+    @property
+    def is_partial(self) -> bool:
+        """Whether the first letters have come."""
+        return bool(self._begun)

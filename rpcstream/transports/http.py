@@ -19,7 +19,7 @@ from ..wire.http_parser import HEAD_MAX, RequestReader, parse_head
 from ..wire.upgrade import accept_upgrade
 from .connection import JOIN_MAX, SocketConnection
 from .http_call import HttpServing, malformed
-from .http_router import CallHead, HttpContext, PageHead
+from .http_router import CallHead, ConnectionContext, HttpRouter, PageHead
 
 log = logging.getLogger("rpcstream.server")
 
@@ -35,8 +35,8 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class HttpConnection(HttpServing, SocketConnection):
     """An asyncio protocol; a `Connection` of the listener."""
 
-    def __init__(self, context: HttpContext) -> None:
-        super().__init__(context)
+    def __init__(self, context: ConnectionContext, router: HttpRouter) -> None:
+        super().__init__(context, router)
         self._reader = RequestReader(context.limits.max_message_size)
         #: The body that is being read, where that is a binary frame.
         self._frame: BinaryFrameReader | None = None
@@ -51,6 +51,8 @@ class HttpConnection(HttpServing, SocketConnection):
         self._auth_timer: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._own_credentials: Credentials | None = None
+        #: The address of the trusted proxy at the other end; "": it is none.
+        self._proxy = ""
 
     @property
     def credentials(self) -> Credentials:
@@ -59,17 +61,31 @@ class HttpConnection(HttpServing, SocketConnection):
             self._own_credentials = super().credentials
         return self._own_credentials
 
-    @property
-    def _is_awaited(self) -> bool:
-        return self._turn is not None or super()._is_awaited
+    def _set_client(self, request: Request) -> None:
+        """Take the address of the client that has sent this request to the proxy."""
+        address = self._context.proxies.client_of(request.headers, self._proxy)
+        if address != self.address:
+            self.address = address
+            self._own_credentials = None
+            if self._spare is not None:  # its session has the address of the client before
+                self._spare.lost()
+                self._spare = None
 
     @property
-    def _is_partial(self) -> bool:
-        return self._reader.is_partial
+    def is_busy(self) -> bool:
+        """Whether a request is being answered, or waits for its turn."""
+        return self._turn is not None or super().is_busy
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether part of a request has come, and the rest is awaited."""
+        return self._reader.is_partial and not (self.is_busy or self._closing)
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def _opened(self) -> None:
+        if self._context.proxies.trusts(self.address):
+            self._proxy = self.address
         if self._context.authenticator is not None and self._limits.auth_timeout is not None:
             self._auth_timer = self._loop.call_at(self.opened + self._limits.auth_timeout, self._too_late)
 
@@ -120,7 +136,7 @@ class HttpConnection(HttpServing, SocketConnection):
         reader = self._reader
         end = 0.0
         try:
-            while reader and not (self._closing or self.is_full or self._is_awaited):
+            while reader and not (self._closing or self.is_full or self.is_busy):
                 if not (self._read_body() if reader.in_body else self._read_head()) or not reader:
                     break
                 # Other connections want their turn, too.
@@ -133,7 +149,7 @@ class HttpConnection(HttpServing, SocketConnection):
         finally:
             self._advancing = False
         if self.is_paused or reader:
-            self._read_more(not (len(reader) > HEAD_MAX and (self.is_full or self._is_awaited)))
+            self._read_more(not (len(reader) > HEAD_MAX and (self.is_full or self.is_busy)))
 
     def _next_turn(self) -> None:
         self._turn = None
@@ -153,12 +169,15 @@ class HttpConnection(HttpServing, SocketConnection):
         data = self._reader.head()
         if data is None:
             return False
-        self._take(self._kept_heads.get(data) or self._route(data))
+        head = self._kept_heads.get(data) or self._route(data)
+        if self._proxy:
+            self._set_client(head.request)
+        self._take(head)
         return True
 
     def _route(self, data: bytes) -> CallHead | PageHead:
         """What a head asks for that is not among those kept. Raises HttpError if the connection cannot go on."""
-        head = self._context.router.route(parse_head(data), self._limits.max_message_size)
+        head = self._router.route(parse_head(data), self._limits.max_message_size)
         is_final = isinstance(head, PageHead) and (head.is_upgrade or head.response is not None)
         if len(data) <= _KEPT_HEAD_MAX and not is_final:
             if len(self._kept_heads) >= _KEPT_HEADS:
@@ -197,8 +216,6 @@ class HttpConnection(HttpServing, SocketConnection):
             self._turn = self._loop.call_soon(self._next_turn)
         return message is not None
 
-    # -- authentication ---------------------------------------------------------------------------------------
-
     def _set_known(self) -> None:
         super()._set_known()
         if self._auth_timer is not None:
@@ -220,8 +237,6 @@ class HttpConnection(HttpServing, SocketConnection):
             else:
                 self._end(lingers=False)
 
-    # -- WebSockets -------------------------------------------------------------------------------------------
-
     def _upgrade(self, head: PageHead) -> None:
         if head.length is None or head.length > 0:
             self.fail(problem(400, "a request for a WebSocket has no body"))
@@ -232,14 +247,14 @@ class HttpConnection(HttpServing, SocketConnection):
 
     def _switch(self) -> None:
         """Go on as a WebSocket."""
-        transport, request, make = self._transport, self._head.request, self._context.make_websocket
+        transport, request = self._transport, self._head.request
         response = accept_upgrade(request)
         if response.status == 101 and self.is_draining:
             response = problem(503, "the server is about to stop")
-        if response.status != 101 or make is None or transport is None:
+        if response.status != 101 or transport is None:
             self.answer(response)
             return
-        successor = make(request)
+        successor = self._context.make_websocket(request)
         rest = self._reader.rest()
         transport.write(response.head(0, keep_alive=True))
         self._read_more(True)
@@ -247,7 +262,7 @@ class HttpConnection(HttpServing, SocketConnection):
         self._transport, self._closing = None, True
         if self._auth_timer is not None:
             self._auth_timer.cancel()
-        successor.opened = self.opened
+        successor.opened, successor.address = self.opened, self.address
         transport.set_protocol(cast(asyncio.BaseProtocol, successor))
         self._context.connections.replaced(self, successor)
         successor.connection_made(transport)
@@ -369,7 +384,7 @@ class HttpConnection(HttpServing, SocketConnection):
         15.5.9: a client may repeat it).
         """
         super().drain()
-        if self._is_awaited or self._reader.is_partial or self._transport is None:
+        if self.is_busy or self._reader.is_partial or self._transport is None:
             return
         if self._kept_heads:
             self._put(response_parts(problem(408, "the server is stopping"), Request("", ""), keeps=False))

@@ -15,18 +15,26 @@ import orjson
 
 from ..auth.authenticator import MAX_WRONG
 from ..errors import CallCancelled, ConnectionLost, ParseError, RpcError
-from ..limits import Limits
 from ..peer.credentials import Credentials
 from ..peer.frame_admission import FrameAdmission
-from ..peer.ledger import Reception
+from ..peer.ledger import AnsweredNotifications, Reception
 from ..peer.session import Session
 from ..wire.binary_frame import BinaryFrameReader, FrameError
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, parts_of
 from ..wire.envelope import error_reply
 from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem
 from ..wire.messages import Message
-from .connection import LimitedConnection
-from .http_router import CallHead, Head, HttpContext, PageHead, not_authenticated, request_credentials, response_of
+from .connection import Connection
+from .http_router import (
+    CallHead,
+    ConnectionContext,
+    Head,
+    HttpRouter,
+    PageHead,
+    not_authenticated,
+    request_credentials,
+    response_of,
+)
 from .message_connection import STOPPING, trace_all, trace_sent
 
 #: The beginning of each message that is not a reply: progress, an item.
@@ -42,25 +50,24 @@ NOT_READ = orjson.dumps(error_reply(None, CallCancelled(data={"executed": False,
 REST = 0.2
 
 
-class HttpServing(LimitedConnection):
-    """The requests of one connection, each answered before the next one begins; a `Connection` of the listener.
+class HttpServing(Connection):
+    """The requests of one connection, each answered before the next one begins.
 
-    The response to a call is a `reply`, a `respond` or a `write_frame`, or `start` and any number of `write`; then
-    `finish`.
+    The response to a call is a `reply`, a `respond`, a `write_frame`, or a `start` and `write`s; then `finish`.
 
     Attributes:
         answered: the notifications that were answered and still run.
         is_draining: what is being answered is the last.
-        is_known: a request was authenticated.
         trace: sees every message.
     """
 
-    def __init__(self, context: HttpContext, address: str | None = None) -> None:
+    def __init__(self, context: ConnectionContext, router: HttpRouter, address: str | None = None) -> None:
         super().__init__(context.limits, context.ledger, address)
         self.answered = AnsweredNotifications(context.limits)
-        self.is_draining = self.is_known = False
+        self.is_draining = self._is_known = False
         self.trace = context.trace
         self._context = context
+        self._router = router
         self._reception = Reception(context.ledger)
         #: The head of the request that is being answered, or was last.
         self._head = Head(Request("", ""))
@@ -75,14 +82,19 @@ class HttpServing(LimitedConnection):
         self._rejections = 0
 
     @property
-    def _is_awaited(self) -> bool:
-        """A request is being answered."""
-        return self._call is not None or self._task is not None
+    def carrier(self) -> str:
+        """As `transport_of`."""
+        return "http"
 
     @property
-    def _is_partial(self) -> bool:
-        """Part of a request has been received."""
-        raise NotImplementedError
+    def is_known(self) -> bool:
+        """Whether a request was authenticated."""
+        return self._is_known
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered."""
+        return self._call is not None or self._task is not None
 
     def _take(self, head: Head) -> None:
         """Begin with a request."""
@@ -93,14 +105,14 @@ class HttpServing(LimitedConnection):
             self.answer(head.response)
         elif head.is_upgrade:
             self._upgrade(head)
-        elif self._context.router.is_public(head.request):
+        elif self._router.is_public(head.request):
             self._take_page()
         else:
             self._identify(self._take_page)
 
     def _take_page(self) -> None:
         """Answer with a page; the request's body is not read."""
-        found = self._context.router.page(self._head.request)
+        found = self._router.page(self._head.request)
         if isinstance(found, Response):
             self.answer(found)
         else:
@@ -142,13 +154,13 @@ class HttpServing(LimitedConnection):
         elif isinstance(identity, Response):  # the authentication failed
             self.answer(identity)
         else:
-            if not self.is_known:
+            if not self._is_known:
                 self._set_known()
             self._head.request.identity = identity
             then()
 
     def _set_known(self) -> None:
-        self.is_known = True
+        self._is_known = True
 
     def _not_authenticated(self) -> None:
         """Answer a request without accepted credentials; the connection ends after `MAX_WRONG` of them."""
@@ -197,13 +209,6 @@ class HttpServing(LimitedConnection):
         session.identity = head.request.identity
         return HttpCall(session, self)
 
-    def set_full(self, is_full: bool) -> None:
-        super().set_full(is_full)
-        if self._call is not None:
-            self._call.session.blocked(is_full)
-
-    # -- what our port and ASGI servers do differently ----------------------------------------------------------------
-
     def _upgrade(self, head: PageHead) -> None:
         """Go on as a WebSocket, or refuse to."""
         raise NotImplementedError
@@ -244,36 +249,25 @@ class HttpServing(LimitedConnection):
         """The response is complete; the next call may have the object of this one if `is_reusable`."""
         self._call, self._spare = None, self._call if is_reusable else None
 
-    # -- for the listener (Connection) ------------------------------------------------------------------------------
-
     def refuse(self, error: RpcError) -> None:
         """Say why this connection is not served, and close it."""
         self.fail(problem(503, error.message, [("Retry-After", "1")]))
 
     def drain(self) -> None:
-        """Answer what runs, then close.
-
-        The rest of a request that has come in part is most often on its way: many clients send head and body by
-        themselves. If it does not come now the client is told that the request is not carried out.
-        """
+        """Answer what runs, then close; the rest of a request that has come in part may still be on its way."""
         self.is_draining = True
-        if not self._is_awaited and self._is_partial:
+        if self.is_partial:
             self._loop.call_later(REST, self._refuse_partial)
 
     def _refuse_partial(self) -> None:
-        """Say that a request is not carried out of which not all has come."""
-        if self.is_open and not (self._is_awaited or self._closing) and self._is_partial:
+        """Tell the client that a request is not carried out because its rest has not come."""
+        if self.is_open and self.is_partial:
             self.fail(Response(503, NOT_READ, JSON, [("Retry-After", "1")]))
 
-    def probe(self) -> None:
-        """As `Connection.probe`. Not needed: an HTTP client that closes one half of its connection is gone."""
-
-    def check(self, now: float) -> str | None:
-        """As `Connection.check`; a request that does not end is answered with 408."""
-        if not self.is_open:
-            return None
-        partial = self._is_partial and not (self._is_awaited or self._closing)
-        return self._overdue(now, partial=partial, busy=self._is_awaited)
+    def set_full(self, is_full: bool) -> None:
+        super().set_full(is_full)
+        if self._call is not None:
+            self._call.session.blocked(is_full)
 
     def _close_incomplete(self, reason: str) -> None:
         self.fail(problem(408, reason))
@@ -298,6 +292,8 @@ class HttpCall:
     A session that is as new after its call may have the next POST of the connection as well: making one takes longer
     than a small call.
     """
+
+    carrier = "http"
 
     #: Headers of a response in several messages.
     STREAM_HEADERS: ClassVar[list[tuple[str, str]]] = [("Cache-Control", "no-store")]
@@ -340,20 +336,13 @@ class HttpCall:
             self.close()
             return
         self._is_simple = False
-        if self._needs_no_answer() and connection.answered.admit(session):
+        goes_on = not session.intake.queue and session.running.need_no_reply(session.dispatch.goes_on)
+        if goes_on and connection.answered.admit(session):
             self.close()
             return
         session.end(self._lost)
         if self._response_type != JSON:
             self._write_stream(())  # the head: the first message may be long in coming
-
-    def _needs_no_answer(self) -> bool:
-        """Whether only notifications run, and their handlers go on without the connection."""
-        session, running = self.session, self.session.running
-        if session.intake.queue or running.forwarded or running.batch is not None:
-            return False
-        goes_on = session.dispatch.goes_on
-        return all(_is_silent(each) and all(map(goes_on, _members(each))) for each in running.handlers.values())
 
     def lost(self) -> None:
         """The client is gone, or the connection is about to end: cancel what runs."""
@@ -363,8 +352,6 @@ class HttpCall:
 
     def _lost(self, method: str) -> ConnectionLost:
         return ConnectionLost(self.reason or "the response was over", method=method, address=self.address)
-
-    # -- for the session (Channel) ----------------------------------------------------------------------------
 
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`. In a response of one message only the reply is sent."""
@@ -420,8 +407,6 @@ class HttpCall:
             self.lost()
             connection.fail(problem(500, reason))
 
-    # -- the response -----------------------------------------------------------------------------------------
-
     def _respond(self, connection: HttpServing, reply: Encoded) -> None:
         """Write a response in one piece."""
         if type(reply) is bytes and reply:
@@ -458,42 +443,6 @@ class HttpCall:
 def is_notification(message: Encoded) -> bool:
     """Whether a message of the session is no reply."""
     return (message if type(message) is bytes else first_part(message)).startswith(NOTIFICATION)
-
-
-def _members(message: Any) -> list[Any]:
-    return message if type(message) is list else [message]
-
-
-def _is_silent(message: Any) -> bool:
-    """Whether a message is a notification, or a batch of them."""
-    return all(type(each) is dict and "id" not in each for each in _members(message))
-
-
-class AnsweredNotifications:
-    """The notifications of a connection that were answered and still run: not more than calls may run.
-
-    Their sessions live on while these run.
-    """
-
-    __slots__ = ("_max_calls", "_max_held", "_sessions")
-
-    def __init__(self, limits: Limits) -> None:
-        self._max_calls = limits.max_calls
-        self._max_held = limits.max_held_size
-        self._sessions: list[Session] = []
-
-    def admit(self, session: Session) -> bool:
-        """Add those of this session, if there is room (`max_calls`, `max_held_size`); returns whether there was."""
-        self._sessions = [each for each in self._sessions if each.running.handlers]
-        ledgers = [each.ledger for each in (*self._sessions, session)]
-        if sum(each.calls for each in ledgers) > self._max_calls or sum(each.held for each in ledgers) > self._max_held:
-            return False
-        self._sessions.append(session)
-        return True
-
-    def clear(self) -> None:
-        """Forget them when the connection ends; they run on."""
-        self._sessions.clear()
 
 
 def malformed(error: FrameError) -> Response:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from ..auth.authenticator import Authenticator
 from ..limits import Limits
+from ..observe.counters import Counters
 from ..peer.credentials import Credentials
 from ..peer.ledger import ServerLedger
 from ..peer.session import Session
@@ -28,8 +29,9 @@ from ..wire.http_messages import (
     tokens,
 )
 from ..wire.http_parser import body_length
+from ..wire.proxies import TrustedProxies
 from .access import AccessRules
-from .connection import ProtocolConnection
+from .connection import SocketConnection
 from .message_connection import Trace
 from .open_connections import OpenConnections
 
@@ -171,31 +173,45 @@ def _check_type(headers: dict[str, str], is_frame: bool, reads_frames: bool) -> 
         raise HttpError(problem(415, "a Content-Encoding is not understood here: send the body as it is"))
 
 
-class CallPaths:
-    """The paths at which calls are taken, by POST and by WebSockets; decoded, and without the query.
+@dataclass(kw_only=True, eq=False, repr=False)
+class ConnectionContext:
+    """What the connections of one server have in common.
 
-    Args:
-        paths: None: POST to "/", and WebSockets at any path.
-
+    Attributes:
+        limits: of each connection.
+        counters: of the server.
+        ledger: counts what the messages of all connections take.
+        connections: those that are open.
+        authenticator: finds out who the peers are; None: that is not asked.
+        trace: sees every message.
+        proxies: whose word is taken for the address of a client.
+        patience: seconds that a connection has to show what it speaks; None: no limit.
     """
 
-    __slots__ = ("_any_websocket", "_given", "_paths")
+    limits: Limits
+    counters: Counters
+    ledger: ServerLedger
+    connections: OpenConnections = field(init=False)
+    authenticator: Authenticator | None = None
+    trace: Trace | None = None
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    patience: float | None = None
 
-    def __init__(self, paths: tuple[str, ...] | None = None) -> None:
-        self._paths = frozenset(("/",) if paths is None else paths)
-        self._any_websocket = paths is None
-        self._given = ("/",) if paths is None else paths
+    def new_session(self) -> Session:
+        """Make the session of a connection, or of a call."""
+        raise NotImplementedError
 
-    def __contains__(self, path: str) -> bool:
-        return path in self._paths
+    def make_line(self) -> SocketConnection:
+        """Make the protocol of a line stream, and its session."""
+        raise NotImplementedError
 
-    def below(self, root: str) -> str:
-        """The paths, for people, where the server is mounted at this one."""
-        return " or ".join(f"{root}{path}" for path in self._given)
+    def make_headed(self) -> SocketConnection:
+        """Make the protocol of a line stream with the other framing, and its session."""
+        raise NotImplementedError
 
-    def has_websocket(self, path: str) -> bool:
-        """Whether a connection may become a WebSocket at this path."""
-        return self._any_websocket or path in self._paths
+    def make_websocket(self, request: Request) -> SocketConnection:
+        """Make the protocol that a connection goes on with as a WebSocket, from a request with its identity."""
+        raise NotImplementedError
 
 
 class HttpRouter:
@@ -204,19 +220,18 @@ class HttpRouter:
     Args:
         access: which requests are permitted.
         routes: the pages; None: none.
-        paths: where calls are taken.
+        paths: where calls are taken, by POST and by WebSockets; decoded, and without the query. None: POST to "/", and
+            WebSockets at any path.
         endpoints: what takes POST at other paths, by path.
         reads_frames: bodies may be binary frames.
         notification_status: of the response to notifications.
     """
 
-    __slots__ = ("_access", "_endpoints", "_notification_status", "_paths", "_reads_frames", "_routes")
-
     def __init__(
         self,
         access: AccessRules,
         routes: Routes | None = None,
-        paths: CallPaths | None = None,
+        paths: tuple[str, ...] | None = None,
         *,
         endpoints: Mapping[str, Endpoint] = MappingProxyType({}),
         reads_frames: bool = True,
@@ -227,7 +242,8 @@ class HttpRouter:
         self._reads_frames = reads_frames
         self._access = access
         self._routes = routes
-        self._paths = paths or CallPaths()
+        self._paths = paths or ("/",)
+        self._any_websocket = paths is None
 
     def route(self, request: Request, max_size: int, *, needs_length: bool = True) -> CallHead | PageHead:
         """What a request asks for, by its head.
@@ -257,7 +273,7 @@ class HttpRouter:
         if refusal is not None:
             return PageHead(request, length, [], refusal)
         if upgrade is not None and "websocket" in tokens(upgrade):
-            if self._paths.has_websocket(request.path):
+            if self._any_websocket or request.path in self._paths:
                 return PageHead(request, length, [], is_upgrade=True)
             return PageHead(request, length, self._access.cors(request), self._not_found(request))
         more = self._access.cors(request)
@@ -289,7 +305,7 @@ class HttpRouter:
     def websocket_refusal(self, request: Request) -> Response | None:
         """The response to a request for a WebSocket that is not permitted, or not here; None if it may be opened."""
         refusal = self._refusal(request)
-        if refusal is None and not self._paths.has_websocket(request.path):
+        if refusal is None and not (self._any_websocket or request.path in self._paths):
             refusal = self._not_found(request)
         return refusal
 
@@ -331,28 +347,8 @@ class HttpRouter:
         return routes.is_health_check(request) or (routes.is_metrics(request) and self._access.names_address(request))
 
     def _not_found(self, request: Request) -> Response:
-        return problem(404, f"there is nothing here; calls go to {self._paths.below(request.root)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpContext:
-    """What the HTTP connections at one address of a server have in common.
-
-    Attributes:
-        new_session: makes the session of a call, or of a WebSocket.
-        authenticator: finds out who sends the requests; None: that is not asked.
-        trace: sees every message and reply.
-        make_websocket: makes the protocol that a connection goes on with, from a request with its identity.
-    """
-
-    router: HttpRouter
-    new_session: Callable[[], Session]
-    limits: Limits
-    ledger: ServerLedger
-    connections: OpenConnections
-    authenticator: Authenticator | None
-    trace: Trace | None
-    make_websocket: Callable[[Request], ProtocolConnection] | None = None
+        paths = " or ".join(request.root + path for path in self._paths)
+        return problem(404, f"there is nothing here; calls go to {paths}")
 
 
 def request_credentials(request: Request, connection: Credentials) -> Credentials:

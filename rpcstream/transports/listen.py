@@ -8,23 +8,18 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from ..auth.authenticator import Authenticator
-from ..limits import Limits
-from ..observe.counters import Counters
-from ..peer.ledger import ServerLedger
 from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http_messages import Request
-from .accept import Acceptor, Arrival, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
+from .accept import Acceptor, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
 from .access import AccessRules
 from .connection import Connection
 from .detect import ProtocolDetector
-from .http_call import HttpCall, HttpServing
-from .http_router import CallPaths, Endpoint, HttpContext, HttpRouter, Routes
-from .message_connection import MessageConnection, Trace
+from .http_router import ConnectionContext, Endpoint, HttpRouter, Routes
 from .open_connections import OpenConnections
 from .stream import ContentLengthStream, LineStream
 from .websocket import WebSocketStream
@@ -60,49 +55,32 @@ def transport_of(connection: object) -> str:
     "http", "websocket", "nats"; for the line stream what carries it, "tcp", "tls", "unix" or "memory"; "unknown" for a
     connection that has sent nothing yet.
     """
-    if isinstance(connection, LineStream):
-        return connection.carrier
-    if isinstance(connection, MessageConnection):
-        return "websocket"
-    if isinstance(connection, HttpServing | HttpCall):
-        return "http"
-    carrier: str = getattr(connection, "carrier", "unknown")  # of a channel without a socket
+    carrier: str = getattr(connection, "carrier", "unknown")
     return carrier
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Listener:
+class Listener(ConnectionContext):
     """Listens at addresses; makes the protocol and the session of each connection."""
 
     #: Makes a session; called with the function to call when the session is over.
     make_session: Callable[[Callable[[Session], None]], Session]
-    limits: Limits
-    counters: Counters
-    #: What the messages of all connections take.
-    ledger: ServerLedger
     #: For each connection; see `LineStream`.
     delimiter: bytes = b"\n"
-    trace: Trace | None = None
     #: For TLS; None: connections are not encrypted.
     certificates: Certificates | None = None
     #: For HTTP; see `HttpRouter`.
     access: AccessRules = field(default_factory=AccessRules)
     routes: Routes | None = None
-    paths: CallPaths = field(default_factory=CallPaths)
+    paths: tuple[str, ...] | None = None
     binary: bool = True
     notification_status: int = 200
-    #: Of the peers; None: they need not be authenticated.
-    authenticator: Authenticator | None = None
-    #: Seconds that a connection has to show what it speaks; None: no limit.
-    patience: float | None = None
     #: What takes POST at paths of its own, by path; to be filled before it listens.
     endpoints: dict[str, Endpoint] = field(default_factory=dict)
     #: Where it listens, in the form that clients take.
     addresses: list[str] = field(default_factory=list)
     #: Sessions that have a connection, or whose handlers still run: nothing else refers to those.
     sessions: set[Session] = field(default_factory=set)
-    #: All open connections of any protocol.
-    connections: OpenConnections = field(init=False)
     _sources: list[ConnectionSource] = field(default_factory=list)
     _setups: list[ConnectionSetup] = field(default_factory=list)
     _bound: list[BoundAddress] = field(default_factory=list)
@@ -184,18 +162,12 @@ class Listener:
             host: whose name HTTP requests may then give; "" for all addresses, None for a Unix socket.
         """
         limits = self.limits
-        context = self._http_context(self.access.at(host), self._make_websocket)
-
-        def make_protocol(arrival: Arrival) -> ProtocolDetector:
-            def opened(connection: Connection) -> None:
-                setup.arrived(arrival)
-                self.connections.opened(connection, arrival)
-
-            return ProtocolDetector(context, self._make_line, self._make_headed, opened, self.patience)
+        router = self._router(self.access.at(host))
 
         times = [seconds for seconds in (limits.auth_timeout, limits.message_timeout) if seconds is not None]
         certificates = None if self.certificates is None else self.certificates.context
-        setup = ConnectionSetup(make_protocol, self.connections, certificates, min(times, default=None))
+        make_arrival = partial(ProtocolDetector, self, router)
+        setup = ConnectionSetup(make_arrival, self.connections, certificates, min(times, default=None))
         self._setups.append(setup)
         return setup
 
@@ -246,15 +218,16 @@ class Listener:
         """Make what serves the connections that an ASGI server accepts."""
         from .asgi import AsgiEndpoint  # not needed by servers that listen by themselves
 
-        return AsgiEndpoint(self._http_context(self.access), self.message_connection_closed)
+        return AsgiEndpoint(self, self._router(self.access), self.message_connection_closed)
 
     def make_stream(self) -> LineStream:
         """Make the protocol of one more connection with the line stream, and its session."""
-        return self._make_line("memory", self.connections.opened)
+        return self.make_line("memory", self.connections.opened)
 
-    def _make_line(self, address: str | None = None, on_open: Callable[[Connection], None] | None = None) -> LineStream:
+    def make_line(self, address: str | None = None, on_open: Callable[[Connection], None] | None = None) -> LineStream:
+        """As `ConnectionContext.make_line`."""
         return LineStream(
-            self._new_session(),
+            self.new_session(),
             delimiter=self.delimiter,
             address=address,
             trace=self.trace,
@@ -262,19 +235,19 @@ class Listener:
             on_close=self.message_connection_closed,
         )
 
-    def _make_headed(self) -> ContentLengthStream:
-        return ContentLengthStream(self._new_session(), trace=self.trace, on_close=self.message_connection_closed)
+    def make_headed(self) -> ContentLengthStream:
+        """As `ConnectionContext.make_headed`."""
+        return ContentLengthStream(self.new_session(), trace=self.trace, on_close=self.message_connection_closed)
 
-    def _make_websocket(self, request: Request) -> WebSocketStream:
-        session = self._new_session()
+    def make_websocket(self, request: Request) -> WebSocketStream:
+        """As `ConnectionContext.make_websocket`."""
+        session = self.new_session()
         session.identity, session.headers = request.identity, request.headers
         return WebSocketStream(session, client=False, trace=self.trace, on_close=self.message_connection_closed)
 
-    def _http_context(
-        self, access: AccessRules, make_websocket: Callable[[Request], WebSocketStream] | None = None
-    ) -> HttpContext:
-        """What HTTP connections share, with these rules of access."""
-        router = HttpRouter(
+    def _router(self, access: AccessRules) -> HttpRouter:
+        """Make the router of HTTP requests, with these rules of access."""
+        return HttpRouter(
             access,
             self.routes,
             self.paths,
@@ -282,18 +255,9 @@ class Listener:
             reads_frames=self.binary,
             notification_status=self.notification_status,
         )
-        return HttpContext(
-            router=router,
-            new_session=self._new_session,
-            limits=self.limits,
-            ledger=self.ledger,
-            connections=self.connections,
-            authenticator=self.authenticator,
-            trace=self.trace,
-            make_websocket=make_websocket,
-        )
 
-    def _new_session(self) -> Session:
+    def new_session(self) -> Session:
+        """As `ConnectionContext.new_session`."""
         return self.add_session(self.make_session)
 
     def add_session(self, make_session: Callable[[Callable[[Session], None]], S]) -> S:

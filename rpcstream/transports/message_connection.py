@@ -14,7 +14,7 @@ from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import error_reply
 from ..wire.frames import BAD_DATA, GOING_AWAY, NO_CODE, NORMAL, TRY_LATER, Close
 from ..wire.messages import Oversize
-from .connection import LimitedConnection
+from .connection import Connection
 
 #: Seconds between the two writes that find out whether a peer is gone: its system answers the first one within these.
 SECOND_BLANK = 0.1
@@ -58,7 +58,7 @@ class ConnectionOptions(TypedDict, total=False):
     on_close: Callable[[Any], None] | None
 
 
-class MessageConnection(LimitedConnection):
+class MessageConnection(Connection):
     """The channel of one session, over a socket or the events of an ASGI server.
 
     Args:
@@ -124,14 +124,15 @@ class MessageConnection(LimitedConnection):
         """Say which request was read last, and take no more; close when those that were read are answered."""
         self.session.go_away(STOPPING)
 
-    def check(self, now: float) -> str | None:
-        """Close the connection if it is over a time limit at `now` (seconds); returns the reason if so."""
-        if not self.is_open:
-            return None
-        self.probe()
-        # While reading is paused, an incomplete message is not the peer's fault.
-        partial = self._is_partial and not self.is_paused
-        return self._overdue(now, partial=partial, busy=self.session.busy or bool(self.session.pending))
+    @property
+    def is_busy(self) -> bool:
+        """As `Connection.is_busy`."""
+        return self.session.busy or bool(self.session.pending)
+
+    @property
+    def is_partial(self) -> bool:
+        """As `Connection.is_partial`. While reading is paused, an incomplete message is not the peer's fault."""
+        return self._is_partial and not self.is_paused
 
     @property
     def _is_partial(self) -> bool:
@@ -146,10 +147,6 @@ class MessageConnection(LimitedConnection):
         """As `Channel.close`."""
         raise NotImplementedError
 
-    def probe(self) -> None:
-        """As `Connection.probe`."""
-        raise NotImplementedError
-
 
 class WebSocketConnection(MessageConnection):
     """How WebSockets end, on our own port and behind ASGI servers; see `MessageConnection`."""
@@ -159,6 +156,11 @@ class WebSocketConnection(MessageConnection):
         #: What the peer sends is ignored. (While `_closing`, only what ends the connection is sent.)
         self._ignores_input = False
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def carrier(self) -> str:
+        """As `transport_of`."""
+        return "websocket"
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:

@@ -10,8 +10,8 @@ from ..errors import ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from .accept import Arrival
-from .connection import Connection
+from ..peer.ledger import ServerLedger
+from .connection import Connection, SocketConnection
 from .timeouts import interval
 
 log = logging.getLogger("rpcstream.server")
@@ -69,13 +69,13 @@ class OpenConnections:
 
     # -- connections come and go ------------------------------------------------------------------------------------
 
-    def handshake_begins(self, arrival: Arrival) -> bool:
+    def handshake_begins(self, arrival: Connection) -> bool:
         """Count the TLS handshake of a connection like a connection; returns whether it may begin.
 
         One too many is refused when its handshake is done, unless there are many.
         """
         self._add(arrival)
-        if self._has_room(arrival, arrival.is_over_limit):
+        if self._has_room(arrival):
             arrival.is_over_limit = False
         elif self._places_taken > self._limits.max_connections + MAX_REFUSED:
             self._counters.connections_refused += 1
@@ -84,27 +84,26 @@ class OpenConnections:
         self._strangers[arrival] = host_of(arrival)
         return True
 
-    def handshake_over(self, arrival: Arrival) -> None:
-        """A handshake has failed, or its connection has been opened."""
+    def handshake_failed(self, arrival: Connection) -> None:
+        """A connection has ended before its protocol took over."""
         self._discard(arrival)
         self._check_empty()
+        self.on_closed()
 
     def handshake_refused(self, connection: Connection, reason: str) -> None:
         """Count and log a handshake, of TLS or WebSocket, that has failed."""
         self._counters.handshakes_refused += 1
         self._log.warning(host_of(connection), "refused a handshake of %s: %s", connection.address, reason)
 
-    def opened(self, connection: Connection, arrival: Arrival | None = None, *, is_apart: bool = False) -> None:
+    def opened(self, connection: Connection, *, is_apart: bool = False) -> None:
         """Add a connection; refuse it where there is no room.
 
         Args:
-            connection: the new one.
-            arrival: how it was accepted; None for one in memory. If it is over the limit of several processes together,
-                it takes the place of one here that has not been authenticated, or is refused.
+            connection: the new one. If it is over the limit of several processes together, it takes the place of one
+                here that has not been authenticated, or is refused.
             is_apart: it does not count in `max_connections`, because it counts in another limit.
         """
-        if arrival is not None:
-            self._discard(arrival)
+        self._strangers.pop(connection, None)  # where it was during its handshake
         self._counters.connections_total += 1
         self._counters.connections += 1
         self._add(connection)
@@ -116,7 +115,7 @@ class OpenConnections:
             connection.drain()
         elif is_apart:
             return
-        elif self._has_room(connection, arrival is not None and arrival.is_over_limit):
+        elif self._has_room(connection):
             if self._has_authentication:
                 self._strangers[connection] = host_of(connection)
         else:
@@ -124,9 +123,8 @@ class OpenConnections:
 
     def replaced(self, before: Connection, connection: Connection) -> None:
         """The protocol of a connection is detected, or changed: another object stands for it now."""
-        host = self._strangers.pop(before, None)
-        if host is not None:
-            self._strangers[connection] = host
+        if self._strangers.pop(before, None) is not None:
+            self._strangers[connection] = host_of(connection)  # perhaps known only now, from a proxy
         self._connections.discard(before)
         self._connections.add(connection)
 
@@ -139,10 +137,6 @@ class OpenConnections:
             host = host_of(connection)
             self._log.warning(host, "closed the connection from %s: %s", connection.address, connection.reason)
         self._check_empty()
-        self.on_closed()
-
-    def setup_failed(self) -> None:
-        """A connection has ended before its protocol took over."""
         self.on_closed()
 
     def make_room(self, error: OSError) -> bool:
@@ -191,9 +185,9 @@ class OpenConnections:
         if not self._connections:
             self._on_empty()
 
-    def _has_room(self, newcomer: Connection, is_over_limit: bool) -> bool:
+    def _has_room(self, newcomer: Connection) -> bool:
         """Whether there is room for the connection that was added last, perhaps since another one gave way to it."""
-        if not is_over_limit and self._places_taken <= self._limits.max_connections:
+        if not newcomer.is_over_limit and self._places_taken <= self._limits.max_connections:
             return True
         return self._give_way("all places are taken", newcomer)
 
@@ -237,6 +231,59 @@ class OpenConnections:
         self._timer = loop.call_later(pause, self.check_timeouts) if pause is not None and is_needed else None
 
 
+class Arrival(SocketConnection):
+    """An accepted connection until its protocol has taken over; not open during a TLS handshake.
+
+    Attributes:
+        on_open: called when it is open, before it counts as a connection.
+        task: sets it up.
+    """
+
+    def __init__(self, limits: Limits, ledger: ServerLedger, connections: OpenConnections) -> None:
+        super().__init__(limits, ledger)
+        self.on_open: Callable[[], object] = lambda: None
+        self.task: asyncio.Task[None] | None = None
+        self._connections = connections
+
+    @property
+    def carrier(self) -> str:
+        """Not counted as any kind of connection."""
+        return "unknown"
+
+    @property
+    def is_partial(self) -> bool:
+        return False
+
+    def _opened(self) -> None:
+        self.on_open()
+        self._connections.opened(self)
+
+    def _become(self, known: SocketConnection) -> None:
+        """Go on with this protocol."""
+        transport, self._transport = self._transport, None
+        if transport is None:
+            return
+        known.opened, known.address, known.is_over_limit = self.opened, self.address, self.is_over_limit
+        transport.set_protocol(known)
+        self._connections.replaced(self, known)
+        known.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._connections.closed(self)
+
+    def drain(self) -> None:
+        self.abort("the server is about to stop")
+
+    def abort(self, reason: str) -> None:
+        if self._transport is None and self.task is not None:  # its handshake goes on
+            self.reason = reason
+            self.task.cancel()
+        else:
+            super().abort(reason)
+
+
 def host_of(connection: Connection) -> str:
     """The address of a connection's peer without the port."""
-    return connection.address.rpartition(":")[0]
+    host, _, port = connection.address.rpartition(":")
+    return host if port.isdigit() else connection.address

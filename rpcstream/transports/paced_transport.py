@@ -83,11 +83,10 @@ class PacedTransport:
         elif not self._is_closing:
             self._transport.write(b"".join(pieces))
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+    def set_write_buffer_limits(self, high: int) -> None:
         """Set when `set_full` is called, in bytes of all that waits; less than two shares are in the transport."""
-        self._high = 4 * SHARE if high is None else high
-        self._low = self._high // 4 if low is None else low
-        self._transport.set_write_buffer_limits(high=min(SHARE // 2, self._high))
+        self._high, self._low = high, high // 4
+        self._transport.set_write_buffer_limits(high=min(SHARE // 2, high))
 
     def get_write_buffer_size(self) -> int:
         return self._size + self._transport.get_write_buffer_size()
@@ -108,40 +107,32 @@ class PacedTransport:
                 waiting.append(bytearray(piece))
         if self._turn is None:
             self._feed()
-        self._tell()
+        else:
+            self._tell()
 
     def _feed(self) -> None:
-        """Hand over what the transport takes, at most `TURN` bytes."""
+        """Hand over what the transport takes, at most `TURN` bytes, in shares."""
+        self._turn = None
         transport, waiting = self._transport, self._waiting
         left = TURN
         while waiting and not self._is_blocked:
             if transport.is_closing():
                 self._drop()
-                return
-            if left <= 0:
-                self._turn = self._loop.call_soon(self._next_turn)
-                return
-            share = self._share()
-            self._size -= len(share)
-            left -= len(share)
-            transport.write(share)
+            elif left <= 0:
+                self._turn = self._loop.call_soon(self._feed)
+                break
+            else:
+                share = waiting.popleft()
+                if len(share) > SHARE:
+                    view = memoryview(share)
+                    waiting.appendleft(view[SHARE:])
+                    share = view[:SHARE]
+                self._size -= len(share)
+                left -= len(share)
+                transport.write(share)
         if not waiting:
             self._finish()
-
-    def _next_turn(self) -> None:
-        self._turn = None
-        self._feed()
         self._tell()
-
-    def _share(self) -> Any:
-        """Take out the next bytes to hand over: a piece, or a part of a long one."""
-        waiting = self._waiting
-        first = waiting.popleft()
-        if len(first) > SHARE:
-            view = memoryview(first)
-            waiting.appendleft(view[SHARE:])
-            return view[:SHARE]
-        return first
 
     def _tell(self) -> None:
         """Call `set_full` if more waits than should, or does not any more."""
@@ -164,7 +155,6 @@ class PacedTransport:
         self._is_blocked = False
         if self._turn is None:
             self._feed()
-        self._tell()
 
     def lost(self) -> None:
         """The connection is lost."""

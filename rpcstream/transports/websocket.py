@@ -123,40 +123,36 @@ class WebSocketStream(WebSocketConnection, SocketConnection):
             messages = [*messages[:-1], MessageParts(last.parts)]
         if self._trace is not None:
             trace_all(self._trace, "send", messages)
-        parts: list[Any] = []
-        if self._client:
-            for message in messages:
-                parts += masked_parts(TEXT, len(message), parts_of(message))
-        else:
-            for message in messages:
-                size = len(message)
-                parts.append(_TEXT_HEADS[size] if size < 126 else head(TEXT, size))
-                parts.append(message)
-        self._write_joined(parts)
+        self._write_joined(self._text_frames(messages))
         if self.is_full:
             self._check_unread()
+
+    def _text_frames(self, messages: list[Encoded]) -> list[Any]:
+        parts: list[Any] = []
+        for message in messages:
+            size = len(message)
+            if self._client:
+                parts += masked_parts(TEXT, size, parts_of(message))
+            else:
+                parts += _TEXT_HEADS[size] if size < 126 else head(TEXT, size), message
+        return parts
 
     def _send_frame(self, messages: list[Encoded], message: AttachedMessage, transport: asyncio.Transport) -> None:
         """Write messages of which the last, this one, goes as a binary frame."""
         self._widen()
         if self._trace is not None:
             trace_sent(self._trace, messages, as_frames=True)
-        texts = messages[:-1]
+        texts = self._text_frames(messages[:-1])
         if self.session.counters is not None:
             self.session.counters.frames_sent += 1
         frame = parts_of_frame(message)
         size = sum(map(len, frame))
-        parts: list[Any] = []
         if self._client:
-            for text in texts:
-                parts += masked_parts(TEXT, len(text), parts_of(text))
-            parts += masked_parts(BINARY, size, map(memoryview, frame))
-            self._write_parts(parts)
+            self._write_parts([*texts, *masked_parts(BINARY, size, map(memoryview, frame))])
         else:
-            for text in texts:
-                parts += head(TEXT, len(text)), *parts_of(text)
             first, *rest = frame
-            self._write_attached([b"".join((*parts, head(BINARY, size), first)), *rest], message)
+            before = [*map(bytes, texts), head(BINARY, size), first]
+            self._write_attached([b"".join(before), *rest], message)
         if self.is_full:
             self._check_unread()
 

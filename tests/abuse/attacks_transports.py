@@ -120,6 +120,27 @@ async def lingering(target: ServerUnderAttack) -> None:
     assert time.monotonic() - begin < 5 * SECONDS
 
 
+def proxied() -> Server:
+    return Server(trusted_proxies=["127.0.0.1"], limits=limits(message_timeout=SECONDS))
+
+
+@attack(13, "headers of the PROXY protocol that are malformed, or do not end", proxied, memory=16 * MIB)
+async def proxy_headers(target: ServerUnderAttack) -> None:
+    """Each of these connections is closed, in its time; what stands behind a malformed header is not looked at."""
+    start = b"\r\n\r\n\0\r\nQUIT\n"
+    hostile = [
+        b"PROXY TCP4 " + b"1" * 64 * KIB,
+        b"PROXY TCP4 nobody nowhere 1 2\r\n" + request("rpc.ping"),
+        b"PROXY TCP4 203.0.113.7 10.0.0.2 ",
+        start + b"\xff" * 64 * KIB,
+        start + b"\x21\x11\xff\xff" + bytes(60 * KIB),
+    ]
+    ends = await target.connect_many(200 if target.whole else 50)
+    for number, raw in enumerate(ends):
+        raw.write(hostile[number % len(hostile)])
+    await asyncio.wait_for(asyncio.gather(*map(end_of, ends)), 20 * SECONDS)
+
+
 def guarded_tls() -> Server:
     return Server(
         token=TOKEN,

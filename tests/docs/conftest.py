@@ -177,7 +177,7 @@ class PageRun:
             return
         line = self._own(command)
         if command.endswith("&"):
-            is_server = command.startswith("rpcstream-server ") and "--nats-only" not in command
+            is_server = command.startswith("rpcstream-server ") and "nats_only" not in command
             printed = self._begin(line.removesuffix("&"), len(expected.splitlines()), is_server=is_server)
         else:
             printed = self._on_terminal(line)
@@ -218,7 +218,7 @@ class PageRun:
         """The command with this Python, this source tree and a free port."""
         if command.startswith("nats-server "):
             return command.replace("nats-server ", f"nats-server -a 127.0.0.1 -p {self._ports['4222']} ")
-        port = "" if re.search(r"--uri|--unix| -p |--port|--nats-only|--help|--mcp", command) else f" -p {self._port}"
+        port = "" if re.search(r"--uri|--unix| -p |--port|nats_only|--help|--mcp", command) else f" -p {self._port}"
         for name, module in (("rpcstream-server", "rpcstream.cli.serve"), ("rpcstream", "rpcstream.cli.call")):
             command = re.sub(rf"(^|\| ){name}(?= )", rf"\1{sys.executable} -m {module}{port}", command)
         return re.sub(r"(^|\| )python(?= )", rf"\1{sys.executable}", self._with_free_ports(command))

@@ -122,7 +122,7 @@ def test_the_cluster_finds_the_pods() -> None:
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in volumes}
     secret = container["command"][container["command"].index("--token-file") + 1]
     assert Path(secret).parent in [Path(mount["mountPath"]) for mount in container["volumeMounts"]]
-    assert (service["metadata"]["name"], container["command"][-2:]) == ("vectors", ["--allow-host", "vectors"])
+    assert (service["metadata"]["name"], container["command"][-2:]) == ("vectors", ["--set", "hosts=vectors"])
 
 
 def test_what_the_image_copies_is_there() -> None:

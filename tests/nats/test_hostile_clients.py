@@ -246,7 +246,7 @@ async def test_what_waits_of_one_caller_is_bounded(service: Service) -> None:
         at.server.release()
         while len(refused) + len(answered) < count:
             await take()
-        assert len(answered) >= held // 2000
+        assert len(answered) >= held // 4000  # with what their parsed JSON takes
 
 
 async def test_calls_of_a_client_that_vanishes_are_cancelled(clock: Clock, service: Service) -> None:

@@ -190,7 +190,7 @@ def health(program: WorkersProcess, path: str = "/healthz", method: str = "GET")
 
 @linux
 def test_a_first_start_that_hangs_is_tried_again(start: StartWorkers) -> None:
-    program = start("--workers", "2", "--start-timeout", "3", app=HANGS_ONCE + APP)
+    program = start("--workers", "2", "--set", "start_timeout=3", app=HANGS_ONCE + APP)
     assert KILLED.search(program.log)
     assert "it is tried again in 0.1 s" in program.log
     assert health(program)[0] == 200
@@ -200,7 +200,7 @@ def test_a_first_start_that_hangs_is_tried_again(start: StartWorkers) -> None:
 @pytest.fixture
 def without_workers(start: StartWorkers) -> WorkersProcess:
     """A program whose worker was killed, and whose new one hangs while the file `hang` is there."""
-    program = start("--start-timeout", "3", app=HANGS_WHILE_FILE + APP)
+    program = start("--set", "start_timeout=3", app=HANGS_WHILE_FILE + APP)
     (program.folder / "hang").touch()
     (pid,) = program.pids()
     os.kill(pid, signal.SIGKILL)
@@ -245,7 +245,7 @@ def test_health_checks_at_sockets_that_were_passed_are_answered_while_the_first_
     (tmp_path / "app.py").write_text(HANGS_WHILE_FILE + APP)
     with socket.create_server(("127.0.0.1", 0)) as passed:
         host, port = passed.getsockname()
-        own = ["-m", "rpcstream.cli.serve", "app.py", "--workers", "2", "--start-timeout", "20"]
+        own = ["-m", "rpcstream.cli.serve", "app.py", "--workers", "2", "--set", "start_timeout=20"]
         command = (sys.executable, "-c", PASS_ON, str(passed.fileno()), *own)
         with started(tmp_path, *command, pass_fds=[passed.fileno()]) as process:
             with socket.create_connection((host, port), timeout=15) as check:

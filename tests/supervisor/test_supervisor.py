@@ -134,7 +134,7 @@ class TestConnections:
 
     def test_at_a_unix_socket(self, start: StartWorkers, tmp_path: Path) -> None:
         path = tmp_path / "s"
-        program = start("--workers", "2", "--unix", "s", "--unix-mode", "600")
+        program = start("--workers", "2", "--unix", "s", "--set", "unix_mode=600")
         assert program.address == f"unix://{path}"
         assert path.stat().st_mode & 0o777 == 0o600
         with ExitStack() as stack:
@@ -211,7 +211,7 @@ class TestDeaths:
         assert "the supervisor has gone" in program.log
 
     def test_a_worker_that_has_answered_enough_is_replaced(self, start: StartWorkers) -> None:
-        program = start("--workers", "2", "--max-requests", "20")
+        program = start("--workers", "2", "--set", "max_requests=20")
         before = program.pids()
         with Load(program.address) as calls:
             until_in_thread(lambda: len(calls.calls) >= 4)
@@ -228,7 +228,7 @@ class TestDeaths:
         app = (
             APP + "\n@server\ndef grow() -> int:\n    server.state.kept = b'x' * 150_000_000\n    return os.getpid()\n"
         )
-        program = start("--workers", "2", "--memory-limit", "150M", app=app)
+        program = start("--workers", "2", "--set", "memory_limit=150M", app=app)
         with Client(program.address) as client:
             pid = client.grow()
             until_in_thread(lambda: pid not in program.pids())
@@ -338,7 +338,7 @@ def test_a_worker_has_its_share_of_the_processors(tmp_path: Path) -> None:
     )
     if not hasattr(os, "sched_getaffinity"):
         pytest.skip("this system does not let processes choose their processors")
-    with running(tmp_path, "--workers", "2", "--affinity", app=app) as program, ExitStack() as stack:
+    with running(tmp_path, "--workers", "2", "--set", "affinity=true", app=app) as program, ExitStack() as stack:
         shares = [client.share() for client in clients(stack, program.address, 2)]
         mine = sorted(os.sched_getaffinity(0))
         assert [each[1] for each in shares] == [str([mine[index % len(mine)]]) for index in range(2)]

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 import pytest
 
-from rpcstream import Context, Limits
+from rpcstream import Context, Http, Limits
 from rpcstream.peer.credentials import Credentials
 from rpcstream.testing import connections_of
 from rpcstream.web import Request
@@ -205,7 +205,7 @@ async def test_pages_below_a_mount(service: Service) -> None:
 
 
 async def test_a_slash_at_the_end_is_forgiven(begin: Begin) -> None:
-    service = await begin(path=["/", "/calls"], mcp=True)
+    service = await begin(http=Http(path=["/", "/calls"]), mcp=True)
     for path, status in (("/page/", 200), ("/healthz/", 200), ("/kept/", 200), ("/kept", 404), ("/page//", 404)):
         assert (await get(service.app, path, root="/rpc")).status == status, path
     assert (await get(service.app, "/mcp/")).status == 405
@@ -337,7 +337,7 @@ async def test_nothing_is_read_of_a_client_whose_calls_fill_the_server(begin: Be
 
 
 async def test_a_websocket_that_is_refused(begin: Begin) -> None:
-    service = await begin(token="secret", path="/ws")
+    service = await begin(token="secret", http=Http(path="/ws"))
     for scope, status in [
         (websocket_scope("/ws", authorization="Bearer wrong"), 401),
         (websocket_scope("/elsewhere"), 404),

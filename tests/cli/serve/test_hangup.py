@@ -34,7 +34,7 @@ class Service:
     def __init__(self, folder: Path, start: StartServer, *argv: str) -> None:
         (folder / "log.toml").write_text(LOG)
         self._log = folder / "log.txt"
-        options = ("-p", "0", "--log-config", "log.toml", *argv)
+        options = ("-p", "0", "--set", "log_config=log.toml", *argv)
         self.server = start("app.py:server", *options, cwd=folder, HANG_UP="1")
         self.address = self.server.address
 

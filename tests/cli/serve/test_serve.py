@@ -93,7 +93,7 @@ def test_a_file_elsewhere_is_there_for_worker_processes_too(folder: Path, start_
 @pytest.mark.parametrize("target", ["app:server", "--hub"])
 def test_a_unix_socket(target: str, folder: Path, start_server: StartServer) -> None:
     path = folder / "socket"
-    server = start_server(target, "--unix", str(path), "--unix-mode", "600", cwd=folder)
+    server = start_server(target, "--unix", str(path), "--set", "unix_mode=600", cwd=folder)
     assert server.address == f"unix://{path}"
     assert os.stat(path).st_mode & 0o777 == 0o600
     with Client(server.address) as client:
@@ -138,7 +138,7 @@ def test_tracing_makes_spans_by_the_global_provider(target: str, folder: Path, s
         "trace.set_tracer_provider(provider)\n"
     )
     path = os.pathsep.join([str(ROOT), str(folder)])
-    server = start_server(target, "-p", "0", "--tracing", cwd=folder, PYTHONPATH=path)
+    server = start_server(target, "-p", "0", "--set", "tracing=true", cwd=folder, PYTHONPATH=path)
     with Client(server.address) as client:
         client.discover()
     assert '"rpc.method": "rpc.discover"' in server.stop()
@@ -291,7 +291,7 @@ def test_users_and_rules(folder: Path, start_server: StartServer) -> None:
 
 
 def test_times_by_options_and_no_token_is_ever_printed(tmp_path: Path, start_server: StartServer) -> None:
-    times = ("--call-timeout", "0.05", "--registration-timeout", "0.2")
+    times = ("--set", "call_timeout=0.05", "--set", "registration_timeout=0.2")
     server = start_server("--hub", "-p", "0", "-d", *times, cwd=tmp_path, RPCSTREAM_HUB_TOKEN=TOKEN)
     with Client(server.address, name="slow", token=TOKEN) as slow, Client(server.address, token=TOKEN) as caller:
 
@@ -339,7 +339,7 @@ def fails(address: str, error: Any = (ConnectFailed, ConnectionError), **options
 
 
 def test_token_and_certificate(folder: Path, start_server: StartServer) -> None:
-    argv = ("--certificate", "server.pem", "--key", "server.key", "--token-file", "token", "--no-binary")
+    argv = ("--certificate", "server.pem", "--key", "server.key", "--token-file", "token", "--set", "binary=false")
     server = start_server("app:server", *argv, "-p", "0", cwd=folder)
     address, ca = f"tls://{server.address}", folder / "ca.pem"
     with Client(address, tls=ca, token=TOKEN) as client:
@@ -368,8 +368,8 @@ def test_client_certificates(by_file: bool, folder: Path, start_server: StartSer
 
 @pytest.mark.parametrize("target", ["app:server", "--hub"])
 def test_hosts_origins_and_paths(target: str, folder: Path, start_server: StartServer) -> None:
-    argv = ["--allow-host", "a.example", "--allow-host", "*.b.example", "--allow-origin", "https://app.example"]
-    server = start_server(target, *argv, "--path", "/rpc", "--path", "/api", "-p", "0", cwd=folder)
+    argv = ["--set", "hosts=a.example", "--set", "hosts=*.b.example", "--set", "origins=https://app.example"]
+    server = start_server(target, *argv, "--set", "path=/rpc", "--set", "path=/api", "-p", "0", cwd=folder)
     own, other = "https://app.example", "https://other.example"
     for path, host, origin, status in [
         ("/rpc", "a.example", own, 200),
