@@ -45,7 +45,6 @@ class Mistake(NamedTuple):
         name: what is wrong.
         sent: all bytes that are sent.
         says: what the answer must have in it, as a regular expression.
-        shown: what the page shows of it; by default the bytes as text.
         over: the kind of connection: a key of `WAYS`.
         is_fine: it is no mistake here, and carried out.
     """
@@ -53,7 +52,6 @@ class Mistake(NamedTuple):
     name: str
     sent: bytes
     says: str
-    shown: str = ""
     over: str = "line"
     is_fine: bool = False
 
@@ -147,9 +145,9 @@ MISTAKES = [
     Mistake("NaN", b'{"jsonrpc": "2.0", "id": 1, "method": "add", "params": [NaN]}\n', WORD),
     Mistake("True, False or None", b'{"jsonrpc": "2.0", "id": 1, "method": "add", "params": [True]}\n', WORD),
     Mistake("a message that is cut off", b'{"jsonrpc": "2.0", "id": 1, "method": "add", "params": [2\n', WORD),
-    Mistake("a byte order mark", b"\xef\xbb\xbf" + line([2]), WORD, "`EF BB BF` before the message"),
-    Mistake("UTF-16", b"\xff\xfe" + line([2]).decode().encode("utf-16-le"), WORD, "the message in UTF-16"),
-    Mistake("Latin-1", line(["\0"]).replace(b"\\u0000", b"\xe4"), WORD, "`ä` as the byte `E4`"),
+    Mistake("a byte order mark", b"\xef\xbb\xbf" + line([2]), WORD),
+    Mistake("UTF-16", b"\xff\xfe" + line([2]).decode().encode("utf-16-le"), WORD),
+    Mistake("Latin-1", line(["\0"]).replace(b"\\u0000", b"\xe4"), WORD),
     Mistake("JSON on several lines", b'{"jsonrpc": "2.0",\n"id": 1}\n', WORD),
     Mistake("a message without a line end", request([2, 3]), "5", is_fine=True),
     Mistake("half a message, then nothing", b'{"jsonrpc": "2.0", "id": 1,', "end each message with a line end", over="waiting"),
@@ -173,9 +171,9 @@ MISTAKES = [
     Mistake("`params` as a number", line(2), "must be an array or an object"),
     Mistake("an empty batch", b"[]\n", "an empty batch"),
     Mistake("a batch of other things", b"[1, 2]\n", "a request must be an object"),
-    Mistake("a batch that is too large", b"[%b]\n" % b",".join([request([1])] * 6), "limit is 5", "six requests, where `max_batch` is 5"),
-    Mistake("a message that is too long", line([2], junk="x" * 20_000), "limit is 20000 bytes", "20 kB and more, where `max_message_size` is 20,000"),
-    Mistake("arrays that are nested too deep", line(json.loads("[" * 200 + "]" * 200)), "max_depth", "200 arrays inside each other"),
+    Mistake("a batch that is too large", b"[%b]\n" % b",".join([request([1])] * 6), "limit is 5"),
+    Mistake("a message that is too long", line([2], junk="x" * 20_000), "limit is 20000 bytes"),
+    Mistake("arrays that are nested too deep", line(json.loads("[" * 200 + "]" * 200)), "max_depth"),
     # -- methods and parameters
     Mistake("an unknown method", line([2], method="ad"), r"did you mean 'add'\?"),
     Mistake("an unknown method, like no other", line([2], method="frobnicate"), "rpc.discover lists"),
@@ -201,41 +199,41 @@ MISTAKES = [
     Mistake("an unknown dtype", line([{**ARRAY, "dtype": "float"}], method="norm"), "use a name such as 'float32'"),
     Mistake("an array without `shape`", line([{"$type": "ndarray", "dtype": "<f4", "data": ""}], method="norm"), "its members are dtype, shape, data"),
     Mistake("the path of a file", line(["/home/me/cat.png"], method="resize"), "send the bytes of the file"),
-    Mistake("a data: URL", line([f"data:image/png;base64,{PNG}"], method="resize"), r"\[1,1\]", 'the file as `"data:image/png;base64,…"`', is_fine=True),
+    Mistake("a data: URL", line([f"data:image/png;base64,{PNG}"], method="resize"), r"\[1,1\]", is_fine=True),
     Mistake("the URL of a file", line(["https://example.org/cat.png"], method="resize"), "send the bytes of the file"),
     Mistake("base64 of no image", line(["aGVsbG8="], method="resize"), "not png or jpeg"),
     Mistake("URL-safe base64", line(["_-8="], method="size"), "in the standard alphabet"),
     Mistake("bytes as a list", line([[1, 2]], method="size"), "bytes are a string in base64"),
-    Mistake("TLS where there is none", b"\x16\x03\x01\x00\x2e\x01hello", "this port is without TLS", "a TLS handshake"),
+    Mistake("TLS where there is none", b"\x16\x03\x01\x00\x2e\x01hello", "this port is without TLS"),
     Mistake("plain lines where there is TLS", line([2]), "this port expects TLS", over="tls"),
-    Mistake("plain HTTP where there is TLS", http(request([2])), "this port expects TLS", "`POST / HTTP/1.1`", over="tls"),
+    Mistake("plain HTTP where there is TLS", http(request([2])), "this port expects TLS", over="tls"),
     # -- HTTP
-    Mistake("GET", http(None, start="GET / HTTP/1.1"), "a call comes with POST", "`GET / HTTP/1.1`", over="http"),
-    Mistake("PUT", http(request([2]), start="PUT / HTTP/1.1"), "a call comes with POST", "`PUT / HTTP/1.1`", over="http"),
-    Mistake("another path", http(request([2]), start="POST /rpc HTTP/1.1"), "calls go to /", "`POST /rpc HTTP/1.1`", over="http"),
-    Mistake("the content type of a form", http(request([2]), "Content-Type: text/plain"), "is application/json", "`Content-Type: text/plain`", over="http"),
-    Mistake("a compressed body", http(b"\x1f\x8b", "Content-Encoding: gzip"), "send the body as it is", "`Content-Encoding: gzip`", over="http"),
-    Mistake("no length", http(request([2]), "Content-Length: -"), "needs a Content-Length", "no `Content-Length`", over="http"),
-    Mistake("no body", http(b""), "send one JSON object", "an empty body", over="http"),
-    Mistake("two messages in a body", http(request([2]) + request([3])), WORD, "two requests in one body", over="http"),
-    Mistake("another `Host`", http(request([2]), host="api.example.org"), "--set hosts=", "`Host: api.example.org`", over="http"),
-    Mistake("no `Host`", http(request([2]), host=None), "[Hh]eader Host is missing", "HTTP/1.1 without `Host`", over="http"),
-    Mistake("a page of another site", http(request([2]), "Origin: https://example.org"), "--set origins=", "`Origin: https://example.org`", over="http"),
-    Mistake("lines that end with LF alone", http(request([2])).replace(b"\r\n", b"\n"), "lines end with CR LF", "LF for CR LF in the head", over="http"),
-    Mistake("a body that is too long", http(b" " * 20_001), "the limit is 20000 bytes", "20,001 bytes", over="http"),
-    Mistake("events over HTTP", http(request(["news"], method="rpc.subscribe")), "subscribe over a WebSocket or the line stream", "`rpc.subscribe`", over="http"),
+    Mistake("GET", http(None, start="GET / HTTP/1.1"), "a call comes with POST", over="http"),
+    Mistake("PUT", http(request([2]), start="PUT / HTTP/1.1"), "a call comes with POST", over="http"),
+    Mistake("another path", http(request([2]), start="POST /rpc HTTP/1.1"), "calls go to /", over="http"),
+    Mistake("the content type of a form", http(request([2]), "Content-Type: text/plain"), "is application/json", over="http"),
+    Mistake("a compressed body", http(b"\x1f\x8b", "Content-Encoding: gzip"), "send the body as it is", over="http"),
+    Mistake("no length", http(request([2]), "Content-Length: -"), "needs a Content-Length", over="http"),
+    Mistake("no body", http(b""), "send one JSON object", over="http"),
+    Mistake("two messages in a body", http(request([2]) + request([3])), WORD, over="http"),
+    Mistake("another `Host`", http(request([2]), host="api.example.org"), "--set hosts=", over="http"),
+    Mistake("no `Host`", http(request([2]), host=None), "[Hh]eader Host is missing", over="http"),
+    Mistake("a page of another site", http(request([2]), "Origin: https://example.org"), "--set origins=", over="http"),
+    Mistake("lines that end with LF alone", http(request([2])).replace(b"\r\n", b"\n"), "lines end with CR LF", over="http"),
+    Mistake("a body that is too long", http(b" " * 20_001), "the limit is 20000 bytes", over="http"),
+    Mistake("events over HTTP", http(request(["news"], method="rpc.subscribe")), "subscribe over a WebSocket or the line stream", over="http"),
     # -- WebSocket
-    Mistake("two messages in one WebSocket message", websocket(request([2]) + request([3])), WORD, "two requests in one frame", over="websocket"),
-    Mistake("a WebSocket message that is no JSON", websocket(b"add 2 3"), WORD, "`add 2 3`", over="websocket"),
-    Mistake("another version of WebSocket", handshake("Sec-WebSocket-Version: 8"), "only version 13", "`Sec-WebSocket-Version: 8`", over="http"),
-    Mistake("a WebSocket without its key", handshake("Sec-WebSocket-Version: 13").replace(b"AAAA==", b"A"), "Sec-WebSocket-Key: 16 bytes", "a malformed `Sec-WebSocket-Key`", over="http"),
-    Mistake("frames that are not masked", handshake() + frame(request([2]), mask=False), "closed with 1002: .*mask", "an unmasked frame", over="websocket"),
-    Mistake("a WebSocket message in Latin-1", handshake() + frame(b'"\xe4"'), "closed with 1007: .*UTF-8", "`ä` as the byte `E4`", over="websocket"),
+    Mistake("two messages in one WebSocket message", websocket(request([2]) + request([3])), WORD, over="websocket"),
+    Mistake("a WebSocket message that is no JSON", websocket(b"add 2 3"), WORD, over="websocket"),
+    Mistake("another version of WebSocket", handshake("Sec-WebSocket-Version: 8"), "only version 13", over="http"),
+    Mistake("a WebSocket without its key", handshake("Sec-WebSocket-Version: 13").replace(b"AAAA==", b"A"), "Sec-WebSocket-Key: 16 bytes", over="http"),
+    Mistake("frames that are not masked", handshake() + frame(request([2]), mask=False), "closed with 1002: .*mask", over="websocket"),
+    Mistake("a WebSocket message in Latin-1", handshake() + frame(b'"\xe4"'), "closed with 1007: .*UTF-8", over="websocket"),
     # -- tokens
     Mistake("no token", line([2]), "call rpc.authenticate first", over="guarded"),
     Mistake("a wrong token", line({"token": "guess"}, method="rpc.authenticate"), "the token is not accepted", over="guarded"),
-    Mistake("no token over HTTP", http(request([2])), "send the header Authorization: Bearer TOKEN", "no `Authorization`", over="guarded http"),
-    Mistake("a wrong token over HTTP", http(request([2]), "Authorization: Bearer guess"), "the token is not accepted", "`Authorization: Bearer guess`", over="guarded http"),
+    Mistake("no token over HTTP", http(request([2])), "send the header Authorization: Bearer TOKEN", over="guarded http"),
+    Mistake("a wrong token over HTTP", http(request([2]), "Authorization: Bearer guess"), "the token is not accepted", over="guarded http"),
 ]
 # fmt: on
 
@@ -352,20 +350,22 @@ def answers() -> dict[str, str]:
     return asyncio.run(ask_all())
 
 
-INTRODUCTION = """\
+#: What many answers end in; the page says it once, in its introduction.
+HINT = 'send one JSON object in UTF-8 (on a socket: on one line): {"jsonrpc": "2.0", "id": 1, "method": "rpc.ping"}'
+
+INTRODUCTION = f"""\
 # Mistakes, and what they are answered
 
 <!-- Made by `python -m tests.conversation.test_mistakes`. Do not edit by hand: a test compares it. -->
 
-What a server answers to the mistakes that clients in other languages make, for those who write one and see such an
-answer. A test sends each of them to a server with `add(a: int, b: int = 0)`, `norm(points)` (an array of float32 with
-three columns), `resize(photo, mode)` (an image), `size(data)` (bytes) and the generator `count(to)`. An error is shown
-as its code, its message and its `data.reason` (where that begins with …, the parser says what it found); programs find
-more in [`data`](wire.md#errors).
+Find the mistake behind an answer that your client in another language got. A test sends each mistake to a server with
+`add(a: int, b: int = 0)`, `norm(points)` (a float32 array with three columns), `resize(photo, mode)` (an image),
+`size(data)` (bytes) and the generator `count(to)`. The tables show code, message and `data.reason`; programs find more
+in [`data`](wire.md#errors). HINT stands for `{HINT}`, and dots for details.
 
-No mistake is met with silence. What has no `id` is a notification, which is never answered; if it is wrong, the server's
-log says so. A message without a line end is answered at once where it is a whole object or array, else when the client
-ends its half of the connection, or after `message_timeout` (60 s; here 0.2 s).
+Only notifications (no `id`) are never answered; their errors are in the server's log. A message without a line end is
+answered at once if it is a complete object or array, otherwise when the client ends its half of the connection, or after
+`message_timeout` (60 s; here 0.2 s).
 """
 
 TITLES = {
@@ -385,20 +385,17 @@ def code(text: str) -> str:
     return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
-def sent_text(mistake: Mistake) -> str:
-    return mistake.shown or code(" ".join(mistake.sent.decode().split()))
-
-
 def page() -> str:
     parts = [INTRODUCTION]
     for group, title in TITLES.items():
-        parts.append(f"\n## {title}\n\n| mistake | sent | answer |\n|---|---|---|\n")
+        parts.append(f"\n## {title}\n\n| answer | mistake |\n|---|---|\n")
+        names: dict[str, list[str]] = {}
         for mistake in MISTAKES:
             if GROUPS.get(mistake.over, mistake.over) == group:
-                answer = answers()[mistake.name]
+                answer = re.sub(r"… line \d+ column \d+", "…", answers()[mistake.name]).replace(HINT, "HINT")
                 fine = "accepted: " if mistake.is_fine and answer != "no reply" else ""
-                row = (mistake.name, sent_text(mistake), fine + code(answer))
-                parts.append(f"| {' | '.join(map(cell, row))} |\n")
+                names.setdefault(fine + code(answer), []).append(mistake.name)
+        parts += [f"| {cell(answer)} | {cell('; '.join(same))} |\n" for answer, same in names.items()]
     return "".join(parts)
 
 

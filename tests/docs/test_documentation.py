@@ -7,7 +7,6 @@ import importlib.util
 import inspect
 import re
 import shutil
-import subprocess
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -36,7 +35,6 @@ from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
 from rpcstream.server.options import DEFAULTS as SERVER_DEFAULTS
 from rpcstream.server.options import ServerOptions
-from rpcstream.testing import serve_in_thread
 
 from .blocks import DOCS, FRONT, PAGES, PROGRAMS, README, REASONS, ROOT, RUN, blocks_of
 from .check_types import all_modules
@@ -129,18 +127,6 @@ def test_programs_of_the_pages_are_installed(program: str) -> None:
 def test_the_wire_page_runs_its_javascript() -> None:
     commands = "".join(block.code for block in blocks_of(WIRE.read_text()) if block.language == "console")
     assert "$ node client.mjs\n" in commands
-
-
-@needs_node
-def test_the_client_for_browsers_runs(tmp_path: Path) -> None:
-    server = Server()
-    server.add(lambda a, b: a + b, name="add")
-    [code] = [block.code for block in blocks_of(WIRE.read_text()) if block.file == "browser.mjs"]
-    with serve_in_thread(server) as address:
-        (tmp_path / "browser.mjs").write_text(code.replace("127.0.0.1:8545", address))
-        command = ["node", "--experimental-websocket", "--no-warnings", "browser.mjs"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30)
-    assert (done.stdout, done.stderr) == ("5\n", "")
 
 
 # -- options ----------------------------------------------------------------------------------------------------------
