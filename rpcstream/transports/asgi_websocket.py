@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from time import perf_counter
 from typing import Unpack
 
 from ..peer.frame_admission import FrameAdmission
 from ..peer.session import Session
-from ..peer.slices import TURN
 from ..wire.binary_frame import MARK, FrameError, parts_of_frame, whole_frame
 from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.frames import BAD_DATA, GOING_AWAY, NO_CODE, Close
@@ -24,6 +22,9 @@ log = logging.getLogger("rpcstream.server")
 
 #: How a message begins that is a binary frame.
 _MARK = bytes((MARK,))
+
+#: Bytes and number of messages that are handled together at most.
+READ_MAX, MESSAGES_MAX = 64 * 1024, 1000
 
 
 class AsgiWebSocket(WebSocketConnection, EventConnection):
@@ -38,6 +39,10 @@ class AsgiWebSocket(WebSocketConnection, EventConnection):
         super().__init__(session, **options)
         self._frames = FrameAdmission(session)
         self._max_size = session.limits.max_message_size
+        #: Messages that have come in this turn of the loop, and their bytes; when they are handled.
+        self._received: list[Message] = []
+        self._received_size = 0
+        self._delivery: asyncio.Handle | None = None
 
     async def serve(self, receive: Receive, send: Send, subprotocol: str | None) -> None:
         """Accept the WebSocket, and serve it to its end; to be awaited by the ASGI application.
@@ -54,6 +59,8 @@ class AsgiWebSocket(WebSocketConnection, EventConnection):
         finally:
             reader.cancel()
             self._is_open, self._closing = False, True
+            if self._delivery is not None:
+                self._delivery.cancel()
             self._frames.give_up()
             self.connection_lost(None)
 
@@ -65,19 +72,19 @@ class AsgiWebSocket(WebSocketConnection, EventConnection):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def _read(self, receive: Receive) -> None:
-        """Take the messages as they come, until the client leaves.
+        """Take the messages as they come, until the client leaves. Those of one turn of the loop are handled together.
 
-        While reading is paused, one more message is taken, and kept: a client that is gone is noticed so.
+        As on a socket, where one read has many: a cancel among them is seen before reading is paused. While it is, one
+        more message is taken, and kept: a client that is gone is noticed so.
         """
-        end = perf_counter() + TURN
         try:
             while (event := await receive())["type"] != "websocket.disconnect":
                 await self._reads.wait()
                 if not self._ignores_input and not self._closing:
                     self._take(event)
-                if perf_counter() > end:  # other connections want their turn, too
-                    await asyncio.sleep(0)
-                    end = perf_counter() + TURN
+                if self._received_size > READ_MAX or len(self._received) > MESSAGES_MAX:
+                    await asyncio.sleep(0)  # they are handled now
+            self._deliver()
             self._closing = True  # nothing can be sent
             self._peer_closed(Close(event.get("code") or NO_CODE, event.get("reason") or ""))
         except Exception:
@@ -97,25 +104,42 @@ class AsgiWebSocket(WebSocketConnection, EventConnection):
         else:
             data = event.get("bytes") or b""
             if data[:1] == _MARK:
+                self._deliver()  # what came before may permit it
                 self._take_frame(bytes(data))
                 return
+        if len(data) > self._max_size:
+            self._deliver()  # the token may be in what came before: then more is permitted
         is_too_long = len(data) > self._max_size
-        self._deliver(Oversize(len(data), data[:HEAD_SIZE], self._max_size) if is_too_long else data)
+        self._keep(Oversize(len(data), data[:HEAD_SIZE], self._max_size) if is_too_long else data, len(data))
 
-    def _deliver(self, message: Message) -> None:
+    def _keep(self, message: Message, size: int) -> None:
+        """Have a message of this many bytes handled with all others of this turn."""
+        self._received.append(message)
+        self._received_size += size
+        if self._delivery is None:
+            self._delivery = self._loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        messages, self._received, self._received_size = self._received, [], 0
+        if self._delivery is not None:
+            self._delivery.cancel()
+            self._delivery = None
+        if not messages or self._closing:
+            return
         self._timeouts.completed = True
         if self._trace is not None:
-            trace_all(self._trace, "receive", (message,))
-        self.session.receive([message])
+            trace_all(self._trace, "receive", messages)
+        self.session.receive(messages)
 
     def _take_frame(self, data: bytes) -> None:
         """Handle a binary frame."""
         try:
             message = whole_frame(data, self._frames, self._max_size)
         except FrameError as error:
+            self._deliver()
             self._fail(Close(BAD_DATA, str(error)))
         else:
-            self._deliver(message)
+            self._keep(message, len(data))
 
     def _answer_close(self, close: Close) -> None:
         self._lose_session()
