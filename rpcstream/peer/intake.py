@@ -23,6 +23,9 @@ from .ledger import COUNTED, counted_size
 
 _loads: Callable[[Any], Any] = orjson.loads
 
+#: Messages that are handled in one turn: a read has more only if they are shorter than any call.
+READ_MAX = 5000
+
 #: Bytes that a short request which waits takes besides its line.
 OVERHEAD = 64
 
@@ -78,6 +81,8 @@ class Intake:
     last_id: Any = None
     #: Answers requests: the dispatcher, or what stands for it while there is no room for calls.
     _answer: Callable[[Any, Any, Any], Encoded | Later | None] = field(init=False)
+    #: Messages of a read that had too many for one turn.
+    _rest: list[Message] = field(default_factory=list)
     #: A turn is due; seconds that the long reads before it have taken.
     _is_scheduled: bool = False
     _spent: float = 0.0
@@ -91,8 +96,12 @@ class Intake:
         """Handle the messages that came with one read, in their order.
 
         When the turn is over, too many replies wait to be written, or there is no more room for calls, the requests
-        behind wait in the queue.
+        behind wait in the queue. Of more than `READ_MAX` messages the rest waits for the next turn as it came.
         """
+        if self._rest:
+            messages, self._rest = [], self._rest + messages
+        elif len(messages) > READ_MAX:
+            self._leave(messages, READ_MAX)
         if not self.is_calm:
             self.choose_answer()
         self._work(messages)
@@ -122,6 +131,8 @@ class Intake:
                 except orjson.JSONDecodeError as error:
                     message = None
                     messages[position:position], reply = incoming.unparsed(session, line, error)
+                    if len(messages) > READ_MAX:
+                        self._leave(messages, max(position, READ_MAX))
                 else:
                     if type(message) is dict and "method" in message:
                         if "id" in message:
@@ -153,6 +164,11 @@ class Intake:
         if now - began > session.turn_time / 20:
             self._spent += now - began
             self.wake()
+
+    def _leave(self, messages: list[Message], position: int) -> None:
+        """Leave the messages from this position on to the next turn."""
+        self._rest, self.is_calm = messages[position:] + self._rest, False
+        del messages[position:]
 
     def _end_turn(self, message: Any, seconds: float) -> None:
         """Have the requests behind this message wait, which took so long."""
@@ -237,6 +253,10 @@ class Intake:
         """Take up requests that wait, as far as there is room; then write the outbox."""
         self._is_scheduled = False
         self._spent = 0.0
+        if self._rest and self._session.channel is not None:
+            messages, self._rest = self._rest[:READ_MAX], self._rest[READ_MAX:]
+            self.choose_answer()
+            self._work(messages)
         if self.queue and self._session.channel is not None:
             self._take_up()
         self.settle()
@@ -271,6 +291,7 @@ class Intake:
 
     def clear(self) -> None:
         """Drop all that waits: the connection is lost."""
+        self._rest = []
         while self.queue:
             self.take()
 
@@ -304,7 +325,7 @@ class Intake:
             self.clear()
             return
         has_room = self.has_room
-        if self.queue and has_room:
+        if self._rest or (self.queue and has_room):
             self.wake()
         if not session.busy:
             session.streams.early.clear()
@@ -312,9 +333,8 @@ class Intake:
                 channel.close()
                 return
         # An event loop reads one connection many times in a row, unless that is paused.
-        is_paused = self._spent > session.turn_time or (
-            session.ledger.is_full(len(self.queue)) and not self._must_read()
-        )
+        is_full = session.ledger.is_full(len(self.queue)) and not self._must_read()
+        is_paused = bool(self._rest) or self._spent > session.turn_time or is_full
         if self.is_paused is not is_paused:
             self.is_paused = is_paused
             if is_paused:

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from rpcstream import Limits, Logs
@@ -212,6 +212,7 @@ async def converse(max_calls: int, first: str, said: list[bytes | str]) -> float
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
 )
+@example(max_calls=4, first="full, and asked something", said=[(b"{}" * 2000 + b"\n") * 100])
 @given(max_calls=st.sampled_from([4, 64, 1024]), first=openings, said=st.lists(steps, min_size=1, max_size=12))
 def test_another_caller_never_waits_for_long(max_calls: int, first: str, said: list[bytes | str]) -> None:
     gc.collect()
