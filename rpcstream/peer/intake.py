@@ -72,6 +72,7 @@ class Intake:
         is_calm: nothing needs to be decided: the session is open and read, no request waits, there is room for calls.
         is_paused: the transport is not read.
         last_id: the id of the last request that was read: see `envelope.go_away`.
+        rest: messages of a read that had too many for one turn.
     """
 
     _session: Any
@@ -79,10 +80,9 @@ class Intake:
     is_calm: bool = False
     is_paused: bool = False
     last_id: Any = None
+    rest: list[Message] = field(default_factory=list)
     #: Answers requests: the dispatcher, or what stands for it while there is no room for calls.
     _answer: Callable[[Any, Any, Any], Encoded | Later | None] = field(init=False)
-    #: Messages of a read that had too many for one turn.
-    _rest: list[Message] = field(default_factory=list)
     #: A turn is due; seconds that the long reads before it have taken.
     _is_scheduled: bool = False
     _spent: float = 0.0
@@ -98,8 +98,8 @@ class Intake:
         When the turn is over, too many replies wait to be written, or there is no more room for calls, the requests
         behind wait in the queue. Of more than `READ_MAX` messages the rest waits for the next turn as it came.
         """
-        if self._rest:
-            messages, self._rest = [], self._rest + messages
+        if self.rest:
+            messages, self.rest = [], self.rest + messages
         elif len(messages) > READ_MAX:
             self._leave(messages, READ_MAX)
         if not self.is_calm:
@@ -167,7 +167,7 @@ class Intake:
 
     def _leave(self, messages: list[Message], position: int) -> None:
         """Leave the messages from this position on to the next turn."""
-        self._rest, self.is_calm = messages[position:] + self._rest, False
+        self.rest, self.is_calm = messages[position:] + self.rest, False
         del messages[position:]
 
     def _end_turn(self, message: Any, seconds: float) -> None:
@@ -253,8 +253,8 @@ class Intake:
         """Take up requests that wait, as far as there is room; then write the outbox."""
         self._is_scheduled = False
         self._spent = 0.0
-        if self._rest and self._session.channel is not None:
-            messages, self._rest = self._rest[:READ_MAX], self._rest[READ_MAX:]
+        if self.rest and self._session.channel is not None:
+            messages, self.rest = self.rest[:READ_MAX], self.rest[READ_MAX:]
             self.choose_answer()
             self._work(messages)
         if self.queue and self._session.channel is not None:
@@ -291,7 +291,7 @@ class Intake:
 
     def clear(self) -> None:
         """Drop all that waits: the connection is lost."""
-        self._rest = []
+        self.rest = []
         while self.queue:
             self.take()
 
@@ -325,7 +325,7 @@ class Intake:
             self.clear()
             return
         has_room = self.has_room
-        if self._rest or (self.queue and has_room):
+        if self.rest or (self.queue and has_room):
             self.wake()
         if not session.busy:
             session.streams.early.clear()
@@ -334,7 +334,7 @@ class Intake:
                 return
         # An event loop reads one connection many times in a row, unless that is paused.
         is_full = session.ledger.is_full(len(self.queue)) and not self._must_read()
-        is_paused = bool(self._rest) or self._spent > session.turn_time or is_full
+        is_paused = bool(self.rest) or self._spent > session.turn_time or is_full
         if self.is_paused is not is_paused:
             self.is_paused = is_paused
             if is_paused:

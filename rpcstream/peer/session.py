@@ -160,7 +160,7 @@ class Session:
         """The peer sends nothing more: calls that wait for it fail; what is in flight is answered, then it closes."""
         self.pending.fail_all(make_error)
         self.streams.end()
-        self.drain()
+        self.drain(Phase.CLOSING)  # what has come is handled
 
     def blocked(self, blocked: bool) -> None:
         """The peer does not read what is sent (or reads again): take up no requests from it meanwhile.
@@ -250,7 +250,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """Something runs, waits to run, or waits to be written."""
-        return bool(self.running or self.outbox or self.intake.queue)
+        return bool(self.running or self.outbox or self.intake.queue or self.intake.rest)
 
     @property
     def is_unused(self) -> bool:

@@ -17,6 +17,7 @@ from rpcstream.testing import FakeTimeLoop
 
 from ..kit import TRANSPORTS, Network, RawPeer, StoppableServer, UsualServer, notification, request, until
 from ..kit.matrix import cut_connections
+from ..kit.memory import join
 from .conftest import MESSAGES
 
 KILO = "x" * 1000
@@ -597,3 +598,13 @@ async def test_a_stop_finishes_what_was_read_and_begins_nothing_else(network: Ne
         assert await raw.receive() is None
         assert raw.farewells == [{"last": 2, "reason": "the server is stopping"}]
     assert server.noted == []
+
+
+async def test_what_came_before_the_end_is_answered() -> None:
+    """Also more short requests in one read than are handled in one turn."""
+    async with UsualServer().in_memory() as make_stream:
+        raw, stream = RawPeer(), make_stream()
+        join(stream, raw)
+        pings = [b'{"jsonrpc":"2.0","method":"rpc.ping","id":%d}\n' % number for number in range(12_000)]
+        stream.data_received(b"".join([*pings, b"\n"]))
+        assert len(await raw.rest()) == 12_000
