@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from ..auth.gate import AUTHENTICATE
 from ..errors import InvalidRequest, NotAuthenticated, NotPermitted, RpcError
 from ..observe.counters import Counters
 from ..peer.credentials import Credentials
@@ -54,8 +55,6 @@ FIRST_MAX = 1024
 
 #: Hosts that stand for all addresses of a machine, none of which others can connect to.
 _ANY = ("", "0.0.0.0", "::")
-
-AUTHENTICATE = "rpc.authenticate"
 
 
 class Caller(Protocol):

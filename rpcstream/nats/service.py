@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from ..auth.gate import AUTHENTICATE, WRONG_TOKEN
 from ..errors import ConnectFailed, InvalidRequest, NotAuthenticated, RpcError, ServerBusy
 from ..limits import Limits
 from ..observe.counters import Counters
@@ -21,10 +22,10 @@ from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..transports.message_connection import Trace
 from ..wire import envelope
-from .caller_table import CallerTable, Sender
+from .caller_table import AnyCaller, CallerTable, Sender
 from .callers import Caller
 from .direct import DirectListener, MakeSession, Sessions
-from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
+from .identity import NO_LOGIN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
 from .options import DirectOptions, NatsOptions
 from .payloads import (
@@ -233,39 +234,34 @@ class NatsService:
             self._refuse(message, error)
             return
         sender = self._sender(message)
-        caller = self._callers.find(sender)
-        if caller is not None:
-            caller.call(data, ids_of(read), question)
-        elif self._identities is None:
-            self._take(sender, read, message)
-        elif method == AUTHENTICATE:
-            self._refuse(message, NotAuthenticated(data=NO_LOGIN))
+        try:
+            caller = self._callers.find(sender) or self._add(sender, message.reply, method)
+        except (NotAuthenticated, ServerBusy) as refusal:
+            self._refuse(message, refusal)
         else:
-            assert sender.shown is not None
-            order = sender if sender.is_client else object()
-            self._identities.find(message, order, sender.shown, partial(self._take, sender, read, message))
+            if caller is not None:
+                caller.call(data, ids_of(read), question)
 
     def _sender(self, message: NatsMessage) -> Sender:
         """Who wants the answer of a message."""
         inbox, _, _ = message.reply.rpartition(".")
         return Sender(inbox, None if self._identities is None else self._identities.shown_by(message))
 
-    def _take(
-        self, sender: Sender, read: Any, message: NatsMessage, identity: Any = None, error: RpcError | None = None
-    ) -> None:
-        """Handle a call of a sender that is not known, or was not when its message came."""
-        if error is not None:
-            self._refuse(message, error)
-            return
-        if self.link is None:
-            return  # the connection was lost, while the identity was looked up
-        try:
-            caller = self._callers.find(sender) or self._callers.add(sender, message.reply, identity)
-        except ServerBusy as busy:
-            self._refuse(message, busy)
-        else:
-            if caller is not None:
-                caller.call(message.data, ids_of(read), direct_params(message.data, read))
+    def _add(self, sender: Sender, reply: str, method: str | None) -> AnyCaller | None:
+        """Take in a sender that is not known, which calls this method; None where the server ends it at once.
+
+        Raises:
+            NotAuthenticated: it is not accepted.
+            ServerBusy: there are too many.
+        """
+        identity = None
+        self._callers.check_room()
+        if self._identities is not None:
+            assert sender.shown is not None
+            if method == AUTHENTICATE:
+                raise NotAuthenticated(data=NO_LOGIN)
+            identity = self._identities.find(sender.shown, reply)
+        return self._callers.add(sender, reply, identity)
 
     def _direct(self, message: NatsMessage) -> None:
         """A message of a caller to this instance, which the caller knows."""
@@ -353,8 +349,6 @@ class NatsService:
             await link.flush()
         except ConnectionError:
             pass
-        if self._identities is not None:
-            await self._identities.finish()
         await self.listener.wait_claimed()
 
     def _drain(self, _: Any = None) -> None:
@@ -373,8 +367,6 @@ class NatsService:
             self._stopped.cancel()  # of a server whose time is over; else it is done
         await self.wait()
         link, self.link = self.link, None
-        if self._identities is not None:
-            self._identities.close()
         if link is not None:
             for leaving in self.on_leaving:
                 await leaving()

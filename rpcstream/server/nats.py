@@ -134,7 +134,7 @@ class NatsMemberships:
         for each in self._joined:
             identities = None
             if authenticator is not None:
-                identities = CallerIdentities(authenticator, limits, trusts_nats=each.trusts)
+                identities = CallerIdentities(authenticator, trusts_nats=each.trusts)
             service = NatsService(
                 each.options,
                 each.service,
