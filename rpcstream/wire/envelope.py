@@ -125,7 +125,7 @@ def error_reply(call_id: Any, error: RpcError) -> dict[str, Any]:
 
 
 def oversize(size: int, limit: int, *, side: str, name: str = "max_message_size") -> MessageTooLarge:
-    """The error for a message over a limit; `side` is the end whose limit it is, `name` the option or what it limits."""
+    """The error for a message over a limit: `side` is the end that has it, `name` the option, or what is limited."""
     return MessageTooLarge(
         f"Message too large: {size} bytes or more, the {side}'s limit is {limit} bytes ({name})",
         {"size": size, "limit": limit, "side": side},
