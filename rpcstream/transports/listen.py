@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..peer.session import Session
 from ..tls import Certificates
@@ -20,17 +20,17 @@ from .access import AccessRules
 from .connection import Connection
 from .detect import ProtocolDetector
 from .http_router import ConnectionContext, Endpoint, HttpRouter, Routes
+from .message_connection import MessageConnection, WebSocketConnection
 from .open_connections import OpenConnections
 from .stream import ContentLengthStream, LineStream
-from .websocket import WebSocketStream
 
 if TYPE_CHECKING:
     from .asgi import AsgiEndpoint
-    from .asgi_websocket import AsgiWebSocket
 
 log = logging.getLogger("rpcstream.server")
 
 S = TypeVar("S", bound=Session)
+W = TypeVar("W", bound=WebSocketConnection)
 
 #: Seconds between two checks of the certificate's files.
 RENEWAL = 1.0
@@ -218,7 +218,7 @@ class Listener(ConnectionContext):
         """Make what serves the connections that an ASGI server accepts."""
         from .asgi import AsgiEndpoint  # not needed by servers that listen by themselves
 
-        return AsgiEndpoint(self, self._router(self.access), self.message_connection_closed)
+        return AsgiEndpoint(self, self._router(self.access))
 
     def make_stream(self) -> LineStream:
         """Make the protocol of one more connection with the line stream, and its session."""
@@ -239,11 +239,11 @@ class Listener(ConnectionContext):
         """As `ConnectionContext.make_headed`."""
         return ContentLengthStream(self.new_session(), trace=self.trace, on_close=self.message_connection_closed)
 
-    def make_websocket(self, request: Request) -> WebSocketStream:
+    def make_websocket(self, make: Callable[..., W], request: Request, **options: Any) -> W:
         """As `ConnectionContext.make_websocket`."""
         session = self.new_session()
         session.identity, session.headers = request.identity, request.headers
-        return WebSocketStream(session, client=False, trace=self.trace, on_close=self.message_connection_closed)
+        return make(session, trace=self.trace, on_close=self.message_connection_closed, **options)
 
     def _router(self, access: AccessRules) -> HttpRouter:
         """Make the router of HTTP requests, with these rules of access."""
@@ -270,7 +270,7 @@ class Listener(ConnectionContext):
         self.sessions.add(session)
         return session
 
-    def message_connection_closed(self, connection: LineStream | WebSocketStream | AsgiWebSocket) -> None:
+    def message_connection_closed(self, connection: MessageConnection) -> None:
         """A connection that carries one conversation is lost."""
         self.counters.replies_dropped += connection.session.pending.dropped
         self.connections.closed(connection)
