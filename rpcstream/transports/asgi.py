@@ -48,7 +48,7 @@ class AsgiEndpoint:
         connection.answered = self._answered
         await connection.serve(receive, send)
         if connection.is_accepted:
-            websocket = self._context.make_websocket(AsgiWebSocket, request, address=address)
+            websocket = self._context.make(AsgiWebSocket, request, address=address)
             self._context.connections.replaced(connection, websocket)
             offered = [word for word in scope.get("subprotocols", ()) if word in SUBPROTOCOLS]
             await websocket.serve(receive, send, offered[0] if offered else None)

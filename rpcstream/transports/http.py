@@ -45,8 +45,6 @@ class HttpConnection(HttpServing, SocketConnection):
         self._advancing = False
         #: What has come is handled in the next turn, since other connections want theirs.
         self._turn: asyncio.Handle | None = None
-        #: Runs until a request is authenticated (`auth_timeout`).
-        self._auth_timer: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._own_credentials: Credentials | None = None
         #: The address of the trusted proxy at the other end; "": it is none.
@@ -84,8 +82,6 @@ class HttpConnection(HttpServing, SocketConnection):
     def _opened(self) -> None:
         if self._context.proxies.trusts(self.address):
             self._proxy = self.address
-        if self._context.authenticator is not None and self._limits.auth_timeout is not None:
-            self._auth_timer = self._loop.call_at(self.opened + self._limits.auth_timeout, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -111,7 +107,7 @@ class HttpConnection(HttpServing, SocketConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._closing = True
-        for timer in (self._turn, self._lingering, self._auth_timer):
+        for timer in (self._turn, self._lingering):
             if timer is not None:
                 timer.cancel()
         self._give_up()
@@ -213,18 +209,16 @@ class HttpConnection(HttpServing, SocketConnection):
             self._turn = self._loop.call_soon(self._next_turn)
         return message is not None
 
-    def _set_known(self) -> None:
-        super()._set_known()
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
-            self._auth_timer = None
+    def check(self, now: float) -> str | None:
+        """As `Connection.check`, also whether a request was authenticated in `auth_timeout`."""
+        timeout = self._limits.auth_timeout
+        is_known = self._is_known or self._context.authenticator is None
+        if not (is_known or self.is_draining or self._closing or timeout is None) and now >= self.opened + timeout:
+            self._too_late(f"not authenticated after {timeout:g} s (auth_timeout)")
+        return super().check(now)
 
-    def _too_late(self) -> None:
-        """No request was authenticated in `auth_timeout`: answer what is being worked on, and close."""
-        self._auth_timer = None
-        if self._transport is None or self._closing:
-            return
-        reason = f"not authenticated after {self._limits.auth_timeout:g} s (auth_timeout)"
+    def _too_late(self, reason: str) -> None:
+        """Answer what is being worked on, and close."""
         self.over_limit, self.reason, self.is_draining = True, reason, True
         if self._is_identifying:
             self.fail(problem(401, reason, [("WWW-Authenticate", "Bearer")]))
@@ -242,14 +236,12 @@ class HttpConnection(HttpServing, SocketConnection):
         if response.status != 101 or transport is None:
             self.answer(response)
             return
-        successor = self._context.make_websocket(WebSocketStream, request, client=False)
+        successor = self._context.make(WebSocketStream, request, client=False)
         rest = self._reader.rest()
         transport.write(response.head(0, keep_alive=True))
         self._read_more(True)
         self._give_up()
         self._transport, self._closing = None, True
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
         successor.opened, successor.address = self.opened, self.address
         transport.set_protocol(cast(asyncio.BaseProtocol, successor))
         self._context.connections.replaced(self, successor)

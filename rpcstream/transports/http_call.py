@@ -162,13 +162,9 @@ class HttpServing(Connection):
         elif isinstance(identity, Response):  # the authentication failed
             self.answer(identity)
         else:
-            if not self._is_known:
-                self._set_known()
+            self._is_known = True
             self._head.request.identity = identity
             then()
-
-    def _set_known(self) -> None:
-        self._is_known = True
 
     def _not_authenticated(self) -> None:
         """Answer a request without accepted credentials; the connection ends after `MAX_WRONG` of them."""

@@ -31,13 +31,13 @@ from ..wire.http_messages import (
 from ..wire.http_parser import body_length
 from .access import AccessRules
 from .connection import SocketConnection
-from .message_connection import Trace, WebSocketConnection
+from .message_connection import MessageConnection, Trace
 from .open_connections import OpenConnections
 from .proxies import TrustedProxies
 
 log = logging.getLogger("rpcstream.server")
 
-_WebSocket = TypeVar("_WebSocket", bound=WebSocketConnection)
+C = TypeVar("C", bound=MessageConnection)
 
 #: Content types of calls. A browser sends none of these to another site unless that permits it.
 CONTENT_TYPES = frozenset(("application/json", "application/json-rpc", "application/jsonrequest"))
@@ -198,15 +198,12 @@ class ConnectionContext:
         """Make the protocol of a line stream, and its session."""
         raise NotImplementedError
 
-    def make_headed(self) -> SocketConnection:
-        """Make the protocol of a line stream with the other framing, and its session."""
-        raise NotImplementedError
-
-    def make_websocket(self, make: Callable[..., _WebSocket], request: Request, **options: Any) -> _WebSocket:
-        """Make what a connection goes on with as a WebSocket, and its session, from a request with its identity.
+    def make(self, kind: Callable[..., C], request: Request | None = None, **options: Any) -> C:
+        """Make a connection that carries one conversation, and its session.
 
         Args:
-            make: called with the session and options of connections; makes it.
+            kind: called with the session and `ConnectionOptions`.
+            request: with which a WebSocket was asked for; it has the identity of the client.
             options: further ones.
         """
         raise NotImplementedError
