@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -310,11 +309,7 @@ class HttpRouter:
                 return problem(405, "a call comes with POST", [("Allow", allowed)])
             if found is None:
                 return self._not_found(request)
-            if not isinstance(found, Response):
-                found = found.respond()
-            if isinstance(found, Response) or inspect.isawaitable(found):
-                return found
-            raise TypeError(f"a route gave {type(found).__name__}, no response")
+            return found
         except HttpError as error:
             return error.response
         except Exception:
