@@ -37,16 +37,21 @@ class MethodTypes:
             found = by_position[where] if where < len(by_position) else method.rest("positional")
         else:
             found = fixed.get(where) or method.rest("named")
-        types = alternatives(ANY if found is None else found.type, self._api.named)
+        types = self.alternatives(ANY if found is None else found.type)
         return None if ANY in types else types
+
+    def alternatives(self, node: Node) -> list[Node]:
+        """The types of which a value has one, named ones by what they stand for."""
+        return alternatives(node, self._api.named)
 
 
 def wants_text(taken: list[Node] | None, value: Any) -> bool:
     """Whether a parameter takes text, and not this value, which is a number, a bool or None."""
-    return taken is not None and _takes(taken, str) and not _takes(taken, type(value))
+    return taken is not None and takes(taken, str) and not takes(taken, type(value))
 
 
-def _takes(taken: list[Node], kind: type) -> bool:
+def takes(taken: list[Node], kind: type) -> bool:
+    """Whether a parameter takes a bool, an int, a float, a str or None."""
     names = _KINDS[kind]
     return any(
         each.kind in names

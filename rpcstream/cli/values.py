@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from .items import Item, UsageError
 
 if TYPE_CHECKING:
-    from ..openrpc.types import Node
+    from .schemas import MethodTypes
 
 #: A number as JSON writes it (RFC 8259, section 6). Other texts stay text: 007, +5, 1_000, nan.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)", re.ASCII)
@@ -28,26 +29,37 @@ _NO_NAN = "JSON has neither NaN nor infinity (use key:float=nan, or give a .npy 
 class ValueReader:
     """Converts items to values, and reads the files that they name; `-` is standard input, which is read once."""
 
-    def __init__(self, stdin: Callable[[], bytes] | None = None) -> None:
-        self._stdin: Callable[[], bytes] | None = stdin or _standard_input
+    def __init__(self) -> None:
+        self._has_read_stdin = False
 
-    def read(self, path: str) -> bytes:
-        """The bytes of a file.
+    def open(self, path: str) -> BinaryIO:
+        """Open a file, or standard input.
 
         Raises:
             UsageError: the file cannot be read, or standard input was read before.
         """
         if path == "-":
-            stdin, self._stdin = self._stdin, None
-            if stdin is None:
+            if sys.stdin is None:  # the shell closed it: `<&-`
+                raise UsageError("standard input is closed")
+            if self._has_read_stdin:
                 raise UsageError("standard input can be read only once")
-            return stdin()
+            self._has_read_stdin = True
+            return sys.stdin.buffer
         try:
-            with open(path, "rb") as file:
-                return file.read()
+            return open(path, "rb")
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UsageError(f"cannot read {path!r}: {reason or error}") from error
+            raise _unreadable(path, error) from error
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file; see `open`."""
+        file = self.open(path)
+        try:
+            return file.read()
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        finally:
+            if path != "-":
+                file.close()
 
     def read_params(self) -> list[Any] | dict[str, Any] | None:
         """Read all `params` from standard input: a JSON object or array; None when it is empty."""
@@ -83,19 +95,41 @@ def is_unclear(item: Item, value: Any) -> bool:
     """
     if item.kind == "ndarray":
         return not item.dtype and not _is_file(item)
-    return item.kind == "auto" and not isinstance(value, str)
+    return item.kind == "auto" and (not isinstance(value, str) or _looks_like_path(item.text))
 
 
-def fitted(item: Item, value: Any, taken: list[Node] | None) -> Any:
-    """The value of an unclear item for a parameter that takes these types (see `schemas`)."""
+def names_file(item: Item) -> bool:
+    """Whether the text of an unclear item is the path of a file or a folder, or `-`."""
+    return item.kind == "auto" and _looks_like_path(item.text) and (item.text == "-" or os.path.exists(item.text))
+
+
+def _looks_like_path(text: str) -> bool:
+    """Whether a text without a type may name a file: it has a dot or a slash, as in `cat.png`, or is `-`."""
+    return text == "-" or (("." in text or os.sep in text) and not text.startswith("@"))
+
+
+def fitted(item: Item, value: Any, types: MethodTypes, where: str | int, reader: ValueReader) -> Any:
+    """The value of an unclear item for the parameter with this name or at this position.
+
+    Raises:
+        UsageError: the parameter takes a file, and the one that the item names cannot be read.
+    """
     from .schemas import dtypes_in, wants_text
 
-    if item.kind != "ndarray":
-        return _text(item.text) if wants_text(taken, value) else value
-    from .media import array_in_one_of
+    taken = types.taken(where)
+    if item.kind == "ndarray":
+        from .media import array_in_one_of
 
-    dtypes = dtypes_in(taken)
-    return array_in_one_of(value, dtypes) if dtypes else value
+        dtypes = dtypes_in(taken)
+        return array_in_one_of(value, dtypes) if dtypes else value
+    if not isinstance(value, str):
+        return _text(item.text) if wants_text(taken, value) else value
+    from .inputs import read_input
+
+    try:
+        return read_input(item.text, types, taken, reader)
+    except ValueError as error:
+        raise UsageError(f"{item.source}: {error}") from error
 
 
 def shortened(text: str) -> str:
@@ -103,10 +137,9 @@ def shortened(text: str) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _standard_input() -> bytes:
-    if sys.stdin is None:  # the shell closed it: `<&-`
-        raise UsageError("standard input is closed")
-    return sys.stdin.buffer.read()
+def _unreadable(path: str, error: OSError | ValueError) -> UsageError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return UsageError(f"cannot read {path!r}: {reason or error}")
 
 
 def parse_json(text: str | bytes) -> Any:
