@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import CallTimeout, InvalidParams, RpcError
 from .items import Item, UsageError, build_params, parse_item
-from .values import ValueReader, fitted, infer_value, is_unclear, names_file, shortened
+from .values import ValueReader, infer_value, is_unclear, names_file, shortened
 
 if TYPE_CHECKING:
     from ..client.sync import Client
-    from .schemas import MethodTypes
+    from .inputs import MethodTypes
 
 Params = list[Any] | dict[str, Any] | None
 
@@ -46,6 +46,8 @@ class GivenParams:
         Raises:
             UsageError: a file cannot be read.
         """
+        from .inputs import fitted
+
         params: Any = None if self.params is None else self.params.copy()
         for where, item in self.unclear.items():
             params[where] = fitted(item, params[where], types, where, self._reader)
@@ -135,7 +137,7 @@ def _discover(client: Client, options: argparse.Namespace) -> MethodTypes | None
     """Ask the server what the method takes; None where it does not say."""
     from ..openrpc.document import read_document
     from ..openrpc.types import DocumentError
-    from .schemas import MethodTypes
+    from .inputs import MethodTypes
 
     try:
         document = client.request("rpc.discover", None, timeout=min(options.timeout or DISCOVERY_TIME, DISCOVERY_TIME))

@@ -12,12 +12,9 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from .items import Item, UsageError
-
-if TYPE_CHECKING:
-    from .schemas import MethodTypes
 
 #: A number as JSON writes it (RFC 8259, section 6). Other texts stay text: 007, +5, 1_000, nan.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)", re.ASCII)
@@ -108,30 +105,6 @@ def _looks_like_path(text: str) -> bool:
     return text == "-" or (("." in text or os.sep in text) and not text.startswith("@"))
 
 
-def fitted(item: Item, value: Any, types: MethodTypes, where: str | int, reader: ValueReader) -> Any:
-    """The value of an unclear item for the parameter with this name or at this position.
-
-    Raises:
-        UsageError: the parameter takes a file, and the one that the item names cannot be read.
-    """
-    from .schemas import dtypes_in, wants_text
-
-    taken = types.taken(where)
-    if item.kind == "ndarray":
-        from .media import array_in_one_of
-
-        dtypes = dtypes_in(taken)
-        return array_in_one_of(value, dtypes) if dtypes else value
-    if not isinstance(value, str):
-        return _text(item.text) if wants_text(taken, value) else value
-    from .inputs import read_input
-
-    try:
-        return read_input(item.text, types, taken, reader)
-    except ValueError as error:
-        raise UsageError(f"{item.source}: {error}") from error
-
-
 def shortened(text: str) -> str:
     """A text as it was typed, cut to its beginning if it is long."""
     return text if len(text) <= 40 else text[:37] + "..."
@@ -164,7 +137,7 @@ def infer_value(text: str) -> Any:
         return _WORDS[text]
     number = _NUMBER.fullmatch(text)
     if number is None:
-        return _text(text)
+        return utf8(text)
     return _finite(text) if number["float"] else int(text)
 
 
@@ -179,7 +152,8 @@ def _finite(text: str) -> float:
     return value
 
 
-def _text(text: str) -> str:
+def utf8(text: str) -> str:
+    """The text. Raises ValueError if the shell gave bytes that are no text."""
     if not text.isascii():
         try:
             text.encode()
@@ -215,7 +189,7 @@ def _float(_reader: ValueReader, item: Item) -> float:
 
 
 def _str(_reader: ValueReader, item: Item) -> str:
-    return _text(item.text)
+    return utf8(item.text)
 
 
 def _bool(_reader: ValueReader, item: Item) -> bool:
@@ -226,7 +200,7 @@ def _bool(_reader: ValueReader, item: Item) -> bool:
 
 
 def _json(reader: ValueReader, item: Item) -> Any:
-    return parse_json(reader.read(item.text[1:]) if item.text.startswith("@") else _text(item.text))
+    return parse_json(reader.read(item.text[1:]) if item.text.startswith("@") else utf8(item.text))
 
 
 def _bytes(reader: ValueReader, item: Item) -> bytes:
@@ -256,7 +230,7 @@ def _ndarray(reader: ValueReader, item: Item) -> Any:
     if _is_file(item):
         return array_from_file(reader.read(item.text.removeprefix("@")), item.dtype)
     try:
-        nested = parse_json(_text(item.text))
+        nested = parse_json(utf8(item.text))
     except ValueError as error:
         raise ValueError(f"neither the name of a .npy file nor JSON ({error})") from error
     return array_from_json(nested, item.dtype)
