@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from ..errors import ServerBusy
 from ..observe.limited_log import LimitedLog
-from ..peer.session import Session
 from ..text import get_logger
+from ..transports.listen import Listener
 from .callers import Caller, Instance, MessageCaller
-from .direct import MakeSession, Sessions
 from .identity import Shown
 from .subjects import CLIENT
 
@@ -62,15 +61,14 @@ class CallerTable:
     Args:
         instance: the instance.
         own: the subject of the instance, to which the numbers of callers are appended.
-        sessions: where the sessions are counted.
-        make_session: makes a session of the server.
+        listener: makes the sessions, and counts them.
     """
 
-    def __init__(self, instance: Instance, own: str, sessions: Sessions, make_session: MakeSession) -> None:
+    def __init__(self, instance: Instance, own: str, listener: Listener) -> None:
         self.instance = instance
         self._own = own
-        self._sessions = sessions
-        self._make_session = make_session
+        self._listener: Any = listener  # a caller has all that it needs of a connection, but no socket
+        self.new_session = listener.new_session
         self._by_sender: dict[Sender, Caller] = {}
         #: By the number in the subject that they write to.
         self._by_number: dict[str, Caller] = {}
@@ -125,7 +123,7 @@ class CallerTable:
         if inspect.isawaitable(identity):
             self._unknown.add(caller)
         caller.session.connected(caller, is_lasting=sender.is_client)
-        self._sessions.connections.opened(caller, is_apart=True)
+        self._listener.connections.opened(caller, is_apart=True)
         return None if caller.is_over else caller
 
     def _make_room(self) -> bool:
@@ -138,12 +136,6 @@ class CallerTable:
             self._by_sender[sender] = self._by_sender.pop(sender)  # others are looked at next time
         return False
 
-    # -- for callers --------------------------------------------------------------------------------------------------
-
-    def new_session(self) -> Session:
-        """Make the session of a caller."""
-        return self._sessions.add_session(self._make_session)
-
     def closed(self, caller: AnyCaller) -> None:
         """A caller is gone."""
         self._unknown.discard(caller)
@@ -152,4 +144,4 @@ class CallerTable:
             self._by_number.pop(caller.number, None)
         else:
             self._message_callers.discard(caller)
-        self._sessions.message_connection_closed(caller)
+        self._listener.message_connection_closed(caller)

@@ -43,7 +43,7 @@ _REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
 class Instance(Home, Protocol):
     """An instance of a service, as its callers see it; see `service.NatsService`."""
 
-    listener: DirectListener
+    direct: DirectListener
 
     @property
     def is_draining(self) -> bool: ...
@@ -231,24 +231,24 @@ class Caller(CallerChannel):
         if "ask" in params:
             self._offer(params["ask"], ())
         elif type(unused := params.get("unused")) is str and (digest := digest_of(unused)) in self.secrets:
-            self.instance.listener.lapse(digest)
+            self.instance.direct.lapse(digest)
 
     def _offer(self, ask: Any, methods: tuple[str | None, ...]) -> None:
-        listener = self.instance.listener
-        reason = listener.reason
-        if reason is None and not listener.has_room(self):
+        direct = self.instance.direct
+        reason = direct.reason
+        if reason is None and not direct.has_room(self):
             reason = "too many messages wait for their connection"
         if reason is not None:
             self._publish(direct_message(ask=ask, reason=reason))
         else:
-            self._publish(direct_message(ask=ask, **listener.offer(Grant(self, methods)).to_wire()))
+            self._publish(direct_message(ask=ask, **direct.offer(Grant(self, methods)).to_wire()))
 
     def _refusal(self, method: Any, size: Any) -> RpcError | None:
         """Why a call may not be sent."""
         limits, session = self.instance.limits, self.session
         if type(size) is not int or size > limits.max_message_size:
             return oversize(size, limits.max_message_size, side="server")
-        if not self.instance.listener.has_room(self):
+        if not self.instance.direct.has_room(self):
             return ServerBusy(data={"executed": False, "reason": "too many large calls wait for their connection"})
         if session.server_ledger.is_full:
             return session.server_ledger.refusal()
@@ -282,7 +282,7 @@ class Caller(CallerChannel):
         return True
 
     def _send_large(self, message: Encoded, size: int) -> None:
-        call_ids, reason = _calls_of(message), self.instance.listener.reason
+        call_ids, reason = _calls_of(message), self.instance.direct.reason
         if not call_ids:
             reason = "calls of a server to its client, and their streams, go by NATS"
         if reason is not None:
@@ -291,7 +291,7 @@ class Caller(CallerChannel):
         output = Output(on_over=partial(self._output_over, call_ids))
         if self._keep(output, message, size):
             self._outputs[call_ids[0]] = output
-            offer = self.instance.listener.offer(Grant(self, output=output))
+            offer = self.instance.direct.offer(Grant(self, output=output))
             self._publish(direct_message(ids=call_ids, **offer.to_wire()))
 
     def _keep(self, output: Output, message: Encoded, size: int) -> bool:
@@ -365,7 +365,7 @@ class Caller(CallerChannel):
             self._link.publish(self.target, b"", self.own, NO_RESPONDERS)
         super().end(reason)
         for digest in list(self.secrets):
-            self.instance.listener.lapse(digest)
+            self.instance.direct.lapse(digest)
 
 
 def _calls_of(message: Encoded) -> list[int | str]:

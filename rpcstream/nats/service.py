@@ -16,15 +16,13 @@ import orjson
 
 from ..auth.gate import AUTHENTICATE, WRONG_TOKEN
 from ..errors import ConnectFailed, InvalidRequest, NotAuthenticated, RpcError, ServerBusy
-from ..limits import Limits
-from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from ..transports.message_connection import Trace
+from ..transports.listen import Listener
 from ..wire import envelope
 from .caller_table import AnyCaller, CallerTable, Sender
 from .callers import Caller
-from .direct import DirectListener, MakeSession, Sessions
+from .direct import DirectListener
 from .identity import NO_LOGIN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
 from .options import DirectOptions, NatsOptions
@@ -48,19 +46,15 @@ class NatsService:
     Args:
         options: how to connect.
         service: the name of the service.
-        sessions: where the sessions are counted.
-        make_session: makes a session of the server.
+        listener: of the server: makes the sessions, and counts them.
         methods: gives the names of the methods.
-        limits: of the server.
-        trace: sees every message.
-        identities: finds who callers are; None: they are not authenticated.
+        trusts_nats: what NATS says of a caller in another account is read.
         direct: where to listen for messages that NATS does not carry.
-        counters: of the server; None: nothing is counted.
 
     Attributes:
         instance: the id of this instance, which others see.
         link: the connection; None while there is none.
-        listener: for messages that NATS does not carry.
+        direct: listens for messages that NATS does not carry.
         subscriptions: by the names of the methods, on the present connection.
         on_joined: awaited with the link whenever it stands, after the methods are offered.
         on_leaving: awaited before the link is closed, when all calls are answered.
@@ -71,32 +65,30 @@ class NatsService:
         options: NatsOptions,
         service: str,
         *,
-        sessions: Sessions,
-        make_session: MakeSession,
+        listener: Listener,
         methods: Callable[[], Iterable[str]],
-        limits: Limits,
-        trace: Trace | None = None,
-        identities: CallerIdentities | None = None,
-        direct: DirectOptions | None = None,
-        counters: Counters | None = None,
+        trusts_nats: bool = False,
+        direct: DirectOptions,
     ) -> None:
         self.name = service
-        self.listener = DirectListener(direct or DirectOptions(), sessions, make_session, counters)
+        self.direct = DirectListener(direct, listener)
         self.instance = secrets.token_hex(8)
         self.link: NatsLink | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.on_joined: list[Callable[[NatsLink], Any]] = []
         self.on_leaving: list[Callable[[], Any]] = []
-        self.limits = limits
-        self.trace = trace
+        self.limits = listener.limits
+        self.trace = listener.trace
         self._options = options
         self._methods = methods
         self._root, self._events = f"{ROOT}.{service}.", event_prefix(service)
         self._own = f"{self._root}{INSTANCE}.{self.instance}."
-        self._callers = CallerTable(self, self._own, sessions, make_session)
+        self._callers = CallerTable(self, self._own, listener)
         #: That of batches, and the one that says that the methods are offered.
         self._others: list[Subscription] = []
-        self._identities = identities
+        self._identities: CallerIdentities | None = None
+        if listener.authenticator is not None:
+            self._identities = CallerIdentities(listener.authenticator, trusts_nats=trusts_nats)
         self._denied: list[str] = []
         self._log = LimitedLog(log)
         self._stopping = False
@@ -123,7 +115,7 @@ class NatsService:
             await link.close()
             self._leave_callers(link.reason or "the service was not joined")
             if self._rejoining is None:
-                self.listener.close()
+                self.direct.close()
             raise
 
     async def _join(self, link: NatsLink) -> None:
@@ -153,11 +145,10 @@ class NatsService:
 
     async def _listen(self, link: NatsLink) -> None:
         """Listen for direct connections, once."""
-        listener = self.listener
-        if listener.is_started:
+        if self.direct.is_started:
             return
         try:
-            await listener.start(link.local_host, is_encrypted=link.is_encrypted)
+            await self.direct.start(link.local_host, is_encrypted=link.is_encrypted)
         except OSError as error:
             reason = f"cannot listen for direct connections (direct=): {error.strerror or error}"
             raise ConnectFailed(reason, address=self._options.address, is_permanent=True) from error
@@ -349,7 +340,7 @@ class NatsService:
             await link.flush()
         except ConnectionError:
             pass
-        await self.listener.wait_claimed()
+        await self.direct.wait_claimed()
 
     def _drain(self, _: Any = None) -> None:
         for caller in self._callers.all():
@@ -373,7 +364,7 @@ class NatsService:
             for caller in self._callers.all():
                 caller.end("the server stopped")
             await link.close()
-        self.listener.close()
+        self.direct.close()
 
 
 def _fault(read: Any, method: str | None, question: dict[str, Any]) -> RpcError | None:
