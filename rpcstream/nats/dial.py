@@ -14,6 +14,7 @@ from typing import Any
 
 import nats.errors
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from ..errors import ConnectFailed
 from .options import NatsLogin, NatsOptions
@@ -53,6 +54,8 @@ class SecureClient(Client):
         on_error: called with errors, once it is connected.
         on_denied: called with "publish" or "subscription", and the subject, where NATS does not permit one.
         on_closed: called when the connection has ended, once it was connected.
+        takers: called with each message, by the number of the subscription; those of nats-py are not among them.
+        received: how many messages have come.
     """
 
     def __init__(self, options: NatsOptions) -> None:
@@ -61,6 +64,8 @@ class SecureClient(Client):
         self.on_error: Callable[[Exception], object] = lambda error: None
         self.on_denied: Callable[[str, str], object] = lambda what, subject: None
         self.on_closed: Callable[[], object] = lambda: None
+        self.takers: dict[int, Callable[[Msg], object]] = {}
+        self.received = 0
         self._options = options
 
     @property
@@ -89,16 +94,10 @@ class SecureClient(Client):
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
         return read_headers(headers) if headers else None
 
-    def _build_message(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: dict[str, str] | None
-    ) -> Any:
-        try:
-            message = super()._build_message(sid, b"", reply, data, headers)
-        except UnicodeDecodeError:
-            return None  # it could not be answered
-        # Bytes that are no UTF-8 stay in the subject, and are no name: who counts messages, counts this one.
-        message.subject = subject.decode(errors="surrogateescape")
-        return message
+    async def send_line(self, line: str) -> None:
+        """Send a line of the protocol, behind the messages that wait to be written."""
+        await self._send_command(line.encode() + b"\r\n")
+        await self._flush_pending()
 
     def _connect_command(self) -> bytes:
         writer = self.writer

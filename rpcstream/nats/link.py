@@ -8,10 +8,8 @@ way are lost with it; who uses it makes another. Knows neither messages nor sess
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable
-from typing import Any
 
 try:
     import nats.errors
@@ -46,6 +44,9 @@ REJOINING = Backoff(first=0.1, longest=5.0)
 
 #: Seconds that the server has to confirm what was sent.
 FLUSH_TIME = 5
+
+#: Subscriptions have numbers over this one; nats-py gives its own few lesser ones.
+FIRST_NUMBER = 1_000_000_000
 
 #: Seconds; longer than any connection stays without an answer.
 _NEVER = 1_000_000
@@ -101,6 +102,7 @@ class NatsLink:
         self._writer = client.writer
         self._learn()
         self._is_closing = self._is_full = False
+        self._last_number = FIRST_NUMBER
         self._loop = asyncio.get_running_loop()
         self._log = LimitedLog(log)
 
@@ -169,7 +171,7 @@ class NatsLink:
     @property
     def received(self) -> int:
         """How many messages have come."""
-        return int(self.client.stats["in_msgs"])
+        return self.client.received
 
     @property
     def has_jetstream(self) -> bool:
@@ -249,14 +251,14 @@ class NatsLink:
         Raises:
             ConnectionError: the connection has ended.
         """
-        try:
-            made = await self.client.subscribe(subject, queue=queue, pending_bytes_limit=0)
-        except nats.errors.Error as error:
-            raise ConnectionError(self.reason or error_text(error)) from error
-        # A task for each subscription, as nats-py has it, would lose the order between them: a cancel could come before
-        # its call. This is called by its reader directly.
-        made._pending_queue = _Delivery(on_message, made._pending_queue, self._log)  # type: ignore[assignment]
-        return Subscription(self, made)
+        if self.reason is not None:
+            raise ConnectionError(self.reason)
+        self._last_number += 1
+        made = Subscription(self.client, self._last_number, subject, on_message, self._log)
+        # nats-py would have a task for each, and so lose the order between them: a cancel could come before its call.
+        self.client.takers[made.number] = made.take
+        await self.client.send_line(f"SUB {subject} {queue} {made.number}")
+        return made
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -290,57 +292,47 @@ class NatsLink:
 
 
 class Subscription:
-    """A subscription of a link."""
+    """A subscription of a link.
 
-    __slots__ = ("_link", "_made")
+    Args:
+        client: has it.
+        number: by which the NATS server knows it.
+        subject: the subject or pattern.
+        on_message: called with each message.
+        errors: gets what it raises.
 
-    def __init__(self, link: NatsLink, made: Any) -> None:
-        self._link = link
-        self._made = made
+    Attributes:
+        received: how many messages have come.
+    """
 
-    @property
-    def subject(self) -> str:
-        """The subject or pattern."""
-        return str(self._made.subject)
+    __slots__ = ("_client", "_log", "_on_message", "number", "received", "subject")
 
-    @property
-    def received(self) -> int:
-        """How many messages have come; nats-py counts them."""
-        return int(self._made._received)
-
-    async def end(self) -> None:
-        """Want no more messages; those that the server has sent before it knew are still delivered until a `flush`."""
-        with contextlib.suppress(nats.errors.Error):
-            await self._link.client._send_unsubscribe(self._made._id)
-
-    async def drop(self) -> None:
-        """Want no more messages, from now on."""
-        with contextlib.suppress(nats.errors.Error):
-            await self._made.unsubscribe()
-
-
-class _Delivery:
-    """Stands in place of the queue of a subscription of nats-py: a message is handled as soon as it is read."""
-
-    __slots__ = ("_log", "_on_message")
-
-    def __init__(self, on_message: OnMessage, before: asyncio.Queue[NatsMessage], errors: LimitedLog) -> None:
+    def __init__(
+        self, client: SecureClient, number: int, subject: str, on_message: OnMessage, errors: LimitedLog
+    ) -> None:
+        self.number = number
+        self.subject = subject
+        self.received = 0
+        self._client = client
         self._on_message = on_message
         self._log = errors
-        while not before.empty():
-            self.put_nowait(before.get_nowait())
 
-    def put_nowait(self, message: NatsMessage) -> None:
+    def take(self, message: NatsMessage) -> None:
+        """Take a message that has come."""
+        self.received += 1
         try:
             self._on_message(message)
         except Exception as error:  # it would end nats-py's reader
             self._log.error(None, "a message of NATS could not be handled", error=error)
 
-    def qsize(self) -> int:
-        return 0
+    async def end(self) -> None:
+        """Want no more messages; those that the server has sent before it knew are still delivered until a `flush`."""
+        await self._client.send_line(f"UNSUB {self.number}")
 
-    def empty(self) -> bool:
-        return True
+    async def drop(self) -> None:
+        """Want no more messages, from now on."""
+        self._client.takers.pop(self.number, None)
+        await self.end()
 
 
 def _is_too_long(subject: str, reply: str) -> bool:

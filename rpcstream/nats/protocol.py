@@ -8,10 +8,12 @@ these, sometimes without a reconnect, and its parser of headers accepts lines th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from typing import Any
 
+from nats.aio.msg import Msg
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
@@ -92,12 +94,20 @@ class ProtocolReader(Parser):
         self._message = words
 
     async def _give(self, words: list[bytes], payload: bytes) -> None:
-        """Hand a message over."""
-        head = b""
+        """Hand a message over; one whose reply subject is not UTF-8 is dropped, since it could not be answered."""
+        client, sid, head = self.nc, int(words[2]), b""
+        client.received += 1
         if len(words) == 6:
             size = int(words[4])
             head, payload = payload[:size], payload[size:]
-        await self.nc._process_msg(int(words[2]), words[1], words[3], payload, head)
+        with contextlib.suppress(UnicodeDecodeError):
+            take = client.takers.get(sid)
+            if take is None:  # for nats-py itself
+                await client._process_msg(sid, words[1], words[3], payload, head)
+                return
+            # Bytes that are no UTF-8 stay in the subject, and are no name: who counts messages, counts this one.
+            subject, reply = words[1].decode(errors="surrogateescape"), words[3].decode()
+            take(Msg(client, subject, reply, payload, read_headers(head) if head else None))
 
     async def _obey(self, line: bytes) -> None:
         """Take a line that is not about a message."""
