@@ -75,7 +75,6 @@ UNFINISHED = {
     "how-to/hub-config.md",
     "how-to/hub.md",
     "how-to/nats-security.md",
-    "how-to/scale.md",
     "reference/command-line.md",
     "reference/nats.md",
     "reference/options.md",
