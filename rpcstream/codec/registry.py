@@ -135,13 +135,6 @@ class Codec:
         self._encoding = encoding  # not after an exception, when it may have payloads
         return written
 
-    def serialize_plain(self, message: object) -> Encoded:
-        """As `serialize`, for a message that has neither a rich value in it, nor a float, nor a Fragment."""
-        try:
-            return orjson.dumps(message)
-        except TypeError:  # an integer over 64 bits, half a character
-            return self.serialize(message)
-
     def reading(
         self, here: int | None = None, whole: Reading | None = None, *, is_counted: bool = False, **options: Any
     ) -> Reading:

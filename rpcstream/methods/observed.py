@@ -104,8 +104,7 @@ class ObservedCall:
         self._size = len(line)
         self._session = session
         self._span = span
-        # A member of a batch, which has no line, comes when others before it are answered.
-        self._began = (session.began if line else perf_counter()) - session.waited
+        self._began = perf_counter() - session.waited
         # Kept, since the connection may be lost when the call ends, and its provider may be gone.
         self._channel = session.channel
         self._calls = None if observed.metrics is None else observed.metrics.of(message.get("method"))

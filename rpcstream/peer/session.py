@@ -83,8 +83,7 @@ class Session:
     identity: Any = None
     #: Of the HTTP request or the WebSocket handshake, by lower-case names.
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
-    #: When the message that is handled now was taken up (`perf_counter`, s), and the seconds that it had waited.
-    began: float = 0.0
+    #: Seconds that the message had waited which is handled now.
     waited: float = 0.0
     #: Called with the params of each event (`$/event`) and the message they stood in.
     on_event: Callable[[dict[str, Any], bytes | bytearray], None] | None = None
@@ -111,6 +110,8 @@ class Session:
 
     #: Seconds that this connection may keep the loop before others have their turn.
     turn_time: float = field(init=False)
+    #: Bytes of replies that end a turn.
+    write_buffer: float = field(init=False)
     #: Calls made here that wait for their reply.
     pending: PendingCalls = field(default_factory=PendingCalls)
     ledger: ConnectionLedger = field(init=False)
@@ -132,6 +133,7 @@ class Session:
         limits = self.limits
         # Not longer than `slow`, so that one look at the clock is enough for both.
         self.turn_time = min(TURN, self.slow)
+        self.write_buffer = limits.write_buffer
         self.ledger = ConnectionLedger(limits, self.server_ledger)
         self.running = RunningCalls(self.ledger)
         self.intake = Intake(self)
