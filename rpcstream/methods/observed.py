@@ -12,7 +12,6 @@ from ..observe.metrics import CallMetrics
 from ..peer.interfaces import Later
 from ..peer.session import Session
 from ..wire.buffers import Encoded
-from .arguments import Tagged
 from .dispatch import Dispatcher, Line
 
 if TYPE_CHECKING:
@@ -53,20 +52,20 @@ class ObservedCalls:
         self._answer, dispatcher.answer = dispatcher.answer, self.answer
         self._refuse, dispatcher.refuse = dispatcher.refuse, self.refuse
 
-    def answer(self, message: Any, line: Line, session: Session, tagged: Tagged = None) -> Encoded | Later | None:
+    def answer(self, message: Any, line: Line, session: Session) -> Encoded | Later | None:
         """As `Dispatch.answer`."""
         if type(message) is list:
-            return self._answer(message, line, session, tagged)
+            return self._answer(message, line, session)
         dispatcher, request = self._dispatcher, message if type(message) is dict else {}
         span = None if self._tracing is None else self._tracing.served(request, session, self._is_known)
         call = ObservedCall(self, request, line, session, span)
         before, dispatcher.observed, self.replies.failed = dispatcher.observed, call, None
         try:
             if span is None:
-                reply = self._answer(message, line, session, tagged)
+                reply = self._answer(message, line, session)
             else:
                 with span.active():
-                    reply = self._answer(message, line, session, tagged)
+                    reply = self._answer(message, line, session)
         finally:
             dispatcher.observed = before
         if type(reply) is bytes or reply is None or isinstance(reply, Encoded):

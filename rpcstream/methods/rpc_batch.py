@@ -136,7 +136,7 @@ class RpcBatch:
         elif index in self.cancelled:
             self._add(index, dispatch.refuse(member, CallCancelled()))
         else:  # what is no object is answered with an error
-            self._add(index, dispatch.answer(member if type(member) is dict else None, b"", session, self.reading))
+            self._add(index, dispatch.answer(member if type(member) is dict else None, b"", session))
 
     def _add(self, index: int, reply: Any) -> None:
         """Keep the reply of a member, as long as all replies together are within the limit; or begin to await it."""

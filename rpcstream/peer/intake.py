@@ -23,7 +23,7 @@ from .ledger import COUNTED, counted_size
 
 _loads: Callable[[Any], Any] = orjson.loads
 
-#: Messages that are handled in one turn: a read has more only if they are shorter than any call.
+#: Messages of a read that are still looked at when its turn is over, since a cancel or a reply may be among them.
 READ_MAX = 5000
 
 #: Seconds; shorter reads are not counted as part of a turn, since the event loop cannot make many of them at once.
@@ -99,13 +99,11 @@ class Intake:
         """Handle the messages that came with one read, in their order.
 
         When the turn is over, too many replies wait to be written, or there is no more room for calls, the requests
-        behind wait in the queue. Of more than `READ_MAX` messages the rest waits for the next turn as it came.
+        behind wait in the queue; those behind `READ_MAX` of them wait for the next turn as they came.
         """
         if not self.is_calm:
             messages, self.rest = self.rest + messages, []
             self.choose_answer()
-        if len(messages) > READ_MAX:
-            self._leave(messages, READ_MAX)
         session = self._session
         replies = session.outbox
         size = position = 0
@@ -128,13 +126,11 @@ class Intake:
                 except orjson.JSONDecodeError as error:
                     message = None
                     messages[position:position], reply = incoming.unparsed(session, line, error)
-                    if len(messages) > READ_MAX:
-                        self._leave(messages, max(position, READ_MAX))
                 else:
                     if type(message) is dict and "method" in message:
                         if "id" in message:
-                            last = message
-                            reply = self._answer(message, line, session)
+                            last, answer = message, self._answer
+                            reply = answer(message, line, session)
                         elif not control_messages.handle(session, message, line):
                             reply = self._answer(message, line, session)
                     elif not session.pending.settled(message, line):
@@ -151,7 +147,8 @@ class Intake:
                 now = perf_counter()
                 if now > end or size > most:
                     self._end_turn(message, now - before)
-                    end = most = INFINITE
+                    self.rest, end, most = messages[position + READ_MAX :], INFINITE, INFINITE
+                    del messages[position + READ_MAX :]
                 before = now
         except Exception as error:
             session.break_off(error)
@@ -162,11 +159,6 @@ class Intake:
             self._spent += now - began
             self.wake()
         self.settle()
-
-    def _leave(self, messages: list[Message], position: int) -> None:
-        """Leave the messages from this position on to the next turn."""
-        self.rest, self.is_calm = messages[position:] + self.rest, False
-        del messages[position:]
 
     def _end_turn(self, message: Any, seconds: float) -> None:
         """Have the requests behind this message wait, which took so long."""

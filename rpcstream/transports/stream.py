@@ -92,7 +92,8 @@ class LineStream(MessageConnection, SocketConnection):
         messages = self._framer.feed(data)
         if messages:
             self._timeouts.completed = True
-            self._receive(messages)
+            receive = self._receive
+            receive(messages)
         else:
             self._timeouts.heard = self._timeouts.received = True
         if not self._framer.at_start:
