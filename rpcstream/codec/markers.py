@@ -94,9 +94,12 @@ def rich_marker(rich: RichHint) -> Any:
 def choice_marker(members: list[Any]) -> Any:
     """A marker for a union that msgspec does not support: the first member that fits.
 
-    Types of plain JSON come first for plain values, and rich ones for tagged objects.
+    Types of plain JSON come first for plain values, then lists and objects with rich values inside; rich types come
+    first for tagged objects.
     """
-    plain_first = [converter(member) for member in sorted(members, key=has_marker)]
+    plain_first = [
+        converter(member) for member in sorted(members, key=lambda each: (has_marker(each), isinstance(each, Marker)))
+    ]
     name = " | ".join(map(name_of_hint, members))
 
     def decode(value: Any, reading: Reading) -> Any:

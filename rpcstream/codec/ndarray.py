@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import typing
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from . import base64, dtypes
 from .attachments import Attachment
 from .encoding import Encoding
 from .options import Shape
+from .reading import Reading
 from .rich_hint import TAG_KEY, base64_of, members, mismatch, shortened, tagged_schema, type_name
 
 Array = np.ndarray[Any, Any]
@@ -27,6 +29,8 @@ Array = np.ndarray[Any, Any]
 TAG = "ndarray"
 #: How an array is written, for those who sent something else.
 ARRAY_FORM = 'an array is an object {"$type": "ndarray", "dtype": "<f4", "shape": [2, 3], "data": "<base64>"}'
+#: Numbers and lists inside an array's lists that count as one of the values that Python checks one by one.
+NUMBERS_PER_CHECK = 100
 #: numpy 1 had 32, numpy 2 has 64.
 MAX_DIMENSIONS = 32
 
@@ -106,6 +110,40 @@ def array_from_npy(data: Any) -> Array:
     return array
 
 
+def array_from_lists(lists: list[Any], reading: Reading | None) -> Array:
+    """The array of numbers in nested lists: of bool, int64, uint64 or float64.
+
+    Raises:
+        ValueError: the lists hold something else, or those at one depth differ in length.
+        MessageTooLarge: the message has too many numbers in lists.
+    """
+    shape, items, count = [len(lists)], lists, len(lists)
+    while (kinds := set(map(type, items))) == {list}:
+        lengths = set(map(len, items))
+        shape.append(lengths.pop())
+        if lengths or len(shape) > MAX_DIMENSIONS:
+            raise ValueError(f"lists are an array if those at one depth are equally long, up to {MAX_DIMENSIONS} deep")
+        items = list(chain.from_iterable(items))
+        count += len(items)
+    if reading is not None:
+        reading.take_values(count // NUMBERS_PER_CHECK)
+    for dtype in _dtypes_of(kinds):
+        try:
+            return np.array(items, dtype).reshape(shape)
+        except OverflowError:
+            continue
+    raise ValueError("lists are an array if they hold numbers of up to 64 bits, and nothing else")
+
+
+def _dtypes_of(kinds: set[type]) -> tuple[str, ...]:
+    """The dtypes to try for numbers of these types."""
+    if kinds == {bool}:
+        return ("?",)
+    if kinds and kinds <= {bool, int}:
+        return ("i8", "u8")
+    return ("f8",) if kinds <= {bool, int, float} else ()
+
+
 class ArrayHint:
     """A hint for an array, such as `np.ndarray`, `NDArray[np.float32]`, `np.ndarray[tuple[int, int], ...]`.
 
@@ -126,9 +164,11 @@ class ArrayHint:
         if self._shape is not None:
             self.name += f" of shape {self._shape}"
 
-    def decode(self, value: object, _: object = None) -> object:
+    def decode(self, value: object, reading: Reading | None = None) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
             return self._fitting(decode_array(value))
+        if isinstance(value, list):
+            return self._fitting(self._cast(array_from_lists(value, reading)))
         if isinstance(value, np.ndarray):
             return self._fitting(value)
         if isinstance(value, str | Attachment):
@@ -176,6 +216,19 @@ class ArrayHint:
             dims = ["N" if dim is None else "Etc" if dim is Ellipsis else str(dim) for dim in self._shape.dims]
             parts.append("x".join(dims) or "0d")
         return "_".join(parts)
+
+    def _cast(self, array: Array) -> Array:
+        """Numbers from lists in a wanted dtype that keeps them; floats may be rounded."""
+        if dtypes.fits(array.dtype, self._kinds):
+            return array
+        for kind in (*self._kinds, np.float64):
+            if kind in dtypes.ABSTRACT or not issubclass(kind, np.number | np.bool_):
+                continue
+            with np.errstate(all="ignore"):
+                cast = array.astype(kind)
+            if dtypes.fits(cast.dtype, self._kinds) and (cast.dtype.kind in "fc" or np.array_equal(cast, array)):
+                return cast
+        return array
 
     def _fitting(self, array: Array) -> Array:
         """The array, in native byte order where a dtype is wanted, if dtype and shape are the wanted ones."""

@@ -255,11 +255,10 @@ class McpDispatcher:
         if tool is None:
             raise InvalidParams(f"Unknown tool: {shortened(name)!r}", {"reason": "tools/list has the tools"})
         message = {"jsonrpc": VERSION, "id": call_id, "method": tool.method.name}
-        reading = self._codec.reading(is_counted=True)
         try:
-            message["params"] = tool.params(arguments or {}, reading)
-        except (MessageTooLarge, ValueError) as error:
-            told = error if isinstance(error, MessageTooLarge) else InvalidParams(data={"reason": str(error)})
+            message["params"] = tool.params(arguments or {})
+        except ValueError as error:
+            told = InvalidParams(data={"reason": str(error)})
             return self._tool_reply(call_id, failed_result(told), is_stateless=session.is_stateless)
         if meta := protocol.meta_of({"params": params}):
             message |= {name: meta[name] for name in _TRACE if type(meta.get(name)) is str}

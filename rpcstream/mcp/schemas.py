@@ -26,25 +26,14 @@ _FOR_PROGRAMS = frozenset(("x-ndarray", "x-image", "x-bytes", "x-stream"))
 _BASE64: Schema = {"type": "string", "contentEncoding": "base64"}
 
 
-def _content(kind: str, member: str, value: Schema, **more: Schema) -> Schema:
-    properties = {"type": {"const": kind}, member: value, **more}
-    return {"type": "object", "properties": properties, "required": ["type", member]}
-
-
-_RESOURCE = _content("resource", "resource", {"type": "object", "properties": {"blob": _BASE64}, "required": ["blob"]})
-
 #: What an agent may give in place of a tagged object and its base64.
 _FORMS: Mapping[str, list[Schema]] = {
-    "image": [
-        {**_BASE64, "description": "an image file as base64 (png, jpeg, webp, gif), or a data: URL of one"},
-        _content("image", "data", _BASE64, mimeType={"type": "string"}),
-    ],
+    "image": [{**_BASE64, "description": "an image file as base64 (png, jpeg, webp, gif), or a data: URL of one"}],
     "ndarray": [
         {"type": "array", "items": {}, "description": "the numbers, as lists nested by the array's dimensions"},
         {**_BASE64, "description": "a .npy file as base64"},
-        _RESOURCE,
     ],
-    "bytes": [_BASE64, _RESOURCE],
+    "bytes": [_BASE64],
 }
 
 

@@ -1,7 +1,6 @@
 """The tools of a server: its methods as `tools/list` describes them.
 
-Owns which methods are tools and for whom, their names and pages, and how arguments become params. Made of the document
-of `rpc.discover`; each tool when it is first asked for. Knows neither messages nor how a method is called.
+A tool is made of the document of `rpc.discover` when an agent first asks for it.
 """
 
 from __future__ import annotations
@@ -15,15 +14,16 @@ from typing import Any
 
 import orjson
 
-from ..codec.reading import Reading
 from ..errors import InvalidParams
 from ..methods.method import Method
 from ..methods.registry import MethodRegistry
 from ..openrpc.document import documentation_of
 from ..openrpc.schemas import SchemaReader
 from ..openrpc.types import ANY, Map, Record, Rich, alternatives, parts
-from .arguments import ArgumentReaders
+from ..text import get_logger
 from .schemas import DIALECT, Schema, whole_schema
+
+log = get_logger("rpcstream.server")
 
 #: Tools, and about how many bytes of them, in one answer to `tools/list`; the rest is on the next pages.
 PAGE_TOOLS, PAGE_SIZE = 250, 512 * 1024
@@ -31,43 +31,34 @@ PAGE_TOOLS, PAGE_SIZE = 250, 512 * 1024
 #: Characters of a description that are sent: an agent pays for all of them with each of its steps.
 MAX_DESCRIPTION = 8000
 
-#: Names of tools as agents take them (Tools, "Tool Names").
+#: Names of tools as agents take them (Tools, "Tool Names"). A method with another name is no tool.
 MAX_NAME = 128
-_UNFIT = re.compile(r"[^A-Za-z0-9_.-]")
+_NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{MAX_NAME}}}")
 
 #: Characters of a cursor.
 _MAX_CURSOR = 4 * MAX_NAME
 
 
 class Tool:
-    """A method as a tool.
+    """A method as a tool of the same name.
 
     Args:
-        name: of the tool.
-        method: that is called.
-        described: its entry in the document of `rpc.discover`.
-        document: that it is from.
+        method: the method.
+        document: the document that describes it.
 
     Attributes:
-        has_output_schema: it is known what a result looks like: it is checked, and no rich value can be in it.
+        has_output_schema: the schema says what a result looks like: results are checked, and have no rich values.
         is_wrapped: a known result is sent as `{"result": ...}` where structured content must be an object.
     """
 
-    def __init__(self, name: str, method: Method, described: Mapping[str, Any], document: ToolDocument) -> None:
-        self.name = name
+    def __init__(self, method: Method, document: ToolDocument) -> None:
         self.method = method
-        self._described = described
+        self._described = described = document.methods[method.name]
         self._components = document.components
         self._params: list[dict[str, Any]] = described["params"]
         self._rest = next((each["name"] for each in self._params if each.get("x-rest") == "positional"), None)
-        nodes = {each["name"]: document.reader.read(_given_for(each)) for each in self._params}
         result = document.reader.read(described["result"]["schema"])
         document.reader.finish()
-        self._readers = {each: document.readers.of(node) for each, node in nodes.items()}
-        others = next((each["name"] for each in self._params if each.get("x-rest") == "named"), None)
-        self._reads_others = None if others is None else self._readers[others]
-        #: Whether there may be rich values among the arguments.
-        self._is_rich = any(reader.is_rich for reader in self._readers.values())
         named = document.reader.named
         is_known = not any(
             each == ANY or isinstance(each, Rich) or (isinstance(each, Record) and each.is_open)
@@ -87,7 +78,7 @@ class Tool:
         return orjson.dumps(self._definition(is_stateless=False))
 
     def _definition(self, *, is_stateless: bool) -> dict[str, Any]:
-        tool: dict[str, Any] = {"name": self.name}
+        tool: dict[str, Any] = {"name": self.method.name}
         text = documentation_of(self._described)
         if self._described.get("deprecated"):
             reason = self._described.get("x-deprecated")
@@ -131,18 +122,8 @@ class Tool:
         wrapped: Schema = {"type": "object", "properties": {"result": schema}, "required": ["result"]}
         return {**wrapped, "$defs": defs} if defs else wrapped
 
-    def params(self, arguments: dict[str, Any], reading: Reading) -> dict[str, Any] | list[Any]:
-        """The arguments as the params of the method.
-
-        Args:
-            reading: counts the arrays and objects that are looked at.
-
-        Raises:
-            ValueError: an argument cannot be what is wanted, whatever the method says.
-            MessageTooLarge: there are more arrays and objects to look at than `MAX_CHECKED`.
-        """
-        if self._is_rich:
-            arguments = {name: self._value(name, value, reading) for name, value in arguments.items()}
+    def params(self, arguments: dict[str, Any]) -> dict[str, Any] | list[Any]:
+        """The arguments as the params of the method. ValueError if those of `*args` do not go with the others."""
         if self._rest is None or self._rest not in arguments:
             return arguments
         rest = arguments[self._rest]
@@ -158,13 +139,6 @@ class Tool:
             raise ValueError(f"{self._rest} does not go with arguments behind it")
         return [*(arguments[name] for name in before), *rest]
 
-    def _value(self, name: str, value: Any, reading: Reading) -> Any:
-        reader = self._readers.get(name, self._reads_others)
-        try:
-            return value if reader is None else reader.value(value, reading)
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-
 
 class ToolDocument:
     """The document of `rpc.discover`, as far as tools are made of it.
@@ -176,8 +150,7 @@ class ToolDocument:
         methods: its entries, by name.
         instructions: what it says about the server as a whole; None: nothing.
         components: the schemas that others refer to, by name.
-        reader: reads the types of parameters and results.
-        readers: read arguments.
+        reader: reads the types of results.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -185,7 +158,6 @@ class ToolDocument:
         self.instructions: str | None = (document["info"].get("description") or "")[:MAX_DESCRIPTION] or None
         self.components: Mapping[str, Schema] = document.get("components", {}).get("schemas", {})
         self.reader = SchemaReader(document)
-        self.readers = ArgumentReaders(self.reader.named)
 
 
 def _given_for(param: Mapping[str, Any]) -> Schema:
@@ -207,10 +179,9 @@ class Tools:
         self._describe = describe
         self._version = -1
         self._document = ToolDocument({"methods": [], "info": {}})
-        #: The names of the methods that are tools by the names of the tools, in order; and the tools that were made.
-        self._names: dict[str, str] = {}
-        self._in_order: list[str] = []
-        self._tools: dict[str, Tool] = {}
+        #: The names of all tools, in order; and the tools that were made.
+        self._names: list[str] = []
+        self._tools: dict[str, Tool | None] = {}
 
     def find(self, name: str, identity: Any) -> Tool | None:
         """The tool of this name; None if there is none that a caller with this identity may call."""
@@ -222,13 +193,9 @@ class Tools:
     def by_name(self, name: str) -> Tool | None:
         """The tool of this name, for whomever it is; None if there is none."""
         self._refresh()
-        method_name = self._names.get(name)
-        if method_name is None:
-            return None
         tool = self._tools.get(name)
-        if tool is None:
-            method = self._methods[method_name]
-            tool = self._tools[name] = Tool(name, method, self._document.methods[method_name], self._document)
+        if tool is None and name in self._tools:
+            tool = self._tools[name] = Tool(self._methods[name], self._document)
         return tool
 
     def page(self, cursor: str | None, identity: Any, *, is_stateless: bool) -> tuple[list[bytes], str | None]:
@@ -241,16 +208,15 @@ class Tools:
             InvalidParams: the cursor is none that was given here.
         """
         self._refresh()
-        begin = 0 if cursor is None else bisect_right(self._in_order, _name_in(cursor))
+        begin = 0 if cursor is None else bisect_right(self._names, _name_in(cursor))
         shown: list[bytes] = []
         size = 0
-        for at in range(begin, len(self._in_order)):
-            name = self._in_order[at]
-            tool = self.find(name, identity)
+        for at in range(begin, len(self._names)):
+            tool = self.find(self._names[at], identity)
             if tool is None:
                 continue
             if len(shown) >= PAGE_TOOLS or size >= PAGE_SIZE:
-                return shown, urlsafe_b64encode(self._in_order[at - 1].encode()).decode()
+                return shown, urlsafe_b64encode(self._names[at - 1].encode()).decode()
             definition = tool.definition if is_stateless else tool.definition_with_handshake
             shown.append(definition)
             size += len(definition)
@@ -273,24 +239,12 @@ class Tools:
             return
         self._document = ToolDocument(self._describe())
         self._version = self._methods.version
-        self._tools = {}
-        self._names = {}
         offered = [name for name, method in self._methods.items() if method.mcp and name in self._document.methods]
-        taken: dict[str, int] = {}
-        # Names that need no change first: no other one takes theirs.
-        for name in sorted(offered, key=lambda each: (each != _fitting(each), each)):
-            shown = fitting = _fitting(name)
-            while shown in self._names:
-                taken[fitting] = taken.get(fitting, 1) + 1
-                suffix = f"_{taken[fitting]}"
-                shown = f"{fitting[: MAX_NAME - len(suffix)]}{suffix}"
-            self._names[shown] = name
-        self._in_order = sorted(self._names)
-
-
-def _fitting(name: str) -> str:
-    """A method's name with characters that the name of a tool may have."""
-    return _UNFIT.sub("_", name)[:MAX_NAME]
+        for name in offered:
+            if not _NAME.fullmatch(name):
+                log.warning("%r is no tool for agents: name it with letters, digits, _, - and .", name[:MAX_NAME])
+        self._names = sorted(filter(_NAME.fullmatch, offered))
+        self._tools = dict.fromkeys(self._names)
 
 
 def _name_in(cursor: str) -> str:

@@ -36,9 +36,8 @@ from ..tls import TLS, Certificates
 from ..transports.access import AccessRules
 from ..transports.listen import Listener, transport_of
 from ..transports.proxies import TrustedProxies
-from ..web.document import DocumentPage
-from ..web.entries import Pending
-from ..web.routes import Routes
+from ..web.document import document_page
+from ..web.routes import DOCUMENT, METRICS, Answer, Routes
 from ..wire.http_messages import NOSNIFF, Request, Response
 from .addresses import server_objects
 from .agents import Agents, mcp_path
@@ -160,14 +159,14 @@ class Server(ServingServer):
             self._registry, codec=self.codec, head=self._document_head, servers=self._servers
         )
         add_own_methods(self._registry, self._document, stats=self._stats)
-        self.routes.show_document(self._document_page)
+        self.routes.show(DOCUMENT, self._document_page)
         if self._authenticator is not None:
             add_auth_method(self._registry)
 
     # -- the document -----------------------------------------------------------------------------------------------
 
-    def _document_page(self, request: Request) -> DocumentPage:
-        return DocumentPage(request, self._document_text, self._document.tail, self._servers_at)
+    def _document_page(self, request: Request, parameters: object) -> Answer:
+        return document_page(request, self._document_text, self._document.tail, self._servers_at)
 
     async def _document_text(self, compat: str | None) -> bytes:
         """The OpenRPC document as JSON, with the servers where this one listens."""
@@ -361,7 +360,7 @@ class Server(ServingServer):
         if shown not in (True, False, "public"):
             raise ValueError(f"metrics must be True, False or 'public', got {shown!r}")
         self._observation = Observation.of(self.logs, has_metrics=bool(shown), is_known=self._is_known)
-        self.routes.show_metrics(self._metrics_response if shown else None, public=shown == "public")
+        self.routes.show(METRICS, self._metrics_page if shown else None, public=shown == "public")
 
     def _is_known(self, name: str) -> bool:
         """Whether there is a method of this name."""
@@ -383,9 +382,9 @@ class Server(ServingServer):
             return {}
         return self._observation.numbers(self.counters, self._running)
 
-    def _metrics_response(self) -> Response | Pending:
+    def _metrics_page(self, request: Request, parameters: object) -> Answer:
         if self._supervision is not None:
-            return _MetricsOfAll(self, self._supervision)
+            return self._metrics_of_all(self._supervision)
         return _metrics_page(self.metrics_text())
 
     async def _metrics_of_all(self, supervision: Supervision) -> Response:
@@ -507,17 +506,6 @@ class Server(ServingServer):
 
             session.make_calls = partial(traced_calls, self._tracing)
         return session
-
-
-class _MetricsOfAll:
-    """The response to a request for the metrics of all processes; a `web` page that is awaited."""
-
-    def __init__(self, server: Server, supervision: Supervision) -> None:
-        self._server = server
-        self._supervision = supervision
-
-    async def respond(self) -> Response:
-        return await self._server._metrics_of_all(self._supervision)
 
 
 def _metrics_page(text: str) -> Response:

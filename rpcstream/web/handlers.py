@@ -1,8 +1,4 @@
-"""A function that answers GET, called with the parameters of a request.
-
-Owns the way from a request to its response: a result, an error, or a time-out. Knows neither paths nor sockets, nor
-where an async or offloaded function runs (`methods.invoke`).
-"""
+"""A function that answers GET, called with the parameters of a request: its result, its error, or its time-out."""
 
 from __future__ import annotations
 
@@ -10,67 +6,26 @@ import asyncio
 import functools
 import inspect
 import math
-import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from time import perf_counter
 from typing import Any, cast
 
 from ..codec import Codec
-from ..errors import RegistrationError, ServerBusy
+from ..errors import RegistrationError
 from ..methods.introspect import FunctionKind
 from ..methods.invoke import Invoker, check_picklable
 from ..methods.method import Method
 from ..methods.options import Offload
-from ..methods.replies import internal_error
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.http_messages import HttpError, Request, Response, problem
 from .inputs import Inputs, InvalidInputError
-from .responses import call_in_process, response_to
+from .responses import call_in_process, error_response, responding, response_to
 
 log = get_logger("rpcstream.web")
 
-
-class DeferredResponse:
-    """A response that is made when it is awaited. `respond` is called once, or not at all.
-
-    Args:
-        make: makes the response.
-        failed: makes the response for what `make` raises.
-    """
-
-    __slots__ = ("_failed", "_make")
-
-    def __init__(self, make: Callable[[], Awaitable[Response]], failed: Callable[[BaseException], Response]) -> None:
-        self._make = make
-        self._failed = failed
-
-    async def respond(self) -> Response:
-        """Make the response; an error gives one, too. Cancel this when the caller is gone."""
-        try:
-            return await self._make()
-        except (KeyboardInterrupt, GeneratorExit):  # the program ends, or the coroutine is dropped
-            raise
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
-                raise
-            return self._failed(error)
-
-
-def is_cancelled() -> bool:
-    """Whether this task was cancelled, and not only something that it awaited, such as a closed pool."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-def error_response(name: str, error: BaseException, limited: LimitedLog, *, debug: bool = False) -> Response:
-    """Log an exception and make the response for it, with its traceback only if `debug`."""
-    if isinstance(error, ServerBusy) and error.address is None:
-        return problem(503, "The server is busy; try again later")
-    told = internal_error(limited, "server", name, error)
-    if debug:
-        return problem(500, "".join(traceback.format_exception(error)).encode(errors="replace").decode())
-    return problem(500, told.message)
+#: Seconds for an async or offloaded handler that sets no other time-out.
+TIMEOUT = 60.0
 
 
 class Handler:
@@ -81,11 +36,11 @@ class Handler:
         path: its path, for errors and the log.
         kinds: of the parameters in the path, as for `Inputs`.
         offload: "thread" or "process": where a sync function is run.
-        timeout: seconds; None: `default_timeout`, if the function is async or offloaded. `math.inf` for none.
-        default_timeout: seconds.
+        timeout: seconds; None: `TIMEOUT`, if the function is async or offloaded. `math.inf` for none.
         slow: seconds; a function that keeps the loop for longer is named in a warning.
         debug: show exceptions to the caller.
         namespace: names for string hints.
+        invoker: gives the invoker, which runs offloaded functions.
 
     Raises:
         RegistrationError: the function cannot be a handler with these options; the text says why.
@@ -100,21 +55,22 @@ class Handler:
         codec: Codec,
         offload: Offload | None,
         timeout: float | None,
-        default_timeout: float,
         slow: float,
         debug: bool,
         namespace: dict[str, Any],
+        invoker: Callable[[], Invoker],
     ) -> None:
         self.name = f"GET {path}"
         self._log = LimitedLog(log)
-        self.is_async = FunctionKind(function).is_async
+        self._is_async = FunctionKind(function).is_async
+        self._invoker = invoker
         self.offload = offload
         self._check_options(function, timeout)
         self._inputs = Inputs(function, label=self.name, kinds=kinds, namespace=namespace)
         self._codec = codec
         self._slow = slow
         self._debug = debug
-        limit = default_timeout if timeout is None else timeout
+        limit = TIMEOUT if timeout is None else timeout
         self._timeout = None if limit == math.inf else limit
         #: What the invoker runs.
         self.function: Callable[..., Any] = function
@@ -126,9 +82,9 @@ class Handler:
     def check(self) -> None:
         """Raise RegistrationError if the function is for another process and cannot be imported there."""
         if self.offload == "process":
-            check_picklable(self._as_method)
+            check_picklable(cast(Method, self))
 
-    def start(self, request: Request, parameters: Mapping[str, str], invoker: Invoker) -> Response | DeferredResponse:
+    def answer(self, request: Request, parameters: Mapping[str, str]) -> Response | Coroutine[Any, Any, Response]:
         """The response, now or awaited. A sync function that is not offloaded has run when this returns."""
         try:
             args, kwargs = self._inputs.bind(request, parameters)
@@ -136,16 +92,18 @@ class Handler:
             return problem(400, str(wrong))
         except Exception as error:
             return self._failed(error)
-        if self.is_async or self.offload is not None:
-            call = functools.partial(self.function, *args, **kwargs)
-            if self.offload is not None:
-                call = functools.partial(invoker.run, self._as_method, tuple(args), kwargs)
-            return DeferredResponse(lambda: self._finish(call), self._failed)
+        if self.offload is not None:
+            method = cast(Method, self)  # the invoker uses only `name`, `function`, and `offload` of a method
+            run = functools.partial(self._invoker().run, method, tuple(args), kwargs)
+            return responding(functools.partial(self._finish, run), self._failed)
+        call = functools.partial(self.function, *args, **kwargs)
+        if self._is_async:
+            return responding(functools.partial(self._finish, call), self._failed)
         since = perf_counter()
         try:
-            result = self.function(*args, **kwargs)
+            result = call()
             if inspect.isawaitable(result):
-                return DeferredResponse(lambda: self._finish(lambda: result), self._failed)
+                return responding(lambda: self._finish(lambda: result), self._failed)
             return response_to(result, self._codec)
         except KeyboardInterrupt:
             raise
@@ -183,11 +141,6 @@ class Handler:
             kind = "%s kept the event loop for %.3f s, and no other request was served: %s"
             self._log.warning(None, kind, self.name, seconds, advice)
 
-    @property
-    def _as_method(self) -> Method:
-        """This, for the invoker, which uses only `name`, `function`, `is_async` and `offload` of a method."""
-        return cast(Method, self)
-
     def _check_options(self, function: Callable[..., Any], timeout: float | None) -> None:
         if not callable(function):
             raise RegistrationError(f"{self.name}: a handler is a function, got {function!r}")
@@ -195,11 +148,11 @@ class Handler:
             raise RegistrationError(f"{self.name}: a handler returns its page in one piece; it cannot be a generator")
         if self.offload not in (None, "thread", "process"):
             raise RegistrationError(f"{self.name}: offload must be 'thread', 'process' or None, got {self.offload!r}")
-        if self.offload is not None and self.is_async:
+        if self.offload is not None and self._is_async:
             raise RegistrationError(f"{self.name}: offload is for sync functions; an async one shares the loop already")
         if timeout is not None and not timeout > 0:
             raise RegistrationError(f"{self.name}: timeout must be a positive number of seconds, got {timeout!r}")
-        if timeout is not None and self.offload is None and not self.is_async:
+        if timeout is not None and self.offload is None and not self._is_async:
             raise RegistrationError(
                 f"{self.name}: a time-out cannot stop a sync function in the event loop; "
                 "add offload='thread' or 'process'"

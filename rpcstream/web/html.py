@@ -1,16 +1,14 @@
-"""HTML templates whose values are quoted.
-
-Owns how values are quoted and where they may stand in a template. Knows neither requests nor routes.
-"""
+"""HTML templates whose values are quoted, by markupsafe, and which have none where quoting does not protect."""
 
 from __future__ import annotations
 
 import functools
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from html import escape as _quoted
-from typing import Any, NamedTuple, SupportsIndex
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
 
 #: Elements whose text browsers do not read as HTML: quoting does not protect there.
 _RAW_ELEMENT = re.compile(r"<(script|style)\b|</(script|style)\b", re.IGNORECASE)
@@ -22,46 +20,14 @@ _PROGRAM = re.compile(r"\son[a-z]+\s*=\s*(\"[^\"]*|'[^']*)$", re.IGNORECASE)
 _CONVERSIONS: dict[str, Callable[[object], str]] = {"r": repr, "s": str, "a": ascii}
 
 
-class Html(str):
+class Html(Markup):
     """A str that is HTML: it is put into a template without quoting.
 
-    Made by `html` and `escape`, or by `Html(text)` from text that is known to be safe. A str that is added to it or
-    joined with it is quoted, unless it is Html, too.
+    Made by `html` and `escape`, or by `Html(text)` from text that is known to be safe. What is added to it, joined with
+    it, or formatted into it is quoted, unless it is Html, too: it is a `Markup` of the package markupsafe.
     """
 
     __slots__ = ()
-
-    def __html__(self) -> Html:
-        return self
-
-    def __repr__(self) -> str:
-        return f"Html({str.__repr__(self)})"
-
-    def __add__(self, other: Any) -> Html:
-        return Html(str.__add__(self, escape(other))) if isinstance(other, str) else NotImplemented
-
-    def __radd__(self, other: Any) -> Html:
-        return Html(str.__add__(escape(other), self)) if isinstance(other, str) else NotImplemented
-
-    def __mul__(self, times: SupportsIndex) -> Html:
-        return Html(str.__mul__(self, times))
-
-    __rmul__ = __mul__
-
-    def __mod__(self, values: Any) -> Html:
-        raise TypeError("values are put into HTML by html(template, name=value), not by %, which would not quote them")
-
-    def join(self, parts: Iterable[Any]) -> Html:
-        """Join the parts with this between them, each quoted unless it is Html."""
-        return Html(str.join(self, map(escape, parts)))
-
-    def format(self, *args: Any, **values: Any) -> Html:
-        """As `html`."""
-        return html(self, *args, **values)
-
-    def format_map(self, values: Mapping[str, Any], /) -> Html:  # type: ignore[override]
-        """As `html`."""
-        return html(self, **values)
 
 
 def escape(value: object) -> Html:
@@ -72,21 +38,18 @@ def escape(value: object) -> Html:
     """
     if isinstance(value, Html):
         return value
-    made = getattr(type(value), "__html__", None)
-    if made is not None:
-        return Html(made(value))
     if value is None:
         return Html()
     if isinstance(value, list | tuple | Iterator):
-        return Html().join(value)
-    return Html(_quoted(str(value)))
+        return Html("".join(map(escape, value)))
+    return Html.escape(value)
 
 
 def html(template: str, /, *args: object, **values: object) -> Html:
     """A template with values in its `{name}` places, each quoted for text and for attributes in quotes.
 
     >>> html('<a title="{name}">{name}</a>', name='"Tom" & <Jerry>')
-    Html('<a title="&quot;Tom&quot; &amp; &lt;Jerry&gt;">&quot;Tom&quot; &amp; &lt;Jerry&gt;</a>')
+    Html('<a title="&#34;Tom&#34; &amp; &lt;Jerry&gt;">&#34;Tom&#34; &amp; &lt;Jerry&gt;</a>')
 
     `{price:.2f}` and `{name!r}` format as in `str.format`; `{{` and `}}` are braces. A value that is `Html` is not
     quoted, and a list of them is concatenated: rows of a table, for example. Never take the template from a caller.

@@ -1,8 +1,4 @@
-"""The arguments of a function that answers GET: from the path, the query and the request itself.
-
-Owns the conversion of text to Python values, prepared at registration, and the errors that say what is wrong with a
-request. Knows neither routes nor responses.
-"""
+"""The arguments of a function that answers GET: from the path, the query and the request itself."""
 
 from __future__ import annotations
 
@@ -21,29 +17,6 @@ from ..wire.http_messages import Request
 
 #: Fields of a query; with more the request is refused before they are parsed.
 MAX_FIELDS = 1000
-
-_SEQUENCES = (
-    msgspec.inspect.ListType,
-    msgspec.inspect.SetType,
-    msgspec.inspect.FrozenSetType,
-    msgspec.inspect.VarTupleType,
-    msgspec.inspect.TupleType,
-)
-_SCALARS = (
-    msgspec.inspect.AnyType,
-    msgspec.inspect.BoolType,
-    msgspec.inspect.IntType,
-    msgspec.inspect.FloatType,
-    msgspec.inspect.StrType,
-    msgspec.inspect.DateTimeType,
-    msgspec.inspect.DateType,
-    msgspec.inspect.TimeType,
-    msgspec.inspect.TimeDeltaType,
-    msgspec.inspect.UUIDType,
-    msgspec.inspect.DecimalType,
-    msgspec.inspect.EnumType,
-    msgspec.inspect.LiteralType,
-)
 
 Arguments = tuple[list[Any], dict[str, Any]]
 
@@ -92,7 +65,7 @@ class Inputs:
         """The arguments for the function: by position, and by name.
 
         Raises:
-            WrongInput: something is missing, or is not what its hint says.
+            InvalidInputError: something is missing, or is not what its hint says.
         """
         query = _query(request.query) if self._has_query and request.query else {}
         args: list[Any] = []
@@ -124,11 +97,7 @@ def _input(parameter: Parameter, label: str, kinds: Mapping[str, str]) -> _Input
     if hint is Any:
         hint = int if kinds.get(name) == "int" else str
     hint = _without_none(hint)
-    try:
-        told = msgspec.inspect.type_info(hint)
-    except TypeError as error:
-        raise RegistrationError(f"{label}: parameter {name!r}: {error}") from error
-    is_many = _check_hint(told, f"{label}: parameter {name!r}")
+    is_many = _is_many(hint, f"{label}: parameter {name!r}")
     if is_many and source == "path":
         raise RegistrationError(f"{label}: parameter {name!r}: the path has one value for it, not {hint!r}")
     return _Input(name, hint, parameter.default, by_position, source, is_many)
@@ -142,29 +111,27 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
-def _check_hint(told: Any, where: str, *, inside: bool = False) -> bool:
-    """Check that text can be converted to a hint; returns whether the hint is of several values.
+def _is_many(hint: Any, where: str) -> bool:
+    """Whether a hint is of several values. Raises RegistrationError if text cannot be converted to it."""
+    try:
+        schema = msgspec.json.schema(hint)
+    except TypeError:  # a class that msgspec does not know
+        schema = {"type": "object"}
+    definitions = schema.get("$defs", {})
 
-    Raises:
-        RegistrationError: it cannot.
-    """
-    if isinstance(told, msgspec.inspect.Metadata):
-        told = told.type
-    members = told.types if isinstance(told, msgspec.inspect.UnionType) else (told,)
-    is_many = False
-    for each in members:
-        member = each.type if isinstance(each, msgspec.inspect.Metadata) else each
-        if isinstance(member, _SEQUENCES) and not inside:
-            is_many = True
-            items = member.item_types if isinstance(member, msgspec.inspect.TupleType) else (member.item_type,)
-            for item in items:
-                _check_hint(item, where, inside=True)
-        elif not isinstance(member, _SCALARS):
-            kind = type(member).__name__.removesuffix("Type").lower()
-            raise RegistrationError(
-                f"{where}: path and query are text, which cannot become a value of its hint ({kind})"
-            )
-    return is_many
+    def is_text(schema: dict[str, Any]) -> bool:
+        found = definitions[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+        members = found.get("anyOf")
+        if members is not None:
+            return all(map(is_text, members))
+        return "contentEncoding" not in found and found.get("type") not in ("object", "array", "null")
+
+    choices = schema.get("anyOf", [schema])
+    arrays = [each for each in choices if each.get("type") == "array"]
+    items = [item for each in arrays for item in (each.get("items"), *each.get("prefixItems", ())) if item]
+    if not all(map(is_text, [*items, *(each for each in choices if each not in arrays)])):
+        raise RegistrationError(f"{where}: path and query are text, which cannot become {hint!r}")
+    return bool(arrays)
 
 
 def _query(query: str) -> dict[str, list[str]]:

@@ -1,18 +1,20 @@
-"""From the value that a handler returns to its HTTP response.
-
-Owns which type of value becomes which type of content. Knows neither routes nor how a handler is run.
-"""
+"""From the value that a handler returns, or the error that it raises, to the HTTP response."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
-from collections.abc import Callable, Iterable
+import traceback
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from ..codec import Codec
+from ..errors import ServerBusy
+from ..methods.replies import internal_error
+from ..observe.limited_log import LimitedLog
 from ..wire.buffers import Encoded, MessageParts
-from ..wire.http_messages import NOSNIFF, HttpError, Response
+from ..wire.http_messages import NOSNIFF, HttpError, Response, problem
 
 HTML = "text/html; charset=utf-8"
 BYTES = "application/octet-stream"
@@ -77,6 +79,35 @@ def call_in_process(function: Callable[..., Any], /, *args: Any, **kwargs: Any) 
     except HttpError as error:
         return error.response
     return png(value) if is_image(value) else value
+
+
+async def responding(begin: Callable[[], Awaitable[Response]], failed: Callable[[BaseException], Response]) -> Response:
+    """Await a response; an error gives one, too. Cancel this when the caller is gone.
+
+    Args:
+        begin: gives the response, awaited.
+        failed: makes the response for what `begin` raises.
+    """
+    try:
+        return await begin()
+    except (KeyboardInterrupt, GeneratorExit):  # the program ends, or the coroutine is dropped
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        # Something that it awaited may have been cancelled, such as a closed pool, and not this task.
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0:
+            raise
+        return failed(error)
+
+
+def error_response(name: str, error: BaseException, limited: LimitedLog, *, debug: bool = False) -> Response:
+    """Log an exception and make the response for it, with its traceback only if `debug`."""
+    if isinstance(error, ServerBusy) and error.address is None:
+        return problem(503, "The server is busy; try again later")
+    told = internal_error(limited, "server", name, error)
+    if debug:
+        return problem(500, "".join(traceback.format_exception(error)).encode(errors="replace").decode())
+    return problem(500, told.message)
 
 
 def check_headers(headers: Iterable[tuple[str, str]], type: str | None) -> None:

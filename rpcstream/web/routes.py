@@ -1,13 +1,11 @@
-"""The routes of a server: which path answers what.
-
-Owns their registration and their order: the first that matches answers. Knows neither sockets nor remote calls.
-"""
+"""The routes of a server: which path answers what. The first that matches answers."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -18,19 +16,11 @@ from ..methods.invoke import Invoker
 from ..methods.options import Offload
 from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem
-from .entries import (
-    NO_PARAMETERS,
-    FilesRoute,
-    HandlerRoute,
-    Page,
-    Pending,
-    Route,
-)
 from .handlers import Handler
 from .html import Html
 from .paths import PathPattern, check_path
 from .responses import HTML, check_headers
-from .static import Content, Folder, Headers, PackedContent, SingleFile, type_of
+from .static import Content, Headers, folder_files, single_file, type_of
 
 log = get_logger("rpcstream.web")
 
@@ -51,6 +41,29 @@ EXPLORER = "/docs"
 _OF_CONTENT = frozenset({"etag", "last-modified", "x-content-type-options"})
 _TEXT = "text/plain; charset=utf-8"
 
+#: A response, or a coroutine that gives it. It is cancelled when the caller is gone.
+Answer = Response | Coroutine[Any, Any, Response]
+
+_NO_PARAMETERS: dict[str, str] = {}
+
+
+@dataclass(eq=False)
+class Route:
+    """A path, or a pattern of paths, and what answers it.
+
+    Attributes:
+        path: as it was registered.
+        answer: gives the response to GET or HEAD for a request and the parameters in its path.
+        is_public: answered without authentication.
+        match: gives the parameters in a path, by name, or None if the route does not answer it; None: it answers its
+            own path and no other.
+    """
+
+    path: str
+    answer: Callable[[Request, Mapping[str, str]], Answer]
+    is_public: bool
+    match: Callable[[str], dict[str, str] | None] | None = None
+
 
 class Routes:
     """The routes of a server, for GET and HEAD.
@@ -58,32 +71,30 @@ class Routes:
     Args:
         codec: writes the JSON of what handlers return.
         debug: show callers the exceptions of handlers. Not for servers that strangers can reach.
-        timeout: seconds for an async or offloaded handler that sets no other.
         slow: seconds; a handler that keeps the event loop for longer is named in a warning.
 
     Attributes:
         is_draining: `/readyz` answers 503, so that load balancers send no new work here.
     """
 
-    def __init__(self, *, codec: Codec, debug: bool = False, timeout: float = 60.0, slow: float = 0.1) -> None:
+    def __init__(self, *, codec: Codec, debug: bool = False, slow: float = 0.1) -> None:
         self.is_draining = False
         self._codec = codec
         self._debug = debug
-        self._timeout = timeout
         self._slow = slow
         self._invoker: Invoker | None = None
         self._handlers: list[Handler] = []
         self._literal: dict[str, Route] = {}
         self._patterns: list[Route] = []
         self._names: set[str] = set()
-        own = [NOSNIFF, ("Cache-Control", "no-store")]
-        self._ok = Response(200, b"ok", _TEXT, own)
-        self._draining = Response(503, b"draining", _TEXT, own)
         #: Pages of the server itself, such as health checks, unless another route has their path.
-        self._health: dict[str, Route] = {
-            HEALTHZ: Page(HEALTHZ, lambda request: self._ok, is_public=True),
-            READYZ: Page(READYZ, self._readiness, is_public=True),
-        }
+        self._own: dict[str, Route] = {}
+        #: Those of the explorer.
+        self._explorer: list[str] = []
+        own = [NOSNIFF, ("Cache-Control", "no-store")]
+        ok, draining = Response(200, b"ok", _TEXT, own), Response(503, b"draining", _TEXT, own)
+        self.show(HEALTHZ, lambda request, _: ok, public=True)
+        self.show(READYZ, lambda request, _: draining if self.is_draining else ok, public=True)
         self._not_allowed = problem(405, "Only GET and HEAD are for this path", [("Allow", "GET, HEAD")])
 
     # -- registration -----------------------------------------------------------------------------------------------
@@ -121,19 +132,19 @@ class Routes:
         if isinstance(content, bytes | bytearray | Html):
             body = content.encode() if isinstance(content, Html) else bytes(content)
             kind = HTML if isinstance(content, Html) else type_of(path)
-            self._enter(Page(path, Content(body, type or kind, extra).answer, is_public=public))
+            self._enter(Route(path, Content(body, type or kind, extra).answer, public))
             return
         if not isinstance(content, str | os.PathLike):
             raise RegistrationError(f"{path}: the content is bytes, or the path of a file or folder, got {content!r}")
         name = os.path.abspath(os.fsdecode(content))
         try:
             if os.path.isdir(name):
-                self._enter(self._folder(path, name, type, extra, public))
+                self._add_folder(path, name, type, extra, public)
                 return
             kind = type_of(path)
             if kind == "application/octet-stream":
                 kind = type_of(name)
-            self._enter(FilesRoute(path, public, SingleFile(path, name, type or kind, extra), self._running))
+            self._enter(Route(path, single_file(path, name, type or kind, extra, self._running).answer, public))
         except OSError as error:
             error.add_note(f"static({path!r}, …): content that is no file is given as bytes")
             raise
@@ -197,25 +208,31 @@ class Routes:
             codec=self._codec,
             offload=offload,
             timeout=timeout,
-            default_timeout=self._timeout,
             slow=self._slow,
             debug=self._debug,
             namespace=caller_namespace(),
+            invoker=self._running,
         )
         if self._invoker is not None:
             handler.check()
-        self._enter(HandlerRoute(path, public, handler, pattern, self._running))
+        self._enter(Route(path, handler.answer, public, pattern.match if pattern.kinds else None))
         self._handlers.append(handler)
         return function
 
-    def _folder(self, path: str, name: str, type: str | None, headers: Headers, public: bool) -> Route:
+    def _add_folder(self, path: str, name: str, type: str | None, headers: Headers, public: bool) -> None:
         if not path.endswith("/"):
             raise RegistrationError(
                 f"{path}: {name!r} is a folder: it is served under a path that ends with '/', such as '{path}/'"
             )
         if type is not None:
             raise RegistrationError(f"{path}: the files of a folder have types of their own; leave out type=…")
-        return FilesRoute(path, public, Folder(path, name, headers), self._running, is_prefix=True)
+        files = folder_files(path, name, headers, self._running)
+
+        def match(asked: str) -> dict[str, str] | None:
+            return _NO_PARAMETERS if asked.startswith(path) else None
+
+        # A folder's path is that of its files: the page of the folder itself may be another route.
+        self._enter(Route(path, files.answer, public, match), name=f"{path}*")
 
     def _headers(self, path: str, headers: Mapping[str, str] | None, type: str | None) -> Headers:
         extra = list((headers or {}).items())
@@ -229,54 +246,44 @@ class Routes:
             raise RegistrationError(f"{path}: {error}") from None
         return extra
 
-    def _enter(self, route: Route) -> None:
-        # A folder's path is that of its files: the page of the folder itself may be another route.
-        name = f"{route.path}*" if isinstance(route, FilesRoute) and not route.is_literal else route.path
+    def _enter(self, route: Route, name: str | None = None) -> None:
+        name = name or route.path
         if name in self._names:
             raise ValueError(f"there is a route {route.path!r} already")
         self._names.add(name)
-        if route.is_literal:
-            first = next((each for each in self._patterns if each.match(route.path) is not None), None)
-            if first is not None and route.path not in self._health:
-                log.warning(
-                    "the route %r is never reached: %r matches its path, too, and was registered before it",
-                    route.path,
-                    first,
-                )
-                return
-            self._literal[route.path] = route
-        else:
+        if route.match is not None:
             self._patterns.append(route)
+            return
+        found = self._match_pattern(route.path)
+        if found is None or route.path in self._own:
+            self._literal[route.path] = route
+            return
+        text = "the route %r is never reached: %r matches its path, too, and was registered before it"
+        log.warning(text, route.path, found[0].path)
 
     # -- answering --------------------------------------------------------------------------------------------------
 
-    def show_metrics(self, response: Callable[[], Response | Pending] | None, *, public: bool) -> None:
-        """Answer `/metrics`, unless another route has that path.
+    def show(
+        self, path: str, answer: Callable[[Request, Mapping[str, str]], Answer] | None, *, public: bool = False
+    ) -> None:
+        """Answer a path with a page of the server itself, unless another route has that path.
 
         Args:
-            response: makes the response; None: it is not answered.
-            public: also for callers that are not authenticated.
+            path: the path.
+            answer: as `Route.answer`; None: the path is not answered any more.
+            public: answered without authentication.
         """
-        self._health.pop(METRICS, None)
-        if response is not None:
-            self._health[METRICS] = Page(METRICS, lambda request: response(), is_public=public)
+        if answer is None:
+            self._own.pop(path, None)
+        else:
+            self._own[path] = Route(path, answer, public)
 
     def show_javascript(self, shown: bool = True) -> None:
         """Answer `/rpcstream.js` with the JavaScript client, unless another route has that path; False: do not.
 
         It is for callers that are not authenticated, too: a browser sends no token for a script.
         """
-        self._health.pop(JAVASCRIPT, None)
-        if shown:
-            self._health[JAVASCRIPT] = Page(JAVASCRIPT, javascript_client().answer, is_public=True)
-
-    def show_document(self, response: Callable[[Request], Response | Pending]) -> None:
-        """Answer `/openrpc.json` to callers that are authenticated, unless another route has that path.
-
-        Args:
-            response: makes the response.
-        """
-        self._health[DOCUMENT] = Page(DOCUMENT, response, is_public=False)
+        self.show(JAVASCRIPT, javascript_client().answer if shown else None, public=True)
 
     def show_explorer(self, paths: Callable[[], tuple[str, ...] | None] | None, *, is_default: bool = False) -> None:
         """Answer `/docs` with the explorer, and `/rpcstream.js` with the client that it uses.
@@ -287,21 +294,25 @@ class Routes:
             paths: gives the paths that take calls, or None where any path does, for WebSockets. None: no explorer.
             is_default: nothing was said of it, so that patterns and folders of the user come first, too.
         """
-        from .explorer import ExplorerPage, explorer_routes
+        from .explorer import explorer_pages
 
-        self._health = {path: route for path, route in self._health.items() if not isinstance(route, ExplorerPage)}
+        for path in self._explorer:
+            self.show(path, None)
+        self._explorer = []
         if paths is None:
             return
-        routes = {**explorer_routes(EXPLORER, paths), JAVASCRIPT: ExplorerPage(JAVASCRIPT, javascript_client)}
-        if is_default and any(each.match(path) is not None for each in self._patterns for path in routes):
+        pages = {**explorer_pages(EXPLORER, paths), JAVASCRIPT: lambda request, _: javascript_client().answer(request)}
+        if is_default and any(self._match_pattern(path) for path in pages):
             return
-        self._health = {**routes, **self._health}
+        self._explorer = [path for path in pages if path not in self._own]
+        for path in self._explorer:
+            self.show(path, pages[path], public=True)
 
     @property
     def explorer_path(self) -> str | None:
         """Where the explorer is; None if there is none, or another route has its path."""
         found = self._match(EXPLORER)
-        return EXPLORER if found is not None and found[0] is self._health.get(EXPLORER) else None
+        return EXPLORER if found is not None and found[0] is self._own.get(EXPLORER) else None
 
     def open(self, invoker: Invoker) -> None:
         """The server starts. Until `close`, this invoker runs offloaded handlers and reads files.
@@ -334,42 +345,36 @@ class Routes:
     def _is_own(self, request: Request, *paths: str) -> bool:
         """Whether the request is GET or HEAD of one of these pages of the server itself."""
         is_there = request.path in paths and request.method in ("GET", "HEAD")
-        own = self._health.get(request.path) if is_there else None
-        return own is not None and self._match(request.path) == (own, NO_PARAMETERS)
+        own = self._own.get(request.path) if is_there else None
+        return own is not None and self._match(request.path) == (own, _NO_PARAMETERS)
 
     def has(self, path: str) -> bool:
         """Whether there is a page at this path."""
         return self._match(path) is not None
 
-    def find(self, request: Request) -> Response | Pending | None:
+    def find(self, request: Request) -> Answer | None:
         """The response to a request, now or awaited; None if no route has its path.
 
         A sync handler that is not offloaded has run when this returns; what it raised gives a response. The response
         to HEAD is that to GET, whose body is not to be sent.
         """
-        route = self._literal.get(request.path)
-        parameters = NO_PARAMETERS
-        if route is None:
-            found = self._match(request.path)
-            if found is None:
-                return None
-            route, parameters = found
+        found = self._match(request.path)
+        if found is None:
+            return None
         if request.method not in ("GET", "HEAD"):
             return self._not_allowed
-        return route.answer(request, parameters)
+        return found[0].answer(request, found[1])
 
     def _match(self, path: str) -> tuple[Route, dict[str, str]] | None:
-        route = self._literal.get(path) or self._health.get(path)
-        if route is not None:
-            return route, NO_PARAMETERS
+        route = self._literal.get(path) or self._own.get(path)
+        return self._match_pattern(path) if route is None else (route, _NO_PARAMETERS)
+
+    def _match_pattern(self, path: str) -> tuple[Route, dict[str, str]] | None:
         for each in self._patterns:
-            parameters = each.match(path)
+            parameters = each.match(path) if each.match is not None else None
             if parameters is not None:
                 return each, parameters
         return None
-
-    def _readiness(self, request: Request) -> Response:
-        return self._draining if self.is_draining else self._ok
 
     def _running(self) -> Invoker:
         """The invoker of the server; RuntimeError while it does not run."""
@@ -379,6 +384,6 @@ class Routes:
 
 
 @functools.cache
-def javascript_client() -> PackedContent:
+def javascript_client() -> Content:
     """The JavaScript client, read from the package."""
-    return PackedContent(Path(__file__).with_name("client.js").read_bytes(), type_of(JAVASCRIPT), [])
+    return Content(Path(__file__).with_name("client.js").read_bytes(), type_of(JAVASCRIPT), [], packed=True)

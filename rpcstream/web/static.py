@@ -1,11 +1,11 @@
-"""Static content: bytes, a file, the files of a folder.
+"""Static content: bytes, a file, the files of a folder, with their caching headers.
 
-Owns the responses, their caching headers, and which files of a folder may be served. A file is read once, in a thread,
-and again when it was changed, which is checked once a second at most. Knows no routes.
+A file is read once, in a thread, and again when it was changed, which is checked once a second at most.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gzip
 import hashlib
@@ -14,13 +14,19 @@ import os
 import re
 import stat
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from time import monotonic
+from typing import Any
 
-from ..wire.http_messages import NOSNIFF, Request, Response
-from .responses import BYTES
+from ..methods.invoke import Invoker
+from ..observe.limited_log import LimitedLog
+from ..text import get_logger
+from ..wire.http_messages import NOSNIFF, Request, Response, problem
+from .responses import BYTES, error_response, responding
+
+log = get_logger("rpcstream.web")
 
 #: Seconds between two checks whether a file was changed.
 CHECK_EVERY = 1.0
@@ -71,15 +77,23 @@ def type_of(name: str) -> str:
 
 
 class Content:
-    """Bytes with their two responses: the content itself, and 304 for a client that has it already.
+    """Bytes with their responses: the content itself, and 304 for a client that has it already.
 
     Args:
         type: content type.
         headers: further headers; without a `Cache-Control` among them it is "no-cache" (kept, but asked for each time).
         modified: time of the last change, in seconds of the epoch; None: not known.
+        packed: send it compressed to clients that read gzip (RFC 9110, 8.4.1 and 12.5.3), with a tag of its own.
     """
 
-    def __init__(self, body: bytes, type: str, headers: Headers, modified: float | None = None) -> None:
+    def __init__(
+        self, body: bytes, type: str, headers: Headers, modified: float | None = None, *, packed: bool = False
+    ) -> None:
+        self._packed: Content | None = None
+        if packed:
+            headers = [*headers, ("Vary", "Accept-Encoding")]
+            gzipped = gzip.compress(body, mtime=0)
+            self._packed = Content(gzipped, type, [*headers, ("Content-Encoding", "gzip")], modified)
         tag = hashlib.blake2b(body, digest_size=16)
         tag.update(type.encode())
         self._tag = f'"{tag.hexdigest()}"'
@@ -89,38 +103,22 @@ class Content:
             own.append(("Last-Modified", format_datetime(self._modified, usegmt=True)))
         if all(name.lower() != "cache-control" for name, _ in headers):
             own.append(("Cache-Control", "no-cache"))
-        self.response = Response(200, body, type, [*own, *headers])
-        self.not_modified = Response(304, headers=[*own, *headers])
+        self._response = Response(200, body, type, [*own, *headers])
+        self._not_modified = Response(304, headers=[*own, *headers])
 
-    def answer(self, request: Request) -> Response:
+    def answer(self, request: Request, parameters: object = None) -> Response:
         """The response to GET or HEAD."""
         headers = request.headers
+        if self._packed is not None and _reads_gzip(headers.get("accept-encoding", "")):
+            return self._packed.answer(request)
         tags = headers.get("if-none-match")
         if tags is not None:
             has_it = tags.strip() == "*" or any(_is_tag(each, self._tag) for each in tags.split(","))
-            return self.not_modified if has_it else self.response
+            return self._not_modified if has_it else self._response
         since = headers.get("if-modified-since")
         if since is not None and self._modified is not None and _is_since(since, self._modified):
-            return self.not_modified
-        return self.response
-
-
-class PackedContent:
-    """Text that is sent compressed to clients that read gzip (RFC 9110, 8.4.1 and 12.5.3), each form with its own tag.
-
-    Args:
-        body, type, headers: as for `Content`.
-    """
-
-    def __init__(self, body: bytes, type: str, headers: Headers) -> None:
-        varies = [*headers, ("Vary", "Accept-Encoding")]
-        self._plain = Content(body, type, varies)
-        self._packed = Content(gzip.compress(body, mtime=0), type, [*varies, ("Content-Encoding", "gzip")])
-
-    def answer(self, request: Request) -> Response:
-        """The response to GET or HEAD."""
-        packed = _reads_gzip(request.headers.get("accept-encoding", ""))
-        return (self._packed if packed else self._plain).answer(request)
+            return self._not_modified
+        return self._response
 
 
 def _reads_gzip(said: str) -> bool:
@@ -199,28 +197,30 @@ def _stamp_of(status: os.stat_result) -> tuple[int, int, int]:
 
 
 class Files:
-    """Files that are served, kept in memory: one file, or all that a subclass has."""
+    """The files at one path, or below it, read in threads and kept in memory; as `Route.answer`.
 
-    def __init__(self) -> None:
+    Args:
+        path: of the route, for the log.
+        reader_of: gives the function that reads the file at the path of a request; None if it is never served.
+        invoker: gives the invoker, which has the threads.
+    """
+
+    def __init__(self, path: str, reader_of: Callable[[str], Read | None], invoker: Callable[[], Invoker]) -> None:
+        self._path = path
+        self._reader_of = reader_of
+        self._invoker = invoker
+        self._log = LimitedLog(log)
         self._kept: OrderedDict[str, File] = OrderedDict()
+        self._reading: dict[str, asyncio.Future[File | Response]] = {}
 
-    def reader_of(self, path: str) -> Read | None:
-        """The function that reads the file at a path, for a thread; None if the path is never served."""
-        raise NotImplementedError
-
-    def find(self, path: str) -> File | Read | None:
-        """The file at a path; the function that reads it, if it must be read first; None if it is never served."""
-        file = self._kept.get(path)
-        if file is None:
-            return self.reader_of(path)
-        try:
-            if not file.is_unchanged():
-                return file.reload
-        except (OSError, ValueError):
-            del self._kept[path]
-            return self.reader_of(path)
-        self._kept.move_to_end(path)
-        return file
+    def answer(self, request: Request, parameters: object = None) -> Response | Coroutine[Any, Any, Response]:
+        """The response to GET or HEAD, now or awaited."""
+        found = self._find(request.path)
+        if isinstance(found, File):
+            return found.content.answer(request)
+        if found is None:
+            return _not_found()
+        return responding(functools.partial(self._read, request, found), self._failed)
 
     def keep(self, path: str, file: File | None) -> None:
         """Keep the file that was read; None if that failed. Files that were not asked for the longest are dropped."""
@@ -232,55 +232,85 @@ class Files:
         while len(self._kept) > MAX_FILES or (total > MAX_KEPT and len(self._kept) > 1):
             total -= self._kept.popitem(last=False)[1].size
 
+    def _find(self, path: str) -> File | Read | None:
+        """The file at a path; the function that reads it, if it must be read first; None if it is never served."""
+        file = self._kept.get(path)
+        if file is None:
+            return self._reader_of(path)
+        try:
+            if not file.is_unchanged():
+                return file.reload
+        except (OSError, ValueError):
+            del self._kept[path]
+            return self._reader_of(path)
+        self._kept.move_to_end(path)
+        return file
 
-class SingleFile(Files):
-    """A file that is served at one path.
+    async def _read(self, request: Request, read: Read) -> Response:
+        reading = self._reading.get(request.path)
+        if reading is None:
+            # One read serves all requests that come meanwhile, and goes on when some of these are given up.
+            reading = self._reading[request.path] = asyncio.ensure_future(self._read_and_keep(request, read))
+            reading.add_done_callback(lambda _: self._reading.pop(request.path))
+        found = await asyncio.shield(reading)
+        return found.content.answer(request) if isinstance(found, File) else found
 
-    Raises:
-        OSError: as for `File`.
-    """
+    async def _read_and_keep(self, request: Request, read: Read) -> File | Response:
+        """Read a file and keep it; the response in its place where that fails."""
+        file: File | None = None
+        try:
+            file = await asyncio.wrap_future(self._invoker().submit(read))
+        except (OSError, ValueError) as error:
+            if not isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+                self._log.warning(None, "a file of %r cannot be served: %s", self._path, error)
+        except Exception as error:
+            return self._failed(error)
+        self.keep(request.path, file)
+        return _not_found() if file is None else file
 
-    def __init__(self, path: str, name: str, type: str, headers: Headers) -> None:
-        super().__init__()
-        self._read = functools.partial(File, functools.partial(os.path.realpath, name, strict=True), type, headers)
-        self.keep(path, self._read())
-
-    def reader_of(self, path: str) -> Read:
-        return self._read
+    def _failed(self, error: BaseException) -> Response:
+        return error_response(f"GET {self._path}", error, self._log)
 
 
-class Folder(Files):
-    """The files below a folder, served at paths with a prefix that ends with `/`; `index.html` for a folder itself.
+def _not_found() -> Response:
+    return problem(404, "There is no such page")
+
+
+def single_file(path: str, name: str, type: str, headers: Headers, invoker: Callable[[], Invoker]) -> Files:
+    """The file with this name at one path. OSError as for `File`."""
+    read = functools.partial(File, functools.partial(os.path.realpath, name, strict=True), type, headers)
+    files = Files(path, lambda _: read, invoker)
+    files.keep(path, read())
+    return files
+
+
+def folder_files(path: str, name: str, headers: Headers, invoker: Callable[[], Invoker]) -> Files:
+    """The files below a folder, at paths that begin with this one; `index.html` for a folder itself.
 
     Not served: files that a link leads to outside the folder, and names that begin with a dot.
 
     Raises:
         OSError: the folder does not exist.
     """
+    root = os.path.realpath(name, strict=True)
 
-    def __init__(self, prefix: str, root: str, headers: Headers) -> None:
-        super().__init__()
-        self._prefix = prefix
-        self._root = os.path.realpath(root, strict=True)
-        if not os.path.isdir(self._root):
-            raise NotADirectoryError(f"not a folder: {root}")
-        self._headers = headers
+    def locate(name: str) -> str:
+        """The real path of the file, without links. OSError if the file must not be served."""
+        found = os.path.realpath(os.path.join(root, *name.split("/")), strict=True)
+        # A path outside the folder begins with "..".
+        if not is_plain(os.path.relpath(found, root).replace(os.sep, "/")):
+            raise FileNotFoundError(f"outside of the folder, or hidden: {name!r}")
+        return found
 
-    def reader_of(self, path: str) -> Read | None:
-        name = path[len(self._prefix) :]
+    def reader_of(asked: str) -> Read | None:
+        name = asked[len(path) :]
         if not name or name.endswith("/"):
             name += "index.html"
-        if not is_plain(name):
-            return None
-        return functools.partial(File, functools.partial(self._locate, name), type_of(name), self._headers)
+        return (
+            functools.partial(File, functools.partial(locate, name), type_of(name), headers) if is_plain(name) else None
+        )
 
-    def _locate(self, name: str) -> str:
-        """The real path of the file, without links. OSError if the file must not be served."""
-        path = os.path.realpath(os.path.join(self._root, *name.split("/")), strict=True)
-        # A path outside the folder begins with "..".
-        if not is_plain(os.path.relpath(path, self._root).replace(os.sep, "/")):
-            raise FileNotFoundError(f"outside of the folder, or hidden: {name!r}")
-        return path
+    return Files(path, reader_of, invoker)
 
 
 def is_plain(name: str) -> bool:

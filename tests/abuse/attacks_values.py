@@ -76,10 +76,18 @@ async def ask_by_mcp(target: ServerUnderAttack, tool: str, values: list[Any]) ->
     return (await (await target.connect()).ask_http(data)).body.decode()
 
 
-@attack(160, "190,000 objects for a list of arrays, images and texts, by MCP", picky, memory=192 * MIB)
+@attack(160, "190,000 objects and lists for a list of arrays, images and texts, by MCP", picky, memory=192 * MIB)
 async def objects_by_mcp(target: ServerUnderAttack) -> None:
     for tool in ("choices", "arrays", "rest"):
-        assert TOO_MANY in await ask_by_mcp(target, tool, [{}] * 190_000)
+        assert "isError" in await ask_by_mcp(target, tool, [{}] * 190_000)
+        assert TOO_MANY in await ask_by_mcp(target, tool, [[1.5]] * 190_000)
+
+
+@attack(161, "900,000 numbers in lists for an array, flat and nested", picky, memory=192 * MIB, wait=NEW_MEMORY)
+async def lists_for_arrays(target: ServerUnderAttack) -> None:
+    assert await ask(target, "arrays", [[1.5] * 900_000]) == 1
+    assert await ask(target, "arrays", [[[[1]]] * 100_000]) == 1
+    assert TOO_MANY in await ask(target, "arrays", [[1]] * 100_000)
 
 
 @attack(160, "900,000 numbers for lists of numpy's and for unions, by MCP", picky, memory=256 * MIB, wait=NEW_MEMORY)

@@ -285,6 +285,34 @@ def test_element_types_in_hints(hint: Any, words: str, fits: str, misfits: str) 
                 attempt(hint, value)
 
 
+@settings(max_examples=example_count(50))
+@given(hnp.arrays(st.sampled_from(["?", "<i8", "<u8", "<f8"]), hnp.array_shapes(min_dims=1, max_dims=5, min_side=1)))
+def test_nested_lists_of_numbers_are_an_array(array: np.ndarray[Any, Any]) -> None:
+    found = taken(NDArray[array.dtype.type], [array.tolist()])
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array[None])
+
+
+def test_numbers_in_lists_get_the_dtype_of_the_hint_if_it_keeps_them() -> None:
+    for hint, lists, dtype in [
+        (np.ndarray, [], "f8"),
+        (np.ndarray, [[], []], "f8"),
+        (NDArray[np.float32], [[1, 2.5], [True, 0]], "f4"),
+        (NDArray[np.floating], [1], "f8"),
+        (NDArray[np.uint8 | np.int16], [300], "i2"),
+        (NDArray[np.complex64], [1], "c8"),
+        (list[NDArray[np.uint8]] | NDArray[np.float32], [1.5], "f4"),
+    ]:
+        found = taken(hint, lists)
+        assert found.dtype == dtype
+        np.testing.assert_array_equal(found, lists)
+    assert [each.dtype for each in taken(NDArray[np.float32] | list[NDArray[np.uint8]], [[1], [2, 3]])] == ["u1", "u1"]
+    misfits: list[Any] = [["1"], [None], [1, [2]], [[1], 2], [{}], [2**64], [[[]], [[1]]], [[1.5]] * 2 + [[]]]
+    for lists in (*misfits, [256], [-1], [1.5]):
+        with pytest.raises(ValueError, match=r"lists are an array if|expected an array of uint8, got an array of"):
+            taken(NDArray[np.uint8], lists)
+
+
 def test_hints_that_can_never_be_met() -> None:
     for hint in (
         *(NDArray[np.str_], NDArray[np.void], NDArray[np.longdouble], NDArray[np.float32 | np.object_], NDArray[str]),

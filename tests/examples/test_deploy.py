@@ -138,3 +138,12 @@ def test_the_page_shows_the_files_and_the_section_of_the_container() -> None:
     assert shown is not None
     indented = re.sub(r"^(?=.)", " " * 10, shown[1], flags=re.MULTILINE)
     assert indented in (DEPLOY / "kubernetes.yaml").read_text()
+
+
+def test_the_service_of_the_page_reads_the_variables_of_the_container() -> None:
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+    service = page.split("```python file=service.py\n")[1].split("```")[0]
+    container = page.split("```yaml file=container.yaml\n")[1].split("```")[0]
+    names = [variable["name"] for variable in yaml.safe_load(container)["env"]]
+    assert names
+    assert [name for name in names if f'os.environ.get("{name}"' not in service] == []

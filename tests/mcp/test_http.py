@@ -355,7 +355,7 @@ async def test_images_beyond_64_kib_go_in_and_out(serve: Serve) -> None:
     file = io.BytesIO()
     picture.save(file, "png")
     assert file.tell() > 65536
-    content = {"type": "image", "data": base64.b64encode(file.getvalue()).decode(), "mimeType": "image/png"}
+    content = base64.b64encode(file.getvalue()).decode()
     async with serve(make_server()) as agent:
         [block] = (await agent.call("image", image=content))["content"]
     back = PIL.Image.open(io.BytesIO(base64.b64decode(block["data"])))

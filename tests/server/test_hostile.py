@@ -53,7 +53,10 @@ LINES: list[tuple[bytes, int]] = [
     *[(call(b"[]", each), -32601) for each in (b"rpc.nothing", b"__class__", b"")],
     *[(each, -32001) for each in (call(b"[" + b"1" * 200_000 + b"]"), b"x" * 100_001, call(b"[200000]", b"blob"))],
     *[(call(orjson.dumps([each]), b"image"), -32602) for each in (PIXELS, "R0lGODlh", "", 7)],
-    *[(call(orjson.dumps([each]), b"array"), -32602) for each in (ARRAY, {**ARRAY, "dtype": "|O"}, "k05VTVBZAQB2", [])],
+    *[
+        (call(orjson.dumps([each]), b"array"), -32602)
+        for each in (ARRAY, {**ARRAY, "dtype": "|O"}, "k05VTVBZAQB2", [[]] * 2 + [1], [{}])
+    ],
     *[(call(b'[{"$type":"bytes","data":"%b"}]' % (b"QUJD" * 9000 + each)), -32602) for each in (b"?", b"A//")],
 ]
 

@@ -16,6 +16,7 @@ from .. import dtypes
 from ..encoding import Encoding
 from ..ndarray import ArrayHint, encode_array
 from ..options import Shape
+from ..reading import Reading
 
 
 def encode_tensor(value: Any, encoding: Encoding) -> object:
@@ -54,8 +55,8 @@ class TensorHint:
         self.component = self._array.component
         self.schema = self._array.schema
 
-    def decode(self, value: object, _: object = None) -> object:
-        return self._fitting(value) if _is_tensor(value) else tensor_of(self._array.decode(value))
+    def decode(self, value: object, reading: Reading | None = None) -> object:
+        return self._fitting(value) if _is_tensor(value) else tensor_of(self._array.decode(value, reading))
 
     def accept(self, value: object) -> object:
         return self._fitting(value) if _is_tensor(value) else self._array.accept(value)

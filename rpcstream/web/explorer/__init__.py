@@ -1,7 +1,7 @@
 """The explorer: a page at `/docs` on which people see the methods of a server, and call them.
 
-Owns the files of the page and the headers that they are served with. The page has nothing of the server in it: what it
-shows comes by the calls that it makes, for which it must authenticate like any other client. So it is public.
+The page has nothing of the server in it: what it shows comes by the calls that it makes, for which it must authenticate
+like any other client. So it is public.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from ..entries import Page, Route
+from ...wire.http_messages import Request, Response
 from ..html import escape
-from ..static import Headers, PackedContent, type_of
+from ..static import Content, Headers, type_of
 
 _FOLDER = Path(__file__).parent
 _FILES = (
@@ -53,34 +53,31 @@ _HEADERS: Headers = [
 ]
 
 
-class ExplorerPage(Page):
-    """One file of the page, read when it is asked for first."""
-
-    def __init__(self, path: str, content: Callable[[], PackedContent]) -> None:
-        super().__init__(path, lambda request: content().answer(request), is_public=True)
-
-
-def explorer_routes(at: str, paths: Callable[[], tuple[str, ...] | None]) -> dict[str, Route]:
-    """The routes of the page, by path.
+def explorer_pages(at: str, paths: Callable[[], tuple[str, ...] | None]) -> dict[str, Callable[..., Response]]:
+    """What answers each path of the page.
 
     Args:
         at: the path of the page; its files are below.
         paths: gives the paths that take calls; None: any path does, for WebSockets.
     """
-    routes: dict[str, Route] = {
-        f"{at}/{name}": ExplorerPage(f"{at}/{name}", partial(_file, _FOLDER / name)) for name in _FILES
-    }
-    routes[at] = ExplorerPage(at, lambda: _page((paths() or ("/",))[0]))
-    return routes
+
+    def page(request: Request, parameters: object) -> Response:
+        return _page((paths() or ("/",))[0]).answer(request)
+
+    return {at: page, **{f"{at}/{name}": partial(_answer_file, name) for name in _FILES}}
+
+
+def _answer_file(name: str, request: Request, parameters: object) -> Response:
+    return _file(name).answer(request)
 
 
 @cache
-def _file(path: Path) -> PackedContent:
-    return PackedContent(path.read_bytes(), type_of(path.name), _HEADERS)
+def _file(name: str) -> Content:
+    return Content((_FOLDER / name).read_bytes(), type_of(name), _HEADERS, packed=True)
 
 
 @cache
-def _page(calls: str) -> PackedContent:
+def _page(calls: str) -> Content:
     """The page itself, which is told where calls go."""
     text = (_FOLDER / "index.html").read_text("utf-8").replace("{calls}", escape(calls))
-    return PackedContent(text.encode(), "text/html; charset=utf-8", _HEADERS)
+    return Content(text.encode(), "text/html; charset=utf-8", _HEADERS, packed=True)
