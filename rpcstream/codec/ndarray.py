@@ -19,9 +19,8 @@ from ..errors import EncodeError
 from ..wire.binary_frame import ATTACHED_MIN
 from . import base64, dtypes
 from .attachments import Attachment
-from .encoding import Encoding
+from .codec import Encoding, Reading
 from .options import Shape
-from .reading import Reading
 from .rich_hint import TAG_KEY, base64_of, members, mismatch, shortened, tagged_schema, type_name
 
 Array = np.ndarray[Any, Any]

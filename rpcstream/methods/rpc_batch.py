@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from ..codec import payloads
-from ..codec.reading import Reading
+from ..codec.codec import Reading
 from ..errors import BatchTooLarge, CallCancelled, InvalidRequest
 from ..peer import control_messages
 from ..peer.inflight import Hold, is_call
