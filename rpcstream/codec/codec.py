@@ -33,8 +33,6 @@ from .options import ImageOptions
 from .rich_hint import FLOAT_TAG, QUOTED_TAG_KEY, TAG_KEY, RegisteredHint, shortened, type_name
 from .rich_type import RichType, TypeTable
 
-__all__ = ["TAG_KEY", "Codec", "DecodeElsewhere", "Encoding", "Reading", "TooMuchImage"]
-
 # -- the codec --------------------------------------------------------------------------------------------------------
 
 _DOLLAR, _BACKSLASH = b"$\\"

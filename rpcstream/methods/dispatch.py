@@ -27,7 +27,7 @@ from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import VERSION
 from ..wire.json_scan import is_deeper
 from ..wire.messages import Oversize
-from .arguments import Arguments, ArgumentsWithImages
+from .arguments import Arguments, ArgumentsWithImages, Line
 from .call import Call
 from .collected_items import CollectedItems
 from .invoke import Invoker
@@ -35,8 +35,6 @@ from .method import Method
 from .registry import MethodRegistry
 from .replies import NO_ID, ReplyWriter, call_after_reply
 from .rpc_batch import RpcBatch, answer_batch
-
-Line = bytes | bytearray
 
 
 class Dispatcher:
@@ -65,7 +63,7 @@ class Dispatcher:
         self.replies = replies
         self.slices = TimeSlices()
         self.batch: RpcBatch | None = None
-        self.collected = Account(replies.limits.max_collected)
+        self.collected = Account(replies.limits.max_waiting)
         self._methods = methods
         self._limits = limits = replies.limits
         #: Bytes; a message of so many or fewer cannot be nested too deep.

@@ -12,7 +12,8 @@ from ..observe.metrics import CallMetrics
 from ..peer.interfaces import Later
 from ..peer.session import Session
 from ..wire.buffers import Encoded
-from .dispatch import Dispatcher, Line
+from .arguments import Line
+from .dispatch import Dispatcher
 
 if TYPE_CHECKING:
     from ..observe.tracing import CallSpan, Tracing

@@ -23,10 +23,8 @@ from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts
 from .replies import ReplyWriter
 
-Line = bytes | bytearray
 
-
-def answer_batch(dispatch: Any, members: Any, line: Line, session: Session) -> Encoded | Later | None:
+def answer_batch(dispatch: Any, members: Any, line: bytes | bytearray, session: Session) -> Encoded | Later | None:
     """Carry out a batch; the reply is one array, or None where no member gets a reply.
 
     Args:
@@ -68,7 +66,7 @@ class RpcBatch:
 
     dispatch: Any
     members: list[Any]
-    line: Line
+    line: bytes | bytearray
     session: Session
     reading: Reading
     since: float

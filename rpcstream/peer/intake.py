@@ -248,9 +248,7 @@ class Intake:
         if self.queue and self._session.channel is not None:
             self._take_up()
         self.settle()
-        write_gate = self._session.write_gate
-        if write_gate.unsent or write_gate.waiting:
-            write_gate.written()
+        self._session.write_gate.written()
 
     def _take_up(self) -> None:
         """Handle requests that waited, for a turn at most."""

@@ -20,7 +20,6 @@ from ..shared_memory import SharedMemory
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
-from ..wire.messages import Message
 from . import binary_offer, incoming
 from .deadline import free_context
 from .inflight import ForwardedCall, RunningCalls
@@ -47,7 +46,7 @@ MakeError = Callable[[str], Exception]
 class Session:
     """One end of a conversation; both ends are equal.
 
-    A transport calls `connected` once, then `receive`, `blocked` and `end` as things happen, and at last `lost`.
+    A transport calls `connected` once, then `intake.receive`, `blocked` and `end` as things happen, and at last `lost`.
     """
 
     #: Answers the requests of the peer.
@@ -117,8 +116,6 @@ class Session:
     ledger: ConnectionLedger = field(init=False)
     running: RunningCalls = field(init=False)
     intake: Intake = field(init=False)
-    #: Handles the messages that came with one read, in their order.
-    receive: Callable[[list[Message]], None] = field(init=False)
     streams: StreamTable = field(default_factory=StreamTable)
     #: Whether more may be sent now; producers wait at it.
     write_gate: WriteGate = field(init=False)
@@ -137,7 +134,6 @@ class Session:
         self.ledger = ConnectionLedger(limits, self.server_ledger)
         self.running = RunningCalls(self.ledger)
         self.intake = Intake(self)
-        self.receive = self.intake.receive
         self.write_gate = WriteGate(limits.write_buffer)
 
     # -- from the transport -------------------------------------------------------------------------------------------

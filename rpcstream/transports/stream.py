@@ -61,7 +61,7 @@ class LineStream(MessageConnection, SocketConnection):
         #: None where a line may not be followed by a frame, since it does not end as a frame begins behind it.
         self._frames = FrameAdmission(session) if delimiter == b"\n" else None
         self._delimiter = delimiter
-        self._receive = session.receive if self._trace is None else self._receive_traced
+        self._receive = session.intake.receive if self._trace is None else self._receive_traced
         self._framer = self._make_framer()
         self._peer_ended = False
         self._buffered: _BufferedStream | None = None
@@ -102,7 +102,7 @@ class LineStream(MessageConnection, SocketConnection):
     def _receive_traced(self, messages: list[Message]) -> None:
         assert self._trace is not None
         trace_all(self._trace, "receive", messages)
-        self.session.receive(messages)
+        self.session.intake.receive(messages)
 
     def _continue(self) -> None:
         """Go on after a read that has not ended with a line: there may be a frame, or the end."""
