@@ -21,10 +21,10 @@ from ..peer.credentials import Credentials
 from ..peer.frame_admission import FrameAdmission
 from ..peer.ledger import Reception
 from ..peer.session import Session
-from ..wire.binary_frame import BinaryFrameReader, FrameError
-from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, parts_of
+from ..wire.binary_frame import HEADER_MAX, BinaryFrameReader, FrameError
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts, ReceiveBuffer, first_part, parts_of
 from ..wire.envelope import error_reply
-from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem
+from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, too_long
 from ..wire.messages import Message
 from .connection import Connection
 from .http_router import (
@@ -56,6 +56,63 @@ STOPS = problem(503, "the server is about to stop")
 REST = 0.2
 
 
+class RequestBody:
+    """The body of a call while it comes: it is kept, or received as the binary frame that it is.
+
+    Args:
+        reception: counts what is kept.
+        admission: decides about the frame; None: it is no frame.
+
+    Raises, by `append` and `end`:
+        HttpError: it is too long, there is no memory for it, or it is no frame.
+    """
+
+    def __init__(self, limits: Limits, reception: Reception, admission: FrameAdmission | None) -> None:
+        self._max_size = limits.max_message_size
+        self._size = 0 if admission is None else -HEADER_MAX
+        self._content = ReceiveBuffer()
+        self._reception = reception
+        self._admission = admission
+        self._frame = None if admission is None else BinaryFrameReader(admission, self._max_size)
+
+    def append(self, part: bytes, left: int = 0) -> None:
+        """Take the bytes that came next; `left`: how many more were announced."""
+        self._size += len(part)
+        if self._size + left > self._max_size:
+            raise HttpError(too_long(self._max_size))
+        if self._frame is not None:
+            try:
+                self._frame.append(part)
+            except FrameError as error:
+                raise _malformed(error) from None
+        elif self._reception.grow(self._size):
+            self._content.append(part)
+        else:
+            text = "the server has no memory for so many long messages at once (max_held_total)"
+            raise HttpError(problem(503, text, [("Retry-After", "1")]))
+
+    def end(self) -> Message:
+        """Give the whole body: all of it has come."""
+        self._reception.over()
+        if self._frame is None:
+            return self._content.take()
+        try:
+            return self._frame.end()
+        except FrameError as error:
+            raise _malformed(error) from None
+
+    def give_up(self) -> None:
+        """Drop what has come: the rest will not."""
+        self._reception.over()
+        if self._admission is not None:
+            self._admission.give_up()
+
+
+def _malformed(error: FrameError) -> HttpError:
+    """For a body that is to be a binary frame, and is none."""
+    return HttpError(Response(200, orjson.dumps(error_reply(None, ParseError(data={"reason": str(error)}))), JSON))
+
+
 class HttpServing(Connection):
     """The requests of one connection, each answered before the next one begins.
 
@@ -83,7 +140,8 @@ class HttpServing(Connection):
         self._is_identifying = False
         #: A call that is over, or whose binary frame is being read: the next call is made with it.
         self._spare: HttpCall | None = None
-        self._admission: FrameAdmission | None = None
+        #: The body that is being read.
+        self._body: RequestBody | None = None
         #: Requests that were answered with 401.
         self._rejections = 0
 
@@ -177,24 +235,24 @@ class HttpServing(Connection):
             self.is_draining = True
         self.answer(not_authenticated(has_shown=has_shown))
 
-    def _begin_frame(self) -> BinaryFrameReader:
-        """Expect a body that is a binary frame; the session of the call decides about it when its JSON is there."""
-        call = self._spare = self._make_call()
-        call.session.identity = self._head.request.identity
-        self._admission = FrameAdmission(call.session)
-        return BinaryFrameReader(self._admission, self._limits.max_message_size)
+    def _begin_body(self) -> None:
+        """Expect the body of a call; the session of the call decides about a frame when its JSON is there."""
+        head, admission = cast(CallHead, self._head), None
+        if head.is_frame:
+            call = self._spare = self._make_call()
+            call.session.identity = head.request.identity
+            admission = FrameAdmission(call.session)
+        self._body = RequestBody(self._limits, self._reception, admission)
 
-    def _count_body(self, size: int) -> None:
-        """Count the bytes of a body that have come. Raises HttpError if there is no memory for them."""
-        if not self._reception.grow(size):
-            error = "the server has no memory for so many long messages at once (max_held_total)"
-            raise HttpError(problem(503, error, [("Retry-After", "1")]))
+    def _end_body(self) -> None:
+        """Carry out the call whose body has come."""
+        message = cast(RequestBody, self._body).end()
+        self._body = None
+        self._begin_call(message)
 
     def _begin_call(self, body: Message) -> None:
-        """Carry out a call whose body has come."""
+        """Carry out a call with this body."""
         self._timeouts.completed = True
-        self._reception.over()
-        self._admission = None
         call = self._call = self._make_call()
         call.begin(self, cast(CallHead, self._head), body)
 
@@ -282,9 +340,9 @@ class HttpServing(Connection):
 
     def _give_up(self) -> None:
         """Cancel what is being worked on: its response cannot be written any more."""
-        self._reception.over()
-        if self._admission is not None:
-            self._admission.give_up()
+        if self._body is not None:
+            self._body.give_up()
+            self._body = None
         call, self._call, self._spare = self._call or self._spare, None, None
         if call is not None:
             call.reason = self.reason or "the client closed the connection"
@@ -451,11 +509,6 @@ class HttpCall:
 def is_notification(message: Encoded) -> bool:
     """Whether a message of the session is no reply."""
     return (message if type(message) is bytes else first_part(message)).startswith(NOTIFICATION)
-
-
-def malformed(error: FrameError) -> Response:
-    """The response to a body that is to be a binary frame, and is none."""
-    return Response(200, orjson.dumps(error_reply(None, ParseError(data={"reason": str(error)}))), JSON)
 
 
 class AnsweredNotifications:
