@@ -14,13 +14,13 @@ from typing import Any
 from ..errors import RpcError
 from ..limits import Limits
 from ..peer.ledger import ServerLedger
-from ..wire.binary_frame import parts_of_frame
-from ..wire.buffers import AttachedMessage, parts_of
+from ..wire.buffers import parts_of
 from ..wire.frames import TRY_LATER
-from ..wire.http_messages import FRAME, HttpError, Request, Response, problem
+from ..wire.http_messages import HttpError, Request, Response, problem
 from .connection import Connection
-from .http_call import STOPS, HttpServing, RequestBody
+from .http_call import STOPS, HttpServing
 from .http_router import ConnectionContext, HttpRouter
+from .request_body import RequestBody
 
 log = logging.getLogger("rpcstream.server")
 
@@ -266,10 +266,6 @@ class AsgiRequest(HttpServing, EventConnection):
         if parts:
             body = b"".join(parts)
             self._put({"type": "http.response.body", "body": body, "more_body": True}, len(body))
-
-    def write_frame(self, message: AttachedMessage) -> None:
-        """As `HttpServing.write_frame`. The events keep a copy, since others may change the payloads."""
-        self.respond(Response(200, b"".join(parts_of_frame(message)), FRAME))
 
     def finish(self, *, is_reusable: bool) -> None:
         """As `HttpServing.finish`."""

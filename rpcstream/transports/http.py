@@ -17,8 +17,9 @@ from ..wire.http_messages import FRAME, HttpError, Request, Response, problem, r
 from ..wire.http_parser import HEAD_MAX, RequestReader, parse_head
 from ..wire.upgrade import accept_upgrade
 from .connection import JOIN_MAX, SocketConnection
-from .http_call import STOPS, HttpServing, RequestBody
+from .http_call import STOPS, HttpServing
 from .http_router import CallHead, ConnectionContext, Head, HttpRouter
+from .request_body import RequestBody
 from .websocket import WebSocketStream
 
 #: Number and size (bytes) of the heads that are kept: the head of the next request is most often one of them.

@@ -15,16 +15,15 @@ from typing import Any, ClassVar, cast
 import orjson
 
 from ..auth.authenticator import MAX_WRONG
-from ..errors import CallCancelled, ConnectionLost, ParseError, RpcError
-from ..limits import Limits
+from ..errors import CallCancelled, ConnectionLost, RpcError
 from ..peer.credentials import Credentials
 from ..peer.frame_admission import FrameAdmission
 from ..peer.ledger import Reception
 from ..peer.session import Session
-from ..wire.binary_frame import HEADER_MAX, BinaryFrameReader, FrameError
-from ..wire.buffers import AttachedMessage, Encoded, MessageParts, ReceiveBuffer, first_part, parts_of
+from ..wire.binary_frame import parts_of_frame
+from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, parts_of
 from ..wire.envelope import error_reply
-from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem, too_long
+from ..wire.http_messages import EVENTS, FRAME, JSON, NDJSON, Request, Response, problem
 from ..wire.messages import Message
 from .connection import Connection
 from .http_router import (
@@ -37,6 +36,7 @@ from .http_router import (
     response_of,
 )
 from .message_connection import STOPPING, trace_all, trace_sent
+from .request_body import RequestBody
 
 log = logging.getLogger("rpcstream.server")
 
@@ -56,77 +56,20 @@ STOPS = problem(503, "the server is about to stop")
 REST = 0.2
 
 
-class RequestBody:
-    """The body of a call while it comes: it is kept, or received as the binary frame that it is.
-
-    Args:
-        reception: counts what is kept.
-        admission: decides about the frame; None: it is no frame.
-
-    Raises, by `append` and `end`:
-        HttpError: it is too long, there is no memory for it, or it is no frame.
-    """
-
-    def __init__(self, limits: Limits, reception: Reception, admission: FrameAdmission | None) -> None:
-        self._max_size = limits.max_message_size
-        self._size = 0 if admission is None else -HEADER_MAX
-        self._content = ReceiveBuffer()
-        self._reception = reception
-        self._admission = admission
-        self._frame = None if admission is None else BinaryFrameReader(admission, self._max_size)
-
-    def append(self, part: bytes, left: int = 0) -> None:
-        """Take the bytes that came next; `left`: how many more were announced."""
-        self._size += len(part)
-        if self._size + left > self._max_size:
-            raise HttpError(too_long(self._max_size))
-        if self._frame is not None:
-            try:
-                self._frame.append(part)
-            except FrameError as error:
-                raise _malformed(error) from None
-        elif self._reception.grow(self._size):
-            self._content.append(part)
-        else:
-            text = "the server has no memory for so many long messages at once (max_held_total)"
-            raise HttpError(problem(503, text, [("Retry-After", "1")]))
-
-    def end(self) -> Message:
-        """Give the whole body: all of it has come."""
-        self._reception.over()
-        if self._frame is None:
-            return self._content.take()
-        try:
-            return self._frame.end()
-        except FrameError as error:
-            raise _malformed(error) from None
-
-    def give_up(self) -> None:
-        """Drop what has come: the rest will not."""
-        self._reception.over()
-        if self._admission is not None:
-            self._admission.give_up()
-
-
-def _malformed(error: FrameError) -> HttpError:
-    """For a body that is to be a binary frame, and is none."""
-    return HttpError(Response(200, orjson.dumps(error_reply(None, ParseError(data={"reason": str(error)}))), JSON))
-
-
 class HttpServing(Connection):
     """The requests of one connection, each answered before the next one begins.
 
     The response to a call is a `reply`, a `respond`, a `write_frame`, or a `start` and `write`s; then `finish`.
 
     Attributes:
-        answered: the notifications that were answered and still run.
+        answered: the sessions of notifications that were answered and still run, which nothing else keeps.
         is_draining: what is being answered is the last.
         trace: sees every message.
     """
 
     def __init__(self, context: ConnectionContext, router: HttpRouter, address: str | None = None) -> None:
         super().__init__(context.limits, context.ledger, address)
-        self.answered = AnsweredNotifications(context.limits)
+        self.answered: list[Session] = []
         self.is_draining = self._is_known = False
         self.trace = context.trace
         self._context = context
@@ -308,12 +251,23 @@ class HttpServing(Connection):
         raise NotImplementedError
 
     def write_frame(self, message: AttachedMessage) -> None:
-        """Write a whole response that is a binary frame."""
-        raise NotImplementedError
+        """Write a whole response that is a binary frame: a copy of it, since others may change its payloads."""
+        self.respond(Response(200, b"".join(parts_of_frame(message)), FRAME))
 
     def finish(self, *, is_reusable: bool) -> None:
         """The response is complete; the next call may have the object of this one if `is_reusable`."""
         self._call, self._spare = None, self._call if is_reusable else None
+
+    def may_answer(self, session: Session) -> bool:
+        """Whether the notifications of a session may run on behind their response: no more than calls may run."""
+        limits = self._limits
+        self.answered[:] = [each for each in self.answered if each.running.handlers]
+        ledgers = [each.ledger for each in (*self.answered, session)]
+        calls, held = sum(each.calls for each in ledgers), sum(each.held for each in ledgers)
+        if calls > limits.max_calls or held > limits.max_held_size:
+            return False
+        self.answered.append(session)
+        return True
 
     def refuse(self, error: RpcError) -> None:
         """Say why this connection is not served, and close it."""
@@ -403,7 +357,7 @@ class HttpCall:
             return
         self._is_simple = False
         goes_on = not session.intake.queue and session.running.need_no_reply(session.dispatch.goes_on)
-        if goes_on and connection.answered.admit(session):
+        if goes_on and connection.may_answer(session):
             self.close()
             return
         session.end(self._lost)
@@ -509,30 +463,3 @@ class HttpCall:
 def is_notification(message: Encoded) -> bool:
     """Whether a message of the session is no reply."""
     return (message if type(message) is bytes else first_part(message)).startswith(NOTIFICATION)
-
-
-class AnsweredNotifications:
-    """The notifications of an HTTP connection that were answered and still run: not more than calls may run.
-
-    Their sessions live on while these run.
-    """
-
-    __slots__ = ("_max_calls", "_max_held", "_sessions")
-
-    def __init__(self, limits: Limits) -> None:
-        self._max_calls = limits.max_calls
-        self._max_held = limits.max_held_size
-        self._sessions: list[Any] = []
-
-    def admit(self, session: Any) -> bool:
-        """Add those of this session, if there is room (`max_calls`, `max_held_size`); returns whether there was."""
-        self._sessions = [each for each in self._sessions if each.running.handlers]
-        ledgers = [each.ledger for each in (*self._sessions, session)]
-        if sum(each.calls for each in ledgers) > self._max_calls or sum(each.held for each in ledgers) > self._max_held:
-            return False
-        self._sessions.append(session)
-        return True
-
-    def clear(self) -> None:
-        """Forget them when the connection ends; they run on."""
-        self._sessions.clear()
