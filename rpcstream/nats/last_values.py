@@ -293,22 +293,18 @@ async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: 
         ConnectionError: the connection has ended.
         nats.errors.Error: as the request raises it.
     """
-    task = asyncio.current_task()
-    assert task is not None
     inboxes = link.inbox.rpartition(".")[0] + "."
-    asked = {each.lower(): each for each in subjects}  # nats-py reports subjects in lower case
-    failures: list[Exception] = []
+    task = asyncio.ensure_future(request)
+    failure: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
     def fail(error: Exception) -> None:
-        if not failures:
-            failures.append(error)
-            task.cancel()
+        if not failure.done():
+            failure.set_exception(error)
 
     def on_denied(denied: str, subject: str) -> None:
-        if denied == what and subject.lower() in asked:
-            fail(_denial(denied, asked[subject.lower()]))
-        elif denied == "subscription" and subject.startswith(inboxes):
-            fail(_denial(denied, subject))
+        if (denied == what and subject in subjects) or (denied == "subscription" and subject.startswith(inboxes)):
+            verb = "publish" if denied == "publish" else "subscribe"
+            fail(NotPermitted(data={"reason": f"NATS does not permit this login to {verb} to {subject}"}))
 
     def on_ended(reason: str) -> None:
         fail(ConnectionError(reason))
@@ -316,11 +312,8 @@ async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: 
     link.denied.append(on_denied)
     link.ended.append(on_ended)
     try:
-        answer = await request
-    except asyncio.CancelledError:
-        if not failures or task.uncancel():
-            raise
-        raise failures[0] from None
+        await asyncio.wait({task, failure}, return_when=asyncio.FIRST_COMPLETED)
+        return await (failure if failure.done() else task)
     except nats.errors.Error as error:
         if link.is_open:
             raise
@@ -328,15 +321,9 @@ async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: 
     finally:
         link.denied.remove(on_denied)
         link.ended.remove(on_ended)
-    if failures:  # the answer arrived at the same moment, and `asyncio.wait_for` returned it all the same
-        task.uncancel()
-        raise failures[0]
-    return answer
-
-
-def _denial(what: str, subject: str) -> NotPermitted:
-    verb = "publish" if what == "publish" else "subscribe"
-    return NotPermitted(data={"reason": f"NATS does not permit this login to {verb} to {subject}"})
+        for waiting in (task, failure):
+            waiting.cancel()
+            waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 def revision_of(message: NatsMessage) -> int:
