@@ -94,7 +94,6 @@ UNFINISHED = {
     "how-to/web.md",
     "index.md",
     "internals.md",
-    "reference/command-line.md",
     "reference/mistakes.md",
     "reference/nats.md",
     "reference/options.md",
