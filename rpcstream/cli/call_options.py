@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import __version__
@@ -290,30 +291,22 @@ def join_address(uri: str | None, number: int | None) -> str:
     """One address from --uri and --port.
 
     Raises:
-        UsageError: both say a port, and not the same; or a Unix socket, or a service on NATS, is given one.
+        UsageError: both have a port, and not the same; or a Unix socket, or a service on NATS, is given one.
     """
     if uri is None:
         return f"{DEFAULT_HOST}:{DEFAULT_PORT if number is None else number}"
-    scheme, separator, rest = uri.partition("://")
-    if separator and (scheme.lower().endswith("unix") or scheme.lower() in ("nats", "nats+tls")):
-        if number is not None:
-            raise UsageError(f"--port does not go with {uri}")
+    if uri.count(":") > 1 and _IPV6.issuperset(uri):
+        uri = f"[{uri}]"
+    if number is None:
         return uri
-    netloc, target = rest if separator else uri, ""
-    if scheme.lower() in ("", "tcp", "tls") or not separator:
-        netloc = netloc.rstrip("/")
-    else:
-        end = min(at for at in (netloc.find("/"), netloc.find("?"), len(netloc)) if at >= 0)
-        netloc, target = netloc[:end], netloc[end:]
-    prefix = f"{scheme}://" if separator and scheme.lower() != "tcp" else ""
-    host, colon, text = netloc.rpartition(":")
-    if netloc.endswith("]") or not colon:
-        host, text = netloc, ""
-    elif ":" in host and _IPV6.issuperset(netloc):  # an IPv6 address alone: its last part is no port
-        host, text = f"[{netloc}]", ""
-    if text and number is not None and text != str(number):
-        raise UsageError(f"--uri says port {text}, --port says {number}")
-    text = text or ("" if number is None else str(number))
-    if not prefix:
-        return f"{host or DEFAULT_HOST}:{text or DEFAULT_PORT}"
-    return f"{prefix}{host}{':' if text else ''}{text}{target}"
+    from ..client.address import parse_address
+
+    try:
+        known = parse_address(uri)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if known.is_unix or known.is_nats or known.others:
+        raise UsageError(f"--port does not go with {uri}")
+    if f":{known.port}" in uri and known.port != number:
+        raise UsageError(f"--uri says port {known.port}, --port says {number}")
+    return str(replace(known, port=number))
