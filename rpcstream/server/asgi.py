@@ -12,9 +12,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 from ..text import get_logger
-from ..transports.asgi import AsgiEndpoint, path_below, refuse_websocket, send_response
+from ..transports.asgi import AsgiEndpoint, path_below, send_response
 from ..transports.asgi_http import Event, Receive, Scope, Send
-from ..wire.http_messages import Response, problem
+from ..wire.http_messages import problem
 from .running import RunningServer
 
 log = get_logger("rpcstream.server")
@@ -178,7 +178,7 @@ class AsgiApplication:
             if self._application is not None:
                 await self._application(scope, receive, send)
             else:
-                await _refuse(scope, send, problem(404, f"there is nothing here; calls go to {self._path}"))
+                await send_response(scope, send, problem(404, f"there is nothing here; calls go to {self._path}"))
         else:
             runner = self._runner
             endpoint = runner.endpoint
@@ -189,7 +189,7 @@ class AsgiApplication:
             if endpoint is not None:
                 await endpoint(scope, receive, send)
             else:
-                await _refuse(scope, send, problem(503, _STOPPED, [("Retry-After", "1")]))
+                await send_response(scope, send, problem(503, _STOPPED, [("Retry-After", "1")]))
 
     def _is_below(self, scope: Scope) -> bool:
         path = path_below(scope.get("root_path", ""), scope["path"])
@@ -286,10 +286,3 @@ class AsgiApplication:
 
 def _failed(error: BaseException) -> Event:
     return {"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"}
-
-
-async def _refuse(scope: Scope, send: Send, response: Response) -> None:
-    if scope["type"] == "websocket":
-        await refuse_websocket(scope, send, response)
-    else:
-        await send_response(send, response)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable
-from typing import Any
 from urllib.parse import quote
 
-from ..peer.credentials import Credentials
-from ..wire.buffers import parts_of
 from ..wire.http_messages import HttpError, Request, Response, problem
 from ..wire.http_parser import add_header
 from ..wire.upgrade import SUBPROTOCOLS
-from .asgi_http import AsgiRequest, Receive, Scope, Send
+from .asgi_http import AsgiRequest, Receive, Scope, Send, response_events
 from .asgi_websocket import AsgiWebSocket
 from .http_call import AnsweredNotifications
-from .http_router import ConnectionContext, HttpRouter, not_authenticated, request_credentials, response_of
+from .http_router import ConnectionContext, HttpRouter
 
 
 class AsgiEndpoint:
@@ -24,89 +19,39 @@ class AsgiEndpoint:
 
     Args:
         context: of the connections; every request counts as one while it is answered.
-        on_close: called with each WebSocket when it is over.
     """
 
-    def __init__(
-        self, context: ConnectionContext, router: HttpRouter, on_close: Callable[[AsgiWebSocket], None]
-    ) -> None:
+    def __init__(self, context: ConnectionContext, router: HttpRouter) -> None:
         self._context = context
         self._router = router
         self._answered = AnsweredNotifications(context.limits)
-        self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection to its end."""
-        work = self._serve_websocket if scope["type"] == "websocket" else self._serve_http
         if isinstance(asyncio.current_task(), asyncio.Task):
-            await work(scope, receive, send)
+            await self._serve(scope, receive, send)
         else:  # some servers (granian) step the coroutines of applications by themselves, and cannot cancel them
-            await asyncio.get_running_loop().create_task(work(scope, receive, send))
+            await asyncio.get_running_loop().create_task(self._serve(scope, receive, send))
 
-    async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            request = self._request(scope)
-        except HttpError as error:
-            await send_response(send, error.response)
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_websocket = scope["type"] == "websocket"
+        if is_websocket and (await receive())["type"] != "websocket.connect":
             return
-        needs_length = scope.get("http_version", "1.1") in ("1.0", "1.1")
-        address = self._client(scope, request)
-        connection = AsgiRequest(self._context, self._router, request, address, needs_length=needs_length)
+        try:
+            request = request_of(scope)
+        except HttpError as error:
+            await send_response(scope, send, error.response)
+            return
+        self._router.forgive_slash(request)
+        address = self._context.proxies.client_of(request.headers, address_of(scope))
+        connection = AsgiRequest(self._context, self._router, scope, request, address)
         connection.answered = self._answered
         await connection.serve(receive, send)
-
-    def _client(self, scope: Scope, request: Request) -> str:
-        return self._context.proxies.client_of(request.headers, address_of(scope))
-
-    def _request(self, scope: Scope) -> Request:
-        request = request_of(scope)
-        self._router.forgive_slash(request)
-        return request
-
-    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (await receive())["type"] != "websocket.connect":
-            return
-        context = self._context
-        try:
-            request = self._request(scope)
-            address = self._client(scope, request)
-            refusal = self._router.websocket_refusal(request) or await self._identify(request, address)
-        except HttpError as error:
-            refusal = error.response
-        if refusal is not None:
-            await refuse_websocket(scope, send, refusal)
-            return
-        session = context.new_session()
-        session.identity, session.headers = request.identity, request.headers
-        connection = AsgiWebSocket(
-            session,
-            address=address,
-            trace=context.trace,
-            on_open=context.connections.opened,
-            on_close=self._on_close,
-        )
-        offered = [word for word in scope.get("subprotocols", ()) if word in SUBPROTOCOLS]
-        await connection.serve(receive, send, offered[0] if offered else None)
-
-    async def _identify(self, request: Request, address: str) -> Response | None:
-        """Find out who opens a WebSocket, if a token comes with the handshake; gives the response if it is refused.
-
-        Browsers cannot give one here: then it comes with the first call.
-        """
-        authenticator = self._context.authenticator
-        if authenticator is None or "authorization" not in request.headers:
-            return None
-        credentials = request_credentials(request, Credentials(address=address))
-        identity = authenticator.identify(credentials)
-        if inspect.isawaitable(identity):
-            identity = await response_of(identity)
-        if isinstance(identity, Response):
-            return identity
-        if identity is None:
-            authenticator.refused(address, has_shown=True)
-            return not_authenticated(has_shown=True)
-        request.identity = identity
-        return None
+        if connection.is_accepted:
+            websocket = self._context.make(AsgiWebSocket, request, address=address)
+            self._context.connections.replaced(connection, websocket)
+            offered = [word for word in scope.get("subprotocols", ()) if word in SUBPROTOCOLS]
+            await websocket.serve(receive, send, offered[0] if offered else None)
 
 
 def request_of(scope: Scope) -> Request:
@@ -132,6 +77,8 @@ def request_of(scope: Scope) -> Request:
         is_http10=scope.get("http_version") == "1.0",
     )
     request.root = root.rstrip("/")
+    if scope["type"] == "websocket":  # HTTP/2 has no such header
+        headers["upgrade"] = "websocket"
     if "\0" in whole:
         raise HttpError(problem(400, "the path has a zero byte in it"))
     return request
@@ -154,16 +101,7 @@ def address_of(scope: Scope) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def send_response(send: Send, response: Response, kind: str = "http.response") -> None:
-    """Answer with this."""
-    body: Any = b"".join(parts_of(response.body))
-    await send({"type": f"{kind}.start", "status": response.status, "headers": response.pairs(len(body))})
-    await send({"type": f"{kind}.body", "body": body, "more_body": False})
-
-
-async def refuse_websocket(scope: Scope, send: Send, response: Response) -> None:
-    """Refuse a WebSocket that was not accepted: with this, where the server can send it, else with its own 403."""
-    if "websocket.http.response" in (scope.get("extensions") or {}):
-        await send_response(send, response, "websocket.http.response")
-    else:
-        await send({"type": "websocket.close", "code": 1008, "reason": response.text.strip()[:100]})
+async def send_response(scope: Scope, send: Send, response: Response) -> None:
+    """Answer a request, or refuse a WebSocket that was not accepted, with this."""
+    for event in response_events(scope, response):
+        await send(event)

@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from typing import Any, cast
 
+from ..errors import RpcError
 from ..limits import Limits
 from ..peer.ledger import ServerLedger
 from ..wire.binary_frame import HEADER_MAX, FrameError, parts_of_frame
 from ..wire.buffers import AttachedMessage, ReceiveBuffer, parts_of
-from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, problem, too_long
+from ..wire.frames import TRY_LATER
+from ..wire.http_messages import FRAME, HttpError, Request, Response, problem, too_long
 from ..wire.messages import Message
 from .connection import Connection
-from .http_call import HttpServing, malformed
-from .http_router import CallHead, ConnectionContext, HttpRouter, PageHead
+from .http_call import STOPS, HttpServing, malformed
+from .http_router import CallHead, ConnectionContext, HttpRouter
 
 log = logging.getLogger("rpcstream.server")
 
@@ -130,15 +132,18 @@ class AsgiRequest(HttpServing, EventConnection):
 
     Args:
         request: its head.
-        needs_length: as for `HttpRouter.route`.
+
+    Attributes:
+        is_accepted: it asks for a WebSocket, which may be opened.
     """
 
     def __init__(
-        self, context: ConnectionContext, router: HttpRouter, request: Request, address: str, *, needs_length: bool
+        self, context: ConnectionContext, router: HttpRouter, scope: Scope, request: Request, address: str
     ) -> None:
         super().__init__(context, router, address)
+        self.is_accepted = self._asks_for_websocket = False
         self._head.request = request
-        self._needs_length = needs_length
+        self._scope = scope
         #: What is asked for is not begun yet; the body is being read; the head of the response was put.
         self._is_taking = self._is_reading = self._is_begun = False
 
@@ -152,6 +157,11 @@ class AsgiRequest(HttpServing, EventConnection):
                 self._is_taking = True
                 await self._run(self._read(receive))
                 self._is_taking = False
+            if self._asks_for_websocket and not self._closing:
+                if not self.is_draining:
+                    self.is_accepted = True
+                    return
+                self.answer(STOPS)
             if not self._closing:
                 watcher = self._loop.create_task(self._watch(receive))
             await self._run(self._send_all(send))
@@ -161,7 +171,8 @@ class AsgiRequest(HttpServing, EventConnection):
             self._is_open, self._closing = False, True
             self._give_up()
             self.connection_lost(None)
-            self._context.connections.closed(self)
+            if not self.is_accepted:
+                self._context.connections.closed(self)
 
     @property
     def is_partial(self) -> bool:
@@ -178,8 +189,9 @@ class AsgiRequest(HttpServing, EventConnection):
     async def _read(self, receive: Receive) -> None:
         """Begin with the request, and read the body of a call."""
         max_size = self._limits.max_message_size
+        needs_length = self._scope.get("http_version", "1.1") in ("1.0", "1.1")
         try:
-            self._take(self._router.route(self._head.request, max_size, needs_length=self._needs_length))
+            self._take(self._router.route(self._head.request, max_size, needs_length=needs_length))
             while self._is_identifying and self._task is not None:
                 await asyncio.wait({self._task})
             if self._is_reading:
@@ -240,24 +252,21 @@ class AsgiRequest(HttpServing, EventConnection):
             self._give_up()
             super().abort(_LEFT)
 
-    def _upgrade(self, head: PageHead) -> None:
-        self.answer(problem(501, "the ASGI server in front of this one takes no WebSockets here"))
+    def _switch(self) -> None:
+        if self._scope["type"] != "websocket":
+            self.answer(problem(501, "the ASGI server in front of this one takes no WebSockets here"))
+        else:
+            self._asks_for_websocket = True
 
     # -- the response ------------------------------------------------------------------------------------------------
 
-    def reply(self, reply: bytes) -> None:
-        """As `HttpServing.reply`."""
-        self.respond(Response(200, reply, JSON))
-
     def respond(self, response: Response) -> None:
         """As `HttpServing.respond`."""
-        body = response.body
-        self._start(response, len(body))
-        self._end(b"" if self._head.request.method == "HEAD" else b"".join(parts_of(body)))
-
-    def answer(self, response: Response) -> None:
-        """As `HttpServing.answer`."""
-        self.respond(response)
+        events = response_events(self._scope, response, self._head.more)
+        self._is_begun = True
+        for event in events:
+            self._put(event, len(event.get("body", b"")))
+        self._end()
 
     def fail(self, response: Response) -> None:
         """As `HttpServing.fail`."""
@@ -266,23 +275,10 @@ class AsgiRequest(HttpServing, EventConnection):
 
     def start(self, response: Response, parts: Sequence[bytes]) -> None:
         """As `HttpServing.start`."""
-        self._start(response, None)
-        self.write(parts)
-
-    def _start(self, response: Response, length: int | None) -> None:
-        """Put the head of the response; `length`: bytes of its body, None where that is not known yet."""
-        if self._closing:
-            return
         self._is_begun = True
-        status = response.status
-        try:
-            headers = response.pairs(length, self._head.more)
-        except ValueError:
-            log.exception("the response to %s %s cannot be sent", self._head.request.method, self._head.request.path)
-            status, headers = 500, []
-        self._put({"type": "http.response.start", "status": status, "headers": headers})
-        if status != response.status:
-            self._end()
+        headers = response.pairs(None, self._head.more)
+        self._put({"type": "http.response.start", "status": response.status, "headers": headers})
+        self.write(parts)
 
     def write(self, parts: Sequence[bytes]) -> None:
         """As `HttpServing.write`."""
@@ -297,15 +293,24 @@ class AsgiRequest(HttpServing, EventConnection):
     def finish(self, *, is_reusable: bool) -> None:
         """As `HttpServing.finish`."""
         super().finish(is_reusable=is_reusable)
+        self._put({"type": "http.response.body", "body": b"", "more_body": False})
         self._end()
 
-    def _end(self, body: bytes = b"") -> None:
-        """The response is complete, with this as the last part of its body."""
+    def _end(self) -> None:
+        """The response is complete."""
         if not self._closing:
-            self._put({"type": "http.response.body", "body": body, "more_body": False}, len(body))
             self._close_behind()
             if self._is_taking:
                 self._interrupt()
+
+    def refuse(self, error: RpcError) -> None:
+        """As `Connection.refuse`: a WebSocket is closed with a code, since browsers do not show the status."""
+        if self._scope["type"] != "websocket":
+            super().refuse(error)
+            return
+        self._put({"type": "websocket.accept"})
+        self._put({"type": "websocket.close", "code": TRY_LATER, "reason": error.message})
+        self._end()
 
     def abort(self, reason: str) -> None:
         """Close at once: a response that was begun is cut off, in place of another one the reason is given."""
@@ -319,3 +324,25 @@ class AsgiRequest(HttpServing, EventConnection):
             self.respond(problem(504, reason))
         else:
             self.respond(problem(503, reason, [("Retry-After", "1")]))
+
+
+def response_events(scope: Scope, response: Response, more: Iterable[tuple[str, str]] = ()) -> list[Event]:
+    """The events of a whole response, or of the refusal of a WebSocket, which not every ASGI server can give a text.
+
+    Args:
+        more: headers besides those of the response.
+
+    Raises:
+        ValueError: a header is malformed; see `Response.pairs`.
+    """
+    kind = "http.response"
+    if scope["type"] == "websocket":
+        kind = f"websocket.{kind}"
+        if kind not in (scope.get("extensions") or {}):
+            return [{"type": "websocket.close", "code": 1008, "reason": response.text.strip()[:100]}]
+    headers = response.pairs(len(response.body), more)
+    body = b"" if scope.get("method") == "HEAD" else b"".join(parts_of(response.body))
+    return [
+        {"type": f"{kind}.start", "status": response.status, "headers": headers},
+        {"type": f"{kind}.body", "body": body, "more_body": False},
+    ]

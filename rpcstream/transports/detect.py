@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
 import orjson
@@ -15,6 +14,7 @@ from .http import HttpConnection
 from .http_router import ConnectionContext, HttpRouter
 from .open_connections import Arrival
 from .proxies import ProxyHeaderError, read_proxy_header
+from .stream import ContentLengthStream
 
 #: Seconds that a connection which has sent nothing has for its first bytes, when it is refused, or the server stops:
 #: what it sends first may be on its way, and says how to answer.
@@ -38,7 +38,7 @@ class ProtocolDetector(Arrival):
     """A connection whose protocol is not known yet.
 
     Args:
-        context: makes the protocols that may take over, besides HTTP.
+        context: makes the protocols that may take over.
         router: for HTTP.
     """
 
@@ -53,15 +53,10 @@ class ProtocolDetector(Arrival):
         self._is_proxied = False
         self._refusal: RpcError | None = None
         self._drains = False
-        self._timer: asyncio.TimerHandle | None = None
 
     # -- callbacks of asyncio ---------------------------------------------------------------------------------
 
     def _opened(self) -> None:
-        patience = self._context.patience
-        if patience is not None:  # counted from the connection, so that the TLS handshake is included
-            reason = f"not authenticated after {patience:g} s (auth_timeout)"
-            self._timer = self._loop.call_at(self.opened + patience, self._close_for_limit, reason)
         self._is_proxied = self._context.proxies.trusts(self.address)
         super()._opened()
 
@@ -83,7 +78,7 @@ class ProtocolDetector(Arrival):
         if data.startswith(METHODS):
             known: SocketConnection = HttpConnection(self._context, self._router)
         elif data.startswith(STARTS):
-            known = self._context.make_headed()
+            known = self._context.make(ContentLengthStream)
         elif len(data) < KNOWN_FROM and any(start.startswith(data) for start in (*METHODS, *STARTS)):
             self._begun = data
             self._timeouts.heard = True
@@ -124,19 +119,16 @@ class ProtocolDetector(Arrival):
         known.data_received(self._begun)
         return bool(known.eof_received())
 
-    def _become(self, known: SocketConnection) -> None:
-        self._stop_timer()
-        super()._become(known)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._stop_timer()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
     # -- for the listener (Connection) ------------------------------------------------------------------------
+
+    def check(self, now: float) -> str | None:
+        """As `Connection.check`, also whether the client takes too long to show what it speaks."""
+        patience = self._context.patience
+        if patience is None or not self.is_open or now < self.opened + patience:
+            return super().check(now)
+        reason = f"not authenticated after {patience:g} s (auth_timeout)"
+        self._close_for_limit(reason)
+        return reason
 
     def refuse(self, error: RpcError) -> None:
         self._refusal = error

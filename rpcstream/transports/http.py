@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from email.utils import formatdate
@@ -14,14 +13,13 @@ from ..peer.credentials import Credentials
 from ..peer.slices import TURN
 from ..wire.binary_frame import BinaryFrameReader, FrameError, parts_of_frame
 from ..wire.buffers import AttachedMessage, parts_of
-from ..wire.http_messages import FRAME, JSON, HttpError, Request, Response, problem, readable_text
+from ..wire.http_messages import FRAME, HttpError, Request, Response, problem, readable_text
 from ..wire.http_parser import HEAD_MAX, RequestReader, parse_head
 from ..wire.upgrade import accept_upgrade
 from .connection import JOIN_MAX, SocketConnection
-from .http_call import HttpServing, malformed
-from .http_router import CallHead, ConnectionContext, HttpRouter, PageHead
-
-log = logging.getLogger("rpcstream.server")
+from .http_call import STOPS, HttpServing, malformed
+from .http_router import CallHead, ConnectionContext, Head, HttpRouter
+from .websocket import WebSocketStream
 
 #: Number and size (bytes) of the heads that are kept: the head of the next request is most often one of them.
 _KEPT_HEADS, _KEPT_HEAD_MAX = 8, 1024
@@ -41,14 +39,12 @@ class HttpConnection(HttpServing, SocketConnection):
         #: The body that is being read, where that is a binary frame.
         self._frame: BinaryFrameReader | None = None
         #: What the last heads asked for.
-        self._kept_heads: dict[bytes, CallHead | PageHead] = {}
+        self._kept_heads: dict[bytes, Head] = {}
         #: The connection goes on after the present response; its body comes in chunks.
         self._keeps = self._is_chunked = False
         self._advancing = False
         #: What has come is handled in the next turn, since other connections want theirs.
         self._turn: asyncio.Handle | None = None
-        #: Runs until a request is authenticated (`auth_timeout`).
-        self._auth_timer: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
         self._own_credentials: Credentials | None = None
         #: The address of the trusted proxy at the other end; "": it is none.
@@ -86,8 +82,6 @@ class HttpConnection(HttpServing, SocketConnection):
     def _opened(self) -> None:
         if self._context.proxies.trusts(self.address):
             self._proxy = self.address
-        if self._context.authenticator is not None and self._limits.auth_timeout is not None:
-            self._auth_timer = self._loop.call_at(self.opened + self._limits.auth_timeout, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -113,7 +107,7 @@ class HttpConnection(HttpServing, SocketConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._closing = True
-        for timer in (self._turn, self._lingering, self._auth_timer):
+        for timer in (self._turn, self._lingering):
             if timer is not None:
                 timer.cancel()
         self._give_up()
@@ -175,11 +169,10 @@ class HttpConnection(HttpServing, SocketConnection):
         self._take(head)
         return True
 
-    def _route(self, data: bytes) -> CallHead | PageHead:
+    def _route(self, data: bytes) -> Head:
         """What a head asks for that is not among those kept. Raises HttpError if the connection cannot go on."""
         head = self._router.route(parse_head(data), self._limits.max_message_size)
-        is_final = isinstance(head, PageHead) and (head.is_upgrade or head.response is not None)
-        if len(data) <= _KEPT_HEAD_MAX and not is_final:
+        if len(data) <= _KEPT_HEAD_MAX and not head.is_upgrade and head.response is None:
             if len(self._kept_heads) >= _KEPT_HEADS:
                 self._kept_heads.clear()
             self._kept_heads[data] = head
@@ -216,18 +209,16 @@ class HttpConnection(HttpServing, SocketConnection):
             self._turn = self._loop.call_soon(self._next_turn)
         return message is not None
 
-    def _set_known(self) -> None:
-        super()._set_known()
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
-            self._auth_timer = None
+    def check(self, now: float) -> str | None:
+        """As `Connection.check`, also whether a request was authenticated in `auth_timeout`."""
+        timeout = self._limits.auth_timeout
+        is_known = self._is_known or self._context.authenticator is None
+        if not (is_known or self.is_draining or self._closing or timeout is None) and now >= self.opened + timeout:
+            self._too_late(f"not authenticated after {timeout:g} s (auth_timeout)")
+        return super().check(now)
 
-    def _too_late(self) -> None:
-        """No request was authenticated in `auth_timeout`: answer what is being worked on, and close."""
-        self._auth_timer = None
-        if self._transport is None or self._closing:
-            return
-        reason = f"not authenticated after {self._limits.auth_timeout:g} s (auth_timeout)"
+    def _too_late(self, reason: str) -> None:
+        """Answer what is being worked on, and close."""
         self.over_limit, self.reason, self.is_draining = True, reason, True
         if self._is_identifying:
             self.fail(problem(401, reason, [("WWW-Authenticate", "Bearer")]))
@@ -237,31 +228,20 @@ class HttpConnection(HttpServing, SocketConnection):
             else:
                 self._end(lingers=False)
 
-    def _upgrade(self, head: PageHead) -> None:
-        if head.length is None or head.length > 0:
-            self.fail(problem(400, "a request for a WebSocket has no body"))
-        elif "authorization" in head.request.headers:
-            self._identify(self._switch)
-        else:  # browsers cannot give a token here: as on the line stream, it comes with the first call
-            self._switch()
-
     def _switch(self) -> None:
-        """Go on as a WebSocket."""
         transport, request = self._transport, self._head.request
         response = accept_upgrade(request)
         if response.status == 101 and self.is_draining:
-            response = problem(503, "the server is about to stop")
+            response = STOPS
         if response.status != 101 or transport is None:
             self.answer(response)
             return
-        successor = self._context.make_websocket(request)
+        successor = self._context.make(WebSocketStream, request, client=False)
         rest = self._reader.rest()
         transport.write(response.head(0, keep_alive=True))
         self._read_more(True)
         self._give_up()
         self._transport, self._closing = None, True
-        if self._auth_timer is not None:
-            self._auth_timer.cancel()
         successor.opened, successor.address = self.opened, self.address
         transport.set_protocol(cast(asyncio.BaseProtocol, successor))
         self._context.connections.replaced(self, successor)
@@ -275,7 +255,7 @@ class HttpConnection(HttpServing, SocketConnection):
         """As `HttpServing.reply`."""
         head = cast(CallHead, self._head)
         if not self._may_keep():
-            self.respond(Response(200, reply, JSON))
+            super().reply(reply)
         elif len(reply) <= JOIN_MAX:
             self._put((b"%b%d\r\n%b\r\n%b" % (head.prefix, len(reply), date_line(), reply),))
         else:
@@ -330,19 +310,15 @@ class HttpConnection(HttpServing, SocketConnection):
         self._timeouts.completed = True
         head = self._head
         request, length = head.request, head.length
-        is_page = isinstance(head, PageHead) and head.response is None and not head.is_upgrade
-        if not is_page and "upgrade" in request.headers and response.status >= 400 and response.status != 401:
+        is_handshake = "upgrade" in request.headers and (head.is_upgrade or head.response is not None)
+        if is_handshake and response.status >= 400 and response.status != 401:
             text = readable_text(bytes(response.body))
             said = f"its WebSocket handshake got {response.status}: {text}"
             self._context.connections.handshake_refused(self, said)
         is_unread = length is None or (length > 0 and self._reader.whole(length) is None)
         if is_unread:  # the next request could not be found
             request.keep_alive = False
-        try:
-            self.respond(response)
-        except ValueError:
-            log.exception("the response to %s %s cannot be sent", request.method, request.path)
-            self.respond(problem(500, "internal error"))
+        super().answer(response)
         self._answered(lingers=is_unread or self._reader.is_partial)
 
     def fail(self, response: Response) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -31,12 +32,13 @@ from .http_router import (
     ConnectionContext,
     Head,
     HttpRouter,
-    PageHead,
     not_authenticated,
     request_credentials,
     response_of,
 )
 from .message_connection import STOPPING, trace_all, trace_sent
+
+log = logging.getLogger("rpcstream.server")
 
 #: The beginning of each message that is not a reply: progress, an item.
 NOTIFICATION = b'{"jsonrpc":"2.0","method":'
@@ -46,6 +48,9 @@ WRAPPING = {NDJSON: (b"", b"\n"), EVENTS: (b"data: ", b"\n\n")}
 
 #: What is answered to a request that has come in part when the server stops.
 NOT_READ = orjson.dumps(error_reply(None, CallCancelled(data={"executed": False, "reason": STOPPING})))
+
+#: The response to a request for a WebSocket when the server stops.
+STOPS = problem(503, "the server is about to stop")
 
 #: Seconds that the rest of such a request has to come.
 REST = 0.2
@@ -100,12 +105,14 @@ class HttpServing(Connection):
     def _take(self, head: Head) -> None:
         """Begin with a request."""
         self._head = head
-        if not isinstance(head, PageHead):
+        if isinstance(head, CallHead):
             self._identify(self._take_body)
         elif head.response is not None:
             self.answer(head.response)
+        elif head.is_upgrade and "authorization" not in head.request.headers:
+            self._switch()  # browsers cannot give a token here: as on the line stream, it comes with the first call
         elif head.is_upgrade:
-            self._upgrade(head)
+            self._identify(self._switch)
         elif self._router.is_public(head.request):
             self._take_page()
         else:
@@ -155,13 +162,9 @@ class HttpServing(Connection):
         elif isinstance(identity, Response):  # the authentication failed
             self.answer(identity)
         else:
-            if not self._is_known:
-                self._set_known()
+            self._is_known = True
             self._head.request.identity = identity
             then()
-
-    def _set_known(self) -> None:
-        self._is_known = True
 
     def _not_authenticated(self) -> None:
         """Answer a request without accepted credentials; the connection ends after `MAX_WRONG` of them."""
@@ -210,7 +213,7 @@ class HttpServing(Connection):
         session.identity = head.request.identity
         return HttpCall(session, self)
 
-    def _upgrade(self, head: PageHead) -> None:
+    def _switch(self) -> None:
         """Go on as a WebSocket, or refuse to."""
         raise NotImplementedError
 
@@ -220,7 +223,11 @@ class HttpServing(Connection):
 
     def answer(self, response: Response) -> None:
         """Answer a request whose body is not read."""
-        raise NotImplementedError
+        try:
+            self.respond(response)
+        except ValueError:
+            log.exception("the response to %r cannot be sent", self._head.request)
+            self.respond(problem(500, "internal error"))
 
     def fail(self, response: Response) -> None:
         """Write a response after which nothing more can be read, and close."""
@@ -228,7 +235,7 @@ class HttpServing(Connection):
 
     def reply(self, reply: bytes) -> None:
         """Write a whole response with this JSON."""
-        raise NotImplementedError
+        self.respond(Response(200, reply, JSON))
 
     def respond(self, response: Response) -> None:
         """Write a whole response."""

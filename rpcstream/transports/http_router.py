@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..auth.authenticator import Authenticator
 from ..limits import Limits
@@ -30,11 +30,13 @@ from ..wire.http_messages import (
 from ..wire.http_parser import body_length
 from .access import AccessRules
 from .connection import SocketConnection
-from .message_connection import Trace
+from .message_connection import MessageConnection, Trace
 from .open_connections import OpenConnections
 from .proxies import TrustedProxies
 
 log = logging.getLogger("rpcstream.server")
+
+C = TypeVar("C", bound=MessageConnection)
 
 #: Content types of calls. A browser sends none of these to another site unless that permits it.
 CONTENT_TYPES = frozenset(("application/json", "application/json-rpc", "application/jsonrequest"))
@@ -74,22 +76,13 @@ class Head:
         request: its head.
         length: bytes of its body; None: it comes in chunks; -1: it has none.
         more: headers of the response, for pages of other sites.
+        response: the response, where it is known already; None: it is a call, or the routes are asked.
+        is_upgrade: the client asks for a WebSocket.
     """
 
     request: Request
     length: int | None = 0
     more: list[tuple[str, str]] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class PageHead(Head):
-    """The head of a request that is not a call.
-
-    Attributes:
-        response: the response, where it is known already; None: the routes are asked.
-        is_upgrade: the client asks for a WebSocket.
-    """
-
     response: Response | None = None
     is_upgrade: bool = False
 
@@ -204,12 +197,14 @@ class ConnectionContext:
         """Make the protocol of a line stream, and its session."""
         raise NotImplementedError
 
-    def make_headed(self) -> SocketConnection:
-        """Make the protocol of a line stream with the other framing, and its session."""
-        raise NotImplementedError
+    def make(self, kind: Callable[..., C], request: Request | None = None, **options: Any) -> C:
+        """Make a connection that carries one conversation, and its session.
 
-    def make_websocket(self, request: Request) -> SocketConnection:
-        """Make the protocol that a connection goes on with as a WebSocket, from a request with its identity."""
+        Args:
+            kind: called with the session and `ConnectionOptions`.
+            request: with which a WebSocket was asked for; it has the identity of the client.
+            options: further ones.
+        """
         raise NotImplementedError
 
 
@@ -244,7 +239,7 @@ class HttpRouter:
         self._paths = paths or ("/",)
         self._any_websocket = paths is None
 
-    def route(self, request: Request, max_size: int, *, needs_length: bool = True) -> CallHead | PageHead:
+    def route(self, request: Request, max_size: int, *, needs_length: bool = True) -> Head:
         """What a request asks for, by its head.
 
         Args:
@@ -270,17 +265,17 @@ class HttpRouter:
             # A proxy might take what follows for the other protocol.
             request.keep_alive = False
         if refusal is not None:
-            return PageHead(request, length, [], refusal)
+            return Head(request, length, [], refusal)
         if upgrade is not None and "websocket" in tokens(upgrade):
             if self._any_websocket or request.path in self._paths:
-                return PageHead(request, length, [], is_upgrade=True)
-            return PageHead(request, length, self._access.cors(request), self._not_found(request))
+                return Head(request, length, [], is_upgrade=True)
+            return Head(request, length, self._access.cors(request), self._not_found(request))
         more = self._access.cors(request)
         endpoint = self._endpoints.get(request.path)
         if endpoint is not None and request.method != "POST":
-            return PageHead(request, length, more, problem(405, "a message comes with POST", [("Allow", "POST")]))
+            return Head(request, length, more, problem(405, "a message comes with POST", [("Allow", "POST")]))
         if endpoint is None and not (request.method == "POST" and request.path in self._paths):
-            return PageHead(request, length, more)
+            return Head(request, length, more)
         try:
             return CallHead(
                 request,
@@ -291,7 +286,7 @@ class HttpRouter:
                 endpoint=endpoint,
             )
         except HttpError as error:
-            return PageHead(request, length, more, error.response)
+            return Head(request, length, more, error.response)
 
     def forgive_slash(self, request: Request) -> None:
         """Take the slash off the end of a path at which nothing is: some frameworks add one to what they pass on."""
@@ -300,13 +295,6 @@ class HttpRouter:
             return
         if self._routes is None or not self._routes.has(path):
             request.path = path[:-1]
-
-    def websocket_refusal(self, request: Request) -> Response | None:
-        """The response to a request for a WebSocket that is not permitted, or not here; None if it may be opened."""
-        refusal = self._refusal(request)
-        if refusal is None and not (self._any_websocket or request.path in self._paths):
-            refusal = self._not_found(request)
-        return refusal
 
     def is_public(self, request: Request) -> bool:
         """Whether a page is for callers that are not authenticated, too."""

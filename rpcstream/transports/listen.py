@@ -10,27 +10,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http_messages import Request
 from .accept import Acceptor, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
 from .access import AccessRules
-from .connection import Connection
 from .detect import ProtocolDetector
 from .http_router import ConnectionContext, Endpoint, HttpRouter, Routes
+from .message_connection import MessageConnection
 from .open_connections import OpenConnections
-from .stream import ContentLengthStream, LineStream
-from .websocket import WebSocketStream
+from .stream import LineStream
 
 if TYPE_CHECKING:
     from .asgi import AsgiEndpoint
-    from .asgi_websocket import AsgiWebSocket
 
 log = logging.getLogger("rpcstream.server")
 
 S = TypeVar("S", bound=Session)
+C = TypeVar("C", bound=MessageConnection)
 
 #: Seconds between two checks of the certificate's files.
 RENEWAL = 1.0
@@ -92,6 +91,7 @@ class Listener(ConnectionContext):
             limits=self.limits,
             counters=self.counters,
             has_authentication=self.authenticator is not None,
+            patience=self.patience,
             on_empty=self._check_gone,
         )
 
@@ -218,32 +218,22 @@ class Listener(ConnectionContext):
         """Make what serves the connections that an ASGI server accepts."""
         from .asgi import AsgiEndpoint  # not needed by servers that listen by themselves
 
-        return AsgiEndpoint(self, self._router(self.access), self.message_connection_closed)
+        return AsgiEndpoint(self, self._router(self.access))
 
     def make_stream(self) -> LineStream:
         """Make the protocol of one more connection with the line stream, and its session."""
-        return self.make_line("memory", self.connections.opened)
+        return self.make_line(address="memory", on_open=self.connections.opened)
 
-    def make_line(self, address: str | None = None, on_open: Callable[[Connection], None] | None = None) -> LineStream:
+    def make_line(self, **options: Any) -> LineStream:
         """As `ConnectionContext.make_line`."""
-        return LineStream(
-            self.new_session(),
-            delimiter=self.delimiter,
-            address=address,
-            trace=self.trace,
-            on_open=on_open,
-            on_close=self.message_connection_closed,
-        )
+        return self.make(LineStream, delimiter=self.delimiter, **options)
 
-    def make_headed(self) -> ContentLengthStream:
-        """As `ConnectionContext.make_headed`."""
-        return ContentLengthStream(self.new_session(), trace=self.trace, on_close=self.message_connection_closed)
-
-    def make_websocket(self, request: Request) -> WebSocketStream:
-        """As `ConnectionContext.make_websocket`."""
+    def make(self, kind: Callable[..., C], request: Request | None = None, **options: Any) -> C:
+        """As `ConnectionContext.make`."""
         session = self.new_session()
-        session.identity, session.headers = request.identity, request.headers
-        return WebSocketStream(session, client=False, trace=self.trace, on_close=self.message_connection_closed)
+        if request is not None:
+            session.identity, session.headers = request.identity, request.headers
+        return kind(session, trace=self.trace, on_close=self.message_connection_closed, **options)
 
     def _router(self, access: AccessRules) -> HttpRouter:
         """Make the router of HTTP requests, with these rules of access."""
@@ -270,7 +260,7 @@ class Listener(ConnectionContext):
         self.sessions.add(session)
         return session
 
-    def message_connection_closed(self, connection: LineStream | WebSocketStream | AsgiWebSocket) -> None:
+    def message_connection_closed(self, connection: MessageConnection) -> None:
         """A connection that carries one conversation is lost."""
         self.counters.replies_dropped += connection.session.pending.dropped
         self.connections.closed(connection)

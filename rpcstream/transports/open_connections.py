@@ -29,6 +29,7 @@ class OpenConnections:
     Args:
         limits: `max_connections` and the time limits are enforced here.
         has_authentication: a connection whose peer is not authenticated gives way to others.
+        patience: seconds that a connection has to show what it speaks; None: no limit.
         on_empty: called when the last connection is gone.
 
     Attributes:
@@ -36,12 +37,20 @@ class OpenConnections:
     """
 
     def __init__(
-        self, *, limits: Limits, counters: Counters, has_authentication: bool, on_empty: Callable[[], object]
+        self,
+        *,
+        limits: Limits,
+        counters: Counters,
+        has_authentication: bool,
+        patience: float | None,
+        on_empty: Callable[[], object],
     ) -> None:
         self._limits = limits
         self._counters = counters
         self._has_authentication = has_authentication
         self._on_empty = on_empty
+        #: Seconds between two checks of the time limits; None: there are none.
+        self._interval = interval(limits, patience)
         self.on_closed: Callable[[], object] = lambda: None
         self._connections: set[Connection] = set()
         #: Those of them that count in a limit of their own, and not in `max_connections`.
@@ -226,9 +235,8 @@ class OpenConnections:
         now = loop.time()
         for connection in list(self._connections):
             connection.check(now)
-        pause = interval(self._limits)
-        is_needed = pause is not None and self._connections
-        self._timer = loop.call_later(pause, self.check_timeouts) if pause is not None and is_needed else None
+        pause = self._interval if self._connections else None
+        self._timer = None if pause is None else loop.call_later(pause, self.check_timeouts)
 
 
 class Arrival(SocketConnection):

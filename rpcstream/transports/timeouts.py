@@ -69,8 +69,8 @@ _REASONS = {
 }
 
 
-def interval(limits: Limits) -> float | None:
+def interval(limits: Limits, patience: float | None) -> float | None:
     """Seconds between two checks: a quarter of the shortest time limit, from 0.05 to 5; None without limits."""
-    times = [limits.idle_timeout, limits.message_timeout, limits.write_timeout]
+    times = [limits.idle_timeout, limits.message_timeout, limits.write_timeout, patience]
     shortest = min((time for time in times if time is not None), default=None)
     return None if shortest is None else min(max(shortest / 4, 0.05), 5.0)

@@ -41,8 +41,6 @@ class UpgradeRefusedError(Exception):
 def accept_upgrade(request: Request) -> Response:
     """The response to a request for a WebSocket: 101, or 4xx with a text that says what is wrong."""
     headers = request.headers
-    if request.method != "GET":
-        return problem(405, f"a WebSocket is asked for with GET, not {request.method}", [("Allow", "GET")])
     # Frames follow the head; a proxy could take a body there for another request.
     has_body = request.body or "transfer-encoding" in headers or headers.get("content-length", "0").strip("0")
     is_upgrade = "websocket" in tokens(headers.get("upgrade", "")) and "upgrade" in tokens(
@@ -52,6 +50,8 @@ def accept_upgrade(request: Request) -> Response:
     if request.is_http10 or has_body or not is_upgrade or not _KEY.fullmatch(key):
         text = "a WebSocket is asked for by HTTP/1.1, without a body, with the headers Upgrade: websocket, "
         return problem(400, text + "Connection: Upgrade and Sec-WebSocket-Key: 16 bytes in base64")
+    if request.method != "GET":
+        return problem(405, f"a WebSocket is asked for with GET, not {request.method}", [("Allow", "GET")])
     if headers.get("sec-websocket-version") != VERSION:
         text = f"only version {VERSION} of WebSocket is spoken here"
         return problem(426, text, [*_UPGRADE, ("Sec-WebSocket-Version", VERSION)])
