@@ -71,7 +71,6 @@ TURNS = {
 
 #: Pages that are not rewritten yet. A page leaves the list when it passes; none is added.
 UNFINISHED = {
-    "reference/command-line.md",
     "reference/options.md",
 }
 
