@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 
 from ..errors import ConnectFailed
 from .options import NatsLogin, NatsOptions
-from .protocol import ProtocolReader, read_headers
+from .protocol import ProtocolReader
 
 #: Bytes that wait to be written above which nats-py itself would stop: far more than may come to wait in one turn of
 #: the loop. Who writes looks after that.
@@ -56,6 +56,7 @@ class SecureClient(Client):
         on_closed: called when the connection has ended, once it was connected.
         takers: called with each message, by the number of the subscription; those of nats-py are not among them.
         received: how many messages have come.
+        info: what the server has said of itself.
     """
 
     def __init__(self, options: NatsOptions) -> None:
@@ -66,6 +67,7 @@ class SecureClient(Client):
         self.on_closed: Callable[[], object] = lambda: None
         self.takers: dict[int, Callable[[Msg], object]] = {}
         self.received = 0
+        self.info: dict[str, Any] = {}
         self._options = options
 
     @property
@@ -77,7 +79,12 @@ class SecureClient(Client):
     @property
     def asks_for_certificate(self) -> bool:
         """The server wants certificates of clients."""
-        return bool(self._server_info.get("tls_verify"))
+        return bool(self.info.get("tls_verify"))
+
+    @property
+    def has_jetstream(self) -> bool:
+        """The server has JetStream."""
+        return bool(self.info.get("jetstream"))
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection:
@@ -89,10 +96,8 @@ class SecureClient(Client):
             if reason is not None:
                 raise ConnectFailed(reason, address=self._options.address, is_permanent=True)
             info["tls_required"] = info.get("tls_required") or self._options.is_secure
+            self.info = info
         await super()._process_info(info, initial_connection)
-
-    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        return read_headers(headers) if headers else None
 
     async def send_line(self, line: str) -> None:
         """Send a line of the protocol, behind the messages that wait to be written."""

@@ -176,7 +176,7 @@ class NatsLink:
     @property
     def has_jetstream(self) -> bool:
         """This NATS server has JetStream; others of its cluster may have it where it has not."""
-        return bool(self.client._server_info.get("jetstream"))
+        return self.client.has_jetstream
 
     @property
     def other_servers(self) -> tuple[str, ...]:

@@ -101,13 +101,13 @@ class ProtocolReader(Parser):
             size = int(words[4])
             head, payload = payload[:size], payload[size:]
         with contextlib.suppress(UnicodeDecodeError):
-            take = client.takers.get(sid)
-            if take is None:  # for nats-py itself
-                await client._process_msg(sid, words[1], words[3], payload, head)
+            take, headers = client.takers.get(sid), read_headers(head) if head else None
+            if take is None:  # for nats-py itself, which must not read malformed headers
+                await client._process_msg(sid, words[1], words[3], payload, head if headers else b"")
                 return
             # Bytes that are no UTF-8 stay in the subject, and are no name: who counts messages, counts this one.
             subject, reply = words[1].decode(errors="surrogateescape"), words[3].decode()
-            take(Msg(client, subject, reply, payload, read_headers(head) if head else None))
+            take(Msg(client, subject, reply, payload, headers))
 
     async def _obey(self, line: bytes) -> None:
         """Take a line that is not about a message."""

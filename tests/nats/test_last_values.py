@@ -148,6 +148,27 @@ async def test_a_name_that_is_no_topic_is_skipped(service: Service, caplog: pyte
     assert "could not be handled" not in caplog.text
 
 
+#: What stands in the place of headers.
+MALFORMED_HEADS = [b"N", b"NATS/1.0", b"NATS/1.0\r\n", b"NATS/1.0 \xff\r\n\r\n", b"NATS/1.0\r\n:\r\n\r\n", b"\xff" * 20]
+
+
+async def test_nobody_ends_the_connection_by_messages_to_the_inbox_for_answers_of_jetstream(service: Service) -> None:
+    """NATS permits some programs to read these subjects, and to publish to inboxes."""
+    async with service.serving(port=0), service.client() as client, service.raw(f"$KV.{service.bucket}.>") as raw:
+        assert await client.publish("state.one", 1, retain=True) == 1
+        answers = (await raw.next()).reply.rpartition(".")[0]
+        for head in MALFORMED_HEADS:
+            raw.publish(f"{answers}.x", b"", b"", head)
+            raw.publish(f"{answers}.x", b"x", b"", head)
+        raw.publish(answers.encode() + b".\xff", b"x")
+        raw.publish(f"{answers}.x", b"x", b"\xff")
+        await raw.flush()
+        async with client.subscribe("state.one") as events:
+            assert await next_of(events) == [1]
+            assert await client.publish("state.one", 2, retain=True) == 1
+            assert await next_of(events) == [2]
+
+
 @pytest.mark.slow
 async def test_no_subscriber_misses_one_or_sees_an_older_one_after_a_newer(service: Service) -> None:
     count = 400
