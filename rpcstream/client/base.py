@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from ..errors import EncodeError, RpcError
 from ..peer.calls import Call, params_of
 from ..peer.marshal import NOT_GIVEN, Marshaller
-from ..peer.pending import OnProgress
+from ..peer.pending import OnProgress, PendingCall, PendingCalls
 from ..peer.proxy import CLIENT_NAMES, NAMES_KEPT, Method, remote_name
+from ..wire.buffers import Encoded
 from .naming import check_params, given_params
 from .options import Settings
-from .raw_call import RawCall
 
 if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do without
     from ..config.schema import ConfigSource
     from ..events.event_queue import Policy
-    from ..wire.buffers import Encoded
     from .discovery import KnownMethods
 
 
@@ -403,6 +402,33 @@ class BaseClient(ABC):
         self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN, **kwargs: Any
     ) -> Any:
         return self._send(self._notification(method, params_of(method, args, kwargs)), method, timeout, wait_for)
+
+
+class RawCall(Call):
+    """A request object that is sent as it is, id included; the outcome is the whole response object.
+
+    `enter` raises ValueError if the id is neither a string nor an integer, or belongs to a waiting call.
+    """
+
+    def __init__(self, marshaller: Marshaller, message: dict[str, Any]) -> None:
+        method, window = message.get("method"), message.get("stream")
+        super().__init__(
+            marshaller,
+            method if isinstance(method, str) else "(no method)",
+            window=window if type(window) is int else None,
+        )
+        self._message = message
+
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        self.call_id = self._message["id"]
+        pending.add_as(self.call_id, call)
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        more = {} if self.trace is None else self.trace.sent(self.call_id)
+        return self.marshaller.encode({**more, **self._message}, self.method)
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
+        return self.marshaller.response(self.method, reply, line)
 
 
 def check_hello(hello: object) -> None:

@@ -18,7 +18,7 @@ from ..errors import (
     ProviderGone,
     error_from_wire,
 )
-from ..peer.calls import Call, Soon, params_of, told
+from ..peer.calls import Call, params_of, told
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.pending import PendingCall, PendingCalls
 from ..peer.proxy import Method, remote_name
@@ -95,7 +95,11 @@ class BatchCall(PendingCall):
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         self.reply = reply, line
         if self._batch is not None:
-            self._batch.count(line)
+            self._batch.count()
+
+    def end_array(self) -> None:
+        if self._batch is not None:
+            self._batch.end()
 
     def fail(self, error: Exception) -> None:
         self.has_ended, self._error = True, error
@@ -220,28 +224,24 @@ class BatchExchange(Call):
         self.more: Sequence[Mapping[str, str]] = ()
         #: The calls that are sent, in order.
         self._due: dict[BatchCall, None] = {}
-        #: How many of them have no reply yet; an array of replies is being read.
+        #: How many of them have no reply yet.
         self._missing = 0
-        self._ends = False
         #: The batch was answered; what is sent again are single calls of it.
         self._has_replies = False
 
-    def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
-        self._pending, self._call, self._soon = pending, call, soon
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        self._pending, self._call = pending, call
         self._due = dict.fromkeys([each for each in self._calls if each.is_due])
-        self._missing, self._ends = len(self._due), False
+        self._missing = len(self._due)
         for each in self._due:
             each.begin(self, call.deadline)
             each.call_id = pending.add(each)
 
-    def count(self, line: bytes | bytearray) -> None:
-        """Count a reply, which arrived in the message `line`."""
+    def count(self) -> None:
+        """Count a reply."""
         self._missing -= 1
         if not self._missing:
             self._call.answer({}, b"")
-        elif not self._ends and line[:16].lstrip().startswith(b"["):
-            self._ends = True
-            self._soon(self._end)
 
     def fail(self, error: Exception) -> None:
         """Count a call that will have no reply."""
@@ -251,7 +251,7 @@ class BatchExchange(Call):
                 error = type(error)(error.reason, method=self.method, address=error.address)
             self._call.fail(error)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """End the wait after the array of replies: calls without a reply in it get none."""
         if self._missing:
             self._missing = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from _thread import get_ident
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -80,9 +79,6 @@ class ClientConversation:
         self._framer = LineFramer(max_size=limits.max_message_size, delimiter=settings.delimiter, intake=intake)
         #: Bytes that end in a line feed may be read without framing, if they are one message.
         self._may_be_plain = intake is not None and self._trace is None and limits.max_message_size >= READ_SIZE
-        #: Run when the message that is being handled has been handled whole.
-        self._after_message: list[Callable[[], None]] = []
-        self.soon = self._after_message.append
 
     # -- what comes -------------------------------------------------------------------------------------------------
 
@@ -135,9 +131,6 @@ class ClientConversation:
                 reply = self._answer(message, text)  # type: ignore[arg-type]
             if reply is not None:
                 self.reply(reply)
-            for function in self._after_message:
-                function()
-            self._after_message.clear()
         self.is_partial = self._framer.partial
 
     def _answer(self, message: Any, text: bytes) -> Encoded | None:

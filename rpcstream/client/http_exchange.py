@@ -86,7 +86,7 @@ class Exchange:
     fault: str | None = None
     timer: asyncio.TimerHandle | None = None
     _status, _reason, _received, _size = 0, "", 0, 0
-    _has_head = _has_reply = _has_array = False
+    _has_head = False
     #: Receives a binary frame, or lines; else the body is one JSON text.
     _frame: BinaryFrameReader | None = None
     _lines: LineFramer | None = None
@@ -309,19 +309,20 @@ class Exchange:
         if type(message) is dict and "method" in message:
             self._handle_notification(message, line)
             return
-        is_array = type(message) is list
-        line = payloads.shared(line) if is_array else line
+        is_array, own = type(message) is list, []
         for member in message if is_array else [message]:
             if type(member) is not dict or "method" in member:
                 continue
             if member.get("id") is None and "error" in member:
                 self._answer_all(member, line)  # an error about the POST, which names no call
             elif self._is_own(member.get("id")):
-                self._has_array |= is_array
-                self._has_reply = True
-                self._session.pending.settle(member, line)
+                own.append(member)
             else:
                 self._session.pending.dropped += 1
+        if is_array:
+            self._session.pending.settle_array(own, line)
+        elif own:
+            self._session.pending.settle(own[0], line)
 
     def _handle_notification(self, message: dict[str, Any], line: bytes) -> None:
         """Handle progress and items."""
@@ -353,14 +354,13 @@ class Exchange:
             self._handle_received()
 
     def _settle_rest(self, reason: str, make_error: MakeError) -> None:
-        """Fail the calls without a reply; those of an answered batch fail at the end of its array instead."""
+        """Fail the calls without a reply."""
         pending = self._session.pending
-        if not (self._has_array and self._has_reply):
-            for call_id in list(self._waiting()):
-                call = pending.find(call_id)
-                if call is not None:
-                    pending.discard(call_id)
-                    call.fail(self._error(reason, make_error, call.method))
+        for call_id in list(self._waiting()):
+            call = pending.find(call_id)
+            if call is not None:
+                pending.discard(call_id)
+                call.fail(self._error(reason, make_error, call.method))
         self._over()
 
     def _over(self) -> None:

@@ -137,7 +137,7 @@ class SyncConnection:
         if now - self._last_sent > LOOK_AFTER and self._wait_readable(0):
             self._catch_up(outgoing.method)
         self._last_sent = now
-        outgoing.enter(conversation.pending, own, conversation.soon)
+        outgoing.enter(conversation.pending, own)
         may_be_sent = False
         try:
             left = deadline - now
