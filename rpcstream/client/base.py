@@ -47,7 +47,7 @@ def take_options(kwargs: dict[str, Any]) -> dict[str, Any]:
 class BaseClient(ABC):
     """The interface of `Client` and `AsyncClient`."""
 
-    #: Send what was built, with a time-out; `_perform` gives the outcome of a call. Awaitable in an `AsyncClient`.
+    #: Send a call and give its outcome; send a `Notice`. Awaitable in an `AsyncClient`.
     _perform: Callable[..., Any]
     _send: Callable[..., Any]
 
@@ -380,7 +380,7 @@ class BaseClient(ABC):
         if "id" in message:
             return self._perform(RawCall(self._marshaller, message), timeout, None, wait_for)
         encoded = self._marshaller.encode(message, "request object")
-        return self._send(encoded, str(message.get("method", "?")), timeout, wait_for)
+        return self._send(Notice(self._marshaller, encoded, str(message.get("method", "?"))), timeout, wait_for)
 
     def _decorate_or_send(self, message: Any, options: dict[str, Any]) -> Any:
         """As `__call__`."""
@@ -401,7 +401,8 @@ class BaseClient(ABC):
     def _notify(
         self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN, **kwargs: Any
     ) -> Any:
-        return self._send(self._notification(method, params_of(method, args, kwargs)), method, timeout, wait_for)
+        message = self._notification(method, params_of(method, args, kwargs))
+        return self._send(Notice(self._marshaller, message, method), timeout, wait_for)
 
 
 class RawCall(Call):
@@ -429,6 +430,24 @@ class RawCall(Call):
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
         return self.marshaller.response(self.method, reply, line)
+
+
+class Notice(Call):
+    """A message without a reply, such as a notification: the call ends as soon as it is sent."""
+
+    methods = call_ids = ()
+
+    def __init__(self, marshaller: Marshaller, message: Encoded, method: str) -> None:
+        super().__init__(marshaller, method)
+        self.message = message
+
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        call.answer({}, b"")
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        return self.message
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None: ...
 
 
 def check_hello(hello: object) -> None:

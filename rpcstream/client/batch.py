@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import (
     AT_CALLER,
@@ -25,10 +25,8 @@ from ..peer.proxy import Method, remote_name
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .attempts import was_not_begun
+from .base import BaseClient, Notice
 from .naming import check_params
-
-if TYPE_CHECKING:
-    from .base import BaseClient
 
 #: Codes of the errors with which a server refuses a whole batch, as the only member of its array of replies.
 _REFUSALS = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
@@ -163,15 +161,15 @@ class Batch:
     def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
         self._members.append((method, params_of(method, args, kwargs)))
 
-    def _outgoing(self) -> BatchExchange | Encoded | None:
-        """The message to send: with calls to wait for, or encoded notifications only; None for an empty batch."""
-        calls = [member for member in self._members if isinstance(member, BatchCall)]
+    def _outgoing(self) -> BatchExchange | Notice | None:
+        """The message to send: with calls to wait for, or notifications only; None for an empty batch."""
+        calls, marshaller = [each for each in self._members if isinstance(each, BatchCall)], self._client._marshaller
         if calls:
-            return BatchExchange(self._client._marshaller, self._members, calls, self._timeout)
+            return BatchExchange(marshaller, self._members, calls, self._timeout)
         if not self._members:
             return None
         members = [envelope.request(*member) for member in self._members]  # type: ignore[misc]
-        return self._client._marshaller.encode_batch(members, "batch")
+        return Notice(marshaller, marshaller.encode_batch(members, "batch"), "batch")
 
 
 class SyncBatch(Batch):
@@ -188,7 +186,7 @@ class SyncBatch(Batch):
             with outgoing:
                 self._client._perform(outgoing, self._timeout, None, self._wait_for)
         elif outgoing is not None:
-            self._client._send(outgoing, "batch", self._timeout, self._wait_for)
+            self._client._send(outgoing, self._timeout, self._wait_for)
 
 
 class AsyncBatch(Batch):
@@ -205,7 +203,7 @@ class AsyncBatch(Batch):
             with outgoing:
                 await self._client._perform(outgoing, self._timeout, None, self._wait_for)
         elif outgoing is not None:
-            await self._client._send(outgoing, "batch", self._timeout, self._wait_for)
+            await self._client._send(outgoing, self._timeout, self._wait_for)
 
 
 class BatchExchange(Call):

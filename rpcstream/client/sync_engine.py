@@ -18,9 +18,9 @@ from ..errors import AT_CALLER, CALL_ERRORS, AtCaller, EncodeError
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE, inherited, now, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller
-from ..wire.buffers import Encoded
 from .address import check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times, Unsent
+from .base import Notice
 from .naming import MixedParams
 from .options import Settings
 from .sync_pool import SyncPool
@@ -79,7 +79,7 @@ class SyncEngine:
             try:
                 got = connection.exchange(outgoing, deadline, on_progress)
             except Unsent:
-                if not connection.conversation.was_used:
+                if not connection.was_used:
                     raise
                 continue  # it was lost after an earlier call
             except EncodeError:
@@ -89,33 +89,17 @@ class SyncEngine:
             finally:
                 pool.put(connection)
             return outgoing.outcome(got.reply, got.line)
+        client = self.loop_client(outgoing.method)
+        if isinstance(outgoing, Notice):
+            return self.run(partial(client._send_once, outgoing, deadline, until), outgoing.method)
         from .portal import with_threaded_iterators
 
         outgoing.params = with_threaded_iterators(outgoing.params)
-        client = self.loop_client(outgoing.method)
         return self.run(partial(client._attempt, outgoing, on_progress, deadline, until), outgoing.method)
 
-    def send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
+    def send(self, notice: Notice, timeout: Any, wait_for: Any) -> None:
         """Send a message that has no reply."""
-        times = self._times(timeout, wait_for)
-        send = partial(self._send_once, message, method, times[0])
-        with AT_CALLER:
-            try:
-                send(times[2])
-            except LOSSES as error:
-                self._drive(self._attempts.again(error, None, times), send)
-
-    def _send_once(self, message: Encoded, method: str, deadline: float, until: float | None) -> None:
-        while (connection := self.pool.take(method, deadline)) is not None:
-            try:
-                return connection.send(message, deadline, method)
-            except Unsent:
-                if not connection.conversation.was_used:
-                    raise
-            finally:
-                self.pool.put(connection)
-        client = self.loop_client(method)
-        self.run(partial(client._send_once, message, method, deadline, until), method)
+        self.perform(notice, timeout, None, wait_for)
 
     def submit(
         self, outgoing: Call, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN
