@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -192,30 +191,21 @@ class SyncConnection:
         self.was_used = True
         conversation, outgoing = self.conversation, self.conversation.outgoing
         conversation.send(message)
-        total, done = sum(map(len, outgoing)), 0
+        total, done = 0 if self._on_send is None else sum(map(len, outgoing)), 0
         try:
             while outgoing:
-                sent = self._send_some(method)
-                done += sent
+                sent = self._offer(method)
                 if not sent:
                     self._await_writable(deadline, method)
                 elif self._on_send is not None and total > SEND_SIZE:
+                    done += sent
                     self._on_send(min(done, total), total)
         except BaseException as error:
             conversation.lose(f"a message could not be sent whole: {type(error).__name__}")
             raise
 
-    def _send_some(self, method: str) -> int:
-        """Send what the system takes at once, and return how many bytes it took. ConnectionLost if that failed."""
-        try:
-            return self._offer()
-        except OSError as error:
-            self._catch_up()  # perhaps the server has said why before it closed the connection
-            failure = self._loss(method)
-            self.conversation.lose(_why(error))
-            raise failure() from error
-
-    def _offer(self) -> int:
+    def _offer(self, method: str) -> int:
+        """Send what the system takes at once, and return how many bytes that is. Raises ConnectionLost, Unread."""
         outgoing = self.conversation.outgoing
         try:
             if len(outgoing) == 1 or not self._can_send_parts:
@@ -224,14 +214,16 @@ class SyncConnection:
                 sent = self._socket.sendmsg(outgoing[:PARTS_MAX])
         except self._not_ready:
             return 0
-        left, parts = sent, 0
-        for part in outgoing:
-            if left < len(part):
-                outgoing[parts] = part[left:]
-                break
-            left -= len(part)
-            parts += 1
-        del outgoing[:parts]
+        except OSError as error:
+            self._catch_up()  # perhaps the server has said why before it closed the connection
+            make_error = self._loss()
+            self.conversation.lose(_why(error))
+            raise make_error(method) from error
+        left = sent
+        while outgoing and left >= len(outgoing[0]):
+            left -= len(outgoing.pop(0))
+        if left:
+            outgoing[0] = outgoing[0][left:]
         return sent
 
     def _await_writable(self, deadline: float, method: str) -> None:
@@ -242,18 +234,17 @@ class SyncConnection:
         waiter(self._socket, read=True, write=True)(milliseconds(left))
         self._read()
         if self.conversation.lost is not None:
-            raise self._loss(method)()
+            raise self._loss()(method)
 
-    def _loss(self, method: str) -> Callable[[], ConnectionLost]:
-        """What makes the error of a message that was not sent whole: an Unread if the server left before it."""
+    def _loss(self) -> Callable[[str], ConnectionLost]:
+        """Return what makes the error of a message that was not sent whole: Unread if the server left before it."""
         conversation = self.conversation
-        is_unread = conversation.has_left and not conversation.pending
-        return partial(conversation.unsent if is_unread else conversation.loss, method)
+        return conversation.unsent if conversation.has_left and not conversation.pending else conversation.loss
 
     def _flush(self) -> None:
         """Send the replies and cancels that wait, as far as that is possible without waiting."""
         try:
-            while self.conversation.outgoing and self._offer():
+            while self.conversation.outgoing and self._offer(""):
                 pass
         except OSError:
             pass  # what is wrong shows when the connection is read
@@ -269,8 +260,6 @@ class SyncConnection:
             if self.conversation.lost is not None or not self._wait_readable(0):
                 return
             self._read()
-            if self.conversation.outgoing:
-                self._flush()
 
     def _read(self) -> None:
         """Read once, without waiting, and handle what came."""
