@@ -16,6 +16,7 @@ from ..errors import NotAuthenticated, RpcError
 from ..limits import KIB
 from ..peer.credentials import Credentials
 from ..peer.inflight import Hold
+from ..peer.intake import Phase
 from ..peer.interfaces import Channel, Dispatch, Later
 from ..peer.session import Session
 from ..wire.buffers import Encoded
@@ -37,9 +38,22 @@ class GatedSession(Session):
     Args:
         dispatcher: answers the peer once it is authenticated.
         authenticator: finds the identity of the peer.
+
+    Attributes:
+        refusal: the reason in the error of a request that comes before the peer is admitted.
+        lookup: the call of an async `authenticate` function that runs at the moment; None: none does.
     """
 
-    __slots__ = ("_authenticator", "_deadline", "_dispatcher", "_is_closed", "_lookup", "_wrong_tokens", "refuse")
+    __slots__ = (
+        "_authenticator",
+        "_deadline",
+        "_dispatcher",
+        "_is_closed",
+        "_wrong_tokens",
+        "lookup",
+        "refusal",
+        "refuse",
+    )
 
     def __init__(self, dispatcher: Dispatch, authenticator: Authenticator, **options: Any) -> None:
         super().__init__(self, **options)
@@ -47,8 +61,8 @@ class GatedSession(Session):
         self._dispatcher = dispatcher
         self._authenticator = authenticator
         self._deadline: asyncio.TimerHandle | None = None
-        #: The call of an async `authenticate` function that runs at the moment.
-        self._lookup: asyncio.Task[Any] | None = None
+        self.lookup: asyncio.Task[Any] | None = None
+        self.refusal = NOT_AUTHENTICATED
         self._wrong_tokens = 0
         #: The connection is lost or being closed: the peer is not admitted any more.
         self._is_closed = False
@@ -56,8 +70,16 @@ class GatedSession(Session):
     # -- life of the connection --------------------------------------------------------------------------------------
 
     def connected(self, channel: Channel, *, is_lasting: bool = True, splits_values: bool = False) -> None:
-        """As `Session.connected`: starts the deadline, or admits a peer at once if the connection shows who it is."""
+        """As `Session.connected`: starts the deadline, or admits a peer at once if the connection shows who it is.
+
+        If the transport has set `identity` to an awaitable, requests wait for it.
+        """
         super().connected(channel, is_lasting=is_lasting, splits_values=splits_values)
+        if inspect.isawaitable(self.identity):
+            found, self.identity = self.identity, None
+            self.on_lost.append(self._stop)
+            self.lookup = self.loop.create_task(self._admit_or_end(found, Hold(self)))
+            return
         if self.identity is not None:  # found by the transport, from the headers of HTTP or WebSocket
             self.admit(self.identity, self._dispatcher)
             return
@@ -70,7 +92,7 @@ class GatedSession(Session):
         if self._credentials.are_shown:
             found = self._authenticator.identify(self._credentials)
             if inspect.isawaitable(found):
-                self._lookup = self.loop.create_task(self._admit_later(found, Hold(self)))
+                self.lookup = self.loop.create_task(self._admit_later(found, Hold(self)))
             else:
                 self._admit(found)
 
@@ -111,7 +133,7 @@ class GatedSession(Session):
     def _stop(self) -> None:
         """The connection is lost or being closed."""
         self._is_closed = True
-        for waiting in (self._deadline, self._lookup):
+        for waiting in (self._deadline, self.lookup):
             if waiting is not None:
                 waiting.cancel()
 
@@ -124,13 +146,13 @@ class GatedSession(Session):
             NotAuthenticated: the token is not accepted; the identity stays as it was.
         """
         found = None
-        self._lookup = asyncio.current_task()
+        self.lookup = asyncio.current_task()
         try:
             if not self._is_closed:
                 found = self._authenticator.identify(replace(self._credentials, token=token))
                 found = await found if inspect.isawaitable(found) else found
         finally:
-            self._lookup = None
+            self.lookup = None
         if found is None or self._is_closed:
             self._authenticator.refused(self._credentials.address, has_shown=True)
             self._wrong_tokens += 1
@@ -145,6 +167,14 @@ class GatedSession(Session):
         finally:
             hold.release()
 
+    async def _admit_or_end(self, found: Awaitable[Any], hold: Hold) -> None:
+        """Admit a peer that cannot show anything else later, or end the session when its requests are refused."""
+        await self._admit_later(found, hold)
+        self.lookup = None
+        self.on_lost.remove(self._stop)
+        if self.identity is None:
+            self.drain(Phase.CLOSING)
+
     # -- Dispatch ---------------------------------------------------------------------------------------------------
 
     def answer(self, message: Any, line: bytes | bytearray, session: Session) -> Encoded | Later | None:
@@ -155,8 +185,9 @@ class GatedSession(Session):
         if method == AUTHENTICATE:
             return self._answer_authenticate(message, line, Hold(self))
         requests = len(message) if type(message) is list else 1
-        self._authenticator.refused(self._credentials.address, has_shown=False, requests=requests)
-        return self.refuse(message, NotAuthenticated(data=NOT_AUTHENTICATED))
+        has_shown = self.refusal is WRONG_TOKEN
+        self._authenticator.refused(self._credentials.address, has_shown=has_shown, requests=requests)
+        return self.refuse(message, NotAuthenticated(data=self.refusal))
 
     async def _answer_authenticate(self, message: Any, line: bytes | bytearray, hold: Hold) -> Any:
         """The reply to `rpc.authenticate`, which is a method. Requests that come meanwhile wait."""
@@ -168,7 +199,7 @@ class GatedSession(Session):
 
     def refusal_of(self, message: dict[str, Any], session: Session) -> RpcError | None:
         """As `Dispatcher.refusal_of`."""
-        return NotAuthenticated(data=NOT_AUTHENTICATED)
+        return NotAuthenticated(data=self.refusal)
 
     def goes_on(self, message: Any) -> bool:
         """As `Dispatch.goes_on`."""

@@ -210,8 +210,10 @@ def _params(options: argparse.Namespace) -> GivenParams:
 def _check_output(options: argparse.Namespace) -> None:
     """Raises UsageError unless the result can be saved."""
     if options.output is not None:
-        from .save import check_writable, item_path
+        from .save import check_writable, is_folder, item_path
 
+        if options.stubs is not None and is_folder(options.output):
+            raise UsageError(f"cannot write {options.output!r}: --stubs makes one file")
         is_numbered = options.stream or options.subscribe is not None
         check_writable(item_path(options.output, 1) if is_numbered else options.output)
 
@@ -253,16 +255,11 @@ def _show_stream(client: Client, options: argparse.Namespace, params: Params, li
 
 def _show_items(stream: ClientStream, options: argparse.Namespace, line: StatusLine | None) -> int:
     """Write each item as soon as it is received; returns the worst exit status."""
-    path, status = options.output, OK
+    status = OK
     with stream:
         for number, item in enumerate(stream, 1):
-            if path is not None:
-                from .save import item_path
-
-                options.output = item_path(path, number)
             with line or nullcontext():
-                status = max(status, show(options, item))
-    options.output = path
+                status = max(status, show(options, item, number))
     return status
 
 

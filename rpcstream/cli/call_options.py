@@ -139,7 +139,8 @@ def _add_call_options(group: _Group) -> None:
     add("--list", action="store_true", help="show the methods of the server")
     add("--describe", action="store_true", help="show METHOD's parameters and documentation")
     add("-v", "--verbose", action="store_true", help="show messages and times on standard error")
-    add("-o", "--output", metavar="FILE", help="save the result")
+    add("-o", "--output", metavar="FILE", help="save the result; DIR/: a file for each member")
+    add("--select", metavar="PATH", help="only this member of the result, such as boxes.0.label")
     forms = "auto (default), text, json or raw"
     add("--format", metavar="FORM", choices=("auto", "text", "json", "raw"), default="auto", help=forms)
 
@@ -238,6 +239,8 @@ def _find_wrong_argument(options: argparse.Namespace, mode: str) -> str | None:
 
 
 def _find_wrong_output(options: argparse.Namespace, mode: str) -> str | None:
+    if options.select is not None and mode not in ("", "stream", "subscribe"):
+        return f"--select is for results, so it does not go with --{mode}"
     if options.output is not None:
         if options.format == "text":
             return "-o saves the data of a result, so it does not go with --format text"

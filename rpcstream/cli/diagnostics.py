@@ -43,7 +43,7 @@ class StatusLine:
     def __init__(self, stream: TextIO, width: int = 80, *, is_rewritten: bool = True) -> None:
         self._stream = stream
         self._width = width
-        self._is_rewritten = is_rewritten
+        self.is_rewritten = is_rewritten
         self._lock = allocate_lock()
         self._shown = ""
 
@@ -52,7 +52,7 @@ class StatusLine:
         with self._lock:
             if text == self._shown:
                 return
-            if self._is_rewritten:
+            if self.is_rewritten:
                 text = _cut(text, self._width - 1)
                 # Blanks overwrite a longer text; not in the last column, after which a terminal begins a new line.
                 blanks = " " * min(_columns(self._shown) - _columns(text), self._width - 1 - _columns(text))
@@ -69,7 +69,7 @@ class StatusLine:
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        if self._shown and self._is_rewritten:
+        if self._shown and self.is_rewritten:
             self._stream.write("\r" + " " * _columns(self._shown) + "\r")
             self._stream.flush()
         self._shown = ""
@@ -156,12 +156,18 @@ class UploadBar:
 
 
 class HandlerProgress:
-    """For `on_progress=`: shows the progress that the handler reports."""
+    """For `on_progress=`: shows the progress that the handler reports; in a pipe each whole percent once."""
 
     def __init__(self, line: StatusLine) -> None:
         self._line = line
+        self._percent: int | None = None
 
     def __call__(self, value: Any) -> None:
+        done, total = _done_and_total(value)
+        if total and not self._line.is_rewritten:
+            before, self._percent = self._percent, int(100 * _share(done, total))
+            if self._percent == before:
+                return
         self._line.show(progress_text(value))
 
 
@@ -170,20 +176,30 @@ def progress_text(value: Any) -> str:
 
     Further strings of the object stand behind the bar. Any other value is shown as JSON on one line.
     """
-    if _is_number(value) and 0 <= value <= 1:
+    done, total = _done_and_total(value)
+    if not total:
+        return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    if _is_number(value):
         return _bar(value)
+    texts = [text for text in value.values() if isinstance(text, str)] if isinstance(value, dict) else []
+    return visible(" ".join((_bar(_share(done, total)), f"{_number(done)} of {_number(total)}", *texts)))
+
+
+def _done_and_total(value: Any) -> tuple[float, float]:
+    """How much of how much a progress value says is done; a total of 0 where it says something else."""
     done: Any = None
     total: Any = None
-    texts: list[str] = []
     if isinstance(value, dict):
         done, total = value.get("done"), value.get("total")
-        texts = [text for text in value.values() if isinstance(text, str)]
     elif isinstance(value, list) and len(value) == 2:
         done, total = value
-    if _is_number(done) and _is_number(total) and done >= 0 and total > 0:
-        share = done / total if done < total else 1.0
-        return visible(" ".join((_bar(share), f"{_number(done)} of {_number(total)}", *texts)))
-    return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    elif _is_number(value) and value <= 1:
+        done, total = value, 1
+    return (done, total) if _is_number(done) and _is_number(total) and done >= 0 and total > 0 else (0, 0)
+
+
+def _share(done: float, total: float) -> float:
+    return done / total if done < total else 1.0
 
 
 def _is_number(value: Any) -> bool:

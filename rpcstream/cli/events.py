@@ -18,8 +18,7 @@ from ..text import visible
 from .items import UsageError, build_params, parse_item, parse_positional
 from .options import option_fault
 from .output import TaggedCodec, format_line
-from .save import item_path
-from .show import OK, TIME_OUT, print_error, show, terminal_of
+from .show import OK, TIME_OUT, print_error, selected, terminal_of, write_result
 from .values import ValueReader
 
 #: Over HTTP nothing can be pushed; the same server has this for it.
@@ -112,7 +111,6 @@ class _Watch:
         self.count = 0
         self.status = OK
         self._options = options
-        self._path = options.output
         self._has_topics = not _WILDCARDS.isdisjoint(options.subscribe)
         self._is_text = options.format == "text" or (options.format == "auto" and sys.stdout.isatty())
         self._terminal = terminal_of(sys.stdout)
@@ -169,16 +167,16 @@ class _Watch:
 
     def _show(self, topic: str, value: Any) -> int:
         options = self._options
-        if self._path is not None:
-            options.output = item_path(self._path, self.count)
-            return show(options, value)
+        value = selected(value, options.select)
+        if options.output is not None:
+            return write_result(options, value, self.count)
         if self._is_text:
             name = f"{self._terminal.paint('key', visible(topic))}  " if self._has_topics else ""
             print(name + format_line(value, self._terminal, self._codec), flush=True)
             return OK
         if self._has_topics and options.format != "raw":
             value = {"topic": topic, "value": value}
-        return show(options, value)
+        return write_result(options, value)
 
     def _state_changed(self, state: str) -> None:
         """Say that the connection was lost, and that there is one again: only with --reconnect that is no end."""

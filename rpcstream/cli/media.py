@@ -1,7 +1,7 @@
-"""Arrays and images of the command line: from and to files, from and to tagged objects, and as pictures on a terminal.
+"""Arrays, images and tables as files, and images as pictures on a terminal.
 
-The file of an image goes through as it is, byte by byte, where its format is one of the wire (wire page, "Rich
-values"). numpy and Pillow are imported only by the functions that need them. Knows no options and no connection.
+The file of an image is passed on unchanged where its format is one of the wire (wire page, "Rich values"). numpy,
+Pillow and pyarrow are imported only by the functions that need them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from ..limits import DEFAULT_LIMITS
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
+
+#: Tags of tables.
+TABLES = ("arrow", "pandas", "polars")
 
 _UPPER_HALF, _LOWER_HALF = "\u2580", "\u2584"
 #: Lines of a picture at most, so that the text above it stays on the screen.
@@ -123,20 +126,85 @@ def npy_file(array: np.ndarray[Any, Any]) -> bytes:
     return out.getvalue()
 
 
+# -- tables
+
+
+def table_from_file(data: bytes) -> Any:
+    """The table in a Parquet file, or else in a CSV file.
+
+    Raises:
+        ValueError: neither of them, or pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    from pyarrow import csv, parquet
+
+    source = pa.BufferReader(data)
+    try:
+        return parquet.read_table(source) if data.startswith(b"PAR1") else csv.read_csv(source)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"not a table that can be read: {str(error).splitlines()[0]:.200}") from error
+
+
+def table_file(table: Any, ending: str) -> bytes:
+    """The bytes of a file with a table of pyarrow, pandas or polars: ".csv", or else Parquet.
+
+    Raises:
+        ValueError: this kind of file has no form for a column, or pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    from pyarrow import csv, parquet
+
+    out = io.BytesIO()
+    try:
+        if type(table).__module__.startswith("pandas"):
+            table = pa.Table.from_pandas(table, preserve_index=None if ending != ".csv" else False)
+        elif not isinstance(table, pa.Table):
+            table = table.to_arrow()
+        if ending == ".csv":
+            csv.write_csv(table, out)
+        else:
+            parquet.write_table(table, out)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise ValueError(str(error).splitlines()[0][:200]) from error
+    return out.getvalue()
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise ValueError("tables need pyarrow, which is not installed") from None
+    return pyarrow
+
+
 # -- images
+
+
+def image_of_array(array: np.ndarray[Any, Any]) -> Image:
+    """The image whose pixels an array holds.
+
+    Raises:
+        ValueError: it is not of uint8, or its shape is not (h, w), (h, w, 3) or (h, w, 4).
+    """
+    import PIL.Image
+
+    is_picture = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))
+    if array.dtype.name != "uint8" or not is_picture or 0 in array.shape:
+        raise ValueError("an image is an array of uint8 with the shape (h, w), (h, w, 3) or (h, w, 4)")
+    return PIL.Image.fromarray(array)
 
 
 def image_file(image: Image, ending: str) -> bytes:
     """The bytes of an image file in the format of a file name ending (".png").
 
     Raises:
-        ValueError: no such format, or it cannot hold this kind of image.
+        ValueError: Pillow cannot write this format, or the format cannot hold this kind of image.
     """
     import PIL.Image
 
     format_name = PIL.Image.registered_extensions().get(ending)
     if format_name is None or format_name not in PIL.Image.SAVE:
-        raise ValueError(f"{ending!r} is not the ending of an image format")
+        raise ValueError(f"Pillow cannot write {ending} files here")
     out = io.BytesIO()
     try:
         image.save(out, format=format_name)
@@ -163,6 +231,13 @@ def open_image(data: bytes) -> Image:
     except (OSError, SyntaxError, EOFError, PIL.Image.DecompressionBombError) as error:
         raise ValueError(f"not an image that can be read: {error}") from error
     return image
+
+
+def array_of_image(data: bytes) -> np.ndarray[Any, Any]:
+    """The pixels of an image file; see `open_image`."""
+    import numpy as np
+
+    return np.asarray(open_image(data))
 
 
 def image_to_send(data: bytes) -> Any:

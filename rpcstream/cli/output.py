@@ -173,28 +173,38 @@ def _rich(tagged: dict[str, Any], depth: int, terminal: Terminal, codec: Codec) 
         return None
     if value is tagged or isinstance(value, dict):
         return None
-    title, body = _described(value, tagged, terminal, terminal.width - 2 * (depth + 1))
+    body = _body_of(value, terminal, terminal.width - 2 * (depth + 1))
     indent = "\n" + "  " * (depth + 1)
-    return terminal.paint("rich", visible(title)) + "".join(indent + line for line in body)
+    return terminal.paint("rich", visible(title_of(value, tagged))) + "".join(indent + line for line in body)
 
 
-def _described(value: Any, tagged: dict[str, Any], terminal: Terminal, width: int) -> tuple[str, list[str]]:
+def title_of(value: Any, tagged: dict[str, Any]) -> str:
+    """The description of a rich value in a few words: `ndarray float32 (3, 4)`; text from the server is not escaped."""
+    if isinstance(value, bytes | bytearray):
+        return f"bytes ({len(value):,})"
+    if type(value).__module__ == "numpy":
+        return f"ndarray {value.dtype} {value.shape}"
+    if hasattr(value, "getbands"):
+        return f"image {str(tagged.get('format', '')).upper()} {value.width} x {value.height} {value.mode}"
+    if hasattr(value, "shape"):  # a table, a sparse array
+        return f"{type(value).__module__.partition('.')[0]}.{type(value).__name__} {tuple(value.shape)}"
+    return str(value)
+
+
+def _body_of(value: Any, terminal: Terminal, width: int) -> list[str]:
+    """The lines below the title of a rich value."""
     if isinstance(value, bytes | bytearray):
         preview = repr(bytes(value[:24])) + ("..." if len(value) > 24 else "")
-        return f"bytes ({len(value):,})", [terminal.paint("dim", preview)] if value else []
+        return [terminal.paint("dim", preview)] if value else []
     if type(value).__module__ == "numpy":
-        return f"ndarray {value.dtype} {value.shape}", array_lines(value, width)
-    if hasattr(value, "mode") and hasattr(value, "getbands"):
-        title = f"image {str(tagged.get('format', '')).upper()} {value.width} x {value.height} {value.mode}"
+        return array_lines(value, width)
+    if hasattr(value, "getbands"):
         if not terminal.colour:
-            return title, []
+            return []
         from .media import half_blocks
 
-        return title, half_blocks(value, columns=min(width, 64))
-    if hasattr(value, "shape"):  # a table, a sparse array
-        name = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
-        return f"{name} {tuple(value.shape)}", visible(str(value), keep="\n").splitlines()[:_MAX_LINES]
-    return visible(str(value)), []
+        return half_blocks(value, columns=min(width, 64))
+    return visible(str(value), keep="\n").splitlines()[:_MAX_LINES] if hasattr(value, "shape") else []
 
 
 def array_lines(array: Any, width: int) -> list[str]:

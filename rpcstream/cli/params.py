@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import CallTimeout, InvalidParams, RpcError
 from .items import Item, UsageError, build_params, parse_item
-from .values import ValueReader, fitted, is_unclear, shortened
+from .values import ValueReader, infer_value, is_unclear, names_file, shortened
 
 if TYPE_CHECKING:
     from ..client.sync import Client
-    from .schemas import MethodTypes
+    from .inputs import MethodTypes
 
 Params = list[Any] | dict[str, Any] | None
 
@@ -26,21 +26,31 @@ class GivenParams:
     Attributes:
         params: of the request, where nothing is known of what the method takes.
         unclear: the items whose value depends on that, by name or position: a number, `true`, `false` or `null`
-            without a type, which may be meant as text, and an array from JSON without a dtype.
+            without a type, which may be meant as text; a text that may be the path of a file; and an array from JSON
+            without a dtype.
+        names_files: one of them is the path of a file that exists, or `-`.
     """
 
-    def __init__(self, params: Any, items: list[Item]) -> None:
+    def __init__(self, params: Any, items: list[Item], reader: ValueReader | None = None) -> None:
         self.params: Params = params
+        self._reader = reader or ValueReader()
         places = [number if item.key is None else item.key for number, item in enumerate(items)]
         self.unclear: dict[str | int, Item] = {
             where: item for where, item in zip(places, items, strict=True) if is_unclear(item, params[where])
         }
+        self.names_files = any(map(names_file, self.unclear.values()))
 
     def fitted(self, types: MethodTypes) -> Params:
-        """The params with the unclear ones as the method takes them."""
+        """The params with the unclear ones as the method takes them.
+
+        Raises:
+            UsageError: a file cannot be read.
+        """
+        from .inputs import fitted
+
         params: Any = None if self.params is None else self.params.copy()
         for where, item in self.unclear.items():
-            params[where] = fitted(item, params[where], types.taken(where))
+            params[where] = fitted(item, params[where], types, where, self._reader)
         return cast(Params, params)
 
     def advice(self, parameter: object, types: MethodTypes | None) -> str | None:
@@ -51,7 +61,8 @@ class GivenParams:
             types: what the method takes, as far as that is known.
         """
         for where, item in self.unclear.items():
-            if types is not None and types.taken(where) is not None:
+            is_text = item.kind == "auto" and isinstance(infer_value(item.text), str)
+            if is_text or (types is not None and types.taken(where) is not None):
                 continue
             if parameter is None or where == parameter or isinstance(where, int):
                 name = where if isinstance(where, str) else ""
@@ -74,29 +85,39 @@ def read_params(options: argparse.Namespace, reader: ValueReader | None = None) 
             raise UsageError("'-' takes all parameters from standard input, so no other parameter goes with it")
         return GivenParams(reader.read_params(), [])
     items = [*map(parse_item, options.items), *given]
-    return GivenParams(build_params(items, reader.convert), items)
+    return GivenParams(build_params(items, reader.convert), items, reader)
 
 
 def fitted_call(client: Client, options: argparse.Namespace, given: GivenParams, call: Callable[[Params], Any]) -> Any:
     """Make a call; if the server refuses the params, ask what the method takes, and call again if that changes them.
 
-    A notification has no error, and a measurement would count it many times: there the server is asked first.
+    The server is asked before the call where an item is the path of a file, which is sent to a parameter that takes
+    one; for a notification, which has no error; and for a measurement, which would count it many times.
     """
     if not given.unclear or options.no_schema:
         return _advised(call, given.params, given, None)
-    if options.notify or options.repeat:
+    if given.names_files or options.notify or options.repeat:
         types = _discover(client, options)
-        return _advised(call, given.params if types is None else given.fitted(types), given, types)
+        params: Any = given.params if types is None else given.fitted(types)
+        if options.notify or options.repeat:
+            _refuse_streams(params, given)
+        return _advised(call, params, given, types)
     before: Any = given.params
     try:
         return call(before)
     except InvalidParams as error:
         types = _discover(client, options)
-        params: Any = None if types is None else given.fitted(types)
+        params = None if types is None else given.fitted(types)
         if params is None or all(params[where] is before[where] for where in given.unclear):
             error.advice = _advice(error, given, types)
             raise
     return _advised(call, params, given, types)
+
+
+def _refuse_streams(params: Any, given: GivenParams) -> None:
+    for where, item in given.unclear.items():
+        if isinstance(params[where], Iterator):
+            raise UsageError(f"{item.source}: a stream goes with one call, not with --notify or --repeat")
 
 
 def _advised(call: Callable[[Params], Any], params: Params, given: GivenParams, types: MethodTypes | None) -> Any:
@@ -116,7 +137,7 @@ def _discover(client: Client, options: argparse.Namespace) -> MethodTypes | None
     """Ask the server what the method takes; None where it does not say."""
     from ..openrpc.document import read_document
     from ..openrpc.types import DocumentError
-    from .schemas import MethodTypes
+    from .inputs import MethodTypes
 
     try:
         document = client.request("rpc.discover", None, timeout=min(options.timeout or DISCOVERY_TIME, DISCOVERY_TIME))

@@ -1,154 +1,186 @@
-"""Write a result, or each item of a stream, to a file (-o), or as plain bytes (--format raw).
+"""Write a result, or each item of a stream, to a file or a folder (-o), or as plain bytes (--format raw).
 
-Owns the form that a result has in a file, by the ending of its name. A result is plain JSON data with rich values
-tagged; the file of an image is written as received unless another format is asked for, so nothing is compressed twice.
+The ending of the file's name decides its form. A result is plain JSON data with rich values tagged; the file of an
+image is written as received unless another format is asked for, so that nothing is compressed twice.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 from ..codec import TAG_KEY, Codec
 from ..text import visible
 from .items import UsageError
-from .media import image_as_received, image_file, npy_file
-from .output import format_json
+from .media import image_as_received, image_file, image_of_array, npy_file, table_file
+from .output import format_json, title_of
 
-#: Endings for which a result that is neither an array nor an image causes a complaint.
-_NOT_JSON = frozenset((".npy", ".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ico", ".ppm"))
+#: Endings that decide the form of a file, and the package that writes it. Under any other ending a result has its own.
+_PACKAGES = {
+    **dict.fromkeys(
+        (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ico", ".ppm", ".avif"), "PIL"
+    ),
+    **dict.fromkeys((".csv", ".parquet"), "pyarrow"),
+    **dict.fromkeys((".npy",), "numpy"),
+}
+
+#: Files that one result may make: a server decides how many members it has.
+_MAX_MEMBERS = 10_000
+#: Characters of the name of a member in the name of its file.
+_MAX_NAME = 100
+
+
+def is_folder(path: str) -> bool:
+    """Tell whether `-o` names a folder, which gets a file for each member of the result."""
+    return path.endswith(("/", os.sep))
 
 
 def check_writable(path: str) -> None:
     """Check before the call that its result can be saved.
 
     Raises:
-        UsageError: the folder does not exist, the path is a folder itself, or writing is not allowed.
+        UsageError: the folder does not exist, the path is a folder itself, writing is not allowed, or a package that
+            writes this kind of file is not installed.
     """
     if path == "-":
         return
-    folder = os.path.dirname(os.path.abspath(path))
-    if not path or os.path.isdir(path):
-        reason = "it is a folder" if path else "the name is empty"
+    whole = os.path.abspath(path)
+    folder = os.path.dirname(whole)
+    package = _PACKAGES.get(_ending(path))
+    if not path:
+        reason = "the name is empty"
+    elif os.path.isdir(path) and not is_folder(path):
+        reason = f"it is a folder (-o {path}/ writes a file for each member of the result)"
     elif not os.path.isdir(folder):
         reason = f"there is no folder {folder!r}"
-    elif not os.access(path if os.path.exists(path) else folder, os.W_OK):
+    elif not os.access(whole if os.path.exists(whole) else folder, os.W_OK):
         reason = "permission denied"
+    elif package is not None and find_spec(package) is None:
+        reason = f"{package} is not installed"
     else:
         return
     raise UsageError(f"cannot write {path!r}: {reason}")
 
 
-def save(path: str, value: Any, codec: Codec, *, raw: bool = False) -> str | None:
-    """Write the result to a file; `-` is standard output. A result that does not fit the ending is written, too.
-
-    Returns:
-        A complaint for the user where the written form is not the one of the ending, else None.
-
-    Raises:
-        OSError: the file cannot be written; the result is not saved.
-    """
-    data, complaint = _form(path, value, codec, raw=raw)
-    if path == "-":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    else:
-        with open(path, "wb") as file:
-            file.write(data)
-    return complaint
-
-
-def complaint_of_redirection(value: dict[str, Any], descriptor: int) -> str | None:
-    """A complaint where a rich value went as JSON into a file for images or arrays; None for any other file.
-
-    Args:
-        value: a tagged object.
-        descriptor: of standard output.
-    """
-    path = _path_of(descriptor)
-    if path is None or os.path.splitext(path)[1].lower() not in _NOT_JSON:
-        return None
-    name, kind = os.path.basename(path), visible(str(value[TAG_KEY]))
-    return (
-        f"{name} holds the JSON form of the result ({kind}); its data is saved by -o {name}, or --format raw > {name}"
-    )
-
-
-def _path_of(descriptor: int) -> str | None:
-    """The path of a regular file that is open; None for pipes and devices, and where the system does not tell."""
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        if sys.platform == "darwin":
-            import fcntl
-
-            return fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode(errors="replace")
-        return os.readlink(f"/proc/self/fd/{descriptor}")
-    except (OSError, ValueError):
-        return None
-
-
 def item_path(path: str, number: int) -> str:
-    """The file for an item of a stream: `out-0001.png` for `out.png`; standard output and devices take all items."""
-    if path == "-" or not is_regular(path):
+    """The file for an item of a stream: `out-0001.png` for `out.png`; standard output, devices and folders take all."""
+    if path == "-" or is_folder(path) or not _is_regular(path):
         return path
     root, ending = os.path.splitext(path)
     return f"{root}-{number:04d}{ending}"
 
 
-def raw_form(value: Any, codec: Codec) -> tuple[bytes, bool]:
-    """The result as plain bytes, and whether these are text.
+def save(path: str, value: Any, codec: Codec, *, raw: bool = False) -> None:
+    """Write the result to a file, or its members to files in a folder; `-` is standard output.
 
-    A string without quotes and with a line end, bytes as they are, an array as a .npy file, an image as its file; any
-    other result as JSON.
+    Raises:
+        ValueError: this kind of file cannot hold the result, and nothing was written.
+        OSError: a file cannot be written.
+    """
+    if path != "-" and is_folder(path):
+        files = _files_of(value, codec)
+        os.makedirs(path, exist_ok=True)
+        for name, data in files.items():
+            _write(os.path.join(path, name), data)
+        return
+    data = _form(path, value, codec, raw=raw)
+    if path != "-":
+        _write(path, data)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def _files_of(value: Any, codec: Codec) -> dict[str, bytes]:
+    """The names and the content of a file for each member of an object or an array; one file for another result."""
+    if isinstance(value, list):
+        members = {f"{number:04d}": member for number, member in enumerate(value, 1)}
+    elif isinstance(value, dict) and TAG_KEY not in value:
+        members = value
+    else:
+        members = {"result": value}
+    if len(members) > _MAX_MEMBERS:
+        raise ValueError(f"the result has more than {_MAX_MEMBERS:,} members")
+    files: dict[str, bytes] = {}
+    taken: set[str] = set()
+    for key, member in members.items():
+        data, ending = own_form(member, codec)
+        # The server chose the name: it must stay in the folder, and hide nothing.
+        name = re.sub(r"[^\w.+-]|^\.", "_", str(key) or "_")[:_MAX_NAME] + ending
+        if name.lower() in taken:
+            raise ValueError(f"two members would have the file {name!r}")
+        taken.add(name.lower())
+        files[name] = data
+    return files
+
+
+def own_form(value: Any, codec: Codec) -> tuple[bytes, str]:
+    """The result as plain bytes, and the ending of a file with these.
+
+    A string without quotes and with a line end, bytes as they are, an array as a .npy file, an image as its file, a
+    table as a Parquet file; any other result as JSON.
     """
     if isinstance(value, str):
-        return value.encode(errors="backslashreplace") + b"\n", True
+        return value.encode(errors="backslashreplace") + b"\n", ".txt"
     image = image_as_received(value)
     if image is not None:
-        return image[0], False
+        return image
     rich = _decoded(value, codec)
-    if isinstance(rich, bytes | bytearray):
-        return bytes(rich), False
-    if _is_array(rich):
-        return npy_file(rich), False
-    if _is_image(rich):
-        return _file_of_pixels(rich)[0], False
-    return format_json(value, codec), True
-
-
-def _form(path: str, value: Any, codec: Codec, *, raw: bool) -> tuple[bytes, str | None]:
-    """The bytes to write, and the complaint if they do not fit the ending of the path."""
-    ending = os.path.splitext(path)[1].lower() if path != "-" and is_regular(path) else ""
-    ending = ".jpeg" if ending == ".jpg" else ending
-    image = image_as_received(value)
-    if image is not None and ending in ("", image[1]):
-        return image[0], None
-    rich = _decoded(value, codec)
-    if isinstance(rich, bytes | bytearray):
-        return bytes(rich), None
-    if ending == ".json" or not (image or _is_array(rich) or _is_image(rich)):
-        data = raw_form(value, codec)[0] if raw and isinstance(value, str) else format_json(value, codec)
-        wrong = ending in _NOT_JSON
-        return data, _complaint(path, "no array and no image", "JSON") if wrong else None
-    if _is_array(rich):
-        return npy_file(rich), None if ending in ("", ".npy") else _complaint(path, "an array", ".npy data")
-    data, own_ending = image or _file_of_pixels(rich)
-    if ending in ("", own_ending):
-        return data, None
     try:
-        if rich is value:
-            raise ValueError("it cannot be decoded")
-        return image_file(rich, ending), None
+        if isinstance(rich, bytes | bytearray):
+            return bytes(rich), ".bin"
+        if _is_array(rich):
+            return npy_file(rich), ".npy"
+        if _is_image(rich):
+            return _file_of_pixels(rich)
+        if _is_table(rich):
+            return table_file(rich, ".parquet"), ".parquet"
+    except ValueError:
+        pass
+    return format_json(value, codec), ".json"
+
+
+def _form(path: str, value: Any, codec: Codec, *, raw: bool) -> bytes:
+    """The bytes to write. Raises ValueError if a file with this ending cannot hold the result."""
+    ending = "" if path == "-" else _ending(path)
+    ending = ".jpeg" if ending == ".jpg" else ending
+    if ending not in _PACKAGES:
+        is_json = ending == ".json" or (isinstance(value, str) and not raw)
+        data, kind = own_form(value, codec)
+        return format_json(value, codec) if is_json and kind != ".bin" else data
+    image = image_as_received(value)
+    if image is not None and ending == image[1]:
+        return image[0]
+    rich = _decoded(value, codec)
+    if isinstance(rich, bytes | bytearray):
+        return bytes(rich)
+    package = _PACKAGES[ending]
+    try:
+        if package == "numpy" and _is_array(rich):
+            return npy_file(rich)
+        if package == "pyarrow" and _is_table(rich):
+            return table_file(rich, ending)
+        if package == "PIL" and (_is_array(rich) or _is_image(rich)):
+            return image_file(image_of_array(rich) if _is_array(rich) else rich, ending)
     except ValueError as error:
-        return data, _complaint(path, "an image", f"{own_ending[1:].upper()} data", str(error))
+        raise ValueError(f"the result is {_name_of(value, rich)}: {error}") from error
+    raise ValueError(f"the result is {_name_of(value, rich)}")
 
 
-def _complaint(path: str, kind: str, form: str, reason: str = "") -> str:
-    return f"the result is {kind}: {path} holds {form}, whatever its ending says" + (f" ({reason})" if reason else "")
+def _name_of(value: Any, rich: Any) -> str:
+    if rich is not value:
+        return visible(title_of(rich, value))
+    return "an image that cannot be decoded" if image_as_received(value) else f"JSON ({type(value).__name__})"
 
 
 def _decoded(value: Any, codec: Codec) -> Any:
@@ -177,8 +209,16 @@ def _is_image(value: Any) -> bool:
     return hasattr(value, "getbands")
 
 
-def is_regular(path: str) -> bool:
-    """Tell whether a path is a regular file or will be one; the ending of a device or a pipe means nothing."""
+def _is_table(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in ("pyarrow", "pandas", "polars")
+
+
+def _ending(path: str) -> str:
+    """The ending of a regular file in small letters; that of a device or a pipe means nothing."""
+    return os.path.splitext(path)[1].lower() if _is_regular(path) else ""
+
+
+def _is_regular(path: str) -> bool:
     try:
         return stat.S_ISREG(os.stat(path).st_mode)
     except OSError:

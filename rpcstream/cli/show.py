@@ -12,10 +12,14 @@ from typing import Any, TextIO
 
 from ..codec import TAG_KEY, Codec
 from ..text import visible
+from .items import UsageError
 from .output import Terminal, format_for_terminal, format_json
 
 OK, ERROR_REPLY, USAGE, NO_CONNECTION, TIME_OUT = 0, 1, 2, 3, 4
 INTERRUPTED, BROKEN_PIPE = 130, 141  # as the shell reports a death by SIGINT and SIGPIPE
+
+#: Names of members that an error lists.
+_SHOWN_NAMES = 20
 
 #: The width of a terminal that cuts no line.
 _WHOLE_LINES = 10_000
@@ -56,11 +60,47 @@ def _no_such_method(name: str, names: list[str]) -> int:
     return ERROR_REPLY
 
 
-def show(options: argparse.Namespace, value: Any) -> int:
-    """Write a result as the options say; returns the exit status."""
+def show(options: argparse.Namespace, value: Any, number: int | None = None) -> int:
+    """Write a result as the options say; returns the exit status.
+
+    Args:
+        options: of the command line.
+        value: the result.
+        number: of an item of a stream; each has a file of its own.
+
+    Raises:
+        UsageError: --select names a member that the result does not have.
+    """
+    return write_result(options, selected(value, options.select), number)
+
+
+def selected(value: Any, path: str | None) -> Any:
+    """The member of a result that a dotted path names, such as `boxes.0.label`; all of it where there is no path.
+
+    Raises:
+        UsageError: there is no such member.
+    """
+    for name in path.split(".") if path is not None else ():
+        if isinstance(value, dict):
+            names = [key for key in value if key != TAG_KEY]
+        else:
+            names = [str(at) for at in range(len(value))] if isinstance(value, list) else []
+        if name not in names:
+            known = ", ".join(names[:_SHOWN_NAMES]) + (", ..." if len(names) > _SHOWN_NAMES else "")
+            raise UsageError(f"--select {path}: the result has no {name!r}; it has {known or 'no members'}")
+        value = value[name] if isinstance(value, dict) else value[int(name)]
+    return value
+
+
+def write_result(options: argparse.Namespace, value: Any, number: int | None = None) -> int:
+    """As `show`, for a value of which nothing is selected."""
     codec = Codec()
     if options.output is not None and not (options.output == "-" and sys.stdout.isatty()):
-        return _save(options, value, codec)
+        return _save(options, value, number, codec)
+    return _show(options, value, codec)
+
+
+def _show(options: argparse.Namespace, value: Any, codec: Codec) -> int:
     if options.format == "raw" and _show_raw(value, codec):
         return OK
     is_terminal = sys.stdout.isatty()
@@ -71,53 +111,41 @@ def show(options: argparse.Namespace, value: Any) -> int:
         _print(format_json(value, codec))
     else:
         _write(format_json(value, codec))
-        return _check_redirection(value)
     return OK
 
 
-def _save(options: argparse.Namespace, value: Any, codec: Codec) -> int:
-    from .save import save
+def _save(options: argparse.Namespace, value: Any, number: int | None, codec: Codec) -> int:
+    from .save import is_folder, item_path, save
 
+    path, saved = options.output, value
+    if number is not None:
+        path = item_path(path, number)
+        saved = {f"{number:04d}": value} if is_folder(path) else value
     try:
-        complaint = save(options.output, value, codec, raw=options.format == "raw")
+        save(path, saved, codec, raw=options.format == "raw")
     except BrokenPipeError:
         raise
-    except OSError as error:
-        print_error(f"cannot write {options.output!r}: {error.strerror or error}; here is the result")
-        options.output = None
-        show(options, value)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        print_error(f"cannot write {path!r}: {reason or error}; here is the result")
+        _show(options, value, codec)
         return USAGE
-    if complaint is not None:
-        print_error(complaint)
-    return OK if complaint is None else USAGE
+    return OK
 
 
 def _show_raw(value: Any, codec: Codec) -> bool:
     """Write a result as plain bytes; False if that is not for a terminal, where its description is to be shown."""
-    from .save import raw_form
+    from .save import own_form
 
-    data, is_text = raw_form(value, codec)
+    data, ending = own_form(value, codec)
     if not sys.stdout.isatty():
         _write(data)
-    elif is_text:
+    elif ending in (".txt", ".json"):
         _print(data)
     else:
         print_error("the result is binary data; here is its description (-o FILE saves it)")
         return False
     return True
-
-
-def _check_redirection(value: Any) -> int:
-    """Complain where an array or an image went as JSON into a file whose name says something else (`> t.png`)."""
-    if not isinstance(value, dict) or TAG_KEY not in value:
-        return OK
-    from .save import complaint_of_redirection
-
-    complaint = complaint_of_redirection(value, sys.stdout.fileno())
-    if complaint is None:
-        return OK
-    print_error(complaint)
-    return USAGE
 
 
 def _write(data: bytes) -> None:

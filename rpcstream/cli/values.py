@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, BinaryIO
 
 from .items import Item, UsageError
-
-if TYPE_CHECKING:
-    from ..openrpc.types import Node
 
 #: A number as JSON writes it (RFC 8259, section 6). Other texts stay text: 007, +5, 1_000, nan.
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<float>(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)", re.ASCII)
@@ -28,26 +26,37 @@ _NO_NAN = "JSON has neither NaN nor infinity (use key:float=nan, or give a .npy 
 class ValueReader:
     """Converts items to values, and reads the files that they name; `-` is standard input, which is read once."""
 
-    def __init__(self, stdin: Callable[[], bytes] | None = None) -> None:
-        self._stdin: Callable[[], bytes] | None = stdin or _standard_input
+    def __init__(self) -> None:
+        self._has_read_stdin = False
 
-    def read(self, path: str) -> bytes:
-        """The bytes of a file.
+    def open(self, path: str) -> BinaryIO:
+        """Open a file, or standard input.
 
         Raises:
             UsageError: the file cannot be read, or standard input was read before.
         """
         if path == "-":
-            stdin, self._stdin = self._stdin, None
-            if stdin is None:
+            if sys.stdin is None:  # the shell closed it: `<&-`
+                raise UsageError("standard input is closed")
+            if self._has_read_stdin:
                 raise UsageError("standard input can be read only once")
-            return stdin()
+            self._has_read_stdin = True
+            return sys.stdin.buffer
         try:
-            with open(path, "rb") as file:
-                return file.read()
+            return open(path, "rb")
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UsageError(f"cannot read {path!r}: {reason or error}") from error
+            raise _unreadable(path, error) from error
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file; see `open`."""
+        file = self.open(path)
+        try:
+            return file.read()
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        finally:
+            if path != "-":
+                file.close()
 
     def read_params(self) -> list[Any] | dict[str, Any] | None:
         """Read all `params` from standard input: a JSON object or array; None when it is empty."""
@@ -83,19 +92,17 @@ def is_unclear(item: Item, value: Any) -> bool:
     """
     if item.kind == "ndarray":
         return not item.dtype and not _is_file(item)
-    return item.kind == "auto" and not isinstance(value, str)
+    return item.kind == "auto" and (not isinstance(value, str) or _looks_like_path(item.text))
 
 
-def fitted(item: Item, value: Any, taken: list[Node] | None) -> Any:
-    """The value of an unclear item for a parameter that takes these types (see `schemas`)."""
-    from .schemas import dtypes_in, wants_text
+def names_file(item: Item) -> bool:
+    """Whether the text of an unclear item is the path of a file or a folder, or `-`."""
+    return item.kind == "auto" and _looks_like_path(item.text) and (item.text == "-" or os.path.exists(item.text))
 
-    if item.kind != "ndarray":
-        return _text(item.text) if wants_text(taken, value) else value
-    from .media import array_in_one_of
 
-    dtypes = dtypes_in(taken)
-    return array_in_one_of(value, dtypes) if dtypes else value
+def _looks_like_path(text: str) -> bool:
+    """Whether a text without a type may name a file: it has a dot or a slash, as in `cat.png`, or is `-`."""
+    return text == "-" or (("." in text or os.sep in text) and not text.startswith("@"))
 
 
 def shortened(text: str) -> str:
@@ -103,10 +110,9 @@ def shortened(text: str) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _standard_input() -> bytes:
-    if sys.stdin is None:  # the shell closed it: `<&-`
-        raise UsageError("standard input is closed")
-    return sys.stdin.buffer.read()
+def _unreadable(path: str, error: OSError | ValueError) -> UsageError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return UsageError(f"cannot read {path!r}: {reason or error}")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -131,7 +137,7 @@ def infer_value(text: str) -> Any:
         return _WORDS[text]
     number = _NUMBER.fullmatch(text)
     if number is None:
-        return _text(text)
+        return utf8(text)
     return _finite(text) if number["float"] else int(text)
 
 
@@ -146,7 +152,8 @@ def _finite(text: str) -> float:
     return value
 
 
-def _text(text: str) -> str:
+def utf8(text: str) -> str:
+    """The text. Raises ValueError if the shell gave bytes that are no text."""
     if not text.isascii():
         try:
             text.encode()
@@ -182,7 +189,7 @@ def _float(_reader: ValueReader, item: Item) -> float:
 
 
 def _str(_reader: ValueReader, item: Item) -> str:
-    return _text(item.text)
+    return utf8(item.text)
 
 
 def _bool(_reader: ValueReader, item: Item) -> bool:
@@ -193,7 +200,7 @@ def _bool(_reader: ValueReader, item: Item) -> bool:
 
 
 def _json(reader: ValueReader, item: Item) -> Any:
-    return parse_json(reader.read(item.text[1:]) if item.text.startswith("@") else _text(item.text))
+    return parse_json(reader.read(item.text[1:]) if item.text.startswith("@") else utf8(item.text))
 
 
 def _bytes(reader: ValueReader, item: Item) -> bytes:
@@ -223,7 +230,7 @@ def _ndarray(reader: ValueReader, item: Item) -> Any:
     if _is_file(item):
         return array_from_file(reader.read(item.text.removeprefix("@")), item.dtype)
     try:
-        nested = parse_json(_text(item.text))
+        nested = parse_json(utf8(item.text))
     except ValueError as error:
         raise ValueError(f"neither the name of a .npy file nor JSON ({error})") from error
     return array_from_json(nested, item.dtype)

@@ -76,7 +76,7 @@ async def connect(
         connection.abort(reason)
         raise
     except OSError as error:
-        fault = certificate_fault(connection.reason(), marshaller.address)
+        fault = certificate_fault(connection.reason, marshaller.address)
         if connection.session.peer_is_leaving:
             connection.session.drain(Phase.CLOSING)  # calls that came before the server said so are answered
             connection.probe_until_closed()
@@ -132,16 +132,15 @@ async def _join(connection: ClientConnection, settings: Settings) -> None:
         http = HttpChannel(connection.session, connection.calls.marshaller, settings, partial(_dial_only, settings))
         connection.session.offers_binary = False  # each request and each response says so by itself
         connection.use(http)
+        connection.channel, connection.poll, connection.refresh = http, http.has_none, http.renew
         await http.open()
-        connection.poll, connection.refresh = http.has_none, http.renew
         return
     if settings.address.is_nats:
         await _join_service(connection, settings)
         return
     open_stream = _open_websocket if settings.address.is_websocket else _open_line_stream
     stream = await open_stream(connection, settings)
-    connection.has_received = stream.has_received
-    connection.reason = lambda: stream.reason
+    connection.channel = stream
     if stream.socket is not None:
         connection.poll = waiter(stream.socket, read=True)
 
@@ -169,8 +168,7 @@ async def _join_service(connection: ClientConnection, settings: Settings) -> Non
     if settings.binary:
         connection.calls.marshaller.attach_payloads()
     connection.use(service.calls)
-    connection.closed, connection.force_close = service.closed, service.abort
-    connection.has_received, connection.reason = service.has_received, lambda: service.reason
+    connection.channel, connection.closed = service, service.closed
     connection.events = ClientEvents(link, address.target, settings.limits, str(address))
     try:
         await service.open()
@@ -307,7 +305,7 @@ async def _open_websocket(connection: ClientConnection, settings: Settings) -> A
         )
         _reporting(stream, settings)
         await handshake.hand_over(stream)
-        connection.closed, connection.force_close = closed, stream.abort
+        connection.closed = closed
     except BaseException as error:
         handshake.abort(str(error))
         raise

@@ -47,12 +47,10 @@ class ClientConnection:
         settings: of the client, with the address that it is made to.
         session: handles the messages on it.
         calls: the calls made on it.
+        channel: the transport, also after its end; None before it is connected.
         poll: waits up to so many milliseconds until the socket is readable; None where the socket is not known.
-        has_received: tells whether bytes have arrived since it was last called.
-        reason: gives the reason why the transport was closed, if it knows one.
         refresh: for HTTP: makes sure that there is an open connection, or ends the session.
         closed: done when the transport is closed, which may be later than the end of the session.
-        force_close: closes the transport at once, with a reason.
         server: the address it was made to, one of those in the client's address.
         events: of a service on NATS; None where the server itself sends events.
     """
@@ -65,13 +63,11 @@ class ClientConnection:
         self.session.pending.when_silent = partial(silence, settings.address)
         self.use(_outgoing_calls(self.session, marshaller, settings))
         self.poll: Wait | None = None
-        self.has_received: Callable[[], bool] = lambda: True
-        self.reason: Callable[[], str | None] = lambda: None
+        self.channel: Any = None
         self.refresh: Callable[[], Awaitable[object]] | None = None
         self._address = marshaller.address
         self._session_lost: asyncio.Future[None] = self.loop.create_future()
         self.closed: asyncio.Future[None] = self._session_lost
-        self.force_close: Callable[[str], object] = self.abort
         self.server = settings.address
         self.events: ClientEvents | None = None
         self.session.on_lost.append(self._set_lost)
@@ -110,6 +106,11 @@ class ClientConnection:
         """Calls can be made."""
         return self.session.is_open
 
+    @property
+    def reason(self) -> str | None:
+        """Why the transport was closed; None if the peer just closed it."""
+        return None if self.channel is None else self.channel.reason
+
     def has_unread(self) -> bool:
         """Tell whether the event loop has not yet read bytes, or the end, that arrived while no call waited.
 
@@ -135,7 +136,7 @@ class ClientConnection:
         """Wait until the connection is closed; after so many seconds close it without sending the rest."""
         await asyncio.wait([self._session_lost, self.closed], timeout=seconds)
         if not (self._session_lost.done() and self.closed.done()):
-            self.force_close("the server did not take what was sent before the client was closed")
+            self.channel.abort("the server did not take what was sent before the client was closed")
             await asyncio.wait([self._session_lost, self.closed])
 
     async def wait_lost(self) -> None:
@@ -203,7 +204,7 @@ class Keepalive:
         if not connection.is_open:
             return
         # Unread bytes count, too. A check that runs late proves nothing: the loop was blocked, not the server.
-        if connection.has_received() or (connection.poll is not None and connection.poll(0)):
+        if connection.channel.has_received() or (connection.poll is not None and connection.poll(0)):
             self._is_silent = False
         elif not self._is_silent:
             self._is_silent = True

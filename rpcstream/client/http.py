@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 from ..errors import ConnectFailed, ConnectionLost, EncodeError
 from ..peer.calls import Call
-from ..peer.deadline import free_context
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.pending import PendingCall
 from ..peer.session import Session
+from ..text import get_logger
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
 from .faults import failure, is_permanent_failure
-from .http_connection import KeptConnection
+from .http_connection import BrokenError, HttpConnection
 from .http_exchange import Exchange, MakeError
 from .options import Settings
 
+log = get_logger("rpcstream.client")
+
+#: Content types, and the end of a head, which is the same for no two requests.
+_JSON, _FRAME, _LINES = JSON.encode(), FRAME.encode(), NDJSON.encode()
+_HEAD = b"%b\r\nContent-Type: %b\r\nAccept: %b\r\nContent-Length: %d\r\n%b\r\n"
+
 #: Makes a connection with the protocol that the given function makes.
-Dial = Callable[[Callable[[], KeptConnection]], Awaitable[KeptConnection]]
+Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
 
 
 class HttpChannel(OutgoingCalls):
     """The calls of a client over HTTP, and the channel of its session (`peer.interfaces.Channel`).
 
-    The session lasts as long as the client wants: a connection that the server closes between two calls does not end
-    it. It is lost when no connection can be made, or the last one broke off.
+    Each POST has a task. The session lasts as long as the client wants: a connection that the server closes between two
+    calls does not end it. It is lost when no connection can be made.
 
     Args:
         dial: makes one more connection.
@@ -44,15 +49,16 @@ class HttpChannel(OutgoingCalls):
         self._settings = settings
         self._dial = dial
         self._head = _common_head(settings)
+        self._accepted = b"%b, %b" % (_JSON, _FRAME) if settings.binary else _JSON
         #: All connections; and those that carry nothing, the one used last at the end.
-        self._connections: set[KeptConnection] = set()
-        self._free: list[KeptConnection] = []
-        self._dialling: set[asyncio.Task[None]] = set()
-        #: Exchanges that wait for a connection, and the bytes of their messages.
-        self._waiting: deque[Exchange] = deque()
+        self._connections: set[HttpConnection] = set()
+        self._free: list[HttpConnection] = []
+        #: Exchanges wait at this one for a connection, in order; and the bytes of those that wait.
+        self._places = asyncio.Semaphore(settings.http_connections)
         self._unsent = 0
         #: Exchanges that are not over: by the ids of their calls, a notification by itself.
         self._exchanges: dict[Any, Exchange] = {}
+        self._renewing = asyncio.Lock()
         self._is_full = self._is_closing = self._is_lost = False
 
     # -- for the connection of the client -----------------------------------------------------------------------
@@ -61,23 +67,30 @@ class HttpChannel(OutgoingCalls):
         """Connect, so that a call finds a connection.
 
         Raises:
-            OSError, ConnectFailed: no connection could be made.
+            OSError: no connection could be made.
         """
-        await self._connect()
+        self._free.append(await self._connect())
         self._session.connected(self)
 
     def has_none(self, milliseconds: int = 0) -> bool:
         """Whether there is no connection that could carry a call, now or once its present call is over."""
-        if any(connection.exchange is not None for connection in self._connections) or self._dialling:
+        if self._exchanges:
             return False
-        return self._find_free() is None
+        connection = self._take_free()
+        if connection is not None:
+            self._free.append(connection)
+        return connection is None
 
     async def renew(self) -> None:
         """Make a connection if there is none. If that fails, the session is lost."""
-        if self.has_none() and not self._is_lost:
-            self._begin_dialling()
-        if self._dialling:
-            await asyncio.wait(set(self._dialling), return_when=asyncio.FIRST_COMPLETED)
+        async with self._renewing:
+            if self._is_lost or not self.has_none():
+                return
+            try:
+                # Not in the context of the call that wants it first, which may have a deadline: others use it, too.
+                self._free.append(await self._loop.create_task(self._connect(), context=self._session.context))
+            except OSError as error:
+                self._end(failure(error, self._settings.connect_timeout, self._settings.address))
 
     # -- calls --------------------------------------------------------------------------------------------------
 
@@ -86,7 +99,7 @@ class HttpChannel(OutgoingCalls):
         says_whole = outgoing.window is None and call.on_progress is not None
         message = outgoing.encode(left, says_whole=says_whole)
         is_lines = says_whole or outgoing.window is not None
-        exchange = self._exchange(outgoing.method, outgoing.call_ids, outgoing.window)
+        exchange = Exchange(self._session, self._settings, outgoing.method, outgoing.call_ids, outgoing.window)
         self._post(exchange, message, is_lines=is_lines, headers=_trace_headers(outgoing))
 
     def _begin_with_streams(self, outgoing: Call, call: PendingCall, left: float) -> None:
@@ -97,7 +110,7 @@ class HttpChannel(OutgoingCalls):
         )
 
     def notify(self, message: Encoded, method: str) -> None:
-        self._post(self._exchange(method), message)
+        self._post(Exchange(self._session, self._settings, method, (), None), message)
 
     def permit(self, outgoing: Call, n: int) -> None:
         if (exchange := self._exchanges.get(outgoing.call_id)) is not None:
@@ -107,15 +120,9 @@ class HttpChannel(OutgoingCalls):
         """As `OutgoingCalls.cancel`. The server learns it by the end of the connection that carries the calls."""
         for exchange in {self._exchanges[call_id] for call_id in call_ids if call_id in self._exchanges}:
             exchange.cancelled.update(call_ids)
-            if exchange.is_settled():
-                if exchange in self._waiting:
-                    self._waiting.remove(exchange)
-                    self._unsent -= exchange.size
-                exchange.drop()
-
-    def _exchange(self, method: str, call_ids: Sequence[int | str] = (), window: int | None = None) -> Exchange:
-        settings = self._settings
-        return Exchange(self._session, settings.address, settings.trace, method, call_ids, window, self._over)
+            if exchange.is_settled() and exchange.task is not None:
+                exchange.task.cancel()
+                self._over(exchange)
 
     def _post(self, exchange: Exchange, message: Encoded, *, is_lines: bool = False, headers: bytes = b"") -> None:
         """Send a message as a POST, as soon as there is a connection for it.
@@ -127,24 +134,65 @@ class HttpChannel(OutgoingCalls):
         """
         if self._is_lost:
             return
-        kind, shown = JSON, message.__bytes__
+        kind, shown = _JSON, message.__bytes__
         if type(message) is AttachedMessage and self._session.sends_binary:
             message.secure()  # it may have to wait
-            kind, body, shown = FRAME, parts_of_frame(message), message.shown
+            kind, body, shown = _FRAME, parts_of_frame(message), message.shown
         else:
             body = parts_of(message)
-        exchange.size = size = sum(map(len, body))
-        accepted = f"{JSON}, {FRAME}" if self._settings.binary else JSON
-        accepted = NDJSON if is_lines else accepted
-        own = f"\r\nContent-Type: {kind}\r\nAccept: {accepted}\r\nContent-Length: {size}\r\n".encode()
-        exchange.parts = [b"%b%b%b\r\n" % (self._head, own, headers), *body]
+        exchange.size = exchange.unsent = size = sum(map(len, body))
+        accepted = _LINES if is_lines else self._accepted
+        exchange.parts = [_HEAD % (self._head, kind, accepted, size, headers), *body]
         for key in exchange.call_ids or (exchange,):
             self._exchanges[key] = exchange
         if self._settings.trace is not None:
             self._settings.trace("send", shown())
-        self._waiting.append(exchange)
+        self._count(size)
+        exchange.task = self._loop.create_task(self._carry(exchange), context=self._session.context)
+
+    async def _carry(self, exchange: Exchange) -> None:
+        """Send an exchange on the next connection that is free, and handle its response."""
+        await self._places.acquire()
+        connection = None
+        try:
+            connection = self._take_free() or await self._connect()
+            self._sent(exchange)
+            await exchange.carry(connection)
+        except BrokenError as error:
+            exchange.fail(str(error))
+        except Exception as error:
+            if connection is None and isinstance(error, OSError):
+                self._not_connected(exchange, error)
+            else:
+                log.exception("the response to a call of %s could not be handled", self.address)
+                exchange.fail(f"an internal error: {error!r}")
+        finally:
+            if connection is not None and connection.release():
+                self._free.append(connection)
+            self._places.release()
+            self._over(exchange)
+
+    def _over(self, exchange: Exchange) -> None:
+        """Forget an exchange, perhaps one that has not begun."""
+        for key in exchange.call_ids or (exchange,):
+            if self._exchanges.get(key) is exchange:
+                del self._exchanges[key]
+        self._sent(exchange)
+        self._end_if_done()
+
+    def _sent(self, exchange: Exchange) -> None:
+        """The bytes of an exchange wait no longer for a connection."""
+        if exchange.unsent:
+            self._count(-exchange.unsent)
+            exchange.unsent = 0
+
+    def _count(self, size: int) -> None:
+        """Count bytes that wait for a connection, or wait no longer."""
         self._unsent += size
-        self._carry_waiting()
+        is_full = self._unsent > self._settings.limits.write_buffer
+        if is_full is not self._is_full and not self._is_lost:
+            self._is_full = is_full
+            self._session.blocked(is_full)
 
     # -- for the session (Channel) ------------------------------------------------------------------------------
 
@@ -169,131 +217,70 @@ class HttpChannel(OutgoingCalls):
 
     def abort(self, reason: str) -> None:
         """As `Channel.abort`."""
-        self.reason = reason
-        self._is_closing = True
-        self._fail_waiting(reason)
+        self.reason, self._is_closing = reason, True
         for connection in list(self._connections):
             connection.abort(reason)
+        self._drop_all(reason, ConnectionLost)
         self._end_if_done()
 
-    # -- which connection carries what --------------------------------------------------------------------------
+    # -- connections --------------------------------------------------------------------------------------------
 
-    def _carry_waiting(self) -> None:
-        """Send what waits, in order, as far as there are connections; make more as far as that is allowed."""
-        while self._waiting and not self._is_lost and (connection := self._find_free()) is not None:
-            self._free.remove(connection)
-            self._carry(connection, self._waiting.popleft())
-        room = self._settings.http_connections - len(self._connections) - len(self._dialling)
-        if self._waiting and not room:
-            # An exchange whose calls are answered, but whose response has not ended, gives up its connection.
-            for exchange in set(self._exchanges.values()):
-                if exchange.carrier is not None and exchange.is_settled():
-                    exchange.drop()
-        for _ in range(min(len(self._waiting) - len(self._dialling), room)):
-            self._begin_dialling()
-        is_full = self._unsent > self._settings.limits.write_buffer
-        if is_full is not self._is_full and not self._is_lost:
-            self._is_full = is_full
-            self._session.blocked(is_full)
-
-    def _carry(self, connection: KeptConnection, exchange: Exchange) -> None:
-        self._unsent -= exchange.size
-        seconds = self._settings.limits.message_timeout
-        if not exchange.call_ids and seconds is not None:
-            # A notification has no deadline: without a response the connection would be taken for ever.
-            reason = "the server did not answer a notification (message_timeout)"
-            exchange.timer = self._loop.call_later(seconds, connection.abort, reason)
-        connection.begin(exchange)
-
-    def _over(self, exchange: Exchange) -> None:
-        for key in exchange.call_ids or (exchange,):
-            if self._exchanges.get(key) is exchange:
-                del self._exchanges[key]
-        if exchange.timer is not None:
-            exchange.timer.cancel()
-        self._end_if_done()
-
-    def _find_free(self) -> KeptConnection | None:
+    def _take_free(self) -> HttpConnection | None:
         """The free connection that was used last and is still open; those found closed by the server are closed."""
         while self._free:
-            if self._free[-1].is_free:
-                return self._free[-1]
-            self._free.pop().close()
+            connection = self._free.pop()
+            if connection.is_free:
+                return connection
+            connection.close()
         return None
 
-    def _freed(self, connection: KeptConnection) -> None:
-        """A connection can carry the next exchange."""
-        self._free.append(connection)
-        self._carry_waiting()
-        self._end_if_done()
+    async def _connect(self) -> HttpConnection:
+        async with asyncio.timeout(self._settings.connect_timeout):
+            connection = await self._dial(lambda: HttpConnection(self._settings.address, self._forget))
+        self._connections.add(connection)
+        return connection
 
-    def _lost(self, connection: KeptConnection, broke: bool) -> None:
-        """A connection is gone; `broke`: in the middle of an exchange."""
+    def _forget(self, connection: HttpConnection) -> None:
+        """A connection is gone."""
         self._connections.discard(connection)
         if connection in self._free:
             self._free.remove(connection)
-        if broke and not (self._connections or self._dialling or self._waiting):
-            self._is_closing = True
-            self._end(self.reason or "the server closed the connection")
-        self._carry_waiting()
         self._end_if_done()
 
-    # -- making connections -------------------------------------------------------------------------------------
-
-    def _begin_dialling(self) -> None:
-        # Without the context of the call that wants it first, which may have a deadline: others may use it, too.
-        task = self._loop.create_task(self._connect(), context=free_context())
-        self._dialling.add(task)
-        task.add_done_callback(self._dialled)
-
-    async def _connect(self) -> None:
-        async with asyncio.timeout(self._settings.connect_timeout):
-            connection = await self._dial(lambda: KeptConnection(self._settings.address, self._freed, self._lost))
-        self._connections.add(connection)
-        self._free.append(connection)
-
-    def _dialled(self, task: asyncio.Task[None]) -> None:
-        self._dialling.discard(task)
-        error = None if task.cancelled() else task.exception()
-        # While there are other connections, calls can wait for those.
-        if error is not None and not (self._connections or self._dialling):
-            reason, lasts = f"could not connect: {error!r}", is_permanent_failure(error)
-            if isinstance(error, OSError):
-                reason = failure(error, self._settings.connect_timeout, self._settings.address)
-            self._is_closing = True
-            self._fail_waiting(reason, partial(ConnectFailed, is_permanent=lasts))
-            self._end(reason)
-        self._carry_waiting()
-        self._end_if_done()
-
-    def _fail_waiting(self, reason: str, make_error: MakeError = ConnectionLost) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        self._unsent = 0
-        for exchange in waiting:
+    def _not_connected(self, exchange: Exchange, error: OSError) -> None:
+        """No connection could be made for an exchange; without any other, the session is lost."""
+        reason = failure(error, self._settings.connect_timeout, self._settings.address)
+        make_error = partial(ConnectFailed, is_permanent=is_permanent_failure(error))
+        if self._connections:
             exchange.fail(reason, make_error)
+            return
+        self._drop_all(reason, make_error)
+        self._end(reason)
+
+    def _drop_all(self, reason: str, make_error: MakeError) -> None:
+        """End all exchanges; the calls of those fail that have no reply."""
+        for exchange in set(self._exchanges.values()):
+            exchange.fail(reason, make_error)
+            if exchange.task is not None and exchange.task is not asyncio.current_task():
+                exchange.task.cancel()
+            self._over(exchange)
 
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _end_if_done(self) -> None:
         """Once the channel is closing and every exchange is over: close the connections, then end the session."""
-        if not self._is_closing or self._is_lost or self._exchanges:
+        if self._is_lost or not self._is_closing or self._exchanges:
             return
-        for task in self._dialling:
-            task.cancel()
         for connection in list(self._connections):
-            if connection.exchange is None:
-                connection.close()
-        if not (self._connections or self._dialling):
+            connection.close()
+        if not self._connections:
             self._loop.call_soon(self._end, self.reason or "the client was closed")
 
     def _end(self, reason: str) -> None:
-        if self._is_lost:
-            return
-        self._is_lost = True
-        self.reason = reason
-        for exchange in set(self._exchanges.values()):
-            exchange.fail(reason)
-        self._session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
+        if not self._is_lost:
+            self._is_lost = True
+            self.reason = reason
+            self._session.lost(lambda method: ConnectionLost(reason, method=method, address=self.address))
 
 
 def _trace_headers(outgoing: Call) -> bytes:

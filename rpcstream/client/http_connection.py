@@ -1,98 +1,152 @@
-"""One connection of a client to an HTTP server, kept from one exchange to the next."""
+"""One connection of a client to an HTTP server: sends one request at a time, and gives its response piece by piece."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import httptools
 
 from ..local_peer import widen_buffers
 from ..transports.connection import why_lost
 from .address import Address
-from .faults import silence
-from .http_exchange import HEAD_MAX, Exchange
+from .faults import TLS_ALERT, silence
 from .sockets import Wait, waiter
 
-OnFree = Callable[["KeptConnection"], None]
-OnLost = Callable[["KeptConnection", bool], None]
+#: Bytes of the head of a response, trailers included.
+HEAD_MAX = 64 * 1024
+
+#: Bytes of a response, besides `HEAD_MAX`, for each byte of its body: chunks of one byte take six.
+OVERHEAD = 8
+
+#: Bytes of a body that are kept for its reader; with more, the connection is not read.
+HELD_MAX = 64 * 1024
 
 
-class KeptConnection(asyncio.Protocol):
-    """One connection to the server. Carries one exchange at a time, and is free again once the response is received.
+class BrokenError(Exception):
+    """The response cannot be read to its end; the text says why."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection to the server. Its methods `on_...` are called by httptools.
 
     Args:
         server: the address, for errors.
-        on_free: called when it can carry the next exchange.
-        on_lost: called when it is gone, with whether that was in the middle of an exchange.
+        on_lost: called when the connection is gone.
 
     Attributes:
-        exchange: what it carries now; None while it is free, or about to be closed.
+        status, reason, headers: of the response, once `send` has returned. Names of headers are in lower case.
+        is_on_used: another request was sent on this connection before.
     """
 
-    exchange: Exchange | None = None
-    _transport: asyncio.Transport | None = None
-    _wait_readable: Wait | None = None
-    _was_used = _has_answered = _is_held = _is_wide = _broke = False
-
-    def __init__(self, server: Address, on_free: OnFree, on_lost: OnLost) -> None:
+    def __init__(self, server: Address, on_lost: Callable[[HttpConnection], object]) -> None:
         self._server = server
-        self._on_free = on_free
         self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._wait_readable: Wait | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._was_used = self._has_answered = self._is_wide = self._is_paused = False
+        self._is_complete = True
+        self._fault: str | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Expect a response."""
+        self.status, self.reason, self.headers = 0, "", dict[bytes, bytes]()
+        self.is_on_used = self._was_used
+        self._pieces: list[bytes] = []
+        self._held = self._size = self._received = 0
+        self._has_head = self._keeps = self._ends_with_connection = False
 
     @property
     def is_free(self) -> bool:
         """Whether a request can be sent: nothing has come since the last one, not even the end of the connection."""
         transport = self._transport
-        if self.exchange is not None or transport is None or transport.is_closing():
+        if not self._is_complete or transport is None or transport.is_closing():
             return False
         # On a new connection with TLS session tickets may be there to read.
         is_new = not self._was_used and transport.get_extra_info("ssl_object") is not None
         return is_new or self._wait_readable is None or not self._wait_readable(0)
 
-    def begin(self, exchange: Exchange) -> None:
-        """Send the request of an exchange."""
-        assert self._transport is not None
-        exchange.is_on_used, self._was_used = self._was_used, True
-        self.exchange, exchange.carrier = exchange, self
-        if exchange.size < HEAD_MAX:
-            self._transport.write(b"".join(exchange.parts))
+    async def send(self, parts: Sequence[Any], size: int) -> None:
+        """Send a request, with a body of `size` bytes, and wait for the head of the response. Raises BrokenError."""
+        self._begin()
+        self._was_used, self._is_complete = True, False
+        if self._transport is not None:
+            self._write(self._transport, parts, size)
+        while not self._has_head:
+            await self._more()
+
+    def _write(self, transport: asyncio.Transport, parts: Sequence[Any], size: int) -> None:
+        if size < HEAD_MAX:
+            transport.write(b"".join(parts))
             return
-        sock = self._transport.get_extra_info("socket")
+        sock = transport.get_extra_info("socket")
         if sock is not None and not self._is_wide:
             self._is_wide = True
             widen_buffers(sock)
-        for part in exchange.parts:
-            self._transport.write(part)
+        for part in parts:
+            transport.write(part)
 
-    def hold(self, held: bool) -> None:
-        """Stop reading, or read on."""
+    async def read(self) -> bytes:
+        """The next bytes of the body; none at its end. Raises BrokenError where the response breaks off."""
+        while not self._pieces:
+            if self._is_complete:
+                return b""
+            await self._more()
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces, self._held = [], 0
+        return data
+
+    async def _more(self) -> None:
+        """Wait until more has come."""
+        if self._fault is not None:
+            raise BrokenError(self._fault)
+        if self._is_paused:
+            self._read_or_not(paused=False)
+        self._waiter = self._loop.create_future()
+        await self._waiter
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def release(self) -> bool:
+        """Whether another request can be sent after this one; if not, the connection is closed."""
         transport = self._transport
-        if transport is None or transport.is_closing() or held is self._is_held:
-            return
-        self._is_held = held
-        (transport.pause_reading if held else transport.resume_reading)()
+        if transport is None:
+            return False
+        self._has_answered = True
+        if not self._is_complete or self._fault is not None or transport.get_write_buffer_size():
+            transport.abort()
+        elif not self._keeps:
+            transport.close()
+        elif self._is_paused:
+            self._read_or_not(paused=False)
+        return not transport.is_closing()
 
     def close(self) -> None:
-        """Close the connection; an exchange that it carries is lost."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
-    def abort(self, reason: str | None = None) -> None:
-        """Close the connection at once, for this reason."""
-        if self.exchange is not None:
-            self.exchange.fault = self.exchange.fault or reason
+    def abort(self, reason: str) -> None:
+        """Close the connection at once; a response that is being received breaks off, for this reason."""
+        self._fault = self._fault or reason
         if self._transport is not None:
             self._transport.abort()
 
-    def leave(self) -> None:
-        """Drop the exchange and close: nothing else could be sent before its response is read, which is not wanted."""
-        self._release()
-        self.abort()
+    def _read_or_not(self, *, paused: bool) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and paused is not self._is_paused:
+            self._is_paused = paused
+            (transport.pause_reading if paused else transport.resume_reading)()
 
-    def _release(self) -> None:
-        if self.exchange is not None:
-            self.exchange.carrier = None
-            self.exchange = None
+    def _break(self, fault: str) -> None:
+        self._fault = self._fault or fault
 
     # -- callbacks of asyncio -----------------------------------------------------------------------------------
 
@@ -102,52 +156,75 @@ class KeptConnection(asyncio.Protocol):
         self._wait_readable = waiter(sock, read=True) if sock is not None else None
 
     def data_received(self, data: bytes) -> None:
-        exchange = self.exchange
-        if exchange is None:  # without a request: the next response could not be told from it
-            self.abort()
+        if self._is_complete:  # without a request: the next response could not be told from it
+            self.abort("the server answered without being asked")
             return
-        exchange.feed(data)
-        if self.exchange is None:  # it was dropped while its response was handled
-            return
-        if exchange.is_complete:
-            self._finish(exchange)
-        elif exchange.fault is not None:
-            self._broke = True
-            self.leave()
-            exchange.fail(exchange.fault)
-        elif exchange.is_over:
-            self.leave()
+        self._received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._break("the server changed to another protocol without being asked")
+        except httptools.HttpParserError as error:
+            hint = silence(self._server) if data.startswith(TLS_ALERT) else ""
+            self._break(f"the server's answer is not HTTP: {error}{hint}")
+        if self._received > HEAD_MAX + OVERHEAD * self._size and not self._is_complete:
+            self._break(f"the server's answer has more than {HEAD_MAX} bytes besides its body")
+        if self._held > HELD_MAX:
+            self._read_or_not(paused=True)
+        self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        exchange = self.exchange
-        self._release()
-        if exchange is not None:
-            if exchange.ends_with_connection and exc is None and exchange.fault is None:
-                exchange.complete()
-            else:
-                self._broke = True
-                exchange.fail(exchange.fault or self._how_lost(exchange, exc))
-        self._on_lost(self, self._broke)
+        if self._has_head and self._ends_with_connection and exc is None and self._fault is None:
+            self._is_complete = True
+        elif not self._is_complete:
+            self._break(self._how_lost(exc))
+        self._wake()
+        self._on_lost(self)
 
-    def _how_lost(self, exchange: Exchange, exc: Exception | None) -> str:
-        hint = "" if exchange.has_received or self._has_answered else silence(self._server)
+    def _how_lost(self, exc: Exception | None) -> str:
+        hint = "" if self._received or self._has_answered else silence(self._server)
         if exc is not None and str(exc):
             return why_lost(exc) + hint
-        return "the server closed the connection" + (" in the middle of its answer" if exchange.has_received else hint)
+        return "the server closed the connection" + (" in the middle of its answer" if self._received else hint)
 
-    def _finish(self, exchange: Exchange) -> None:
-        """Complete the exchange; keep the connection if the server allows it and has read the whole request."""
-        transport = self._transport
-        assert transport is not None
-        self._release()
-        self._has_answered = True
-        self.hold(False)
-        if transport.get_write_buffer_size():
-            transport.abort()
-        elif exchange.fault is not None or not exchange.keeps:
-            transport.close()
-        is_free = not transport.is_closing()
-        exchange.complete()
-        if is_free:
-            self._on_free(self)
+    # -- callbacks of httptools ---------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            self._break("the server answered twice")
+
+    def on_status(self, reason: bytes) -> None:
+        self.reason += reason.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._has_head:  # else it is a trailer
+            self.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 or self._is_complete:
+            return
+        self._has_head, self.status = True, status
+        is_coded, is_packed = b"transfer-encoding" in self.headers, b"content-encoding" in self.headers
+        if is_coded and (coding := self.header(b"transfer-encoding")) != "chunked":
+            self._break(f"the server's answer is in a transfer coding that was not asked for: {coding}")
+        elif is_packed and (coding := self.header(b"content-encoding")) != "identity":
+            self._break(f"the server's answer is compressed without being asked: {coding}")
+        self._ends_with_connection = not is_coded and b"content-length" not in self.headers
+
+    def on_body(self, data: bytes) -> None:
+        if not self._is_complete and self._fault is None:
+            self._size += len(data)
+            self._held += len(data)
+            self._pieces.append(data)
+
+    def on_message_complete(self) -> None:
+        if not self._has_head:  # 1xx: the response is still to come
+            self.headers, self.reason = {}, ""
+        elif self._fault is None:
+            self._is_complete, self._keeps = True, self._parser.should_keep_alive()
+
+    def header(self, name: bytes) -> str:
+        """The value of a header of the response, in lower case; "" if there is none."""
+        return self.headers.get(name, b"").decode("latin-1").strip().lower()[:80]

@@ -1,16 +1,11 @@
-"""One POST of a client: parses the response, and gives the replies, items and progress in it to the calls of the POST.
-
-Moves no bytes: the connection passes what it receives to `feed`.
-"""
+"""One POST of a client and its response: gives the replies, items and progress in it to the calls of the POST."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import httptools
 import orjson
 
 from ..codec import payloads
@@ -27,288 +22,209 @@ from ..wire.buffers import ReceiveBuffer
 from ..wire.framing import LineFramer
 from ..wire.http_messages import FRAME, NDJSON, names_frames, readable_text
 from ..wire.messages import LONG, BinaryFrame, Message, Oversize
-from .address import Address
-from .faults import TLS_ALERT, refusal_advice, silence
+from .faults import refusal_advice
+from .http_connection import BrokenError, HttpConnection
+from .options import Settings
 
 log = get_logger("rpcstream.client")
 
-#: Bytes of the head of a response, trailers included.
-HEAD_MAX = 64 * 1024
-
-#: Bytes of a response, besides `HEAD_MAX`, for each byte of its body: chunks of one byte take six.
-OVERHEAD = 8
-
 #: The control messages that are about one call; others would be about the connection, which ends with the response.
 _OF_CALLS = frozenset((envelope.PROGRESS, envelope.ITEM))
+
+#: Seconds in which a response must end once its calls are answered; after that its connection is closed.
+END_TIME = 1.0
 
 #: Makes the error of a call, with its method and the address: ConnectionLost, or another class.
 MakeError = Callable[..., Exception]
 
 
-class Carrier(Protocol):
-    """The connection that carries an exchange."""
+class _Whole:
+    """Reads a body that is one JSON text, as `LineFramer` reads lines."""
 
-    def hold(self, held: bool) -> None:
-        """Stop reading the response, or read on."""
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._content = ReceiveBuffer()
 
-    def leave(self) -> None:
-        """Drop the exchange: nothing of its response is wanted."""
+    def feed(self, data: bytes) -> list[Message]:
+        self._content.append(data)
+        if self._content.size <= self._max_size:
+            return []
+        return [Oversize(self._content.size, self._content.take(), self._max_size)]
+
+    def finish(self) -> list[Message]:
+        body = self._content.take().strip()
+        return [body] if body else []
+
+
+class _Frame:
+    """Reads a body that is one binary frame, in the same way. Raises FrameError."""
+
+    def __init__(self, session: Session, max_size: int) -> None:
+        self.admission = FrameAdmission(session)
+        self._frame = BinaryFrameReader(self.admission, max_size)
+
+    def feed(self, data: bytes) -> list[Message]:
+        self._frame.append(data)
+        return []
+
+    def finish(self) -> list[Message]:
+        return [self._frame.end()]
 
 
 class Exchange:
-    """One POST and its response. Its methods `on_...` are for httptools.
+    """One POST and its response.
 
     Args:
         session: has the calls.
-        server: the address, for errors.
-        trace: called with each message received.
+        settings: of the client.
         method: for errors.
         call_ids: of the calls in the POST; none for a notification.
         window: items of a stream that its reader has room for; None where none is asked for.
-        on_over: called once nothing more is expected of the exchange, and nothing is kept for its reader.
 
     Attributes:
-        carrier: the connection that carries it now; None before and after.
-        is_on_used: the connection has carried another exchange before.
-        parts, size: the bytes of the POST, and of its body.
-        fault: why the connection is to be closed; None while nothing is wrong.
-        is_complete: the response is complete.
-        keeps: the server keeps the connection open.
-        ends_with_connection: the end of the connection is the end of the response.
-        has_received: bytes of a response have come.
-        is_over: nothing more is expected.
+        parts, size: the bytes of the POST, and how many its body has.
+        unsent: the same number until it is sent; then 0.
+        task: sends the POST and handles the response.
         cancelled: calls whose reply is not wanted any more.
-        timer: the time limit of a notification.
     """
 
-    carrier: Carrier | None = None
-    is_on_used = is_complete = keeps = ends_with_connection = has_received = is_over = False
-    fault: str | None = None
-    timer: asyncio.TimerHandle | None = None
-    _status, _reason, _received, _size = 0, "", 0, 0
-    _has_head = False
-    #: Receives a binary frame, or lines; else the body is one JSON text.
-    _frame: BinaryFrameReader | None = None
-    _lines: LineFramer | None = None
-    _admission: FrameAdmission | None = None
-    #: The message that is handled next, parsed.
-    _next: tuple[Any, bytes] | None = None
-    #: Set once nothing more is received: the reason, and the error, of the calls that have no reply.
-    _ending: tuple[str, MakeError] | None = None
+    task: asyncio.Task[None] | None = None
+    parts: Sequence[Any] = ()
+    size = unsent = 0
+    _timer: asyncio.TimerHandle | None = None
+    #: Done when the reader of a stream has room again.
+    _has_credit: asyncio.Future[None] | None = None
 
     def __init__(
-        self,
-        session: Session,
-        server: Address,
-        trace: Callable[[str, bytes], None] | None,
-        method: str,
-        call_ids: Sequence[int | str],
-        window: int | None,
-        on_over: Callable[[Exchange], None],
+        self, session: Session, settings: Settings, method: str, call_ids: Sequence[int | str], window: int | None
     ) -> None:
-        self.parts: list[Any] = []
-        self.size = 0
         self.call_ids = call_ids
+        self.cancelled: set[int | str] = set()
         self._session = session
-        self._server = server
-        self._trace = trace
+        self._settings = settings
         self._method = method
         self._credit = window
-        self._on_over = on_over
         self._max_size = session.limits.max_message_size
-        self.cancelled: set[int | str] = set()
-        self._parser: Any = httptools.HttpResponseParser(self)
-        self._headers: dict[bytes, bytes] = {}
-        self._body = ReceiveBuffer()
-        self._messages: deque[Message] = deque()
 
-    # -- for the connection that carries it ---------------------------------------------------------------------
+    async def carry(self, connection: HttpConnection) -> None:
+        """Send the POST on this connection, and handle the response.
 
-    def feed(self, data: bytes) -> None:
-        """Take bytes of the response; sets `is_complete`, or a `fault`."""
-        self.has_received = True
-        self._received += len(data)
+        Raises:
+            BrokenError: the response breaks off.
+        """
+        seconds = self._settings.limits.message_timeout
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._break("the server changed to another protocol without being asked")
-        except httptools.HttpParserError as error:
-            hint = silence(self._server) if data.startswith(TLS_ALERT) else ""
-            self._break(f"the server's answer is not HTTP: {error}{hint}")
-        if self._received > HEAD_MAX + OVERHEAD * self._size and not self.is_complete:
-            self._break(f"the server's answer has more than {HEAD_MAX} bytes besides its body")
+            if not self.call_ids and seconds is not None:
+                # It has no deadline: without a response the connection would be taken for ever.
+                self._end_after(seconds, connection, "the server did not answer a notification (message_timeout)")
+            await connection.send(self.parts, self.size)
+            if b"accept-post" in connection.headers and names_frames(connection.header(b"accept-post")):
+                binary_offer.accept(self._session)
+            if 200 <= connection.status < 300:
+                await self._receive(connection)
+            else:
+                await self._refused(connection)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
 
-    def complete(self) -> None:
-        """The response is complete, and its connection released."""
-        if self.is_over:
-            return
-        try:
-            messages = self._rest_of_body()
-        except FrameError as error:
-            self.fail(f"the server's answer is no binary frame: {error}")
-            return
-        if not self._is_accepted:
-            self._refused(messages[0] if messages else b"")
-            return
-        self._messages += messages
-        self._end("the server's answer has no reply to the call in it")
+    def _end_after(self, seconds: float, connection: HttpConnection, reason: str) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, connection.abort, reason)
 
     def fail(self, reason: str, make_error: MakeError = ConnectionLost) -> None:
-        """Nothing more will be received: the calls without a reply fail, once what was received is handled."""
-        if not self.call_ids and not self.is_over:
+        """Nothing more will be received: the calls without a reply fail."""
+        if not self.call_ids:
             log.warning("a notification was not delivered: %s", self._error(reason, make_error, self._method))
-        self._end(reason, make_error)
-
-    # -- for the channel ----------------------------------------------------------------------------------------
+        for call_id in list(self._waiting()):
+            call = self._session.pending.find(call_id)
+            if call is not None:
+                self._session.pending.discard(call_id)
+                call.fail(self._error(reason, make_error, call.method))
 
     def permit(self, n: int) -> None:
         """The reader of a stream has room for `n` more items."""
         if self._credit is not None:
             self._credit += n
-            self._handle_received()
+            if self._has_credit is not None and not self._has_credit.done():
+                self._has_credit.set_result(None)
 
     def is_settled(self) -> bool:
         """Whether it has calls, and none of them waits for a reply."""
         find, cancelled = self._session.pending.find, self.cancelled
         return bool(self.call_ids) and all(each in cancelled or find(each) is None for each in self.call_ids)
 
-    def drop(self) -> None:
-        """Forget what was received, and leave the connection: nothing is wanted any more."""
-        if self.carrier is not None:
-            self.carrier.leave()
-        self._messages.clear()
-        self._next = None
-        self._over()
-
-    # -- callbacks of httptools ---------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        if self.is_complete:
-            self._break("the server answered twice")
-
-    def on_status(self, reason: bytes) -> None:
-        self._reason += reason.decode("latin-1")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._has_head:  # else it is a trailer
-            self._headers[name.lower()] = value
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if 100 <= status < 200 or self.is_complete:
-            return
-        self._has_head, self._status = True, status
-        transfer = self._headers.get(b"transfer-encoding")
-        content = self._headers.get(b"content-encoding", b"identity")
-        if transfer is not None and transfer.strip().lower() != b"chunked":
-            self._break(f"the server's answer is in a transfer coding that was not asked for: {_text(transfer)}")
-        elif content.strip().lower() != b"identity":
-            self._break(f"the server's answer is compressed without being asked: {_text(content)}")
-        self.ends_with_connection = transfer is None and b"content-length" not in self._headers
-        if names_frames(_text(self._headers.get(b"accept-post", b""))):
-            binary_offer.accept(self._session)
-        kind = _text(self._headers.get(b"content-type", b"")).partition(";")[0].strip().lower()
-        if self._is_accepted and kind == NDJSON:
-            self._lines = LineFramer(max_size=self._max_size, skips_blank=True)
-        elif self._is_accepted and kind == FRAME and self._session.takes_binary:
-            self._admission = FrameAdmission(self._session)
-            self._frame = BinaryFrameReader(self._admission, self._max_size)
-
-    def on_body(self, data: bytes) -> None:
-        if self.is_over or self.is_complete or self.fault is not None:
-            return
-        self._size += len(data)
-        if self._lines is not None:
-            self._messages += self._lines.feed(data)
-            self._handle_received()
-        elif self._frame is not None:
-            try:
-                self._frame.append(data)
-            except FrameError as error:
-                self.fail(f"the server's answer is no binary frame: {error}")
-        else:
-            self._body.append(data)
-            if self._body.size > self._max_size:
-                self._receive_oversize()
-
-    def on_message_complete(self) -> None:
-        if not self._has_head:  # 1xx: the response is still to come
-            self._headers, self._reason = {}, ""
-        elif not self.is_over and self.fault is None:
-            self.is_complete, self.keeps = True, self._parser.should_keep_alive()
-
     # -- messages -----------------------------------------------------------------------------------------------
 
-    @property
-    def _is_accepted(self) -> bool:
-        return 200 <= self._status < 300
-
-    def _rest_of_body(self) -> Sequence[Message]:
-        """The messages that the end of the body completes. Raises FrameError."""
-        if self._lines is not None:
-            return self._lines.finish()
-        if self._frame is not None:
-            return [self._frame.end()]
-        body = self._body.take().strip()
-        return [body] if body else []
-
-    def _receive_oversize(self) -> None:
-        oversize = Oversize(self._body.size, self._body.take(), self._max_size)
-        if self._is_accepted:
-            self._messages.append(oversize)
-            self._handle_received()
-        else:
-            self._refused(oversize)
-
-    def _handle_received(self) -> None:
-        """Handle the messages received, as far as the reader of their items has room."""
-        while not self.is_over and (self._next is not None or self._messages):
-            if self._next is None:
-                self._next = self._read(self._messages.popleft())
-                continue
-            if self._credit is not None and _is_item(self._next[0]):
-                if self._credit <= 0:
-                    self._hold(True)
-                    return
-                self._credit -= 1
-            (message, line), self._next = self._next, None
-            self._handle(message, line)
-        self._hold(False)
-        if self._ending is not None and not self.is_over:
-            self._settle_rest(*self._ending)
-
-    def _hold(self, held: bool) -> None:
-        if self.carrier is not None:
-            self.carrier.hold(held)
-
-    def _read(self, message: Message) -> tuple[Any, bytes] | None:
-        """The message as a value, and its bytes without long payloads; None if it ends the exchange."""
-        if isinstance(message, Oversize):
-            self._refuse(envelope.refusal_of(message, self._max_size, side="client"))
-            return None
-        if self._trace is not None:
-            self._trace("receive", bytes(message))
-        if isinstance(message, BinaryFrame):
-            if message.refusal is None:
-                return frame_content(message)
-            self._refuse(InternalError("The reply cannot be read", message.refusal.data))
-            return None
+    async def _receive(self, connection: HttpConnection) -> None:
+        """Handle the messages of a response to their end."""
+        kind = connection.header(b"content-type").partition(";")[0].strip()
+        reader = self._reader(kind)
         try:
-            if len(message) >= LONG:
-                return payloads.parse(message, self._session.limits)
-            return orjson.loads(message), message
-        except OverLimit as error:
-            self._refuse(envelope.refusal_of(error.stand_in(message), self._max_size, side="client"))
-        except orjson.JSONDecodeError as error:
-            self._messages.clear()
-            self._ending = f"the peer sent something that is not JSON: {error}", ConnectionLost
-        return None
+            while data := await connection.read():
+                if not await self._handle_all(reader.feed(data)):
+                    connection.abort("the rest of the response is not wanted")
+                    return
+                if kind == NDJSON and self._timer is None and self.is_settled():
+                    self._end_after(END_TIME, connection, "the response does not end")
+            if not await self._handle_all(reader.finish()):
+                return
+        except FrameError as error:
+            raise BrokenError(f"the server's answer is no binary frame: {error}") from None
+        finally:
+            if isinstance(reader, _Frame):
+                reader.admission.give_up()
+        if self.call_ids:
+            self.fail("the server's answer has no reply to the call in it")
 
-    def _handle(self, message: Any, line: bytes) -> None:
-        """Handle replies and notifications for the calls of this exchange; all others are dropped."""
+    def _reader(self, kind: str) -> LineFramer | _Whole | _Frame:
+        """What reads a body of this content type."""
+        if kind == NDJSON:
+            return LineFramer(max_size=self._max_size, skips_blank=True)
+        if kind == FRAME and self._session.takes_binary:
+            return _Frame(self._session, self._max_size)
+        return _Whole(self._max_size)
+
+    async def _handle_all(self, messages: list[Message]) -> bool:
+        """Handle messages in their order; False if one ends the exchange."""
+        for message in messages:
+            if not await self._handle(message):
+                return False
+        return True
+
+    async def _handle(self, received: Message) -> bool:
+        """Handle one message; False if it ends the exchange."""
+        if isinstance(received, Oversize):
+            self._refuse(envelope.refusal_of(received, self._max_size, side="client"))
+            return False
+        if self._settings.trace is not None:
+            self._settings.trace("receive", bytes(received))
+        if isinstance(received, BinaryFrame) and received.refusal is not None:
+            self._refuse(InternalError("The reply cannot be read", received.refusal.data))
+            return False
+        try:
+            message, line = self._parse(received)
+        except OverLimit as error:
+            assert isinstance(received, bytes)
+            self._refuse(envelope.refusal_of(error.stand_in(received), self._max_size, side="client"))
+            return False
+        except orjson.JSONDecodeError as error:
+            raise BrokenError(f"the peer sent something that is not JSON: {error}") from None
         if type(message) is dict and "method" in message:
-            self._handle_notification(message, line)
-            return
+            await self._handle_notification(message, line)
+        else:
+            self._handle_replies(message, line)
+        return True
+
+    def _parse(self, message: bytes | BinaryFrame) -> tuple[Any, bytes]:
+        """The message as a value, and its bytes without long payloads."""
+        if isinstance(message, BinaryFrame):
+            return frame_content(message)
+        if len(message) >= LONG:
+            return payloads.parse(message, self._session.limits)
+        return orjson.loads(message), message
+
+    def _handle_replies(self, message: Any, line: bytes) -> None:
+        """Give replies to the calls of this exchange; all other messages are dropped."""
         is_array, own = type(message) is list, []
         for member in message if is_array else [message]:
             if type(member) is not dict or "method" in member:
@@ -324,12 +240,18 @@ class Exchange:
         elif own:
             self._session.pending.settle(own[0], line)
 
-    def _handle_notification(self, message: dict[str, Any], line: bytes) -> None:
-        """Handle progress and items."""
-        params = message.get("params")
+    async def _handle_notification(self, message: dict[str, Any], line: bytes) -> None:
+        """Handle progress and items, an item once its reader has room for it."""
+        params, method = message.get("params"), message.get("method")
         call_id = params.get("id", params.get("token")) if type(params) is dict else None
-        if "id" not in message and message.get("method") in _OF_CALLS and self._is_own(call_id):
-            control_messages.handle(self._session, message, line)
+        if "id" in message or method not in _OF_CALLS or not self._is_own(call_id):
+            return
+        if self._credit is not None and method == envelope.ITEM:
+            while self._credit <= 0:
+                self._has_credit = asyncio.get_running_loop().create_future()
+                await self._has_credit
+            self._credit -= 1
+        control_messages.handle(self._session, message, line)
 
     def _is_own(self, call_id: Any) -> bool:
         """Whether a call of this exchange has exactly this id (1, 1.0 and True are equal, but not the same id)."""
@@ -343,80 +265,49 @@ class Exchange:
         find = self._session.pending.find
         return (call_id for call_id in self.call_ids if find(call_id) is not None)
 
-    # -- the end ------------------------------------------------------------------------------------------------
-
-    def _break(self, fault: str) -> None:
-        self.fault = self.fault or fault
-
-    def _end(self, reason: str, make_error: MakeError = ConnectionLost) -> None:
-        if self._ending is None and not self.is_over:
-            self._ending = reason, make_error
-            self._handle_received()
-
-    def _settle_rest(self, reason: str, make_error: MakeError) -> None:
-        """Fail the calls without a reply."""
-        pending = self._session.pending
-        for call_id in list(self._waiting()):
-            call = pending.find(call_id)
-            if call is not None:
-                pending.discard(call_id)
-                call.fail(self._error(reason, make_error, call.method))
-        self._over()
-
-    def _over(self) -> None:
-        if not self.is_over:
-            self.is_over = True
-            if self._admission is not None:
-                self._admission.give_up()
-            self._on_over(self)
+    # -- errors -------------------------------------------------------------------------------------------------
 
     def _refuse(self, error: RpcError) -> None:
         """Answer all calls that wait with this error."""
         if not self.call_ids:
-            log.warning("a notification of %s was refused by %s: %s", self._method, self._server, error)
+            log.warning("a notification of %s was refused by %s: %s", self._method, self._settings.address, error)
         self._answer_all(envelope.error_reply(None, error), b"")
-        self._over()
 
-    def _refused(self, received: Message) -> None:
+    async def _refused(self, connection: HttpConnection) -> None:
         """Handle a response whose status is not 2xx: its body is a reply all the same, or a text for people."""
-        body = received.head if isinstance(received, Oversize) else bytes(received)
+        body = b""
+        while len(body) <= self._max_size and (data := await connection.read()):
+            body += data
         try:
             message = orjson.loads(body)
         except orjson.JSONDecodeError:
             message = None
-        status, said = self._status, f"HTTP {self._status} {self._reason}".rstrip()
+        said = f"HTTP {connection.status} {connection.reason}".rstrip()
         if envelope.is_reply(message) or (type(message) is list and message and all(map(envelope.is_reply, message))):
-            self._messages.append(body)
-            self._end(f"the server answered with HTTP {status} and no reply to the call")
+            await self._handle(body)
+            if not (self._has_array and self._has_reply):
+                self.fail(f"the server answered with HTTP {connection.status} and no reply to the call")
             return
         text = readable_text(body)
         said += f": {text}" if text else ""
-        kind = BY_STATUS.get(status)
+        kind = BY_STATUS.get(connection.status)
         if kind is not None:
             self._refuse(kind(said))
-        elif status >= 500 and status not in (502, 504):
+        elif connection.status >= 500 and connection.status not in (502, 504):
             self._refuse(InternalError(f"The server failed: {said}"))
         else:
-            self._fail_with_status(said, text)
+            self._fail_with_status(connection, said, text)
 
-    def _fail_with_status(self, said: str, text: str) -> None:
-        status = self._status
-        advice = refusal_advice(status, text, self._server, has_token=True)
+    def _fail_with_status(self, connection: HttpConnection, said: str, text: str) -> None:
+        status = connection.status
+        advice = refusal_advice(status, text, self._settings.address, has_token=True)
         said += f"; {advice}" if advice else ""
         said += " (redirects are not followed)" if 300 <= status < 400 else ""
         # A proxy that cannot reach the server, or waits no longer, does not know whether the call was carried out.
         kind = ConnectionLost if status in (408, 502, 504) else ConnectFailed
-        if status == 408 and self.is_on_used:
+        if status == 408 and connection.is_on_used:
             kind = Unread  # the server has closed the connection while the request was on its way
         self.fail(f"the server answered with {said}", kind)
 
     def _error(self, reason: str, make_error: MakeError, method: str) -> Exception:
-        return make_error(reason, method=method, address=str(self._server))
-
-
-def _is_item(message: Any) -> bool:
-    return type(message) is dict and message.get("method") == envelope.ITEM
-
-
-def _text(value: bytes) -> str:
-    return value.decode("latin-1")[:80]
+        return make_error(reason, method=method, address=str(self._settings.address))

@@ -23,7 +23,6 @@ from ..errors import (
 )
 from ..peer.calls import Call
 from ..peer.deadline import deadline_in
-from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..text import get_logger
 from .address import check_lasting
@@ -249,18 +248,17 @@ class HubRegistration:
         described, components = self._callbacks.describe(methods)
         params = _register_params(hub.name, hub.key, described, components)
         call = Call(self._marshaller, _REGISTER, params, NOT_GIVEN, NOT_GIVEN)
-        channel = connection.session.channel
-        if channel is None or not connection.is_open:
-            raise self._loss(channel)
+        if not connection.is_open:
+            raise self._loss(connection)
         reply = _read_registration(await connection.calls.ask(call, deadline), self._marshaller.address)
         hub.name, hub.key, hub.was_accepted = reply.name, reply.key, True
         if not connection.is_open:  # lost together with the reply
-            raise self._loss(channel)
+            raise self._loss(connection)
         hub.connection = connection
         return reply.methods
 
-    def _loss(self, channel: Channel | None) -> ConnectionLost:
-        reason = (channel.reason if channel is not None else None) or "the peer closed the connection"
+    def _loss(self, connection: ClientConnection) -> ConnectionLost:
+        reason = connection.reason or "the peer closed the connection"
         return ConnectionLost(reason, method=_REGISTER, address=self._marshaller.address)
 
 

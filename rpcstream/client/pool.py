@@ -21,7 +21,6 @@ from ..errors import (
     error_from_wire,
 )
 from ..peer.deadline import INFINITE
-from ..peer.interfaces import Channel
 from ..peer.ledger import WriteGate
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.remote import Peer
@@ -87,7 +86,7 @@ class ConnectionPool:
         self._state = "idle"
         #: Futures of `wait_closed`: done when a connection is lost, and when the client is closed.
         self._changes: set[asyncio.Future[None]] = set()
-        self._last_lost: Channel | None = None
+        self._last_lost: ClientConnection | None = None
 
     def greet(self, hello: Callable[[Peer], Awaitable[object]]) -> None:
         """Run a user's function on each new connection: after authentication, before anything else."""
@@ -162,7 +161,7 @@ class ConnectionPool:
         """The error of a call whose connection was over as soon as it was made."""
         if connection.session.peer_is_leaving:
             return Unread("the server reads no more requests")
-        reason = connection.reason() or "the peer closed the connection at once"
+        reason = connection.reason or "the peer closed the connection at once"
         return Unsent(connection.session.pending.explained(reason))
 
     @property
@@ -183,8 +182,8 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         while not self.is_closed:
             if self._settings.reconnect is None and not (self.open_connections or self._leaving):
-                channel = self._last_lost
-                reason = "there is no connection" if channel is None else channel.reason or "the peer closed it"
+                lost = self._last_lost
+                reason = "there is no connection" if lost is None else lost.reason or "the peer closed it"
                 raise ConnectionLost(reason, address=self.address)
             changed = loop.create_future()
             self._changes.add(changed)
@@ -278,7 +277,8 @@ class ConnectionPool:
     async def _open(self, slot: Slot, loop: asyncio.AbstractEventLoop, until: float | None) -> ClientConnection:
         """The connection of a slot, which a call waits for until a loop time; see `get`."""
         lasts = self._settings.reconnect is not None
-        slot.waiting += until is not None
+        if until is not None:
+            slot.wait()
         try:
             while True:
                 connection = slot.connection
@@ -326,9 +326,9 @@ class ConnectionPool:
         settings = self._settings if server is None else replace(self._settings, address=server)
         return connect(settings, self._marshaller, self._get_dispatcher, self.greetings, self.connections)
 
-    def _was_lost(self, connection: ClientConnection, channel: Channel | None) -> bool:
+    def _was_lost(self, connection: ClientConnection) -> bool:
         """Note that a connection is over; gives whether it may be made again."""
-        self._last_lost = channel
+        self._last_lost = connection
         self.lost += 1
         if connection.session.peer_is_leaving:
             self._let_go(connection)

@@ -11,7 +11,6 @@ from typing import Any
 from ..backoff import MANY, Backoff
 from ..errors import ConnectFailed, RpcError
 from ..peer.deadline import INFINITE, free_context
-from ..peer.interfaces import Channel
 from ..text import get_logger
 from .address import Address
 from .attempts import WAITING, is_permanent
@@ -53,7 +52,7 @@ class Slot:
         reconnect: Backoff | None,
         make: Callable[[Address | None], Coroutine[Any, Any, ClientConnection]],
         set_state: Callable[[str, Slot], object],
-        was_lost: Callable[[ClientConnection, Channel | None], bool],
+        was_lost: Callable[[ClientConnection], bool],
         address: Address | None = None,
     ) -> None:
         self.address = address
@@ -71,6 +70,8 @@ class Slot:
         self._is_closed = False
         #: When the connection was made, and when a good one was lost (loop time).
         self._since, self._lost_good = 0.0, -INFINITE
+        #: Done when a call begins to wait while the slot pauses.
+        self._wanted: asyncio.Future[None] | None = None
         #: The permanent fault that was logged last, so that it is not logged for each attempt.
         self._logged_fault: str | None = None
 
@@ -97,6 +98,12 @@ class Slot:
             attempt.add_done_callback(self._tried)
         return attempt
 
+    def wait(self) -> None:
+        """A call waits for the connection for a limited time: pause no longer than such calls do."""
+        self.waiting += 1
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
+
     async def close(self) -> None:
         """Make no connection any more. The present one stays open."""
         self._is_closed = True
@@ -120,7 +127,7 @@ class Slot:
         self.connecting = self.error = self._logged_fault = None
         self.connection, self._since = connection, connection.loop.time()
         self._set_state("connected", self)
-        lost = partial(self._lost, connection, connection.session.channel)
+        lost = partial(self._lost, connection)
         if connection.is_open:
             connection.session.on_end = lost
         else:
@@ -145,11 +152,11 @@ class Slot:
         else:
             self._set_state("idle", self)
 
-    def _lost(self, connection: ClientConnection, channel: Channel | None) -> None:
+    def _lost(self, connection: ClientConnection) -> None:
         """The connection is over: make it again with `reconnect`."""
         if self._is_closed or self.connection is not connection:
             return
-        may_return = self._was_lost(connection, channel)
+        may_return = self._was_lost(connection)
         # A connection that was lost soon counts as a failed attempt, unless it was of use, or the server has said that
         # it stops.
         session, now = connection.session, connection.loop.time()
@@ -160,7 +167,7 @@ class Slot:
         if self._reconnect is None or not may_return or connection.loop.is_closed():
             self._set_state("idle", self)
             return
-        fault = certificate_fault(None if channel is None else channel.reason, self._name)
+        fault = certificate_fault(connection.reason, self._name)
         if fault is not None:
             self.error, self.is_suspended = fault, True
         self.begin(connection.loop)
@@ -189,10 +196,11 @@ class Slot:
         end = now + seconds
         if now < self._lost_good + RESTART_TIME:
             end = min(end, now + max(RESTART_PAUSE, least))
-        is_over = False
-        while not is_over:
-            await asyncio.sleep(min(WAITING.pause(self.failures), end - loop.time()))
-            is_over = self.waiting > 0 or loop.time() >= end
+        short = min(WAITING.pause(self.failures), end - now)
+        self._wanted = loop.create_future()
+        if not self.waiting:
+            await asyncio.wait([self._wanted], timeout=end - now)
+        await asyncio.sleep(min(end, now + short) - loop.time())
 
 
 def choose_slot(slots: Sequence[Slot]) -> Slot:

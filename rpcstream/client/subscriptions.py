@@ -7,7 +7,7 @@ on a new connection, ended with the last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -19,7 +19,6 @@ from ..events.event_queue import EventQueue, Policy
 from ..events.patterns import is_pattern, matches
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE, deadline_in
-from ..peer.interfaces import Channel
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.outgoing import AwaitedCall
 from ..wire import envelope
@@ -75,6 +74,19 @@ class LocalSubscriber:
         return self.queue.take()
 
 
+class _Topic:
+    """A topic or pattern with its subscribers here, at least one.
+
+    Attributes:
+        is_confirmed: the server has confirmed the subscription on the present connection.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.subscribers: list[LocalSubscriber] = []
+        self.is_confirmed = False
+
+
 class Subscriptions:
     """The subscriptions of one client at its server, all on one of its connections."""
 
@@ -83,12 +95,11 @@ class Subscriptions:
         self._pool = pool
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: By their topic or pattern; each key has at least one.
-        self._subscribers: dict[str, list[LocalSubscriber]] = {}
-        self._patterns: set[str] = set()
-        #: The connection that events arrive on, and the topics and patterns that the server has confirmed on it.
+        #: By name; and the patterns among them.
+        self._topics: dict[str, _Topic] = {}
+        self._patterns: dict[str, _Topic] = {}
+        #: The connection that events arrive on.
         self._connection: ClientConnection | None = None
-        self._confirmed: set[str] = set()
         pool.greetings.append(self._greet)
 
     def subscribe(
@@ -139,15 +150,15 @@ class Subscriptions:
         deadline = deadline_in(self._settings.timeout)
         self._use_loop(loop)
         # Before the reply arrives: the first events may arrive together with it.
-        self._take_in(subscriber)
+        topic = self._take_in(subscriber)
         try:
             while not subscriber.has_ended:
                 try:
                     if self._connection is None or not self._connection.is_open:
                         connection = self._pool.ready(loop) or await self._pool.get("rpc.subscribe", deadline)
                         await self._use_connection(connection, deadline)
-                    elif subscriber.topic not in self._confirmed:
-                        await self._request(self._connection, subscriber.topic, deadline)
+                    elif not topic.is_confirmed:
+                        await self._request(self._connection, topic, deadline)
                     else:
                         break
                 except ConnectionLost:
@@ -173,33 +184,38 @@ class Subscriptions:
             message = self.marshaller.notification("rpc.unsubscribe", {"topic": subscriber.topic})
             connection.calls.notify(message, "rpc.unsubscribe")
 
-    def _take_in(self, subscriber: LocalSubscriber) -> None:
-        """Add a subscriber here, unless it is there."""
-        subscribers = self._subscribers.setdefault(subscriber.topic, [])
-        if subscriber not in subscribers:
-            subscribers.append(subscriber)
-        if is_pattern(subscriber.topic):
-            self._patterns.add(subscriber.topic)
+    def _take_in(self, subscriber: LocalSubscriber) -> _Topic:
+        """Add a subscriber here, unless it is there; gives its topic."""
+        name = subscriber.topic
+        topic = self._topics.setdefault(name, _Topic(name))
+        if subscriber not in topic.subscribers:
+            topic.subscribers.append(subscriber)
+        if is_pattern(name):
+            self._patterns[name] = topic
+        return topic
 
     def _forget(self, subscriber: LocalSubscriber) -> bool:
         """Remove a subscriber here; gives whether it was the last one of its topic."""
-        subscribers = self._subscribers.get(subscriber.topic, [])
-        if subscriber not in subscribers:
+        topic = self._topics.get(subscriber.topic)
+        if topic is None or subscriber not in topic.subscribers:
             return False
-        subscribers.remove(subscriber)
-        if not subscribers:
-            self._pop(subscriber.topic)
-        return not subscribers
+        topic.subscribers.remove(subscriber)
+        if not topic.subscribers:
+            self._end([topic])
+        return not topic.subscribers
 
-    def _pop(self, topic: str) -> list[LocalSubscriber]:
-        """Remove and give all subscribers of a topic or pattern."""
-        self._confirmed.discard(topic)
-        self._patterns.discard(topic)
-        return self._subscribers.pop(topic, [])
+    def _end(self, topics: Iterable[_Topic], make_error: Callable[[str], Exception | None] = lambda name: None) -> None:
+        """Forget topics and patterns; those who still subscribe to them get no more events."""
+        for topic in topics:
+            self._topics.pop(topic.name, None)
+            self._patterns.pop(topic.name, None)
+            topic.is_confirmed = False
+            for subscriber in topic.subscribers:
+                subscriber.end(make_error(topic.name))
 
     def close(self) -> None:
         """End all subscriptions; subscribers still get the events that wait for them."""
-        self._end(lambda topic: None)
+        self._end(list(self._topics.values()))
 
     # -- the connection ---------------------------------------------------------------------------------------------
 
@@ -207,43 +223,38 @@ class Subscriptions:
         """Forget the subscribers of another event loop, in which the client was used before."""
         if self._loop is not loop:
             self._loop, self._connection = loop, None
-            self._subscribers.clear()
+            self._topics.clear()
             self._patterns.clear()
-            self._confirmed.clear()
 
     async def _greet(self, connection: ClientConnection) -> None:
         """Subscribe on a new connection to what was subscribed to on a lost one, before calls are sent on it."""
         self._use_loop(connection.loop)
-        if self._subscribers:
+        if self._topics:
             await self._use_connection(connection, deadline_in(self._settings.timeout))
 
     async def _use_connection(self, connection: ClientConnection, deadline: float) -> None:
         """Receive events on this connection, unless they arrive on another; subscribe again to confirmed topics."""
         if self._connection is not None and self._connection.is_open:
             return
-        self._connection, self._confirmed = connection, set()
-        channel = connection.session.channel
+        self._connection = connection
+        for topic in self._topics.values():
+            topic.is_confirmed = False
         connection.session.on_event = self._deliver
-        connection.session.on_lost.append(lambda: self._was_lost(connection, channel))
-        again = [
-            topic
-            for topic, subscribers in self._subscribers.items()
-            if any(subscriber.has_begun for subscriber in subscribers)
-        ]
+        connection.session.on_lost.append(partial(self._was_lost, connection))
+        again = [topic for topic in self._topics.values() if any(each.has_begun for each in topic.subscribers)]
         await asyncio.gather(*(self._request_again(connection, topic, deadline) for topic in again))
 
-    async def _request(self, connection: ClientConnection, topic: str, deadline: float) -> None:
+    async def _request(self, connection: ClientConnection, topic: _Topic, deadline: float) -> None:
         """Subscribe at the server, and wait until it has confirmed. Raises what a call raises."""
 
         def confirmed() -> None:
-            if connection is self._connection and topic in self._subscribers:
-                self._confirmed.add(topic)
+            topic.is_confirmed = connection is self._connection and bool(topic.subscribers)
 
         if connection.events is not None:
             async with self._in_time("rpc.subscribe", deadline):
-                await connection.events.subscribe(topic, partial(self._deliver_to, topic), confirmed)
+                await connection.events.subscribe(topic.name, partial(self._deliver_to, topic), confirmed)
             return
-        call = Call(self.marshaller, "rpc.subscribe", {"topic": topic}, NOT_GIVEN, NOT_GIVEN)
+        call = Call(self.marshaller, "rpc.subscribe", {"topic": topic.name}, NOT_GIVEN, NOT_GIVEN)
         pending = _Confirmation(connection.loop.create_future(), deadline, confirmed)
         connection.calls.begin(call, pending)
         try:
@@ -253,35 +264,28 @@ class Subscriptions:
             raise
         call.outcome(reply, line)
 
-    async def _request_again(self, connection: ClientConnection, topic: str, deadline: float) -> None:
+    async def _request_again(self, connection: ClientConnection, topic: _Topic, deadline: float) -> None:
         if not connection.is_open:
             return  # lost again: the next connection subscribes
         try:
             await self._request(connection, topic, deadline)
         except RpcError as error:
             # The server now refuses this topic: its subscribers end, the connection stays.
-            for subscriber in self._pop(topic):
-                subscriber.end(error)
+            refusal = error
+            self._end([topic], lambda name: refusal)
         else:
-            for subscriber in self._subscribers.get(topic, []):
+            for subscriber in topic.subscribers:
                 subscriber.reconnects += subscriber.has_begun
 
-    def _was_lost(self, connection: ClientConnection, channel: Channel | None) -> None:
+    def _was_lost(self, connection: ClientConnection) -> None:
         if connection is not self._connection:
             return
         self._connection = None
-        self._confirmed.clear()
+        for topic in self._topics.values():
+            topic.is_confirmed = False
         if self._settings.reconnect is None:
-            reason = (channel.reason if channel is not None else None) or "the peer closed the connection"
-            self._end(lambda topic: self._loss(topic, reason))
-
-    def _end(self, make_error: Callable[[str], Exception | None]) -> None:
-        ended, self._subscribers = self._subscribers, {}
-        self._patterns.clear()
-        self._confirmed.clear()
-        for topic, subscribers in ended.items():
-            for subscriber in subscribers:
-                subscriber.end(make_error(topic))
+            reason = connection.reason or "the peer closed the connection"
+            self._end(list(self._topics.values()), lambda name: self._loss(name, reason))
 
     def _loss(self, topic: str, reason: str) -> ConnectionLost:
         return ConnectionLost(f"no more events of {topic!r}: {reason}", address=self.marshaller.address)
@@ -290,21 +294,24 @@ class Subscriptions:
 
     def _deliver(self, params: dict[str, Any], line: bytes | bytearray) -> None:
         """Give an event to its subscribers."""
-        topic = params.get("topic")
-        if type(topic) is not str:
+        name = params.get("topic")
+        if type(name) is not str:
             return
         # An event may arrive after its last subscriber was removed. One that arrives before the reply to a subscription
         # was sent for another subscription: giving it out would leave a gap when that one ends.
-        for each in [topic, *(pattern for pattern in self._patterns if pattern != topic and matches(pattern, topic))]:
+        found = [topic for pattern, topic in self._patterns.items() if pattern != name and matches(pattern, name)]
+        if (topic := self._topics.get(name)) is not None:
+            found.insert(0, topic)
+        for each in found:
             self._deliver_to(each, params, line)
 
-    def _deliver_to(self, topic: str, params: dict[str, Any], line: bytes | bytearray) -> None:
+    def _deliver_to(self, topic: _Topic, params: dict[str, Any], line: bytes | bytearray) -> None:
         """Give an event to the subscribers of one topic or pattern; NATS has sent it for these alone."""
-        if topic in self._confirmed:
-            for subscriber in list(self._subscribers.get(topic, ())):
+        if topic.is_confirmed:
+            for subscriber in list(topic.subscribers):
                 subscriber.put((params, line))
                 if subscriber.queue.has_overflowed:
-                    subscriber.end(self._loss(topic, "the reader was too slow (policy 'disconnect')"))
+                    subscriber.end(self._loss(topic.name, "the reader was too slow (policy 'disconnect')"))
                     self.remove(subscriber)
 
 

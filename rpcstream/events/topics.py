@@ -226,7 +226,7 @@ class Topics(Mapping[str, int]):
     def _put(self, topic: str, message: Encoded, keep: Keep) -> int:
         """Keep a last value, queue an event for each subscriber, and send it to other processes and servers."""
         if (size := size_as_text(message)) > self._max_size:
-            raise envelope.oversize(size, self._max_size, side="server")
+            raise envelope.oversize(size, self._max_size, side="server", name="one event")
         with self.lock:
             self._keep(topic, message, keep)
             self._counters.events_published += 1

@@ -200,7 +200,7 @@ def _run_packed(packed: bytes, max_result: int) -> bytes:
     try:
         result = pickle.dumps((True, pickle.loads(packed)()))
         if len(result) > max_result:
-            raise envelope.oversize(len(result), max_result, side="server")
+            raise envelope.oversize(len(result), max_result, side="server", name="one result of a worker process")
         return result
     except RpcError as error:
         failure = error.code, error.message, error.data

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import secrets
 from typing import Any, NamedTuple
 
 from ..errors import ServerBusy
 from ..observe.limited_log import LimitedLog
-from ..peer.session import Session
 from ..text import get_logger
+from ..transports.listen import Listener
 from .callers import Caller, Instance, MessageCaller
-from .direct import MakeSession, Sessions
 from .identity import Shown
 from .subjects import CLIENT
 
@@ -21,6 +21,9 @@ log = get_logger("rpcstream.nats")
 #: nothing, so it need only cover those with something under way. Each takes about 12 KiB in 36 objects. With 2,500
 #: callers, one run of the garbage collector blocks the event loop for 0.1 s.
 MAX_CALLERS = 2_500
+
+#: Callers whose identity is being looked up: as many as a listener has room for connections that say who they are.
+MAX_UNKNOWN = 1000
 
 #: Callers that are looked at for one that can be forgotten: some 50 us.
 LOOKED_AT = 100
@@ -58,19 +61,20 @@ class CallerTable:
     Args:
         instance: the instance.
         own: the subject of the instance, to which the numbers of callers are appended.
-        sessions: where the sessions are counted.
-        make_session: makes a session of the server.
+        listener: makes the sessions, and counts them.
     """
 
-    def __init__(self, instance: Instance, own: str, sessions: Sessions, make_session: MakeSession) -> None:
+    def __init__(self, instance: Instance, own: str, listener: Listener) -> None:
         self.instance = instance
         self._own = own
-        self._sessions = sessions
-        self._make_session = make_session
+        self._listener: Any = listener  # a caller has all that it needs of a connection, but no socket
+        self.new_session = listener.new_session
         self._by_sender: dict[Sender, Caller] = {}
         #: By the number in the subject that they write to.
         self._by_number: dict[str, Caller] = {}
         self._message_callers: set[MessageCaller] = set()
+        #: Those whose identity was looked up; it may be known by now.
+        self._unknown: set[AnyCaller] = set()
         self._log = LimitedLog(log)
 
     def all(self) -> list[AnyCaller]:
@@ -85,21 +89,29 @@ class CallerTable:
         """The caller with this number in its subject."""
         return self._by_number.get(number)
 
+    def check_room(self) -> None:
+        """See that there is room for one more caller.
+
+        Raises:
+            ServerBusy: there are too many, all with something under way, or too many that are not known yet.
+        """
+        limit, reason = MAX_CALLERS, "callers have something under way, no more are possible"
+        has_room = len(self._by_sender) + len(self._message_callers) < limit or self._make_room()
+        if has_room and len(self._unknown) >= MAX_UNKNOWN:
+            self._unknown = {each for each in self._unknown if not (each.is_over or each.is_known)}
+            limit, reason = MAX_UNKNOWN, "callers wait until it is known who they are"
+            has_room = len(self._unknown) < limit
+        if not has_room:
+            self._log.warning(None, "refused a caller: %d %s", limit, reason)
+            raise ServerBusy(data={"executed": False, "limit": limit, "reason": f"{limit} {reason}"})
+
     def add(self, sender: Sender, reply: str, identity: Any) -> AnyCaller | None:
         """Make a caller; None where the server ends it at once.
 
         Args:
             reply: where the answer of its message goes.
-            identity: who it is; None where callers are not authenticated.
-
-        Raises:
-            ServerBusy: there are too many, all with something under way.
+            identity: who it is, or an awaitable of that; None where callers are not authenticated.
         """
-        limit = MAX_CALLERS
-        if len(self._by_sender) + len(self._message_callers) >= limit and not self._make_room():
-            reason = f"{limit} callers have something under way, no more are possible"
-            self._log.warning(None, "refused a caller: %s", reason)
-            raise ServerBusy(data={"executed": False, "limit": limit, "reason": reason})
         caller: AnyCaller
         if sender.is_client:
             number = secrets.token_hex(8)  # not to be guessed: what is sent there acts as this caller
@@ -108,8 +120,10 @@ class CallerTable:
         else:
             caller = MessageCaller(self, reply, identity, sender.shown)
             self._message_callers.add(caller)
+        if inspect.isawaitable(identity):
+            self._unknown.add(caller)
         caller.session.connected(caller, is_lasting=sender.is_client)
-        self._sessions.connections.opened(caller, is_apart=True)
+        self._listener.connections.opened(caller, is_apart=True)
         return None if caller.is_over else caller
 
     def _make_room(self) -> bool:
@@ -122,17 +136,12 @@ class CallerTable:
             self._by_sender[sender] = self._by_sender.pop(sender)  # others are looked at next time
         return False
 
-    # -- for callers --------------------------------------------------------------------------------------------------
-
-    def new_session(self) -> Session:
-        """Make the session of a caller."""
-        return self._sessions.add_session(self._make_session)
-
     def closed(self, caller: AnyCaller) -> None:
         """A caller is gone."""
+        self._unknown.discard(caller)
         if isinstance(caller, Caller):
             self._by_sender.pop(Sender(caller.inbox, caller.shown), None)
             self._by_number.pop(caller.number, None)
         else:
             self._message_callers.discard(caller)
-        self._sessions.message_connection_closed(caller)
+        self._listener.message_connection_closed(caller)

@@ -10,6 +10,7 @@ import orjson
 
 from ..errors import MethodNotFound, NotAuthenticated, NotPermitted, RpcError, ServerBusy
 from ..peer.credentials import Credentials
+from ..peer.deadline import INFINITE
 from ..peer.intake import Phase
 from ..peer.ledger import Share
 from ..peer.session import Session
@@ -32,6 +33,9 @@ FORGET_AFTER = 60.0
 #: Seconds between two looks whether a caller is there for whom something runs.
 PROBE_EVERY = 1.0
 
+#: Seconds that looking up a caller may still take when the server stops; another instance can take its calls then.
+LOOKUP_TIME = 5.0
+
 #: Errors that a call gets before it is sent by a direct connection.
 _REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
 
@@ -39,7 +43,7 @@ _REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
 class Instance(Home, Protocol):
     """An instance of a service, as its callers see it; see `service.NatsService`."""
 
-    listener: DirectListener
+    direct: DirectListener
 
     @property
     def is_draining(self) -> bool: ...
@@ -60,7 +64,7 @@ class CallerChannel(NatsChannel):
 
     Args:
         callers: all callers of the instance.
-        identity: who it is; None where callers are not authenticated.
+        identity: who it is, or an awaitable of that; None where callers are not authenticated.
         shown: what its messages show of it.
     """
 
@@ -74,6 +78,9 @@ class CallerChannel(NatsChannel):
         self.opened = self.last_heard
         self.shown = shown
         self.session.identity = identity
+        if shown is not None:
+            session: Any = self.session
+            session.refusal = shown.refusal
         self._callers = callers
 
     def closed(self) -> None:
@@ -86,6 +93,11 @@ class CallerChannel(NatsChannel):
         if self.shown is None:
             return Credentials(address=self.address)
         return Credentials(nats_user=self.shown.user, nats_account=self.shown.account, address=self.address)
+
+    @property
+    def lookup(self) -> asyncio.Task[Any] | None:
+        """Looks up who the caller is; its requests wait for that."""
+        return getattr(self.session, "lookup", None)
 
     @property
     def is_known(self) -> bool:
@@ -136,7 +148,7 @@ class Caller(CallerChannel):
         """
         self.heard()
         if question:
-            self._answer(question)
+            self._answer_when_known(question, len(data))
             return
         self._arrived += call_ids
         self.receive(data)
@@ -183,39 +195,60 @@ class Caller(CallerChannel):
 
     # -- direct connections -------------------------------------------------------------------------------------------
 
+    def _answer_when_known(self, question: dict[str, Any], size: int) -> None:
+        """Answer a question, once the identity of the caller is known.
+
+        Args:
+            size: bytes of the question.
+        """
+        if self.lookup is None:
+            self._answer(question)
+        elif not self._waiting.take(size):
+            self._refuse_question(question, self.session.server_ledger.refusal())
+        else:
+
+            def is_known(_: Any) -> None:
+                self._waiting.give_back(size)
+                self._answer(question)
+
+            self.lookup.add_done_callback(is_known)
+
     def _answer(self, question: dict[str, Any]) -> None:
         """Say where a call may be sent that NATS does not carry."""
         method, size = question.get("method"), question.get("size")
         error = self._refusal(method, size)
         if error is not None:
-            for call_id in ids_in(question.get("ids")):
-                self._publish(orjson.dumps(error_reply(call_id, error)))
-        else:
+            self._refuse_question(question, error)
+        elif not self.is_over:
             self._offer(question.get("ask"), (method,))
+
+    def _refuse_question(self, question: dict[str, Any], error: RpcError) -> None:
+        for call_id in ids_in(question.get("ids")):
+            self._publish(orjson.dumps(error_reply(call_id, error)))
 
     def take_direct(self, params: dict[str, Any]) -> None:
         """As `NatsChannel.take_direct`: the client asks where it may send items of a call that is here."""
         if "ask" in params:
             self._offer(params["ask"], ())
         elif type(unused := params.get("unused")) is str and (digest := digest_of(unused)) in self.secrets:
-            self.instance.listener.lapse(digest)
+            self.instance.direct.lapse(digest)
 
     def _offer(self, ask: Any, methods: tuple[str | None, ...]) -> None:
-        listener = self.instance.listener
-        reason = listener.reason
-        if reason is None and not listener.has_room(self):
+        direct = self.instance.direct
+        reason = direct.reason
+        if reason is None and not direct.has_room(self):
             reason = "too many messages wait for their connection"
         if reason is not None:
             self._publish(direct_message(ask=ask, reason=reason))
         else:
-            self._publish(direct_message(ask=ask, **listener.offer(Grant(self, methods)).to_wire()))
+            self._publish(direct_message(ask=ask, **direct.offer(Grant(self, methods)).to_wire()))
 
     def _refusal(self, method: Any, size: Any) -> RpcError | None:
         """Why a call may not be sent."""
         limits, session = self.instance.limits, self.session
         if type(size) is not int or size > limits.max_message_size:
             return oversize(size, limits.max_message_size, side="server")
-        if not self.instance.listener.has_room(self):
+        if not self.instance.direct.has_room(self):
             return ServerBusy(data={"executed": False, "reason": "too many large calls wait for their connection"})
         if session.server_ledger.is_full:
             return session.server_ledger.refusal()
@@ -249,7 +282,7 @@ class Caller(CallerChannel):
         return True
 
     def _send_large(self, message: Encoded, size: int) -> None:
-        call_ids, reason = _calls_of(message), self.instance.listener.reason
+        call_ids, reason = _calls_of(message), self.instance.direct.reason
         if not call_ids:
             reason = "calls of a server to its client, and their streams, go by NATS"
         if reason is not None:
@@ -258,7 +291,7 @@ class Caller(CallerChannel):
         output = Output(on_over=partial(self._output_over, call_ids))
         if self._keep(output, message, size):
             self._outputs[call_ids[0]] = output
-            offer = self.instance.listener.offer(Grant(self, output=output))
+            offer = self.instance.direct.offer(Grant(self, output=output))
             self._publish(direct_message(ids=call_ids, **offer.to_wire()))
 
     def _keep(self, output: Output, message: Encoded, size: int) -> bool:
@@ -306,6 +339,8 @@ class Caller(CallerChannel):
         if self.instance.is_draining and not self.is_over:
             self.hand_over()
             self.session.drain(Phase.CLOSING)
+            if self.lookup is not None:
+                self._loop.call_later(LOOKUP_TIME, self.session.refuse_waiting, INFINITE)
 
     @property
     def is_unused(self) -> bool:
@@ -330,7 +365,7 @@ class Caller(CallerChannel):
             self._link.publish(self.target, b"", self.own, NO_RESPONDERS)
         super().end(reason)
         for digest in list(self.secrets):
-            self.instance.listener.lapse(digest)
+            self.instance.direct.lapse(digest)
 
 
 def _calls_of(message: Encoded) -> list[int | str]:

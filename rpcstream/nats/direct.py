@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 import orjson
 
+from ..auth.gate import AUTHENTICATE
 from ..errors import InvalidRequest, NotAuthenticated, NotPermitted, RpcError
-from ..observe.counters import Counters
 from ..peer.credentials import Credentials
 from ..peer.interfaces import Dispatch, Later
 from ..peer.session import Session
@@ -28,6 +28,7 @@ from ..peer.stream_table import StreamTable
 from ..tls import TLS, Certificates
 from ..transports.accept import Acceptor, ConnectionSetup, listen_at
 from ..transports.connection import format_address
+from ..transports.listen import Listener
 from ..transports.open_connections import Arrival
 from ..transports.stream import LineStream
 from ..wire.buffers import AttachedMessage, Encoded, first_part
@@ -54,8 +55,6 @@ FIRST_MAX = 1024
 
 #: Hosts that stand for all addresses of a machine, none of which others can connect to.
 _ANY = ("", "0.0.0.0", "::")
-
-AUTHENTICATE = "rpc.authenticate"
 
 
 class Caller(Protocol):
@@ -154,49 +153,23 @@ class SharedStreams(StreamTable):
         self.has_ended = True
 
 
-#: Makes a session; called with the function to call when it is over.
-MakeSession = Callable[[Callable[[Session], None]], Session]
-
-
-class Sessions(Protocol):
-    """Where the sessions of callers are, beside those of sockets: the listener of a server."""
-
-    limits: Any
-    ledger: Any
-
-    @property
-    def connections(self) -> Any:
-        """Where callers count as connections."""
-
-    def add_session(self, make_session: MakeSession) -> Session:
-        """Make a session that the server waits for at its end."""
-
-    def message_connection_closed(self, connection: Any) -> None:
-        """A caller is gone."""
-
-
 class DirectListener:
     """Listens for the direct connections of one instance.
 
     Args:
         options: where.
-        sessions: where its sessions and connections are counted.
-        make_session: makes a session of the server.
+        listener: of the server: makes the sessions, and counts these and the connections.
 
     Attributes:
         reason: why there are no direct connections; None where there are.
         is_started: `start` was called.
     """
 
-    def __init__(
-        self, options: DirectOptions, sessions: Sessions, make_session: MakeSession, counters: Counters | None = None
-    ) -> None:
+    def __init__(self, options: DirectOptions, listener: Listener) -> None:
         self.reason: str | None = "the server does not listen for them"
         self.is_started = False
-        self._counters = counters or Counters()
         self._options = options
-        self._sessions = sessions
-        self._make_session = make_session
+        self._listener = listener
         self._address = ""
         self._acceptors: list[Acceptor] = []
         self._certificates: Certificates | None = None
@@ -226,8 +199,9 @@ class DirectListener:
             self._certificates = Certificates(replace(options.tls, ca=None))
             context = self._certificates.context
         bound = await listen_at(options.host or local_host, options.port)
-        connections = self._sessions.connections
-        setup = ConnectionSetup(partial(_Entrance, self, self._sessions), connections, context, ENTER_TIME)
+        setup = ConnectionSetup(
+            partial(_Entrance, self, self._listener), self._listener.connections, context, ENTER_TIME
+        )
         self._acceptors = [Acceptor(sock, setup) for sock in bound.sockets]
         for acceptor in self._acceptors:
             await acceptor.start()
@@ -238,10 +212,12 @@ class DirectListener:
 
     def make_stream(self) -> DirectStream:
         """Make the protocol of a connection that is open, and its session."""
-        sessions = self._sessions
-        session = sessions.add_session(self._make_session)
+        listener = self._listener
         return DirectStream(
-            self, session, on_open=sessions.connections.opened, on_close=sessions.message_connection_closed
+            self,
+            listener.new_session(),
+            on_open=listener.connections.opened,
+            on_close=listener.message_connection_closed,
         )
 
     def close(self) -> None:
@@ -277,7 +253,7 @@ class DirectListener:
         digest = digest_of(secret) if type(secret) is str else b""
         grant = self._grants.get(digest)
         if grant is None or stream.caller not in (None, grant.caller):
-            self._counters.logins_refused += 1
+            self._listener.counters.logins_refused += 1
             return None
         self._take(digest)
         return grant
@@ -311,13 +287,13 @@ class DirectListener:
 class _Entrance(Arrival):
     """A connection until it is open, which it may never be with TLS."""
 
-    def __init__(self, listener: DirectListener, sessions: Sessions) -> None:
-        super().__init__(sessions.limits, sessions.ledger, sessions.connections)
-        self._listener = listener
+    def __init__(self, direct: DirectListener, listener: Listener) -> None:
+        super().__init__(listener.limits, listener.ledger, listener.connections)
+        self._direct = direct
 
     def _opened(self) -> None:
         self.on_open()
-        self._become(self._listener.make_stream())
+        self._become(self._direct.make_stream())
 
 
 class DirectStream(LineStream):

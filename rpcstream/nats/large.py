@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from ..auth.gate import AUTHENTICATE
 from ..errors import ConnectFailed, ConnectionLost, ServerBusy, Unread
 from ..peer.deadline import INFINITE
 from ..peer.outgoing import AwaitedCall, OutgoingCalls
@@ -23,7 +24,7 @@ from ..transports.stream import LineStream
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
 from .dial import error_text
-from .direct import AUTHENTICATE, CLAIM_TIME, Detour, SharedStreams
+from .direct import CLAIM_TIME, Detour, SharedStreams
 from .options import DirectError, Offer, split_address
 from .payloads import direct_message, ids_in, no_way
 from .places import Place, Service

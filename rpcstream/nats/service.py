@@ -14,17 +14,16 @@ from typing import Any
 
 import orjson
 
+from ..auth.gate import AUTHENTICATE, WRONG_TOKEN
 from ..errors import ConnectFailed, InvalidRequest, NotAuthenticated, RpcError, ServerBusy
-from ..limits import Limits
-from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from ..transports.message_connection import Trace
+from ..transports.listen import Listener
 from ..wire import envelope
-from .caller_table import CallerTable, Sender
+from .caller_table import AnyCaller, CallerTable, Sender
 from .callers import Caller
-from .direct import DirectListener, MakeSession, Sessions
-from .identity import AUTHENTICATE, NO_LOGIN, WRONG_TOKEN, CallerIdentities
+from .direct import DirectListener
+from .identity import NO_LOGIN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
 from .options import DirectOptions, NatsOptions
 from .payloads import (
@@ -47,19 +46,15 @@ class NatsService:
     Args:
         options: how to connect.
         service: the name of the service.
-        sessions: where the sessions are counted.
-        make_session: makes a session of the server.
+        listener: of the server: makes the sessions, and counts them.
         methods: gives the names of the methods.
-        limits: of the server.
-        trace: sees every message.
-        identities: finds who callers are; None: they are not authenticated.
+        trusts_nats: what NATS says of a caller in another account is read.
         direct: where to listen for messages that NATS does not carry.
-        counters: of the server; None: nothing is counted.
 
     Attributes:
         instance: the id of this instance, which others see.
         link: the connection; None while there is none.
-        listener: for messages that NATS does not carry.
+        direct: listens for messages that NATS does not carry.
         subscriptions: by the names of the methods, on the present connection.
         on_joined: awaited with the link whenever it stands, after the methods are offered.
         on_leaving: awaited before the link is closed, when all calls are answered.
@@ -70,32 +65,30 @@ class NatsService:
         options: NatsOptions,
         service: str,
         *,
-        sessions: Sessions,
-        make_session: MakeSession,
+        listener: Listener,
         methods: Callable[[], Iterable[str]],
-        limits: Limits,
-        trace: Trace | None = None,
-        identities: CallerIdentities | None = None,
-        direct: DirectOptions | None = None,
-        counters: Counters | None = None,
+        trusts_nats: bool = False,
+        direct: DirectOptions,
     ) -> None:
         self.name = service
-        self.listener = DirectListener(direct or DirectOptions(), sessions, make_session, counters)
+        self.direct = DirectListener(direct, listener)
         self.instance = secrets.token_hex(8)
         self.link: NatsLink | None = None
         self.subscriptions: dict[str, Subscription] = {}
         self.on_joined: list[Callable[[NatsLink], Any]] = []
         self.on_leaving: list[Callable[[], Any]] = []
-        self.limits = limits
-        self.trace = trace
+        self.limits = listener.limits
+        self.trace = listener.trace
         self._options = options
         self._methods = methods
         self._root, self._events = f"{ROOT}.{service}.", event_prefix(service)
         self._own = f"{self._root}{INSTANCE}.{self.instance}."
-        self._callers = CallerTable(self, self._own, sessions, make_session)
+        self._callers = CallerTable(self, self._own, listener)
         #: That of batches, and the one that says that the methods are offered.
         self._others: list[Subscription] = []
-        self._identities = identities
+        self._identities: CallerIdentities | None = None
+        if listener.authenticator is not None:
+            self._identities = CallerIdentities(listener.authenticator, trusts_nats=trusts_nats)
         self._denied: list[str] = []
         self._log = LimitedLog(log)
         self._stopping = False
@@ -122,7 +115,7 @@ class NatsService:
             await link.close()
             self._leave_callers(link.reason or "the service was not joined")
             if self._rejoining is None:
-                self.listener.close()
+                self.direct.close()
             raise
 
     async def _join(self, link: NatsLink) -> None:
@@ -152,11 +145,10 @@ class NatsService:
 
     async def _listen(self, link: NatsLink) -> None:
         """Listen for direct connections, once."""
-        listener = self.listener
-        if listener.is_started:
+        if self.direct.is_started:
             return
         try:
-            await listener.start(link.local_host, is_encrypted=link.is_encrypted)
+            await self.direct.start(link.local_host, is_encrypted=link.is_encrypted)
         except OSError as error:
             reason = f"cannot listen for direct connections (direct=): {error.strerror or error}"
             raise ConnectFailed(reason, address=self._options.address, is_permanent=True) from error
@@ -233,39 +225,34 @@ class NatsService:
             self._refuse(message, error)
             return
         sender = self._sender(message)
-        caller = self._callers.find(sender)
-        if caller is not None:
-            caller.call(data, ids_of(read), question)
-        elif self._identities is None:
-            self._take(sender, read, message)
-        elif method == AUTHENTICATE:
-            self._refuse(message, NotAuthenticated(data=NO_LOGIN))
+        try:
+            caller = self._callers.find(sender) or self._add(sender, message.reply, method)
+        except (NotAuthenticated, ServerBusy) as refusal:
+            self._refuse(message, refusal)
         else:
-            assert sender.shown is not None
-            order = sender if sender.is_client else object()
-            self._identities.find(message, order, sender.shown, partial(self._take, sender, read, message))
+            if caller is not None:
+                caller.call(data, ids_of(read), question)
 
     def _sender(self, message: NatsMessage) -> Sender:
         """Who wants the answer of a message."""
         inbox, _, _ = message.reply.rpartition(".")
         return Sender(inbox, None if self._identities is None else self._identities.shown_by(message))
 
-    def _take(
-        self, sender: Sender, read: Any, message: NatsMessage, identity: Any = None, error: RpcError | None = None
-    ) -> None:
-        """Handle a call of a sender that is not known, or was not when its message came."""
-        if error is not None:
-            self._refuse(message, error)
-            return
-        if self.link is None:
-            return  # the connection was lost, while the identity was looked up
-        try:
-            caller = self._callers.find(sender) or self._callers.add(sender, message.reply, identity)
-        except ServerBusy as busy:
-            self._refuse(message, busy)
-        else:
-            if caller is not None:
-                caller.call(message.data, ids_of(read), direct_params(message.data, read))
+    def _add(self, sender: Sender, reply: str, method: str | None) -> AnyCaller | None:
+        """Take in a sender that is not known, which calls this method; None where the server ends it at once.
+
+        Raises:
+            NotAuthenticated: it is not accepted.
+            ServerBusy: there are too many.
+        """
+        identity = None
+        self._callers.check_room()
+        if self._identities is not None:
+            assert sender.shown is not None
+            if method == AUTHENTICATE:
+                raise NotAuthenticated(data=NO_LOGIN)
+            identity = self._identities.find(sender.shown, reply)
+        return self._callers.add(sender, reply, identity)
 
     def _direct(self, message: NatsMessage) -> None:
         """A message of a caller to this instance, which the caller knows."""
@@ -353,9 +340,7 @@ class NatsService:
             await link.flush()
         except ConnectionError:
             pass
-        if self._identities is not None:
-            await self._identities.finish()
-        await self.listener.wait_claimed()
+        await self.direct.wait_claimed()
 
     def _drain(self, _: Any = None) -> None:
         for caller in self._callers.all():
@@ -373,15 +358,13 @@ class NatsService:
             self._stopped.cancel()  # of a server whose time is over; else it is done
         await self.wait()
         link, self.link = self.link, None
-        if self._identities is not None:
-            self._identities.close()
         if link is not None:
             for leaving in self.on_leaving:
                 await leaving()
             for caller in self._callers.all():
                 caller.end("the server stopped")
             await link.close()
-        self.listener.close()
+        self.direct.close()
 
 
 def _fault(read: Any, method: str | None, question: dict[str, Any]) -> RpcError | None:

@@ -11,19 +11,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..limits import Limits
-from ..observe.counters import Counters
-from ..peer.session import Session
 from ..tls import TLS, ClientTLS
 from .running import RunningServer
 
 if TYPE_CHECKING:
-    from ..auth.authenticator import Authenticator
     from ..nats.events import NatsEvents
     from ..nats.options import NatsLogin, NatsOptions
     from ..nats.service import NatsService
     from ..nats.services_api import ServicesApi
     from ..observe.metrics import CallMetrics
-    from ..transports.message_connection import Trace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +103,10 @@ class NatsMemberships:
     async def start(
         self,
         running: RunningServer,
-        make_session: Callable[[Callable[[Session], None]], Session],
         methods: Callable[[], Iterable[str]],
-        limits: Limits,
-        trace: Trace | None,
         about: AboutServer,
-        authenticator: Authenticator | None,
         *,
         certificate: TLS | None,
-        counters: Counters,
     ) -> None:
         """Join all of them.
 
@@ -127,25 +118,17 @@ class NatsMemberships:
         """
         if not self._joined:
             return
-        from ..nats.identity import CallerIdentities
         from ..nats.options import DirectOptions
         from ..nats.service import NatsService
 
         for each in self._joined:
-            identities = None
-            if authenticator is not None:
-                identities = CallerIdentities(authenticator, limits, trusts_nats=each.trusts)
             service = NatsService(
                 each.options,
                 each.service,
-                sessions=running.listener,
-                make_session=make_session,
+                listener=running.listener,
                 methods=methods,
-                limits=limits,
-                trace=trace,
-                identities=identities,
+                trusts_nats=each.trusts,
                 direct=DirectOptions.parse(each.direct, certificate),
-                counters=counters,
             )
             service.on_joined.append(_services_api(service, about).start)
             service.on_joined.append(each.events.joined)

@@ -594,22 +594,8 @@ class ServingServer(ServerMethods):
 
     async def _join_services(self, running: RunningServer) -> None:
         """Join the services on NATS."""
-
-        def make_session(on_gone: Callable[[Session], None]) -> Session:
-            return self._make_session(running.dispatcher, on_gone)
-
-        trace = log_message if self.debug else None
-        await self._nats.start(
-            running,
-            make_session,
-            lambda: list(self._registry),
-            self.limits,
-            trace,
-            self._about(),
-            self._authenticator,
-            certificate=self._tls,
-            counters=self.counters,
-        )
+        methods = partial(list[str], self._registry)
+        await self._nats.start(running, methods, self._about(), certificate=self._tls)
         self._registry.on_added = self._nats.offer
 
     def _about(self) -> AboutServer:

@@ -124,21 +124,22 @@ def error_reply(call_id: Any, error: RpcError) -> dict[str, Any]:
     return {"jsonrpc": VERSION, "id": call_id, "error": error.to_wire()}
 
 
-def oversize(size: int, limit: int, *, side: str) -> MessageTooLarge:
-    """The error for a message over `max_message_size`; `side` is the end whose limit it is."""
+def oversize(size: int, limit: int, *, side: str, name: str = "max_message_size") -> MessageTooLarge:
+    """The error for a message over a limit: `side` is the end that has it, `name` the option, or what is limited."""
     return MessageTooLarge(
-        f"Message too large: {size} bytes or more, the {side}'s limit is {limit} bytes",
+        f"Message too large: {size} bytes or more, the {side}'s limit is {limit} bytes ({name})",
         {"size": size, "limit": limit, "side": side},
     )
 
 
 def refusal_of(message: Oversize, limit: int, *, side: str) -> RpcError:
     """The error for a refused message; `limit` is the `max_message_size`, for a message without a limit of its own."""
+    name = "before authentication" if message.limit and message.limit < limit else "max_message_size"
     limit = message.limit or limit
     if message.is_refused:
         return ServerBusy(data={"limit": limit, "reason": "too many bytes of messages are held (max_held_total)"})
     if not (message.values or message.json_size):
-        return oversize(message.size, limit, side=side)
+        return oversize(message.size, limit, side=side, name=name)
     name, count = ("values", message.values) if message.values else ("json_size", message.json_size)
     what = "values, one for 8 bytes of max_json_size" if message.values else "bytes of JSON, max_json_size"
     text = f"Message too large: {count}, the {side}'s limit is {limit} ({what})"

@@ -324,3 +324,22 @@ def test_what_is_no_loss_is_not_repeated(make_client: MakeClient, served: str, s
     client.call("add", 1, 2)
     assert len(server.noted) == before[0] + 1
     assert len(server.begun) <= before[1] + 1
+
+
+def test_a_client_that_pauses_before_it_reconnects_sets_no_timer_meanwhile(free_address: str) -> None:
+    timers: list[Any] = []
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+            timers.append(callback)
+            return super().call_at(when, callback, *args, context=context)
+
+    async def pause() -> None:
+        async with AsyncClient(free_address, reconnect=Backoff(first=60, longest=60)) as client:
+            await until(lambda: client.state == "waiting")
+            timers.clear()
+            await asyncio.sleep(0.3)
+            assert len(timers) == 1  # of this sleep
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(pause())

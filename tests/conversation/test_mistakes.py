@@ -364,8 +364,8 @@ Find the mistake behind an answer that your client in another language got. A te
 in [`data`](wire.md#errors). HINT stands for `{HINT}`, and dots for details.
 
 Only notifications (no `id`) are never answered; their errors are in the server's log. A message without a line end is
-answered at once if it is a complete object or array, otherwise when the client ends its half of the connection, or after
-`message_timeout` (60 s; here 0.2 s).
+answered at once if it is a complete object or array. Otherwise the server waits until the client ends its half of the
+connection, or for `message_timeout` (60 s; here 0.2 s).
 """
 
 TITLES = {

@@ -21,6 +21,7 @@ from rpcstream import (
     ConnectionLost,
     Limits,
     MethodNotFound,
+    NotAuthenticated,
     Retry,
     Server,
     ServerBusy,
@@ -109,6 +110,27 @@ async def test_items_keep_their_order_whichever_way_they_go(service: Service) ->
         assert [(int(item[0]), item.size) for item in items] == [(n, SIZE if n % 2 else 10) for n in range(20)]
         parts = (array(SIZE if number % 2 else 10, number) for number in range(20))
         assert await client.firsts(parts) == list(range(20))
+
+
+async def test_a_large_call_waits_for_the_identity_of_its_caller(service: Service) -> None:
+    looked, seen = asyncio.Event(), list[str]()
+
+    async def authenticate(shown: Any) -> str | None:
+        seen.append(shown.token)
+        await looked.wait()
+        return "alice" if shown.token == "a" else None
+
+    async with (
+        service.serving(make_server(authenticate=authenticate)),
+        service.client(token="a") as client,
+        service.client(token="b") as other,
+    ):
+        call, refused = [asyncio.ensure_future(each.size_of(array())) for each in (client, other)]
+        await until(lambda: sorted(seen) == ["a", "b"])
+        looked.set()
+        assert await call == SIZE
+        with pytest.raises(NotAuthenticated):
+            await refused
 
 
 def unused_port() -> int:

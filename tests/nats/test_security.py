@@ -25,6 +25,7 @@ from rpcstream import (
     NotAuthenticated,
     NotPermitted,
     Server,
+    ServerBusy,
 )
 from rpcstream.tls import TLS, client_context
 
@@ -360,6 +361,38 @@ async def test_calls_wait_for_an_async_function_and_keep_their_order(service: Se
         for each in await asyncio.gather(*refused, return_exceptions=True):
             assert isinstance(each, NotAuthenticated)
     assert server.noted == list(range(20))
+
+
+async def test_callers_without_an_identity_are_bounded(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is known is answered meanwhile."""
+    monkeypatch.setattr("rpcstream.nats.caller_table.MAX_UNKNOWN", 2)
+    looked, seen = asyncio.Event(), list[str | None]()
+
+    async def authenticate(shown: Any) -> str | None:
+        seen.append(shown.token)
+        if shown.token != "known":
+            await looked.wait()
+        return shown.token
+
+    server = knowing(authenticate=authenticate)
+    async with (
+        service.serving(server),
+        service.client(token="known") as known,
+        service.client(token="one") as one,
+        service.raw("answers.*") as raw,
+    ):
+        assert await known.whoami() == "known"
+        waiting = asyncio.ensure_future(one.whoami())
+        raw.publish(f"{service.root}whoami", call_of("whoami"), "answers.1")
+        await until(lambda: len(seen) == 3)
+        raw.publish(f"{service.root}whoami", call_of("whoami", call_id=2), "answers.2")
+        assert (await raw.next()).json["error"]["code"] == ServerBusy.CODE
+        assert await known.whoami() == "known"
+        looked.set()
+        assert await waiting == "one"
+        assert (await raw.next()).json["error"]["code"] == NotAuthenticated.CODE
+        raw.publish(f"{service.root}whoami", call_of("whoami", call_id=3), "answers.3")  # there is room again
+        assert (await raw.next()).json["error"]["code"] == NotAuthenticated.CODE
 
 
 def two_accounts(*, share: bool) -> dict[str, Any]:

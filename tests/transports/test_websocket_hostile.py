@@ -130,7 +130,7 @@ def sized(size: int, id: Any = 7) -> bytes:
 
 def too_long(size: int, id: Any = 7) -> dict[str, Any]:
     """The answer to it: the very same that the line stream gives."""
-    message = f"Message too large: {size} bytes or more, the server's limit is {LIMIT} bytes"
+    message = f"Message too large: {size} bytes or more, the server's limit is {LIMIT} bytes (max_message_size)"
     data = {"size": size, "limit": LIMIT, "side": "server"}
     return {"jsonrpc": "2.0", "id": id, "error": {"code": -32001, "message": message, "data": data}}
 
