@@ -147,10 +147,8 @@ class AsyncClient(BaseClient):
         wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Coroutine[Any, Any, Any]:
-        params = given_params(args, kwargs)
-        if isinstance(params, MixedParams):
-            return self._call_named(method, params, timeout, returns, on_progress, wait_for)
-        return self._perform(Call(self._marshaller, method, params, timeout, returns), timeout, on_progress, wait_for)
+        call = Call(self._marshaller, method, given_params(args, kwargs), timeout, returns)
+        return self._perform(call, timeout, on_progress, wait_for)
 
     if TYPE_CHECKING:
 
@@ -178,10 +176,9 @@ class AsyncClient(BaseClient):
             loop = asyncio.get_running_loop()
             if wait_for is not None and until is None:
                 until = loop.time() + wait_for
-            session = (self._pool.ready(loop) or await self._pool.get(method, deadline, until)).session
             if isinstance(call.params, MixedParams):
-                call.params = await self._drive(self._attempts.named(method, call.params, deadline, until))
-            return session
+                await self._name_params(call, call.params, deadline, until)
+            return (self._pool.ready(loop) or await self._pool.get(method, deadline, until)).session
 
         def repeat(error: Exception, deadline: float, attempt: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
             async def again(limit: float | None) -> Any:
@@ -296,6 +293,9 @@ class AsyncClient(BaseClient):
         if inherited() != INFINITE:
             seconds, outgoing.tells_time = time_left(seconds), True
         deadline, wait_for, until = self._times(seconds, wait_for)
+        if type(outgoing.params) is MixedParams:
+            with AtCaller(TypeError, *CALL_ERRORS):
+                await self._name_params(outgoing, outgoing.params, deadline, until)
         try:
             try:
                 return await self._attempt(outgoing, on_progress, deadline, until)
@@ -355,23 +355,11 @@ class AsyncClient(BaseClient):
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         return INFINITE if seconds is None else now + seconds, wait_for, None if wait_for is None else now + wait_for
 
-    async def _call_named(
-        self,
-        method: str,
-        params: MixedParams,
-        timeout: Any,
-        returns: Any,
-        on_progress: OnProgress | None,
-        wait_for: Any,
-    ) -> Any:
-        """Make a call, all arguments by name."""
-        deadline, wait_for, until = self._times(self._timeout if timeout is NOT_GIVEN else timeout, wait_for)
-        with AtCaller(TypeError, *CALL_ERRORS):
-            if self._pool.ready(asyncio.get_running_loop()) is None:  # perhaps it was lost, and another server is there
-                await self._pool.get(method, deadline, until)
-            named = await self._drive(self._attempts.named(method, params, deadline, until))
-        left = None if deadline == INFINITE else deadline - asyncio.get_running_loop().time()
-        return await self._perform(Call(self._marshaller, method, named, timeout, returns), left, on_progress, wait_for)
+    async def _name_params(self, outgoing: Call, params: MixedParams, deadline: float, until: float | None) -> None:
+        """Give a call all its arguments by name."""
+        if self._pool.ready(asyncio.get_running_loop()) is None:  # perhaps it was lost, and another server is there
+            await self._pool.get(outgoing.method, deadline, until)
+        outgoing.params = await self._drive(self._attempts.named(outgoing.method, params, deadline, until))
 
     async def _drive(self, steps: Steps, attempt: Callable[[float | None], Awaitable[Any]] | None = None) -> Any:
         """Carry out commands, the call among them, and give the result (`attempts`)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
@@ -36,39 +36,6 @@ END_TIME = 1.0
 
 #: Makes the error of a call, with its method and the address: ConnectionLost, or another class.
 MakeError = Callable[..., Exception]
-
-
-class _Whole:
-    """Reads a body that is one JSON text, as `LineFramer` reads lines."""
-
-    def __init__(self, max_size: int) -> None:
-        self._max_size = max_size
-        self._content = ReceiveBuffer()
-
-    def feed(self, data: bytes) -> list[Message]:
-        self._content.append(data)
-        if self._content.size <= self._max_size:
-            return []
-        return [Oversize(self._content.size, self._content.take(), self._max_size)]
-
-    def finish(self) -> list[Message]:
-        body = self._content.take().strip()
-        return [body] if body else []
-
-
-class _Frame:
-    """Reads a body that is one binary frame, in the same way. Raises FrameError."""
-
-    def __init__(self, session: Session, max_size: int) -> None:
-        self.admission = FrameAdmission(session)
-        self._frame = BinaryFrameReader(self.admission, max_size)
-
-    def feed(self, data: bytes) -> list[Message]:
-        self._frame.append(data)
-        return []
-
-    def finish(self) -> list[Message]:
-        return [self._frame.end()]
 
 
 class Exchange:
@@ -110,7 +77,7 @@ class Exchange:
         """Send the POST on this connection, and handle the response.
 
         Raises:
-            BrokenError: the response breaks off.
+            BrokenError: the response breaks off, or was refused; calls that have no reply are to fail.
         """
         seconds = self._settings.limits.message_timeout
         try:
@@ -158,62 +125,65 @@ class Exchange:
     async def _receive(self, connection: HttpConnection) -> None:
         """Handle the messages of a response to their end."""
         kind = connection.header(b"content-type").partition(";")[0].strip()
-        reader = self._reader(kind)
-        try:
-            while data := await connection.read():
-                if not await self._handle_all(reader.feed(data)):
-                    connection.abort("the rest of the response is not wanted")
-                    return
-                if kind == NDJSON and self._timer is None and self.is_settled():
-                    self._end_after(END_TIME, connection, "the response does not end")
-            if not await self._handle_all(reader.finish()):
-                return
-        except FrameError as error:
-            raise BrokenError(f"the server's answer is no binary frame: {error}") from None
-        finally:
-            if isinstance(reader, _Frame):
-                reader.admission.give_up()
+        if kind == NDJSON:
+            await self._receive_lines(connection)
+        elif kind == FRAME and self._session.takes_binary:
+            await self._handle(await self._read_frame(connection))
+        elif body := await self._read_all(connection):
+            await self._handle(body)
         if self.call_ids:
             self.fail("the server's answer has no reply to the call in it")
 
-    def _reader(self, kind: str) -> LineFramer | _Whole | _Frame:
-        """What reads a body of this content type."""
-        if kind == NDJSON:
-            return LineFramer(max_size=self._max_size, skips_blank=True)
-        if kind == FRAME and self._session.takes_binary:
-            return _Frame(self._session, self._max_size)
-        return _Whole(self._max_size)
+    async def _receive_lines(self, connection: HttpConnection) -> None:
+        framer = LineFramer(max_size=self._max_size, skips_blank=True)
+        while data := await connection.read():
+            for message in framer.feed(data):
+                await self._handle(message)
+            if self._timer is None and self.is_settled():
+                self._end_after(END_TIME, connection, "the response does not end")
+        for message in framer.finish():
+            await self._handle(message)
 
-    async def _handle_all(self, messages: list[Message]) -> bool:
-        """Handle messages in their order; False if one ends the exchange."""
-        for message in messages:
-            if not await self._handle(message):
-                return False
-        return True
+    async def _read_frame(self, connection: HttpConnection) -> Message:
+        admission = FrameAdmission(self._session)
+        frame = BinaryFrameReader(admission, self._max_size)
+        try:
+            while data := await connection.read():
+                frame.append(data)
+            return frame.end()
+        except FrameError as error:
+            raise BrokenError(f"the server's answer is no binary frame: {error}") from None
+        finally:
+            admission.give_up()
 
-    async def _handle(self, received: Message) -> bool:
-        """Handle one message; False if it ends the exchange."""
+    async def _read_all(self, connection: HttpConnection) -> bytes | Oversize:
+        body = ReceiveBuffer()
+        while data := await connection.read():
+            body.append(data)
+            if body.size > self._max_size:
+                connection.abort("the rest of the response is not wanted")
+                return Oversize(body.size, body.take(), self._max_size)
+        return body.take().strip()
+
+    async def _handle(self, received: Message) -> None:
+        """Handle one message. Raises BrokenError if it ends the exchange."""
         if isinstance(received, Oversize):
             self._refuse(envelope.refusal_of(received, self._max_size, side="client"))
-            return False
         if self._settings.trace is not None:
             self._settings.trace("receive", bytes(received))
         if isinstance(received, BinaryFrame) and received.refusal is not None:
             self._refuse(InternalError("The reply cannot be read", received.refusal.data))
-            return False
         try:
             message, line = self._parse(received)
         except OverLimit as error:
             assert isinstance(received, bytes)
             self._refuse(envelope.refusal_of(error.stand_in(received), self._max_size, side="client"))
-            return False
         except orjson.JSONDecodeError as error:
             raise BrokenError(f"the peer sent something that is not JSON: {error}") from None
         if type(message) is dict and "method" in message:
             await self._handle_notification(message, line)
         else:
             self._handle_replies(message, line)
-        return True
 
     def _parse(self, message: bytes | BinaryFrame) -> tuple[Any, bytes]:
         """The message as a value, and its bytes without long payloads."""
@@ -267,17 +237,15 @@ class Exchange:
 
     # -- errors -------------------------------------------------------------------------------------------------
 
-    def _refuse(self, error: RpcError) -> None:
-        """Answer all calls that wait with this error."""
-        if not self.call_ids:
-            log.warning("a notification of %s was refused by %s: %s", self._method, self._settings.address, error)
+    def _refuse(self, error: RpcError) -> NoReturn:
+        """Answer all calls that wait with this error, and end the exchange."""
         self._answer_all(envelope.error_reply(None, error), b"")
+        raise BrokenError(str(error))
 
     async def _refused(self, connection: HttpConnection) -> None:
         """Handle a response whose status is not 2xx: its body is a reply all the same, or a text for people."""
-        body = b""
-        while len(body) <= self._max_size and (data := await connection.read()):
-            body += data
+        received = await self._read_all(connection)
+        body = received.head if isinstance(received, Oversize) else received
         try:
             message = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -293,10 +261,9 @@ class Exchange:
         kind = BY_STATUS.get(connection.status)
         if kind is not None:
             self._refuse(kind(said))
-        elif connection.status >= 500 and connection.status not in (502, 504):
+        if connection.status >= 500 and connection.status not in (502, 504):
             self._refuse(InternalError(f"The server failed: {said}"))
-        else:
-            self._fail_with_status(connection, said, text)
+        self._fail_with_status(connection, said, text)
 
     def _fail_with_status(self, connection: HttpConnection, said: str, text: str) -> None:
         status = connection.status
