@@ -253,8 +253,7 @@ class Exchange:
         said = f"HTTP {connection.status} {connection.reason}".rstrip()
         if envelope.is_reply(message) or (type(message) is list and message and all(map(envelope.is_reply, message))):
             await self._handle(body)
-            if not (self._has_array and self._has_reply):
-                self.fail(f"the server answered with HTTP {connection.status} and no reply to the call")
+            self.fail(f"the server answered with HTTP {connection.status} and no reply to the call")
             return
         text = readable_text(body)
         said += f": {text}" if text else ""
