@@ -199,13 +199,13 @@ class ClientConversation:
         if self._trace is None and type(message) is bytes and len(message) <= JOIN_MAX:
             self.outgoing.append(memoryview(message + self.delimiter))
             return
-        parts: list[Any] = [*parts_of(message), self.delimiter]
+        parts: list[Any]
         if self.sends_binary and isinstance(message, AttachedMessage):
-            parts = [*parts_of_frame(message, self.shared)]
-            if self._trace is not None:
-                self._trace("send", message.shown())
-        elif self._trace is not None:
-            self._trace("send", bytes(message))
+            parts, shown = [*parts_of_frame(message, self.shared)], message.shown
+        else:
+            parts, shown = [*parts_of(message), self.delimiter], message.__bytes__
+        if self._trace is not None:
+            self._trace("send", shown())
         if sum(map(len, parts)) <= JOIN_MAX:
             parts = [b"".join(parts)]
         self.outgoing += map(memoryview, parts)
