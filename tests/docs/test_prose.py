@@ -73,7 +73,6 @@ TURNS = {
 UNFINISHED = {
     "how-to/events.md",
     "how-to/nats-security.md",
-    "reference/command-line.md",
     "reference/nats.md",
     "reference/options.md",
 }
