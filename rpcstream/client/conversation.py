@@ -60,6 +60,7 @@ class ClientConversation:
 
     side = "client"
     splits_values = is_lasting = True
+    parse_long = staticmethod(incoming.parse_long)
 
     def __init__(self, settings: Settings, marshaller: Marshaller, shared: SharedMemory | None = None) -> None:
         self.limits = limits = settings.limits
@@ -151,9 +152,6 @@ class ClientConversation:
         return None if self.pending.settled(message, text) else self.dispatch.answer_now(message, text)
 
     # -- as a session -----------------------------------------------------------------------------------------------
-
-    def parse_long(self, line: bytes, session: Any) -> tuple[Any, bytes]:
-        return incoming.parse_long(line, session)
 
     def reply(self, message: Encoded) -> None:
         """Have a cancel, or the refusal of a request, sent soon."""

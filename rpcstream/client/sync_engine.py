@@ -8,7 +8,7 @@ connections are greeted, registered or kept, all calls of the client go there.
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import sleep
@@ -27,7 +27,6 @@ from .sync_pool import SyncPool
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from ..peer.pending import OnProgress
-    from .aio import AsyncClient
     from .callbacks import Callbacks
     from .portal import CallFuture, Hello, LoopThread
 
@@ -89,13 +88,10 @@ class SyncEngine:
             finally:
                 pool.put(connection)
             return outgoing.outcome(got.reply, got.line)
-        client = self.loop_client(outgoing.method)
+        thread = self.loop_thread(outgoing.method)
         if isinstance(outgoing, Notice):
-            return self.run(partial(client._send_once, outgoing, deadline, until), outgoing.method)
-        from .portal import with_threaded_iterators
-
-        outgoing.params = with_threaded_iterators(outgoing.params)
-        return self.run(partial(client._attempt, outgoing, on_progress, deadline, until), outgoing.method)
+            return thread.portal.call(partial(thread.client._send_once, outgoing, deadline, until), outgoing.method)
+        return thread.attempt(outgoing, on_progress, deadline, until)
 
     def send(self, notice: Notice, timeout: Any, wait_for: Any) -> None:
         """Send a message that has no reply."""
@@ -200,29 +196,16 @@ class SyncEngine:
                 self._loop_thread.greet(hello)
         self.pool.retire()
 
-    def run(self, make: Callable[[], Coroutine[Any, Any, Any]], method: str) -> Any:
-        """Run a coroutine of the AsyncClient, and wait for its result.
+    def lasting_thread(self, feature: str, method: str) -> LoopThread:
+        """Give the loop thread, for a feature that needs a lasting connection; all calls go there from now on.
 
         Args:
-            make: gives the coroutine.
-            method: names the call, for errors.
-        """
-        return self.loop_thread(method).portal.call(make, method)
-
-    def lasting_client(self, feature: str, method: str) -> AsyncClient:
-        """Give the AsyncClient, for a feature that needs a lasting connection; all calls go there from now on.
-
-        Args:
-            feature: names it in the RuntimeError that is raised where the address has no such connection.
-            method: names the call, where the client is closed.
+            feature: named in the RuntimeError that is raised if the address has no such connection.
+            method: named in the RuntimeError that is raised if the client is closed.
         """
         check_lasting(self._settings.address, feature)
         self.pool.retire()
-        return self.loop_client(method)
-
-    def loop_client(self, method: str) -> AsyncClient:
-        """Give the AsyncClient; as `loop_thread`."""
-        return self.loop_thread(method).client
+        return self.loop_thread(method)
 
     def loop_thread(self, method: str) -> LoopThread:
         """Give the loop thread, which is started with the first call that needs it.
