@@ -68,8 +68,8 @@ class WaitingRequest:
 class Intake:
     """Handles the messages that come in a session: replies and control messages at once, requests in turns.
 
-    When a turn is over, too many replies wait to be written, or there is no more room for calls, the requests behind wait
-    in the queue; those behind `READ_MAX` of them wait for the next turn as they came.
+    When a turn is over, too many replies wait to be written, or there is no more room for calls, the requests behind
+    wait in the queue; those behind `READ_MAX` of them wait for the next turn as they came.
 
     `_decide` decides what may start, and when the connection is paused or closed; it is called after every change.
 
