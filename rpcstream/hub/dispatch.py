@@ -20,7 +20,6 @@ from ..errors import (
     RpcError,
 )
 from ..limits import Limits
-from ..methods.arguments import Tagged
 from ..methods.dispatch import Dispatcher, method_not_found, too_deep
 from ..methods.registry import MethodRegistry
 from ..observe.counters import Counters
@@ -107,14 +106,14 @@ class Forwarding:
         self.call_timeout = call_timeout
         self._passing = passing
 
-    def answer(self, message: Any, line: Line, session: Session, tagged: Tagged = None) -> Encoded | Later | None:
+    def answer(self, message: Any, line: Line, session: Session) -> Encoded | Later | None:
         """Answer as `Dispatcher.answer` does; a call of a member's method becomes a `Relay`."""
         if type(message) is not dict:
-            return self._answer(message, line, session, tagged)
+            return self._answer(message, line, session)
         name = message.get("method")
         route = self._routes.get(name) if type(name) is str else None
         if route is None:
-            return self._answer_own(name, message, line, session, tagged)
+            return self._answer_own(name, message, line, session)
         if not line and "id" in message:
             return self._forward_from_batch(route, message, session, self._dispatcher.observed)
         reply = self._forward(route, message, line, session)
@@ -122,9 +121,7 @@ class Forwarding:
             reply.on_end = observed.end
         return reply
 
-    def _answer_own(
-        self, name: Any, message: dict[str, Any], line: Line, session: Session, tagged: Tagged
-    ) -> Encoded | Later | None:
+    def _answer_own(self, name: Any, message: dict[str, Any], line: Line, session: Session) -> Encoded | Later | None:
         """Answer a call of the hub's own methods, or of one that does not exist."""
         if type(name) is str and name in self._methods:
             if session.is_lasting and name not in SIGNS_OF_LIFE:
@@ -133,7 +130,7 @@ class Forwarding:
                 return self._not_sent(message, NotPermitted(data={"method": name}), session)
             if name in self._passing:
                 return self._pass(self._passing[name], message, line, session)
-        return self._answer(message, line, session, tagged)
+        return self._answer(message, line, session)
 
     def _pass(self, function: PassingMethod, message: dict[str, Any], line: Line, session: Session) -> Encoded | None:
         """Answer a call of a method whose params are not decoded."""

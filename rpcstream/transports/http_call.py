@@ -337,7 +337,7 @@ class HttpCall:
         session.streaming, session.sends_binary = head.response_type != JSON, head.takes_frame
         if self._trace is not None:
             trace_all(self._trace, "receive", (body,))
-        session.receive([body])
+        session.intake.receive([body])
         if self._connection is None:
             return
         if not session.busy:
