@@ -47,6 +47,9 @@ from .rules import Rules
 #: arguments.
 _ESCAPE = b"\\u"
 
+#: The line of params that hold no rich values.
+_NO_TAGS = b"{}"
+
 #: How many providers a call is sent to, of which those before the last have not begun it.
 TRIES = 5
 
@@ -129,14 +132,16 @@ class Forwarding:
             if not self._may_call(session, name):
                 return self._not_sent(message, NotPermitted(data={"method": name}), session)
             if name in self._passing:
-                return self._pass(self._passing[name], message, line, session)
+                return self._pass(name, message, line, session)
         return self._answer(message, line, session)
 
-    def _pass(self, function: PassingMethod, message: dict[str, Any], line: Line, session: Session) -> Encoded | None:
-        """Answer a call of a method whose params are not decoded."""
+    def _pass(self, name: str, message: dict[str, Any], line: Line, session: Session) -> Encoded | None:
+        """Answer a call of a method that passes one of its arguments on as it came."""
         self._counters.requests += 1
         try:
-            result = function(session, message, self._checked(message, line))
+            line = self._checked(message, line)
+            args, kwargs = self._methods[name].bind(passthrough.without_value(message.get("params"), name), _NO_TAGS)
+            result = self._passing[name](session, line, *args, **kwargs)
         except RpcError as error:
             return self._not_sent(message, error, session)
         return self._serialize({"jsonrpc": VERSION, "id": message["id"], "result": result}) if "id" in message else None
