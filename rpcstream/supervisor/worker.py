@@ -18,7 +18,6 @@ from typing import Any
 
 from ..process import on_hangup, replace_run
 from ..server import Server
-from ..server.running import Supervised
 from ..server.target import TargetError, load_server
 from ..text import get_logger
 from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
@@ -66,7 +65,7 @@ class WorkerLink:
         self.hosts: list[str | None] = []
         self._sock = sock
         self._max_requests: int | None = start["max_requests"]
-        self._server: Supervised | None = None
+        self._server: Server | None = None
         #: Set when the supervisor can be asked. Calls may come sooner, by NATS.
         self._has_channel = asyncio.Event()
         self._listener: Listener | None = None
@@ -92,16 +91,19 @@ class WorkerLink:
             server.take_connections_from(self)
         except ValueError as error:
             raise TargetError(str(error)) from None
+        self._server = server
         with contextlib.suppress(OSError):  # the supervisor has gone: read later
             write_message(self._sock, {"type": "loaded"})
 
     # -- Supervision ------------------------------------------------------------------------------------------------
 
-    async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any] | None) -> str:
+    async def listen(self, listener: Listener, where: dict[str, Any] | None) -> str:
+        server = self._server
+        assert server is not None
         loop = asyncio.get_running_loop()
         if where is not None and where.pop("sockets"):
             raise ValueError("sockets= cannot be given to a worker: its supervisor accepts the connections")
-        self._server, self._listener = server, listener
+        self._listener = listener
         self._listening = loop.create_future()
         self._channel = channel = Channel(
             self._sock,
@@ -142,8 +144,9 @@ class WorkerLink:
         found = {name: counted.get(name, {}) for name in _METRICS}
         return found | {name: counted.get(name, {}) for name in ("workers", "supervisor")}
 
-    def ended(self, server: Supervised) -> None:
-        self._send({"type": "counted", "counters": self._counted(server)})
+    def ended(self) -> None:
+        assert self._server is not None
+        self._send({"type": "counted", "counters": self._counted(self._server)})
 
     async def _all_counted(self) -> dict[str, Any]:
         """Ask the supervisor, one question at a time, whose answer is for all that ask meanwhile."""
@@ -164,7 +167,7 @@ class WorkerLink:
         return {**told["counters"], "workers": told["workers"], "supervisor": told["supervisor"]}
 
     @staticmethod
-    def _counted(server: Supervised) -> dict[str, Any]:
+    def _counted(server: Server) -> dict[str, Any]:
         """The counters of this process, with its metrics."""
         return {**server.stats(), **server.metric_numbers()}
 

@@ -238,7 +238,7 @@ class TestDeaths:
     def test_a_worker_whose_event_loop_is_blocked_is_replaced_for_its_memory(self, start: StartWorkers) -> None:
         app = (
             APP.replace("drain_timeout=5", "drain_timeout=0.1")
-            + "\n@server\nasync def grow() -> None:\n    kept = b'x' * 150_000_000\n    time.sleep(60)\n    print(len(kept))\n"
+            + "\n@server\nasync def grow() -> None:\n    server.state.kept = b'x' * 150_000_000\n    time.sleep(60)\n"
         )
         program = start("--workers", "2", "--set", "memory_limit=150M", app=app)
         with Client(program.address) as client, pytest.raises(ConnectionLost):
