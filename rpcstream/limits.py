@@ -127,15 +127,11 @@ class Limits:
 
     @cached_property
     def max_waiting(self) -> int:
-        """Memory of events that wait for slow connections: a quarter of `max_held_total`; a hub's calls have as much.
+        """Memory of events that wait for slow connections: a quarter of `max_held_total`.
 
-        Each connection may use as much of it as is free, so that slow ones leave room for others.
+        A hub's calls have as much, and the items of generators that are collected into replies. Each connection may use
+        as much of it as is free, so that slow ones leave room for others.
         """
-        return max(self.max_held_total // 4, 1)
-
-    @cached_property
-    def max_collected(self) -> int:
-        """Items of generators that are collected into one reply, of all connections: a quarter of `max_held_total`."""
         return max(self.max_held_total // 4, 1)
 
     @cached_property

@@ -16,22 +16,20 @@ from contextlib import nullcontext
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, EncodeError, MethodNotFound, RpcError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, EncodeError, MethodNotFound, RpcError
 from ..text import visible
 from .items import UsageError
 from .options import option_fault, with_option_names
 from .output import TaggedCodec, format_error
 from .show import (
     BROKEN_PIPE,
-    ERROR_REPLY,
     INTERRUPTED,
-    NO_CONNECTION,
     OK,
-    TIME_OUT,
     USAGE,
     print_error,
     show,
     show_description,
+    status_of,
     terminal_of,
 )
 
@@ -95,10 +93,9 @@ class _Setting:
         self.line = _status_line(options)
         self.timeline: Timeline | None = None
         if options.verbose:
-            from .diagnostics import Timeline, make_tracer
+            from .diagnostics import Timeline
 
-            terminal = terminal_of(sys.stderr)
-            self.timeline = Timeline(sys.stderr, terminal, make_tracer(sys.stderr, terminal))
+            self.timeline = Timeline(sys.stderr, terminal_of(sys.stderr))
 
     def make_client(self, **options: Any) -> Client:
         """A client whose results are plain JSON data, rich values still tagged."""
@@ -132,17 +129,14 @@ def _run(options: argparse.Namespace) -> int:
     setting = _Setting(options)
     try:
         return _perform(options, setting)
-    except CallTimeout as error:
-        print_error(with_option_names(str(error)))
-        return TIME_OUT
     except RpcError as error:
         text = format_error(error.code, error.message, error.data, terminal_of(sys.stderr))
         advice = "" if error.advice is None else f"; {visible(with_option_names(error.advice))}"
         sys.stderr.write(f"{text}{advice}\n")
-        return TIME_OUT if isinstance(error, DeadlineExceeded) else ERROR_REPLY
-    except (ConnectFailed, ConnectionLost) as error:
+        return status_of(error)
+    except (CallTimeout, ConnectFailed, ConnectionLost) as error:
         print_error(with_option_names(str(error)))
-        return NO_CONNECTION
+        return status_of(error)
     except EncodeError as error:
         raise UsageError(str(error)) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from .. import __version__
@@ -15,7 +16,7 @@ from ..client.user_files import config_file
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from .items import UsageError, parse_file_option, parse_positional
 from .options import (
-    HelpFormatter,
+    CommandParser,
     is_option,
     parse_count,
     parse_port,
@@ -59,114 +60,86 @@ MAX_CONCURRENCY = 256
 
 _IPV6 = frozenset("0123456789abcdefABCDEF:.")
 
-_Group = argparse._ArgumentGroup
+_HELP = f"""\
+usage: rpcstream [options] METHOD [ITEM ...]
+       rpcstream [options] --list | --subscribe PATTERN | --publish TOPIC VALUE
 
-_USAGE = """\
-%(prog)s [options] METHOD [ITEM ...]
-       %(prog)s [options] --list | --subscribe PATTERN | --publish TOPIC VALUE"""
-
-_DESCRIPTION = "Call a method of a JSON-RPC 2.0 server and print its result."
-
-_EPILOG = """\
-examples:
+Call a method of a JSON-RPC 2.0 server and print its result:
   rpcstream sum a=1 b=2
-  rpcstream vectorize description='A cat' -i photo=./cat.png -o vector.npy
-  rpcstream --list --uri 10.0.0.5:8545
-all options and forms of values: docs/reference/command-line.md"""
+  rpcstream vectorize description='A cat' photo=cat.png -o vector.npy
+server
+  --uri ADDRESS                    HOST:PORT or a URL (default {DEFAULT_HOST}:{DEFAULT_PORT})
+  -p, --port PORT                  the port, if --uri has none (default {DEFAULT_PORT})
+  --token-file FILE, --token TEXT  the secret that the server asks for
+  --ca FILE, --cert, --certificate FILE, --key FILE
+                                   TLS: authorities, your certificate, its key
+  --nats-creds FILE                NATS: your credentials
+  --profile NAME, --config FILE    take options from a configuration file
+  --wait-for SECONDS               wait for a server that has not started yet
+parameters: NAME=VALUE, NAME=FILE where METHOD takes a file, NAME:=JSON
+  -i, --image [NAME=]FILE          an image
+  -f, --file [NAME=]FILE           the bytes of a file
+  --positional VALUE ...           parameters by position
+  --no-schema                      do not ask the server what METHOD takes
+  --no-binary                      send arrays and images as base64
+call
+  --timeout SECONDS                wait for the reply (default {DEFAULT_TIMEOUT:g}; 0: no limit)
+  --stream                         show the items of a stream as they arrive
+  --notify                         send a notification, which has no reply
+  --list, --describe               show all methods; describe METHOD
+  --repeat N, --concurrency C      measure N calls, C at a time
+  --stubs LANG, --check FILE       write types for python or typescript
+output
+  -o, --output FILE                save the result; DIR/: one file a member
+  --select PATH                    only this member of the result: boxes.0.label
+  --format FORM                    auto (default), text, json or raw
+  --progress, --no-progress        show progress (default: on a terminal)
+  -v, --verbose                    show messages and times
+events
+  --subscribe PATTERN              show events: --max-events N, --reconnect
+  --publish TOPIC                  send an event to a hub: --retain keeps it
+
+-h, --help, --version; more about all options: docs/reference/command-line.md
+"""
+
+
+#: Options with a text as their value, and options without one.
+_TEXTS = (
+    *("uri", "token", "token-file", "ca", "key", "nats-creds", "profile", "config"),
+    *("select", "subscribe", "publish", "check"),
+)
+_SWITCHES = ("no-schema", "no-binary", "notify", "stream", "list", "describe", "reconnect", "retain")
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `rpcstream`. Its positional arguments are for completion; see `parse`."""
-    parser = argparse.ArgumentParser(
-        prog="rpcstream",
-        usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-        add_help=False,
-    )
-    parser.add_argument("method", metavar="METHOD", nargs="?", help=argparse.SUPPRESS)
-    parser.add_argument("items", metavar="ITEM", nargs="*", help=argparse.SUPPRESS)
-    _add_connection_options(parser.add_argument_group("connection"))
-    _add_parameter_options(parser.add_argument_group("parameters"))
-    _add_call_options(parser.add_argument_group("call and output"))
-    others = parser.add_argument_group("in place of a call")
-    _add_event_options(others)
-    _add_measuring_options(others)
-    _add_other_options(others)
+    parser = CommandParser("rpcstream", _HELP)
+    add = parser.add_argument
+    add("method", metavar="METHOD", nargs="?")
+    add("items", metavar="ITEM", nargs="*")
+    for name in _TEXTS:
+        add(f"--{name}")
+    for name in _SWITCHES:
+        add(f"--{name}", action="store_true")
+    add("-p", "--port", type=parse_port)
+    add("--cert", "--certificate", dest="certificate")
+    add("--timeout", type=parse_seconds)
+    add("--wait-for", type=parse_seconds)
+    add("--progress", action=argparse.BooleanOptionalAction)
+    add("-v", "--verbose", action="store_true")
+    add("-o", "--output")
+    add("--format", choices=("auto", "text", "json", "raw"), default="auto")
+    add("--max-events", type=parse_count)
+    add("--repeat", type=lambda text: parse_count(text, MAX_REPEAT))
+    add("--concurrency", type=lambda text: parse_count(text, MAX_CONCURRENCY))
+    add("--stubs", choices=LANGUAGES)
+    add("--version", action="version", version=f"rpcstream {__version__}")
+    # All into one list, so that the order among them is kept.
+    into: dict[str, Any] = {"dest": "parts", "action": "append"}
+    add("-i", "--image", **into, type=lambda text: parse_file_option("image", text))
+    add("-f", "--file", **into, type=lambda text: parse_file_option("file", text))
+    add("--positional", dest="parts", action="extend", type=parse_positional, nargs="+")
     return parser
-
-
-def _add_connection_options(group: _Group) -> None:
-    add = group.add_argument
-    forms = f"HOST:PORT or a URL (default {DEFAULT_HOST}:{DEFAULT_PORT})"
-    add("--uri", metavar="ADDRESS", help=forms)
-    add("-p", "--port", type=parse_port, help=f"port, where --uri has none (default {DEFAULT_PORT})")
-    add("--token", help=f"for a server that asks (better: {TOKEN_VARIABLE})")
-    add("--token-file", metavar="FILE", help="the same, in a file")
-    add("--ca", metavar="FILE", help="TLS: trust these authorities, not the system's (PEM)")
-    own = "TLS: your own certificate (PEM)"
-    add("--cert", "--certificate", dest="certificate", metavar="FILE", help=own)
-    add("--key", metavar="FILE", help="TLS: its private key, if it is not in the same file")
-    add("--nats-creds", metavar="FILE", help="NATS: your credentials")
-    add("--profile", metavar="NAME", help="take address, token... from the configuration")
-    add("--config", metavar="FILE", help="the configuration, if not in ~/.config/rpcstream/")
-
-
-def _add_parameter_options(group: _Group) -> None:
-    """Add -i, -f and --positional, all into one list, so that the order among them is kept."""
-    add = group.add_argument
-    into: dict[str, Any] = {"dest": "parts", "action": "append", "metavar": "[NAME=]FILE"}
-    images = "an image; without NAME by position"
-    add("-i", "--image", **into, type=lambda text: parse_file_option("image", text), help=images)
-    add("-f", "--file", **into, type=lambda text: parse_file_option("file", text), help="the bytes of a file")
-    into.update(action="extend", metavar="VALUE", nargs="+")
-    add("--positional", **into, type=parse_positional, help="values by position, in order with -i and -f")
-
-
-def _add_call_options(group: _Group) -> None:
-    add = group.add_argument
-    waiting = f"to wait for the answer (default {DEFAULT_TIMEOUT:g}; 0: no limit)"
-    add("--no-schema", action="store_true", help="do not ask what METHOD takes")
-    add("--timeout", metavar="SECONDS", type=parse_seconds, help=waiting)
-    add("--wait-for", metavar="SECONDS", type=parse_seconds, help="for a server or provider not there yet")
-    add("--notify", action="store_true", help="send a notification: no answer comes")
-    add("--stream", action="store_true", help="show each item of METHOD's stream as it comes")
-    add("--no-binary", action="store_true", help="send arrays and images as base64, never as bytes")
-    bar = "show what METHOD reports (if on a terminal)"
-    add("--progress", action=argparse.BooleanOptionalAction, help=bar)
-    add("--list", action="store_true", help="show the methods of the server")
-    add("--describe", action="store_true", help="show METHOD's parameters and documentation")
-    add("-v", "--verbose", action="store_true", help="show messages and times on standard error")
-    add("-o", "--output", metavar="FILE", help="save the result; DIR/: a file for each member")
-    add("--select", metavar="PATH", help="only this member of the result, such as boxes.0.label")
-    forms = "auto (default), text, json or raw"
-    add("--format", metavar="FORM", choices=("auto", "text", "json", "raw"), default="auto", help=forms)
-
-
-def _add_event_options(group: _Group) -> None:
-    add = group.add_argument
-    add("--subscribe", metavar="PATTERN", help="show the events of a topic or pattern (* and >)")
-    add("--max-events", metavar="N", type=parse_count, help="with --subscribe: end after so many")
-    add("--reconnect", action="store_true", help="with --subscribe: when the connection is lost, too")
-    add("--publish", metavar="TOPIC", help="send VALUE, or an object of ITEMs, to a hub's topic")
-    add("--retain", action="store_true", help="with --publish: keep it for later subscribers")
-
-
-def _add_measuring_options(group: _Group) -> None:
-    add = group.add_argument
-    many = "make the call N times, and show how long that takes"
-    add("--repeat", metavar="N", type=lambda text: parse_count(text, MAX_REPEAT), help=many)
-    at_once = "with --repeat: so many at a time (default 1)"
-    add("--concurrency", metavar="C", type=lambda text: parse_count(text, MAX_CONCURRENCY), help=at_once)
-
-
-def _add_other_options(group: _Group) -> None:
-    group.add_argument("--stubs", metavar="LANG", choices=LANGUAGES, help="write types: python or typescript")
-    group.add_argument("--check", metavar="FILE", help="with --stubs: compare with FILE, and write nothing")
-    group.add_argument("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
-    group.add_argument("-h", "--help", action="help", help="show this")
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
@@ -318,30 +291,22 @@ def join_address(uri: str | None, number: int | None) -> str:
     """One address from --uri and --port.
 
     Raises:
-        UsageError: both say a port, and not the same; or a Unix socket, or a service on NATS, is given one.
+        UsageError: both have a port, and not the same; or a Unix socket, or a service on NATS, is given one.
     """
     if uri is None:
         return f"{DEFAULT_HOST}:{DEFAULT_PORT if number is None else number}"
-    scheme, separator, rest = uri.partition("://")
-    if separator and (scheme.lower().endswith("unix") or scheme.lower() in ("nats", "nats+tls")):
-        if number is not None:
-            raise UsageError(f"--port does not go with {uri}")
+    if uri.count(":") > 1 and _IPV6.issuperset(uri):
+        uri = f"[{uri}]"
+    if number is None:
         return uri
-    netloc, target = rest if separator else uri, ""
-    if scheme.lower() in ("", "tcp", "tls") or not separator:
-        netloc = netloc.rstrip("/")
-    else:
-        end = min(at for at in (netloc.find("/"), netloc.find("?"), len(netloc)) if at >= 0)
-        netloc, target = netloc[:end], netloc[end:]
-    prefix = f"{scheme}://" if separator and scheme.lower() != "tcp" else ""
-    host, colon, text = netloc.rpartition(":")
-    if netloc.endswith("]") or not colon:
-        host, text = netloc, ""
-    elif ":" in host and _IPV6.issuperset(netloc):  # an IPv6 address alone: its last part is no port
-        host, text = f"[{netloc}]", ""
-    if text and number is not None and text != str(number):
-        raise UsageError(f"--uri says port {text}, --port says {number}")
-    text = text or ("" if number is None else str(number))
-    if not prefix:
-        return f"{host or DEFAULT_HOST}:{text or DEFAULT_PORT}"
-    return f"{prefix}{host}{':' if text else ''}{text}{target}"
+    from ..client.address import parse_address
+
+    try:
+        known = parse_address(uri)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if known.is_unix or known.is_nats or known.others:
+        raise UsageError(f"--port does not go with {uri}")
+    if f":{known.port}" in uri and known.port != number:
+        raise UsageError(f"--uri says port {known.port}, --port says {number}")
+    return str(replace(known, port=number))

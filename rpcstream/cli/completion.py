@@ -25,55 +25,46 @@ HARMLESS = re.compile(r"[\w.:/@+][\w.:/@+-]{0,255}")
 #: Characters of a method's summary that are shown beside its name.
 _SUMMARY = 100
 
-#: Options of `rpcstream` whose values cannot be guessed.
-_FREE = (
-    "--uri",
-    "--port",
-    "--token",
-    "--timeout",
-    "--wait-for",
-    "--positional",
-    "--profile",
-    "--subscribe",
-    "--publish",
-    "--max-events",
-    "--repeat",
-    "--concurrency",
+#: Options of both commands whose values are files.
+_FILES = frozenset(
+    (
+        *(
+            "--image",
+            "--file",
+            "--output",
+            "--ca",
+            "--certificate",
+            "--key",
+            "--config",
+            "--token-file",
+            "--nats-creds",
+        ),
+        *("--check", "--unix", "--client-ca"),
+    )
 )
 
 
 def complete_call(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream` and exit; does nothing when argcomplete is not installed."""
-    named = ("--image", "--file", "--output", "--ca", "--certificate", "--key", "--config", "--token-file")
-    files = dict.fromkeys((*named, "--nats-creds"), files_from)
-    free = dict.fromkeys(_FREE, _nothing)
-    _complete(parser, {"method": _methods, "items": _items, **files, **free})
+    _complete(parser, {"method": _methods, "items": _items})
 
 
 def complete_server(parser: argparse.ArgumentParser) -> None:
     """Answer the shell for `rpcstream-server` and exit; does nothing when argcomplete is not installed."""
-    named = ("--unix", "--config", "--token-file", "--certificate", "--key", "--client-ca")
-    files = dict.fromkeys(named, files_from)
-    free = [
-        name
-        for action in parser._actions
-        if action.nargs != 0 and not action.choices
-        for name in action.option_strings[-1:]
-    ]
-    targets = dict.fromkeys(("target", "--functions"), _python_files)
-    _complete(parser, {**dict.fromkeys(free, _nothing), **files, **targets})
+    _complete(parser, {"target": _python_files, "--functions": _python_files})
 
 
 def _complete(parser: argparse.ArgumentParser, completers: dict[str, Any]) -> None:
-    """Let argcomplete answer with these completers; for an argument without one it would suggest files."""
+    """Let argcomplete answer with these completers, with files, or with nothing where a value cannot be guessed."""
     try:
         import argcomplete
     except ImportError:
         return
     for action in parser._actions:
         name = action.option_strings[-1] if action.option_strings else action.dest
-        if name in completers:
-            action.completer = completers[name]  # type: ignore[attr-defined]
+        if action.nargs != 0 and not action.choices:
+            default = files_from if name in _FILES else _nothing
+            action.completer = completers.get(name, default)  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from _thread import allocate_lock
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any, TextIO
 
@@ -79,55 +78,47 @@ class StatusLine:
 
 
 class Timeline:
-    """When a call got how far: with -v a line about it at the end of the `with` block, unless Ctrl-C ended it.
+    """Shows messages with -v, and at the end of the `with` block the times of the call, unless Ctrl-C ended it.
 
     Its methods are for the `Trace` of a client.
 
     Args:
         stream: standard error.
         terminal: with or without colours.
-        show: shows the messages as well, see `make_tracer`.
-        clock: seconds.
     """
 
-    def __init__(
-        self,
-        stream: TextIO,
-        terminal: Terminal,
-        show: Callable[[str, bytes], None],
-        clock: Callable[[], float] = perf_counter,
-    ) -> None:
+    def __init__(self, stream: TextIO, terminal: Terminal) -> None:
         self._stream = stream
         self._terminal = terminal
-        self._show = show
-        self._clock = clock
         self.begin()
 
     def begin(self) -> None:
         """Begin anew, with the next call."""
-        self._began = self._clock()
+        self._began = perf_counter()
         self._connected = self._sent = self._answered = 0.0
 
     def trace(self, direction: str, message: bytes) -> None:
         """Show a message. The first one that is sent shows that there is a connection; the last one is the call."""
         if direction == "send":
-            self._sent, self._answered = self._clock(), 0.0
+            self._sent, self._answered = perf_counter(), 0.0
             self._connected = self._connected or self._sent
         elif _ANSWER_TO_HELLO.fullmatch(message):
             self._answered = 0.0
         else:
-            self._answered = self._answered or self._clock()
-        self._show(direction, message)
+            self._answered = self._answered or perf_counter()
+        mark = self._terminal.paint("dim", ">" if direction == "send" else "<")
+        self._stream.write(f"{mark} {shortened_message(message)}\n")
+        self._stream.flush()
 
     def on_send(self, sent: int, total: int) -> None:
         """Note when a long message was sent."""
         if sent >= total:
-            self._sent = self._clock()
+            self._sent = perf_counter()
 
     def on_receive(self, _size: int) -> None:
         """Note when the answer begins: the first bytes after the call was sent."""
         if self._sent and not self._answered:
-            self._answered = self._clock()
+            self._answered = perf_counter()
 
     def __enter__(self) -> Timeline:
         return self
@@ -135,7 +126,7 @@ class Timeline:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not issubclass(kind, Exception):
             return
-        steps = {"connect": self._connected, "sent": self._sent, "first byte": self._answered, "done": self._clock()}
+        steps = {"connect": self._connected, "sent": self._sent, "first byte": self._answered, "done": perf_counter()}
         texts = [f"{name} {1000 * (at - self._began):.2f} ms" for name, at in steps.items() if at]
         self._stream.write(f"{self._terminal.paint('dim', '*')} {', '.join(texts)}\n")
         self._stream.flush()
@@ -241,14 +232,3 @@ def shortened_message(message: bytes | bytearray | memoryview) -> str:
 def _shorten(found: re.Match[str]) -> str:
     inside = found[1]
     return found[0] if len(inside) <= _MAX_STRING else f'"{inside[:_MAX_STRING]}..." ({len(inside):,} characters)'
-
-
-def make_tracer(stream: TextIO, terminal: Terminal) -> Callable[[str, bytes], None]:
-    """A function for `Client(trace=...)`: writes `> ` before a message that was sent, `< ` before a received one."""
-
-    def trace(direction: str, message: bytes) -> None:
-        mark = ">" if direction == "send" else "<"
-        stream.write(f"{terminal.paint('dim', mark)} {shortened_message(message)}\n")
-        stream.flush()
-
-    return trace

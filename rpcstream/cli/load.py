@@ -8,8 +8,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ..config.files import ConfigError
+from ..config.schema import Schema
 from ..errors import RegistrationError
-from ..hub.config import HUB, WHERE
+from ..hub.config import HUB
 from ..limits import DEFAULT_HOST
 from ..server import Server
 from ..server.guard import is_loopback
@@ -18,6 +19,9 @@ from ..server.target import TargetError, load_module, load_server
 from ..text import visible
 from .serve_config import ServeConfig, config_fault, given_options, guard, join_nats, read_access
 from .serve_options import FUNCTIONS_PATTERN
+
+#: Where a server listens, which is one of these.
+_PLACES = Schema({}, what="a server", prefix="", exclusive=((("unix", "unix_mode"), ("host", "port"), ("sockets",)),))
 
 if TYPE_CHECKING:
     import socket
@@ -137,27 +141,17 @@ def passed_sockets(options: argparse.Namespace) -> list[socket.socket]:
     return sockets
 
 
-def listen_arguments(
-    server: Server, given: dict[str, Any], arguments: dict[str, Any], sockets: list[socket.socket]
-) -> dict[str, Any]:
+def listen_arguments(server: Server, *sources: dict[str, Any], default_port: int) -> dict[str, Any]:
     """The arguments for `Server.run`: host and port, a Unix socket, or sockets.
 
-    Sockets that systemd has passed come first, then the configuration, that of a hub in the target, these arguments.
+    Args:
+        server: a hub in the target may have places of its own, which come after the first source.
+        sources: the first that gives an argument counts. The last one is of `Server.run` in the target.
+        default_port: where there is no place at all.
     """
-    if sockets:
-        return {**{name: arguments[name] for name in arguments if name not in WHERE}, "sockets": sockets}
-    found: dict[str, Any] = {}
-    for source in (given, getattr(server, "where", {}), arguments):
-        here = {name: value for name, value in source.items() if value is not None}
-        if "unix" in found or ("unix" in here and not found.keys() & {"host", "port"}):
-            here.pop("host", None)
-            here.pop("port", None)
-        elif found.keys() & {"host", "port"}:
-            here.pop("unix", None)
-        if found.keys() & {"host", "port", "unix"}:
-            here.pop("sockets", None)
-        found = {**here, **found}
-    return found
+    first, *others = sources
+    told = [first, getattr(server, "where", {}), *others, {"port": default_port}]
+    return _PLACES.merged(*({name: value for name, value in each.items() if value is not None} for each in told))
 
 
 def is_local(where: dict[str, Any]) -> bool:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, DeadlineExceeded, RpcError
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError
 from ..text import visible
-from .show import ERROR_REPLY, INTERRUPTED, NO_CONNECTION, OK, TIME_OUT, terminal_of
+from .show import INTERRUPTED, OK, status_of, terminal_of
 
 if TYPE_CHECKING:
     from .diagnostics import StatusLine
@@ -108,25 +108,20 @@ class Measurement:
             self._fault = error
             self._stopped.set()
             return
-        status, text = kind
-        if text not in self.errors and len(self.errors) >= _MAX_KINDS:
-            text = "other errors"
-        self.errors[text] += 1
-        self.status = max(self.status, status)
+        if kind not in self.errors and len(self.errors) >= _MAX_KINDS:
+            kind = "other errors"
+        self.errors[kind] += 1
+        self.status = max(self.status, status_of(error))
         if isinstance(error, ConnectFailed):
             self._stopped.wait(_PAUSE)
 
 
-def _kind_of(error: Exception) -> tuple[int, str] | None:
-    """The exit status and the kind of an error; None for one that is no outcome of a call."""
+def _kind_of(error: Exception) -> str | None:
+    """The kind of an error, as text; None for one that is no outcome of a call."""
     if isinstance(error, RpcError):
-        status = TIME_OUT if isinstance(error, DeadlineExceeded) else ERROR_REPLY
-        return status, visible(f"error {error.code}: {error.message}"[:_MAX_TEXT])
-    if isinstance(error, CallTimeout):
-        return TIME_OUT, "no answer in time"
-    if isinstance(error, ConnectFailed):
-        return NO_CONNECTION, "no connection"
-    return (NO_CONNECTION, "connection lost") if isinstance(error, ConnectionLost) else None
+        return visible(f"error {error.code}: {error.message}"[:_MAX_TEXT])
+    kinds = {CallTimeout: "no answer in time", ConnectFailed: "no connection", ConnectionLost: "connection lost"}
+    return next((text for kind, text in kinds.items() if isinstance(error, kind)), None)
 
 
 def measure(

@@ -6,10 +6,9 @@ Knows argparse; nothing of calls or servers.
 from __future__ import annotations
 
 import argparse
-import os
+import functools
 import re
 from collections.abc import Sequence
-from typing import Any
 
 # The texts of argparse are not translated: looking for translations imports `locale`, which takes 2 ms of each call.
 argparse._ = str  # type: ignore[attr-defined]
@@ -58,45 +57,25 @@ def with_option_names(text: str, *, of_nats: bool = False) -> str:
     return re.sub(_OPTION_NAME, rename, text.replace(" of NatsLogin)", ")"))
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Shows descriptions as they are written, without importing shutil.
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose help is a text that is written by hand.
 
-    argparse makes a formatter for each option, and each asks shutil for the width of the terminal: that is a fifth of
-    the time that a call takes.
+    Args:
+        prog: the name of the command.
+        help_text: its first paragraph is the usage.
     """
 
-    def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, **{"max_help_position": 28, "width": _help_width(), **options})
+    def __init__(self, prog: str, help_text: str) -> None:
+        usage = help_text.partition("\n\n")[0].removeprefix("usage: ")
+        # The formatter asks for the width of the terminal unless it has one, which imports shutil: a fifth of a call.
+        formatter = functools.partial(argparse.HelpFormatter, width=80)
+        super().__init__(prog, usage, allow_abbrev=False, add_help=False, formatter_class=formatter)
+        self._help_text = help_text
+        self.add_argument("-h", "--help", action="help")
 
-    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        """`VALUE ...` in the place of `VALUE [VALUE ...]`."""
-        return f"{action.metavar} ..." if action.nargs == "+" else super()._format_args(action, default_metavar)
-
-    def _format_action_invocation(self, action: argparse.Action) -> str:
-        """`-o, --output FILE`: the value once, and no alias that the other name begins with."""
-        if isinstance(action, argparse.BooleanOptionalAction):
-            return action.option_strings[0].replace("--", "--[no-]", 1)
-        if not action.option_strings or action.nargs == 0:
-            return super()._format_action_invocation(action)
-        names = [
-            name
-            for name in action.option_strings
-            if not any(other != name and other.startswith(name) for other in action.option_strings)
-        ]
-        value = self._format_args(action, self._get_default_metavar_for_optional(action))
-        return f"{', '.join(names)} {value}"
-
-
-#: Columns of a help text: what a terminal has at least.
-_COLUMNS = 80
-
-
-def _help_width() -> int:
-    try:
-        columns = int(os.environ.get("COLUMNS", "0")) or os.get_terminal_size().columns
-    except (OSError, ValueError):
-        columns = _COLUMNS
-    return max(60, min(columns, _COLUMNS))
+    def format_help(self) -> str:
+        """The text for `--help`."""
+        return self._help_text
 
 
 def parse_port(text: str) -> int:

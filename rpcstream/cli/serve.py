@@ -197,8 +197,8 @@ class _Command:
         if self._pipe is not None:
             return self._serve_agent(server, self._pipe)
         default_port = DEFAULT_PORT if options.functions is None else FUNCTIONS_PORT
-        given = {} if config is None else config.where
-        where = listen_arguments(server, given, {"port": default_port, **arguments}, self._sockets)
+        given = {"sockets": self._sockets} if self._sockets else {} if config is None else config.where
+        where = listen_arguments(server, given, arguments, default_port=default_port)
         told = where.pop("on_listening", None)
         if is_local(where):
             server.show_docs(is_default=True)

@@ -6,12 +6,12 @@ Imports no server, so that `--help` and completion are quick.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
-from .options import HelpFormatter, parse_count, parse_port, split_options
+from .options import CommandParser, parse_count, parse_port, split_options
 
 #: Defaults with -f: those of the first JSON-RPC stream servers, so that their clients find the server.
 FUNCTIONS_PORT = 2102
@@ -28,74 +28,66 @@ FLAGS = (
 #: Flags that name files of TLS, and their names in the table `tls` of the configuration.
 TLS_FLAGS = (("certificate", "certificate"), ("key", "key"), ("client_ca", "ca"))
 
-_DESCRIPTION = """\
-Serve the methods of a Server, with -f the functions of a plain module, or with
---hub a hub. TARGET is one of
-  module:server      a Server in a module, seen from the current directory
-  module:function    a function without parameters that returns a Server
-  file.py[:server]   the only Server in a file, or the one called `server`"""
+_HELP = f"""\
+usage: rpcstream-server [options] TARGET | -f [MODULE] | --hub
 
-_EPILOG = """\
---set and --config take every option: docs/reference/command-line.md
+Serve the methods of TARGET: module:server, module:function (which returns a
+Server), file.py, or file.py:server.
+
+what and where
+  -f, --functions [MODULE]   serve the functions of a module ({FUNCTIONS_MODULE})
+  --pattern PATTERN          with -f: their names (default '{FUNCTIONS_PATTERN}')
+  --hub                      serve a hub, which routes calls between clients
+  --mcp                      serve an agent (MCP) on standard input and output
+  -s, --host HOST            listen at this address (default {DEFAULT_HOST})
+  -p, --port PORT            and port (default {DEFAULT_PORT}, with -f {FUNCTIONS_PORT}; 0: any)
+  --unix PATH                listen at a Unix socket instead
+  --nats URL                 join a service on NATS: nats://HOST/SERVICE
+  --config FILE              read options from this file (TOML or JSON)
+  --set NAME=VALUE           set one option of such a file; repeatable
+access
+  --token-file FILE          callers must send the token in this file
+  --cert, --certificate FILE TLS: the server's certificate (PEM)
+  --key FILE                 TLS: its private key, if another file has it
+  --client-ca FILE           TLS: require certificates of these authorities
+running
+  --workers N                processes that share connections; auto: all cores
+  --reload                   start again when a .py file here has changed
+  -d, --debug                log every message; show callers tracebacks
+  --log-level LEVEL          debug... critical (default warning, with -d info)
+  --access-log FORMAT        log each call, as text or json
+  --metrics                  show metrics for Prometheus at /metrics
+  --docs, --no-docs          the explorer at /docs (default: on loopback)
+
+-h, --help, --version; all options: docs/reference/command-line.md
 exit status: 0 stopped (Ctrl-C, SIGTERM, the method `stop`), 1 cannot listen or
-join, 2 wrong use or target, 128 + the number of a signal that ended it at once"""
+join, 2 wrong use or target, 128 + the number of a signal that ended it at once
+"""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of `rpcstream-server`."""
-    parser = argparse.ArgumentParser(
-        prog="rpcstream-server",
-        usage="%(prog)s [options] TARGET\n       %(prog)s [options] -f [MODULE]\n       %(prog)s [options] --hub",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-        add_help=False,
-    )
-    parser.add_argument("target", metavar="TARGET", nargs="?", help=argparse.SUPPRESS)
-    _add_what_options(parser.add_argument_group("what and where").add_argument)
-    _add_access_options(parser.add_argument_group("access").add_argument)
-    _add_running_options(parser.add_argument_group("running").add_argument)
+    parser = CommandParser("rpcstream-server", _HELP)
+    add = parser.add_argument
+    add("target", metavar="TARGET", nargs="?")
+    add("-f", "--functions", nargs="?", const=FUNCTIONS_MODULE)
+    for name in ("--pattern", "--unix", "--nats", "--config", "--token-file", "--key", "--client-ca"):
+        add(name)
+    for name in ("--hub", "--mcp"):
+        add(name, action="store_true")
+    for name in ("--reload", "--metrics"):
+        add(name, action="store_true", default=None)
+    add("-s", "--host")
+    add("-p", "--port", type=parse_port)
+    add("--set", action="append")
+    add("--cert", "--certificate", dest="certificate")
+    add("--workers", type=parse_workers)
+    add("-d", "--debug", action="store_true", default=None)
+    add("--log-level", choices=("debug", "info", "warning", "error", "critical"))
+    add("--access-log", choices=("text", "json"))
+    add("--docs", action=argparse.BooleanOptionalAction)
+    add("--version", action="version", version=f"rpcstream {__version__}")
     return parser
-
-
-def _add_what_options(add: Callable[..., object]) -> None:
-    of_module: dict[str, Any] = {"metavar": "MODULE", "nargs": "?", "const": FUNCTIONS_MODULE}
-    add("-f", "--functions", **of_module, help=f"serve a module's functions ({FUNCTIONS_MODULE})")
-    add("--pattern", help=f"with -f: the names to serve (default '{FUNCTIONS_PATTERN}')")
-    add("--hub", action="store_true", help="serve a hub, which routes calls between its clients")
-    add("--mcp", action="store_true", help="serve an agent (MCP) on standard input and output")
-    add("-s", "--host", help=f"listen at this address (default {DEFAULT_HOST})")
-    ports = f"and port (default {DEFAULT_PORT}, with -f {FUNCTIONS_PORT}; 0: a free one)"
-    add("-p", "--port", type=parse_port, help=ports)
-    add("--unix", metavar="PATH", help="listen at a Unix socket instead")
-    add("--nats", metavar="URL", help="join a service on NATS: nats://HOST/SERVICE")
-    add("--config", metavar="FILE", help="take options from this file (TOML or JSON)")
-    several: dict[str, Any] = {"action": "append", "metavar": "NAME=VALUE"}
-    add("--set", **several, help="set one option as in that file; repeatable")
-
-
-def _add_access_options(add: Callable[..., object]) -> None:
-    add("--token-file", metavar="FILE", help="callers must send the token in this file")
-    own = "TLS: the server's certificate (PEM)"
-    add("--cert", "--certificate", dest="certificate", metavar="FILE", help=own)
-    add("--key", metavar="FILE", help="TLS: its private key, if it is not in the same file")
-    add("--client-ca", metavar="FILE", help="TLS: ask for clients' certificates by these (PEM)")
-
-
-def _add_running_options(add: Callable[..., object]) -> None:
-    flag: dict[str, Any] = {"action": "store_true", "default": None}
-    workers = "processes that share connections, or auto: all cores"
-    add("--workers", metavar="N", type=parse_workers, help=workers)
-    add("--reload", **flag, help="start again when a .py file here has changed")
-    add("-d", "--debug", **flag, help="log every message; tell callers of exceptions")
-    levels = ("debug", "info", "warning", "error", "critical")
-    add("--log-level", metavar="LEVEL", choices=levels, help="debug... critical (default warning, with -d info)")
-    add("--access-log", metavar="FORMAT", choices=("text", "json"), help="log each call, as text or json")
-    add("--metrics", **flag, help="show metrics for Prometheus at /metrics")
-    add("--docs", action=argparse.BooleanOptionalAction, help="the explorer at /docs (default: on loopback)")
-    add("--version", action="version", version=f"rpcstream {__version__}", help="show the version")
-    add("-h", "--help", action="help", help="show this")
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:

@@ -11,6 +11,7 @@ import sys
 from typing import Any, TextIO
 
 from ..codec import TAG_KEY, Codec
+from ..errors import CallTimeout, DeadlineExceeded, RpcError
 from ..text import visible
 from .items import UsageError
 from .output import Terminal, format_for_terminal, format_json
@@ -23,6 +24,13 @@ _SHOWN_NAMES = 20
 
 #: The width of a terminal that cuts no line.
 _WHOLE_LINES = 10_000
+
+
+def status_of(error: Exception) -> int:
+    """The exit status for what a call raised."""
+    if isinstance(error, CallTimeout | DeadlineExceeded):
+        return TIME_OUT
+    return ERROR_REPLY if isinstance(error, RpcError) else NO_CONNECTION
 
 
 def show_description(options: argparse.Namespace, document: Any) -> int:

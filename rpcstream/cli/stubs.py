@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-import re
 import sys
+from itertools import islice, zip_longest
 from typing import Any
 
 import orjson
@@ -18,11 +18,9 @@ from ..stubs import DocumentError, stubs
 from ..text import visible
 from .items import UsageError
 from .show import ERROR_REPLY, OK, print_error
+from .values import ValueReader
 
-#: Bytes of a document in a file, and of a file that is compared.
-MAX_SIZE = 256 * 1024 * 1024
-#: Lines of a difference that are shown; and lines between the first and the last one that differ, among which it is
-#: sought: the time for that grows with their square.
+#: Lines of a difference that are shown; and lines that are compared, since the time for that grows with their square.
 _SHOWN_LINES, _COMPARED_LINES = 200, 5_000
 
 
@@ -33,26 +31,12 @@ def read_document(path: str) -> Any:
         UsageError: the file cannot be read, or is no JSON.
     """
     try:
-        document = orjson.loads(_read(path))
+        document = orjson.loads(ValueReader().read(path))
     except ValueError as error:
         raise UsageError(f"{path!r} is not JSON: {error}") from error
     if isinstance(document, dict) and "methods" not in document and isinstance(document.get("result"), dict):
         return document["result"]
     return document
-
-
-def _read(path: str) -> bytes:
-    try:
-        if path == "-":
-            data = sys.stdin.buffer.read(MAX_SIZE + 1)
-        else:
-            with open(path, "rb") as file:
-                data = file.read(MAX_SIZE + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {path!r}: {error.strerror or error}") from error
-    if len(data) > MAX_SIZE:
-        raise UsageError(f"{path!r} has more than {MAX_SIZE // 1024**2} MiB")
-    return data
 
 
 def write_stubs(options: argparse.Namespace, document: Any) -> int:
@@ -76,7 +60,9 @@ def write_stubs(options: argparse.Namespace, document: Any) -> int:
         sys.stdout.buffer.flush()
         return OK
     try:
-        if not os.path.isfile(options.output) or _read(options.output) != data:  # what looks at its time stays quiet
+        if (
+            not os.path.isfile(options.output) or ValueReader().read(options.output) != data
+        ):  # what looks at its time stays quiet
             with open(options.output, "wb") as file:
                 file.write(data)
     except OSError as error:
@@ -86,29 +72,15 @@ def write_stubs(options: argparse.Namespace, document: Any) -> int:
 
 def _check(options: argparse.Namespace, text: str) -> int:
     """Compare the types with those in a file, whatever its line ends are; shows the difference."""
-    found = _read(options.check).decode(errors="backslashreplace").replace("\r\n", "\n")
+    found = ValueReader().read(options.check).decode(errors="backslashreplace").replace("\r\n", "\n")
     if found == text:
         return OK
     old, new = found.split("\n"), text.split("\n")
-    first = _count_same(old, new)
-    last = min(_count_same(old[::-1], new[::-1]), len(old) - first, len(new) - first)
-    start, ends = max(first - 3, 0), max(last - 3, 0)
-    old, new = old[start : len(old) - ends], new[start : len(new) - ends]
+    first = next(at for at, (one, other) in enumerate(zip_longest(old, new), 1) if one != other)
     if max(len(old), len(new)) <= _COMPARED_LINES:
-        lines = list(difflib.unified_diff(old, new, options.check, f"--stubs {options.stubs}", lineterm=""))
-        shown = [visible(_moved(line, start), keep="\t") for line in lines[:_SHOWN_LINES]]
-        print("\n".join([*shown, *(["..."] if len(lines) > _SHOWN_LINES else [])]))
+        difference = difflib.unified_diff(old, new, options.check, f"--stubs {options.stubs}", lineterm="")
+        shown = [visible(line, keep="\t") for line in islice(difference, _SHOWN_LINES)]
+        print("\n".join([*shown, *(["..."] if len(shown) == _SHOWN_LINES else [])]))
     whose = f"in {options.method!r}" if options.method else "that the server offers now"
-    print_error(f"{options.check!r} does not have the types {whose} (from line {first + 1} on)")
+    print_error(f"{options.check!r} does not have the types {whose} (from line {first} on)")
     return ERROR_REPLY
-
-
-def _moved(line: str, by: int) -> str:
-    """A line of a difference; in one that tells line numbers, these are greater by so many."""
-    return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + by), line) if line.startswith("@@ ") else line
-
-
-def _count_same(one: list[str], other: list[str]) -> int:
-    """The number of lines that two texts have in common at their beginning."""
-    shorter = min(len(one), len(other))
-    return next((at for at in range(shorter) if one[at] != other[at]), shorter)

@@ -221,14 +221,15 @@ class SyncConnection:
         if type(message) is bytes and len(message) <= JOIN_MAX and self._trace is None and not conversation.asides:
             self._write_parts([memoryview(message + self._delimiter)], deadline, method)
             return
-        parts, shared = [*parts_of(message), self._delimiter], None
+        shared = None
         if conversation.sends_binary and isinstance(message, AttachedMessage):
             # The payloads are not copied: the frame is sent before the call returns.
             shared = conversation.shared
-            parts = [*parts_of_frame(message, shared)]
+            parts, shown = [*parts_of_frame(message, shared)], message.shown
+        else:
+            parts, shown = [*parts_of(message), self._delimiter], message.__bytes__
         if self._trace is not None:
-            is_frame = conversation.sends_binary and isinstance(message, AttachedMessage)
-            self._trace("send", message.shown() if is_frame else bytes(message))  # type: ignore[union-attr]
+            self._trace("send", shown())
         if conversation.asides:
             parts.insert(0, bytes(conversation.asides))
             conversation.asides.clear()

@@ -6,8 +6,8 @@ imports neither numpy, Pillow nor msgspec; each comes with the first value or hi
 
 from __future__ import annotations
 
+from .codec import Codec
 from .options import ImageFile, ImageOptions, MaxSide, Shape
-from .registry import Codec
 from .rich_hint import TAG_KEY, RichHint
 
 __all__ = ["TAG_KEY", "Codec", "ImageFile", "ImageOptions", "MaxSide", "RichHint", "Shape"]

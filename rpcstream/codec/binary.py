@@ -6,7 +6,7 @@ from typing import Any
 
 from . import base64
 from .attachments import Attachment, Payload
-from .encoding import Encoding
+from .codec import Encoding
 from .rich_hint import TAG_KEY, base64_of, members, mismatch, tagged_schema
 
 TAG = "bytes"

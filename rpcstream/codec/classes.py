@@ -16,8 +16,8 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from .codec import Reading
 from .markers import Marker, converter, marker
-from .reading import Reading
 from .schema import TEXT_MAX, schema_of, shortened_text
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, get_origin
 
 import msgspec
 
+from .codec import Codec
 from .options import MaxSide
-from .registry import Codec
 from .rich_hint import RichHint, shortened
 
 #: Classes of annotated_types, and the argument of `msgspec.Meta` that says the same.

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .encoding import Encoding
+from .codec import Encoding
 
 
 def encode_iterable(value: Iterable[Any], _: Encoding) -> object:

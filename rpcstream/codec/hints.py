@@ -12,12 +12,11 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 
 from .classes import class_marker, enum_marker, field_hints, has_fields
+from .codec import Codec, Reading
 from .constraints import limits, measured, read, with_metas
 from .error_text import in_words
 from .markers import Marker, choice_marker, converter, has_marker, is_known, name_of_hint, rich_marker, union_of
 from .options import is_measure
-from .reading import Reading
-from .registry import Codec
 
 #: What is an array on the wire whatever it is in Python; a generator's items are returned as one.
 _ITERABLES = (

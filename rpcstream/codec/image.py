@@ -26,11 +26,10 @@ from PIL import Image
 
 from . import base64
 from .attachments import Attachment
-from .encoding import Encoding
+from .codec import COPYING, DecodeElsewhere, Encoding, Reading, TooMuchImage
 from .image_files import given_file, opened, unread_file
 from .image_formats import AVIF, FORMATS, format_of
 from .options import ImageFile, ImageOptions, MaxSide
-from .reading import COPYING, DecodeElsewhere, Reading, TooMuchImage
 from .rich_hint import TAG_KEY, base64_of, members, mismatch, shortened, tagged_schema
 
 TAG = "image"

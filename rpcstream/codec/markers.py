@@ -10,7 +10,7 @@ from typing import Any, Union, get_args
 
 import msgspec
 
-from .reading import Reading
+from .codec import Reading
 from .rich_hint import TAG_KEY, RichHint, described
 from .schema import Components, schema_of
 

@@ -19,9 +19,8 @@ from ..errors import EncodeError
 from ..wire.binary_frame import ATTACHED_MIN
 from . import base64, dtypes
 from .attachments import Attachment
-from .encoding import Encoding
+from .codec import Encoding
 from .options import Shape
-from .reading import Reading
 from .rich_hint import TAG_KEY, base64_of, members, mismatch, shortened, tagged_schema, type_name
 
 Array = np.ndarray[Any, Any]
@@ -29,8 +28,6 @@ Array = np.ndarray[Any, Any]
 TAG = "ndarray"
 #: How an array is written, for those who sent something else.
 ARRAY_FORM = 'an array is an object {"$type": "ndarray", "dtype": "<f4", "shape": [2, 3], "data": "<base64>"}'
-#: Numbers and lists inside an array's lists that count as one of the values that Python checks one by one.
-NUMBERS_PER_CHECK = 100
 #: numpy 1 had 32, numpy 2 has 64.
 MAX_DIMENSIONS = 32
 
@@ -110,38 +107,24 @@ def array_from_npy(data: Any) -> Array:
     return array
 
 
-def array_from_lists(lists: list[Any], reading: Reading | None) -> Array:
+def array_from_lists(lists: list[Any]) -> Array:
     """The array of numbers in nested lists: of bool, int64, uint64 or float64.
+
+    How many there may be is limited where the message is parsed (`Limits.max_values`).
 
     Raises:
         ValueError: the lists hold something else, or those at one depth differ in length.
-        MessageTooLarge: the message has too many numbers in lists.
     """
-    shape, items, count = [len(lists)], lists, len(lists)
+    shape, items = [len(lists)], lists
     while (kinds := set(map(type, items))) == {list}:
         lengths = set(map(len, items))
         shape.append(lengths.pop())
         if lengths or len(shape) > MAX_DIMENSIONS:
             raise ValueError(f"lists are an array if those at one depth are equally long, up to {MAX_DIMENSIONS} deep")
         items = list(chain.from_iterable(items))
-        count += len(items)
-    if reading is not None:
-        reading.take_values(count // NUMBERS_PER_CHECK)
-    for dtype in _dtypes_of(kinds):
-        try:
-            return np.array(items, dtype).reshape(shape)
-        except OverflowError:
-            continue
+    if kinds <= {bool, int, float} and (array := np.array(items)).dtype.kind != "O":
+        return array.reshape(shape)
     raise ValueError("lists are an array if they hold numbers of up to 64 bits, and nothing else")
-
-
-def _dtypes_of(kinds: set[type]) -> tuple[str, ...]:
-    """The dtypes to try for numbers of these types."""
-    if kinds == {bool}:
-        return ("?",)
-    if kinds and kinds <= {bool, int}:
-        return ("i8", "u8")
-    return ("f8",) if kinds <= {bool, int, float} else ()
 
 
 class ArrayHint:
@@ -164,11 +147,11 @@ class ArrayHint:
         if self._shape is not None:
             self.name += f" of shape {self._shape}"
 
-    def decode(self, value: object, reading: Reading | None = None) -> object:
+    def decode(self, value: object, _: object = None) -> object:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
             return self._fitting(decode_array(value))
         if isinstance(value, list):
-            return self._fitting(self._cast(array_from_lists(value, reading)))
+            return self._fitting(self._cast(array_from_lists(value)))
         if isinstance(value, np.ndarray):
             return self._fitting(value)
         if isinstance(value, str | Attachment):

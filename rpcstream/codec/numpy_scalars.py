@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import EncodeError
 from . import dtypes
-from .encoding import Encoding
+from .codec import Encoding
 from .ndarray import TAG, ArrayHint, decode_array, encode_array
 from .rich_hint import TAG_KEY, mismatch, type_name
 from .scalars import COMPLEX_SCHEMA, encode_complex, encode_float

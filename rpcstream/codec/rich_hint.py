@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 #: The member that makes a JSON object a tagged one.
 TAG_KEY = "$type"
+#: The tag of a float that JSON cannot say.
+FLOAT_TAG = "float"
 QUOTED_TAG_KEY = f'"{TAG_KEY}"'.encode()
 
 #: Types of JSON data in which there may be rich values.

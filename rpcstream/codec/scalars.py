@@ -10,11 +10,10 @@ import math
 from contextlib import suppress
 from typing import Any
 
-from .encoding import Encoding
-from .rich_hint import TAG_KEY, members, mismatch, tagged_schema
+from .codec import Encoding
+from .rich_hint import FLOAT_TAG, TAG_KEY, members, mismatch, tagged_schema
 
 COMPLEX_TAG = "complex"
-FLOAT_TAG = "float"
 #: How the tagged object of a float begins, as it is written here. (In a string its quotes have backslashes.)
 TAGGED_FLOAT = f'{{"{TAG_KEY}":"{FLOAT_TAG}",'.encode()
 #: JSON has no numbers for these: they are written as strings, inside of a tagged object.

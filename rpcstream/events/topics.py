@@ -402,16 +402,12 @@ class Topics(Mapping[str, int]):
             subscriber.has_left = True
 
 
+@functools.lru_cache(maxsize=1024)  # most are published to again and again, and the check costs a quarter of an event
 def _check_topic(topic: str) -> None:
     """Raise TypeError or ValueError unless it is a topic that may be published to."""
-    fault = _fault_of_published(topic)
+    fault = fault_of_topic(topic) or _fault_of_name(topic)
     if fault is not None:
         raise ValueError(f"the topic {topic!r:.100} {fault}")
-
-
-@functools.lru_cache(maxsize=1024)  # most are published to again and again, and the check costs a quarter of an event
-def _fault_of_published(topic: str) -> str | None:
-    return fault_of_topic(topic) or _fault_of_name(topic)
 
 
 def _fault_of_name(topic: str, system: str = "") -> str | None:

@@ -20,7 +20,6 @@ from ..errors import (
     RpcError,
 )
 from ..limits import Limits
-from ..methods.arguments import Tagged
 from ..methods.dispatch import Dispatcher, method_not_found, too_deep
 from ..methods.registry import MethodRegistry
 from ..observe.counters import Counters
@@ -47,6 +46,9 @@ from .rules import Rules
 #: The tag of a stream may be written with escapes; a line with neither these nor the tag has no stream among its
 #: arguments.
 _ESCAPE = b"\\u"
+
+#: The line of params that hold no rich values.
+_NO_TAGS = b"{}"
 
 #: How many providers a call is sent to, of which those before the last have not begun it.
 TRIES = 5
@@ -107,14 +109,14 @@ class Forwarding:
         self.call_timeout = call_timeout
         self._passing = passing
 
-    def answer(self, message: Any, line: Line, session: Session, tagged: Tagged = None) -> Encoded | Later | None:
+    def answer(self, message: Any, line: Line, session: Session) -> Encoded | Later | None:
         """Answer as `Dispatcher.answer` does; a call of a member's method becomes a `Relay`."""
         if type(message) is not dict:
-            return self._answer(message, line, session, tagged)
+            return self._answer(message, line, session)
         name = message.get("method")
         route = self._routes.get(name) if type(name) is str else None
         if route is None:
-            return self._answer_own(name, message, line, session, tagged)
+            return self._answer_own(name, message, line, session)
         if not line and "id" in message:
             return self._forward_from_batch(route, message, session, self._dispatcher.observed)
         reply = self._forward(route, message, line, session)
@@ -122,9 +124,7 @@ class Forwarding:
             reply.on_end = observed.end
         return reply
 
-    def _answer_own(
-        self, name: Any, message: dict[str, Any], line: Line, session: Session, tagged: Tagged
-    ) -> Encoded | Later | None:
+    def _answer_own(self, name: Any, message: dict[str, Any], line: Line, session: Session) -> Encoded | Later | None:
         """Answer a call of the hub's own methods, or of one that does not exist."""
         if type(name) is str and name in self._methods:
             if session.is_lasting and name not in SIGNS_OF_LIFE:
@@ -132,14 +132,16 @@ class Forwarding:
             if not self._may_call(session, name):
                 return self._not_sent(message, NotPermitted(data={"method": name}), session)
             if name in self._passing:
-                return self._pass(self._passing[name], message, line, session)
-        return self._answer(message, line, session, tagged)
+                return self._pass(name, message, line, session)
+        return self._answer(message, line, session)
 
-    def _pass(self, function: PassingMethod, message: dict[str, Any], line: Line, session: Session) -> Encoded | None:
-        """Answer a call of a method whose params are not decoded."""
+    def _pass(self, name: str, message: dict[str, Any], line: Line, session: Session) -> Encoded | None:
+        """Answer a call of a method that passes one of its arguments on as it came."""
         self._counters.requests += 1
         try:
-            result = function(session, message, self._checked(message, line))
+            line = self._checked(message, line)
+            args, kwargs = self._methods[name].bind(passthrough.without_value(message.get("params"), name), _NO_TAGS)
+            result = self._passing[name](session, line, *args, **kwargs)
         except RpcError as error:
             return self._not_sent(message, error, session)
         return self._serialize({"jsonrpc": VERSION, "id": message["id"], "result": result}) if "id" in message else None

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import NoneType
 from typing import Any
 
-from ..errors import InvalidParams, InvalidRequest, NotPermitted, wrong_parameter
+from ..errors import InvalidRequest, NotPermitted, wrong_parameter
 from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..events.topics import Topics
 from ..limits import Limits
 from ..methods.discovery import OpenRpcDocument
 from ..methods.openrpc_compat import COMPAT, Compat
 from ..methods.registry import MethodRegistry
-from ..nearest import did_you_mean, nearest_for_peer
 from ..peer.context import CallContext
 from ..peer.session import Session
 from . import discovery, passthrough
@@ -25,8 +23,9 @@ from .passthrough import Line
 from .registrations import Registrations
 from .rules import Rules
 
-#: Carries out a call whose params are not decoded; called with the session, the message and its line.
-PassingMethod = Callable[[Session, dict[str, Any], Line], Any]
+#: Carries out a call of which one argument is not decoded; called with the session, the line, and the arguments, with
+#: an empty value in place of that one.
+PassingMethod = Callable[..., Any]
 
 
 class HubMethods:
@@ -158,11 +157,8 @@ class HubMethods:
             "rpc.notify": self._pass_notify,
         }
 
-    def _pass_publish(self, session: Session, message: dict[str, Any], line: Line) -> int:
+    def _pass_publish(self, session: Session, line: Line, topic: str, value: Any, retain: bool = False) -> int:
         """Carry out `rpc.publish`, with the value as it came."""
-        topic, value, retain = _arguments(message, ("topic", "value"), {"retain": False})
-        _check_type(topic, (str,), "topic", "a string")
-        _check_type(retain, (bool,), "retain", "true or false")
         reason = fault_of_topic(topic)
         if reason is None and topic.startswith(RESERVED):
             reason = f"begins with {RESERVED!r}, which is reserved"
@@ -175,12 +171,8 @@ class HubMethods:
             self._topics.forget(topic)
         return count
 
-    def _pass_notify(self, session: Session, message: dict[str, Any], line: Line) -> bool:
+    def _pass_notify(self, session: Session, line: Line, name: str, method: str, params: Any = None) -> bool:
         """Carry out `rpc.notify`, with the params as they came."""
-        name, method, params = _arguments(message, ("client", "method"), {"params": None})
-        _check_type(name, (str,), "client", "a string")
-        _check_type(method, (str,), "method", "a string")
-        _check_type(params, (list, dict, NoneType), "params", "an array or an object")
         if len(method) > METHOD_MAX:
             raise wrong_parameter("method", f"a method's name has at most {METHOD_MAX} characters")
         if method.startswith(("rpc.", "$/")):
@@ -230,29 +222,3 @@ def _check_connection(ctx: CallContext, method: str) -> None:
     if not ctx.session.is_lasting:
         reason = "a client of a hub needs a connection that stays: use a WebSocket or the line stream"
         raise InvalidRequest(data={"reason": reason})
-
-
-def _check_type(value: Any, kinds: tuple[type, ...], parameter: str, expected: str) -> None:
-    if type(value) not in kinds:
-        raise wrong_parameter(parameter, f"expected {expected}")
-
-
-def _arguments(message: dict[str, Any], names: tuple[str, ...], defaults: dict[str, Any]) -> list[Any]:
-    """Return the arguments of a call whose params are not decoded, in the order of their names; or InvalidParams."""
-    params, known = message.get("params"), (*names, *defaults)
-    if isinstance(params, list):
-        if not len(names) <= len(params) <= len(known):
-            raise InvalidParams(data={"reason": f"expected {len(names)} to {len(known)} values: {', '.join(known)}"})
-        return [*params, *list(defaults.values())[len(params) - len(names) :]]
-    given = params or {}
-    for name in names:
-        if name not in given:
-            raise wrong_parameter(name, "it is missing")
-    for name in given:
-        if name not in known:
-            near = nearest_for_peer(name, known)
-            error = wrong_parameter(
-                f"{name:.100}", f"unknown{did_you_mean(near)}; the parameters are {', '.join(known)}"
-            )
-            raise InvalidParams(error.message, {**error.data, **({"nearest": near} if near else {})})
-    return [given.get(name, defaults.get(name)) for name in known]

@@ -268,6 +268,20 @@ def _replies(line: Line) -> dict[Any, bytes]:
     return replies
 
 
+def without_value(params: Any, method: str) -> Any:
+    """Return the params of one of the `PASSED` methods, with an empty value of the same type for what is passed on."""
+    name, place = PASSED[method]
+    if type(params) is list:
+        return [*params[:place], *map(_emptied, params[place : place + 1]), *params[place + 1 :]]
+    return {**params, name: _emptied(params[name])} if type(params) is dict and name in params else params
+
+
+def _emptied(value: Any) -> Any:
+    if type(value) is Payload:
+        return ""
+    return type(value)() if type(value) in (list, dict) else value
+
+
 def _more_members(line: Line, known: frozenset[str]) -> bytes:
     """Return the members of a request that its caller added, none of those that are `known`, as JSON."""
     members = _read_members(line)

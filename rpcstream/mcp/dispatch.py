@@ -283,7 +283,7 @@ class McpDispatcher:
         if token is not None:
             session.progress[key] = Progress(token)
         try:
-            reply: Any = self._dispatcher.answer(message, b"", session, self._codec.reading(is_counted=True))
+            reply: Any = self._dispatcher.answer(message, b"", session)
             written = bytes((await reply if isinstance(reply, Coroutine) else reply) or b"")
             if len(written) <= _HEAVY:
                 result = self._tool_result(tool, written, is_stateless=is_stateless)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any
 
+from ..codec.codec import Reading
 from ..codec.error_text import fault_of
 from ..codec.hints import CompiledHint
-from ..codec.reading import Reading
 from ..codec.rich_hint import shortened
 from ..errors import InvalidParams
 

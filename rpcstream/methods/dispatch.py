@@ -27,7 +27,7 @@ from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import VERSION
 from ..wire.json_scan import is_deeper
 from ..wire.messages import Oversize
-from .arguments import Arguments, ArgumentsWithImages, Tagged
+from .arguments import Arguments, ArgumentsWithImages, Line
 from .call import Call
 from .collected_items import CollectedItems
 from .invoke import Invoker
@@ -35,8 +35,6 @@ from .method import Method
 from .registry import MethodRegistry
 from .replies import NO_ID, ReplyWriter, call_after_reply
 from .rpc_batch import RpcBatch, answer_batch
-
-Line = bytes | bytearray
 
 
 class Dispatcher:
@@ -65,7 +63,7 @@ class Dispatcher:
         self.replies = replies
         self.slices = TimeSlices()
         self.batch: RpcBatch | None = None
-        self.collected = Account(replies.limits.max_collected)
+        self.collected = Account(replies.limits.max_waiting)
         self._methods = methods
         self._limits = limits = replies.limits
         #: Bytes; a message of so many or fewer cannot be nested too deep.
@@ -73,7 +71,6 @@ class Dispatcher:
         # Kept here for the path of each call.
         self._for_all: Mapping[str, Method] = methods.for_all
         self._counters = replies.counters
-        self._write_result, self._write_failure = replies.result, replies.failure
 
     def _refuse(self, message: Any, error: RpcError) -> Encoded | None:
         """As `Dispatch.refuse`. Counts calls that are cancelled or turned away."""
@@ -123,7 +120,7 @@ class Dispatcher:
     # -- one request ------------------------------------------------------------------------------------------------
 
     def _answer(  # noqa: C901 (the path of each call)
-        self, message: Any, line: Line, session: Session, tagged: Tagged = None
+        self, message: Any, line: Line, session: Session
     ) -> Encoded | Later | None:
         """As `Dispatch.answer`: carry out a request or a batch.
 
@@ -133,7 +130,6 @@ class Dispatcher:
             message: as parsed.
             line: as it came; empty for a member of a batch, whose integers are exact already.
             session: the conversation that it came on.
-            tagged: of a member of a batch, the reading of the whole batch.
 
         Returns:
             The reply; a coroutine that gives it, if the handler must be awaited; None for a notification.
@@ -157,14 +153,15 @@ class Dispatcher:
                 return self.replies.error_to(message, error, session)
         try:
             try:
-                args, kwargs = method.bind(message.get("params"), line, tagged)
+                bind, batch = method.bind, self.batch
+                args, kwargs = bind(message.get("params"), line, None if batch is None else batch.reading)
             except ArgumentsWithImages as found:
                 return self._start(method, message, session, found)
             if method.inline:
                 if session.waited and "timeout" in message:
                     timeout_of(method.name, method.timeout, message, session.waited)
                 result = method.function(*args, **kwargs) if kwargs else method.function(*args)
-                return self._write_result(method, call_id, result, session.sends_binary)
+                return self.replies.result(method, call_id, result, session.sends_binary)
             if method.is_plain:
                 limit = None
                 if method.timeout is not None or "timeout" in message:
@@ -174,7 +171,7 @@ class Dispatcher:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return self._write_failure(method, call_id, error, session)
+            return self.replies.failure(method, call_id, error, session)
 
     def _method_for(self, message: dict[str, Any], session: Session) -> Method:
         """The method that a request is for.
@@ -218,7 +215,8 @@ class Dispatcher:
         assert method.injection is not None
         try:
             args, kwargs = method.injection.insert(*arguments, (context,))
-            reply = self._write_result(method, call_id, method.function(*args, **kwargs), context.session.sends_binary)
+            result = method.function(*args, **kwargs)
+            reply = self.replies.result(method, call_id, result, context.session.sends_binary)
         finally:
             context.finish()
         call_after_reply(context, self.replies.log)
@@ -253,7 +251,7 @@ class Dispatcher:
             if type(result) is CollectedItems:
                 reply = result.reply(call_id)
             else:
-                reply = self._write_result(method, call_id, result, session.sends_binary)
+                reply = self.replies.result(method, call_id, result, session.sends_binary)
             if call is not None:
                 call_after_reply(call.context, self.replies.log)
             if type(reply) is AttachedMessage:
@@ -267,7 +265,7 @@ class Dispatcher:
             self._counters.cancelled += 1
             reply = self.replies.error(call_id, CallCancelled())
         except BaseException as error:
-            reply = self._write_failure(method, call_id, error, session)
+            reply = self.replies.failure(method, call_id, error, session)
         if observed is not None:
             observed.end(reply)
         return reply

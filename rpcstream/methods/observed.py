@@ -12,8 +12,8 @@ from ..observe.metrics import CallMetrics
 from ..peer.interfaces import Later
 from ..peer.session import Session
 from ..wire.buffers import Encoded
-from .arguments import Tagged
-from .dispatch import Dispatcher, Line
+from .arguments import Line
+from .dispatch import Dispatcher
 
 if TYPE_CHECKING:
     from ..observe.tracing import CallSpan, Tracing
@@ -53,20 +53,20 @@ class ObservedCalls:
         self._answer, dispatcher.answer = dispatcher.answer, self.answer
         self._refuse, dispatcher.refuse = dispatcher.refuse, self.refuse
 
-    def answer(self, message: Any, line: Line, session: Session, tagged: Tagged = None) -> Encoded | Later | None:
+    def answer(self, message: Any, line: Line, session: Session) -> Encoded | Later | None:
         """As `Dispatch.answer`."""
         if type(message) is list:
-            return self._answer(message, line, session, tagged)
+            return self._answer(message, line, session)
         dispatcher, request = self._dispatcher, message if type(message) is dict else {}
         span = None if self._tracing is None else self._tracing.served(request, session, self._is_known)
         call = ObservedCall(self, request, line, session, span)
         before, dispatcher.observed, self.replies.failed = dispatcher.observed, call, None
         try:
             if span is None:
-                reply = self._answer(message, line, session, tagged)
+                reply = self._answer(message, line, session)
             else:
                 with span.active():
-                    reply = self._answer(message, line, session, tagged)
+                    reply = self._answer(message, line, session)
         finally:
             dispatcher.observed = before
         if type(reply) is bytes or reply is None or isinstance(reply, Encoded):
@@ -104,8 +104,7 @@ class ObservedCall:
         self._size = len(line)
         self._session = session
         self._span = span
-        # A member of a batch, which has no line, comes when others before it are answered.
-        self._began = (session.began if line else perf_counter()) - session.waited
+        self._began = perf_counter() - session.waited
         # Kept, since the connection may be lost when the call ends, and its provider may be gone.
         self._channel = session.channel
         self._calls = None if observed.metrics is None else observed.metrics.of(message.get("method"))

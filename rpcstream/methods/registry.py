@@ -14,7 +14,7 @@ from typing import Any, Unpack
 
 from ..auth.allow import CallerRule
 from ..codec import Codec
-from ..codec.reading import INLINE_PIXELS
+from ..codec.codec import INLINE_PIXELS
 from ..errors import RegistrationError
 from ..keyword_options import check_names
 from .call import Call

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import orjson
+
 from ..codec import Codec
 from ..errors import InternalError, InvalidRequest, ParseError, RpcError
 from ..limits import Limits
@@ -23,6 +25,8 @@ from ..wire.envelope import VERSION
 from .method import Method
 
 log = logging.getLogger("rpcstream.server")
+
+_dumps: Callable[[Any], bytes] = orjson.dumps
 
 #: Types of results that are written as they are.
 _PLAIN = frozenset((int, str, bool, type(None)))
@@ -56,7 +60,7 @@ class ReplyWriter:
 
     def __post_init__(self) -> None:
         # Kept here for the path of each call.
-        self._serialize, self._serialize_plain = self.codec.serialize, self.codec.serialize_plain
+        self._serialize = self.codec.serialize
         self._max_size = self.limits.max_message_size
 
     def result(self, method: Method, call_id: Any, result: Any, binary: bool = False) -> Encoded | None:
@@ -72,15 +76,20 @@ class ReplyWriter:
             UnfitResult: the result does not fit the hint, or has no form on the wire.
             MessageTooLarge: the reply is over `max_message_size`.
         """
-        if type(result) is not method.returns and method.check_result is not None:
+        kind = type(result)
+        if kind is not method.returns and method.check_result is not None:
             result = checked(method.check_result, result, "the result")
+            kind = type(result)
         self.failed = None
         if call_id is NO_ID:
             return None
         message = {"jsonrpc": VERSION, "id": call_id, "result": result}  # section 5
         try:
-            if type(result) in _PLAIN:
-                reply = self._serialize_plain(message)
+            if kind in _PLAIN:
+                try:
+                    reply: Encoded = _dumps(message)
+                except TypeError:  # an integer over 64 bits, half a character
+                    reply = self._serialize(message)
             else:
                 reply = self._serialize(message, binary=True) if binary else self._serialize(message)
         except RpcError:

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from ..codec import payloads
-from ..codec.reading import Reading
+from ..codec.codec import Reading
 from ..errors import BatchTooLarge, CallCancelled, InvalidRequest
 from ..peer import control_messages
 from ..peer.inflight import Hold, is_call
@@ -23,10 +23,8 @@ from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts
 from .replies import ReplyWriter
 
-Line = bytes | bytearray
 
-
-def answer_batch(dispatch: Any, members: Any, line: Line, session: Session) -> Encoded | Later | None:
+def answer_batch(dispatch: Any, members: Any, line: bytes | bytearray, session: Session) -> Encoded | Later | None:
     """Carry out a batch; the reply is one array, or None where no member gets a reply.
 
     Args:
@@ -68,7 +66,7 @@ class RpcBatch:
 
     dispatch: Any
     members: list[Any]
-    line: Line
+    line: bytes | bytearray
     session: Session
     reading: Reading
     since: float
@@ -136,7 +134,7 @@ class RpcBatch:
         elif index in self.cancelled:
             self._add(index, dispatch.refuse(member, CallCancelled()))
         else:  # what is no object is answered with an error
-            self._add(index, dispatch.answer(member if type(member) is dict else None, b"", session, self.reading))
+            self._add(index, dispatch.answer(member if type(member) is dict else None, b"", session))
 
     def _add(self, index: int, reply: Any) -> None:
         """Keep the reply of a member, as long as all replies together are within the limit; or begin to await it."""

@@ -16,9 +16,9 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from ..codec import Codec, payloads
+from ..codec.codec import INLINE_PIXELS, RESULTS, DecodeElsewhere, Reading
 from ..codec.error_text import in_words
 from ..codec.hints import CompiledHint, is_iterable_hint
-from ..codec.reading import INLINE_PIXELS, RESULTS, DecodeElsewhere, Reading
 from ..codec.rich_hint import full_name, shortened
 from ..errors import InvalidParams, InvalidRequest, RegistrationError
 from ..nearest import did_you_mean, nearest_for_peer

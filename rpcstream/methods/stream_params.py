@@ -13,9 +13,9 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 
 from ..codec import TAG_KEY, Codec
+from ..codec.codec import Reading
 from ..codec.hints import CompiledHint, expanded, item_hint
 from ..codec.markers import marker
-from ..codec.reading import Reading
 from ..codec.schema import schema_of
 from ..errors import CallCancelled, InvalidParams
 from ..peer.blocking import BlockingStream

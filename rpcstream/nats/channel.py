@@ -123,7 +123,7 @@ class NatsChannel:
             return
         if self._trace is not None:
             trace_all(self._trace, "receive", messages)
-        self.session.receive(messages)
+        self.session.intake.receive(messages)
 
     def _take_frame(self, data: bytes) -> None:
         try:

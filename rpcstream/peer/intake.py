@@ -23,8 +23,11 @@ from .ledger import COUNTED, counted_size
 
 _loads: Callable[[Any], Any] = orjson.loads
 
-#: Messages that are handled in one turn: a read has more only if they are shorter than any call.
+#: Messages of a read that are still looked at when its turn is over, since a cancel or a reply may be among them.
 READ_MAX = 5000
+
+#: Seconds; shorter reads are not counted as part of a turn, since the event loop cannot make many of them at once.
+LONG_READ = 0.001
 
 #: Bytes that a short request which waits takes besides its line.
 OVERHEAD = 64
@@ -92,30 +95,22 @@ class Intake:
 
     # -- messages come in ---------------------------------------------------------------------------------------------
 
-    def receive(self, messages: list[Message]) -> None:
+    def receive(self, messages: list[Message]) -> None:  # noqa: C901, PLR0912, PLR0915 (the path of each message)
         """Handle the messages that came with one read, in their order.
 
         When the turn is over, too many replies wait to be written, or there is no more room for calls, the requests
-        behind wait in the queue. Of more than `READ_MAX` messages the rest waits for the next turn as it came.
+        behind wait in the queue; those behind `READ_MAX` of them wait for the next turn as they came.
         """
-        if self.rest:
-            messages, self.rest = [], self.rest + messages
-        elif len(messages) > READ_MAX:
-            self._leave(messages, READ_MAX)
         if not self.is_calm:
+            messages, self.rest = self.rest + messages, []
             self.choose_answer()
-        self._work(messages)
-        self.settle()
-
-    def _work(self, messages: list[Message]) -> None:  # noqa: C901, PLR0912, PLR0915 (the path of each message)
-        """Handle messages in order; replies that are ready go to the outbox."""
         session = self._session
         replies = session.outbox
         size = position = 0
-        began = session.began = now = perf_counter()
+        began = before = now = perf_counter()
         # An event loop may read one connection many times in a row: the reads of a turn have its time together.
         end = began + session.turn_time - self._spent
-        most: float = session.limits.write_buffer
+        most = session.write_buffer
         reply: Encoded | Later | None
         line: Any
         last: Any = None
@@ -131,13 +126,11 @@ class Intake:
                 except orjson.JSONDecodeError as error:
                     message = None
                     messages[position:position], reply = incoming.unparsed(session, line, error)
-                    if len(messages) > READ_MAX:
-                        self._leave(messages, max(position, READ_MAX))
                 else:
                     if type(message) is dict and "method" in message:
                         if "id" in message:
-                            last = message
-                            reply = self._answer(message, line, session)
+                            last, answer = message, self._answer
+                            reply = answer(message, line, session)
                         elif not control_messages.handle(session, message, line):
                             reply = self._answer(message, line, session)
                     elif not session.pending.settled(message, line):
@@ -153,22 +146,19 @@ class Intake:
                         self.choose_answer()
                 now = perf_counter()
                 if now > end or size > most:
-                    self._end_turn(message, now - session.began)
-                    end = most = INFINITE
-                session.began = now
+                    self._end_turn(message, now - before)
+                    self.rest, end, most = messages[position + READ_MAX :], INFINITE, INFINITE
+                    del messages[position + READ_MAX :]
+                before = now
         except Exception as error:
             session.break_off(error)
         if last is not None:
-            is_plain = type(last) is dict and type(last["id"]) is int
-            self.last_id = last["id"] if is_plain else envelope.sayable_id(last)
-        if now - began > session.turn_time / 20:
+            last_id = last["id"] if type(last) is dict else None
+            self.last_id = last_id if type(last_id) is int else envelope.sayable_id(last)
+        if now - began > LONG_READ:
             self._spent += now - began
             self.wake()
-
-    def _leave(self, messages: list[Message], position: int) -> None:
-        """Leave the messages from this position on to the next turn."""
-        self.rest, self.is_calm = messages[position:] + self.rest, False
-        del messages[position:]
+        self.settle()
 
     def _end_turn(self, message: Any, seconds: float) -> None:
         """Have the requests behind this message wait, which took so long."""
@@ -254,15 +244,11 @@ class Intake:
         self._is_scheduled = False
         self._spent = 0.0
         if self.rest and self._session.channel is not None:
-            messages, self.rest = self.rest[:READ_MAX], self.rest[READ_MAX:]
-            self.choose_answer()
-            self._work(messages)
+            self.receive([])
         if self.queue and self._session.channel is not None:
             self._take_up()
         self.settle()
-        write_gate = self._session.write_gate
-        if write_gate.unsent or write_gate.waiting:
-            write_gate.written()
+        self._session.write_gate.written()
 
     def _take_up(self) -> None:
         """Handle requests that waited, for a turn at most."""
@@ -276,14 +262,14 @@ class Intake:
                 message, line = request.message, request.line
                 if message is None:  # it was cancelled
                     continue
-                session.began = perf_counter()
+                before = perf_counter()
                 session.waited = session.loop.time() - request.since
                 reply = self._answer_batch(message, line)
                 if reply is not None:
                     size += self._take(reply, message, line)
                 now = perf_counter()
-                if size > session.limits.write_buffer or now > end:
-                    self._end_turn(message, now - session.began)
+                if size > session.write_buffer or now > end:
+                    self._end_turn(message, now - before)
                     break
         except Exception as error:
             session.break_off(error)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..codec import Codec, payloads
 from ..codec.attachments import SharedLine
-from ..codec.reading import Reading
+from ..codec.codec import Reading
 from ..errors import (
     BatchTooLarge,
     InternalError,

@@ -20,7 +20,6 @@ from ..shared_memory import SharedMemory
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
-from ..wire.messages import Message
 from . import binary_offer, incoming
 from .deadline import free_context
 from .inflight import ForwardedCall, RunningCalls
@@ -47,7 +46,7 @@ MakeError = Callable[[str], Exception]
 class Session:
     """One end of a conversation; both ends are equal.
 
-    A transport calls `connected` once, then `receive`, `blocked` and `end` as things happen, and at last `lost`.
+    A transport calls `connected` once, then `intake.receive`, `blocked` and `end` as things happen, and at last `lost`.
     """
 
     #: Answers the requests of the peer.
@@ -83,8 +82,7 @@ class Session:
     identity: Any = None
     #: Of the HTTP request or the WebSocket handshake, by lower-case names.
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
-    #: When the message that is handled now was taken up (`perf_counter`, s), and the seconds that it had waited.
-    began: float = 0.0
+    #: Seconds that the message had waited which is handled now.
     waited: float = 0.0
     #: Called with the params of each event (`$/event`) and the message they stood in.
     on_event: Callable[[dict[str, Any], bytes | bytearray], None] | None = None
@@ -111,13 +109,13 @@ class Session:
 
     #: Seconds that this connection may keep the loop before others have their turn.
     turn_time: float = field(init=False)
+    #: Bytes of replies that end a turn.
+    write_buffer: float = field(init=False)
     #: Calls made here that wait for their reply.
     pending: PendingCalls = field(default_factory=PendingCalls)
     ledger: ConnectionLedger = field(init=False)
     running: RunningCalls = field(init=False)
     intake: Intake = field(init=False)
-    #: Handles the messages that came with one read, in their order.
-    receive: Callable[[list[Message]], None] = field(init=False)
     streams: StreamTable = field(default_factory=StreamTable)
     #: Whether more may be sent now; producers wait at it.
     write_gate: WriteGate = field(init=False)
@@ -132,10 +130,10 @@ class Session:
         limits = self.limits
         # Not longer than `slow`, so that one look at the clock is enough for both.
         self.turn_time = min(TURN, self.slow)
+        self.write_buffer = limits.write_buffer
         self.ledger = ConnectionLedger(limits, self.server_ledger)
         self.running = RunningCalls(self.ledger)
         self.intake = Intake(self)
-        self.receive = self.intake.receive
         self.write_gate = WriteGate(limits.write_buffer)
 
     # -- from the transport -------------------------------------------------------------------------------------------

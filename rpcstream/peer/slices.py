@@ -35,7 +35,7 @@ class TimeSlices:
         now = perf_counter()
         if self._since is None:
             self._since = now
-            asyncio.get_running_loop().call_soon(self._begin_turn)
+            asyncio.get_running_loop().call_soon(setattr, self, "_since", None)
         return now - self._since > TURN
 
     async def come(self, owner: Hashable) -> None:
@@ -50,9 +50,6 @@ class TimeSlices:
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(owner, deque()).append(waiter)
         await waiter
-
-    def _begin_turn(self) -> None:
-        self._since = None
 
     def _grant(self) -> None:
         owner = next(iter(self._waiting))

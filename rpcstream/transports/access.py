@@ -103,8 +103,6 @@ class AccessRules:
         A page whose name its owner has made lead to this server (DNS rebinding) cannot send such a request: its own
         name stands there.
         """
-        if "://" in request.target and not request.target.startswith("/"):
-            return False
         split = _split(request.headers.get("host", ""))
         return split is not None and (split[0].startswith("[") or split[0].rpartition(".")[2].isdigit())
 
@@ -137,19 +135,13 @@ class AccessRules:
             if request.is_http10 and "origin" not in request.headers:
                 return None
             return problem(400, "The header Host is missing")
-        named = [host]
-        if "://" in request.target and not request.target.startswith("/"):
-            # An absolute URL, as for a proxy: its host is checked as well.
-            found = _ORIGIN.match(request.target.lower())
-            named.append(found["host_port"] if found else "")
-        for each in named:
-            if not self._is_ours(each):
-                return problem(
-                    403,
-                    f"The host {_shown(each)} is not this server's. The server takes further names with "
-                    "--set hosts=NAME, in Python Http(hosts=[...])",
-                )
-        return None
+        if self._is_ours(host):
+            return None
+        return problem(
+            403,
+            f"The host {_shown(host)} is not this server's. The server takes further names with "
+            "--set hosts=NAME, in Python Http(hosts=[...])",
+        )
 
     def _is_ours(self, host_port: str) -> bool:
         """Whether the value of a Host header names this server."""

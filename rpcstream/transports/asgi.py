@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import quote
 
+from ..peer.session import Session
 from ..wire.http_messages import HttpError, Request, Response, problem
 from ..wire.http_parser import add_header
 from ..wire.upgrade import SUBPROTOCOLS
 from .asgi_http import AsgiRequest, Receive, Scope, Send, response_events
 from .asgi_websocket import AsgiWebSocket
-from .http_call import AnsweredNotifications
 from .http_router import ConnectionContext, HttpRouter
 
 
@@ -24,7 +24,7 @@ class AsgiEndpoint:
     def __init__(self, context: ConnectionContext, router: HttpRouter) -> None:
         self._context = context
         self._router = router
-        self._answered = AnsweredNotifications(context.limits)
+        self._answered: list[Session] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection to its end."""
@@ -79,8 +79,8 @@ def request_of(scope: Scope) -> Request:
     request.root = root.rstrip("/")
     if scope["type"] == "websocket":  # HTTP/2 has no such header
         headers["upgrade"] = "websocket"
-    if "\0" in whole:
-        raise HttpError(problem(400, "the path has a zero byte in it"))
+    if "\0" in whole or (target and not target.startswith("/")):
+        raise HttpError(problem(400, "the target must be a path that begins with / and has no zero byte in it"))
     return request
 
 

@@ -9,19 +9,18 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from ..errors import RpcError
 from ..limits import Limits
 from ..peer.ledger import ServerLedger
-from ..wire.binary_frame import HEADER_MAX, FrameError, parts_of_frame
-from ..wire.buffers import AttachedMessage, ReceiveBuffer, parts_of
+from ..wire.buffers import parts_of
 from ..wire.frames import TRY_LATER
-from ..wire.http_messages import FRAME, HttpError, Request, Response, problem, too_long
-from ..wire.messages import Message
+from ..wire.http_messages import HttpError, Request, Response, problem
 from .connection import Connection
-from .http_call import STOPS, HttpServing, malformed
-from .http_router import CallHead, ConnectionContext, HttpRouter
+from .http_call import STOPS, HttpServing
+from .http_router import ConnectionContext, HttpRouter
+from .request_body import RequestBody
 
 log = logging.getLogger("rpcstream.server")
 
@@ -144,8 +143,8 @@ class AsgiRequest(HttpServing, EventConnection):
         self.is_accepted = self._asks_for_websocket = False
         self._head.request = request
         self._scope = scope
-        #: What is asked for is not begun yet; the body is being read; the head of the response was put.
-        self._is_taking = self._is_reading = self._is_begun = False
+        #: What is asked for is not begun yet; the head of the response was put.
+        self._is_taking = self._is_begun = False
 
     async def serve(self, receive: Receive, send: Send) -> None:
         """Answer the request; to be awaited by the ASGI application."""
@@ -177,25 +176,24 @@ class AsgiRequest(HttpServing, EventConnection):
     @property
     def is_partial(self) -> bool:
         """Whether the body is being read."""
-        return self._is_reading and not self._closing
+        return self._body is not None and not self._closing
 
     @property
     def is_busy(self) -> bool:
         """Whether the request is being answered."""
-        return not self._is_reading
+        return self._body is None
 
     # -- the request ------------------------------------------------------------------------------------------------
 
     async def _read(self, receive: Receive) -> None:
         """Begin with the request, and read the body of a call."""
-        max_size = self._limits.max_message_size
         needs_length = self._scope.get("http_version", "1.1") in ("1.0", "1.1")
         try:
-            self._take(self._router.route(self._head.request, max_size, needs_length=needs_length))
+            self._take(self._router.route(self._head.request, self._limits.max_message_size, needs_length=needs_length))
             while self._is_identifying and self._task is not None:
                 await asyncio.wait({self._task})
-            if self._is_reading:
-                await self._read_body(receive)
+            if self._body is not None:
+                await self._read_body(receive, self._body)
         except HttpError as error:
             self.fail(error.response)
 
@@ -210,40 +208,23 @@ class AsgiRequest(HttpServing, EventConnection):
             self._left()
 
     def _take_body(self) -> None:
-        self._is_reading = True
+        self._begin_body()
         if self.is_draining:
             self._refuse_partial()
 
-    async def _read_body(self, receive: Receive) -> None:
+    async def _read_body(self, receive: Receive, body: RequestBody) -> None:
         """Read the body of a call, and carry it out."""
-        head = cast(CallHead, self._head)
-        max_size = self._limits.max_message_size
-        frame = self._begin_frame() if head.is_frame and head.length != 0 else None
-        buffer = ReceiveBuffer()
-        size, is_last = 0, False
-        try:
-            while not (is_last or self._closing):
-                event = await receive()
-                if event["type"] == "http.disconnect":
-                    self._left()
-                    return
-                body, is_last = bytes(event.get("body", b"")), not event.get("more_body", False)
-                size += len(body)
-                if size > max_size + (0 if frame is None else HEADER_MAX):
-                    raise HttpError(too_long(max_size))
-                if frame is None:
-                    buffer.append(body)
-                    self._count_body(size)
-                else:
-                    frame.append(body)
-            if not self._closing:
-                message: Message = buffer.take() if frame is None else frame.end()
-                self._is_reading = False
-                self._begin_call(message)
-        except FrameError as error:
-            raise HttpError(malformed(error)) from None
-        finally:
-            self._is_reading = False
+        while True:
+            event = await receive()
+            if self._closing:
+                return
+            if event["type"] == "http.disconnect":
+                self._left()
+                return
+            body.append(bytes(event.get("body", b"")))
+            if not event.get("more_body", False):
+                self._end_body()
+                return
 
     def _left(self) -> None:
         """The client has left: cancel the work on its request."""
@@ -285,10 +266,6 @@ class AsgiRequest(HttpServing, EventConnection):
         if parts:
             body = b"".join(parts)
             self._put({"type": "http.response.body", "body": body, "more_body": True}, len(body))
-
-    def write_frame(self, message: AttachedMessage) -> None:
-        """As `HttpServing.write_frame`. The events keep a copy, since others may change the payloads."""
-        self.respond(Response(200, b"".join(parts_of_frame(message)), FRAME))
 
     def finish(self, *, is_reusable: bool) -> None:
         """As `HttpServing.finish`."""

@@ -129,7 +129,7 @@ class AsgiWebSocket(WebSocketConnection, EventConnection):
         self._timeouts.completed = True
         if self._trace is not None:
             trace_all(self._trace, "receive", messages)
-        self.session.receive(messages)
+        self.session.intake.receive(messages)
 
     def _take_frame(self, data: bytes) -> None:
         """Handle a binary frame."""

@@ -71,9 +71,6 @@ class Connection:
         #: This end reads nothing for now.
         self.is_paused = False
         self._closing = self.is_full = False
-        # Replies of a turn that began below `write_buffer` may bring it to twice that and one message more; replies of
-        # handlers that were running then come on top.
-        self._unsent_max = limits.max_message_size + 4 * limits.write_buffer
         self.opened = self._loop.time()
         self._timeouts = Timeouts(limits, self.opened)
 
@@ -186,8 +183,11 @@ class Connection:
         If all peers together leave too much unread, the connection with the most is closed, this one or another.
         """
         size = self.unread_size
-        if size > self._unsent_max:
-            self._close_for_limit(f"the peer left over {self._unsent_max} bytes of replies unread (write_buffer)")
+        # Replies of a turn that began below `write_buffer` may bring it to twice that and one message more; replies of
+        # handlers that were running then come on top.
+        most = self._limits.max_message_size + 4 * self._limits.write_buffer
+        if size > most:
+            self._close_for_limit(f"the peer left over {most} bytes of replies unread (write_buffer)")
             return
         self._count_unread(size)
         while self._unread.free < 0:

@@ -11,14 +11,15 @@ from typing import cast
 
 from ..peer.credentials import Credentials
 from ..peer.slices import TURN
-from ..wire.binary_frame import BinaryFrameReader, FrameError, parts_of_frame
+from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, parts_of
 from ..wire.http_messages import FRAME, HttpError, Request, Response, problem, readable_text
 from ..wire.http_parser import HEAD_MAX, RequestReader, parse_head
 from ..wire.upgrade import accept_upgrade
 from .connection import JOIN_MAX, SocketConnection
-from .http_call import STOPS, HttpServing, malformed
+from .http_call import STOPS, HttpServing
 from .http_router import CallHead, ConnectionContext, Head, HttpRouter
+from .request_body import RequestBody
 from .websocket import WebSocketStream
 
 #: Number and size (bytes) of the heads that are kept: the head of the next request is most often one of them.
@@ -35,9 +36,7 @@ class HttpConnection(HttpServing, SocketConnection):
 
     def __init__(self, context: ConnectionContext, router: HttpRouter) -> None:
         super().__init__(context, router)
-        self._reader = RequestReader(context.limits.max_message_size)
-        #: The body that is being read, where that is a binary frame.
-        self._frame: BinaryFrameReader | None = None
+        self._reader = RequestReader()
         #: What the last heads asked for.
         self._kept_heads: dict[bytes, Head] = {}
         #: The connection goes on after the present response; its body comes in chunks.
@@ -115,7 +114,6 @@ class HttpConnection(HttpServing, SocketConnection):
 
     def _give_up(self) -> None:
         self._reader.clear()
-        self._frame = None
         self._kept_heads.clear()
         self.answered.clear()
         super()._give_up()
@@ -181,33 +179,25 @@ class HttpConnection(HttpServing, SocketConnection):
     def _take_body(self) -> None:
         head, reader = cast(CallHead, self._head), self._reader
         length = head.length
-        if head.is_frame and length != 0:
-            self._frame = self._begin_frame()
-        elif length is not None and (body := reader.whole(length)) is not None:
-            self._begin_call(body)
+        if length is not None and not (head.is_frame and length) and (whole := reader.whole(length)) is not None:
+            self._begin_call(whole)
             return
         if head.expects_continue and not reader:
             self._put((_CONTINUE,))
-        reader.begin_body(length, self._frame)
+        self._begin_body()
+        reader.begin_body(length)
 
     def _read_body(self) -> bool:
         """Take what was received of a body; returns False while it is not complete."""
         before = perf_counter()
-        frame = self._frame
-        try:
-            body = self._reader.body()
-            message = body if frame is None or body is None else frame.end()
-        except FrameError as error:
-            raise HttpError(malformed(error)) from None
-        if message is not None:
-            self._frame = None
-            self._begin_call(message)
-        elif frame is None:
-            self._count_body(self._reader.body_size)
+        reader, body = self._reader, cast(RequestBody, self._body)
+        body.append(reader.part(), reader.left)
+        if not reader.in_body:
+            self._end_body()
         if perf_counter() - before > TURN / 2:
             # Tiny chunks, or a slow call. A loop may read one connection many times in a row before others.
             self._turn = self._loop.call_soon(self._next_turn)
-        return message is not None
+        return self._body is None
 
     def check(self, now: float) -> str | None:
         """As `Connection.check`, also whether a request was authenticated in `auth_timeout`."""
@@ -323,7 +313,7 @@ class HttpConnection(HttpServing, SocketConnection):
 
     def fail(self, response: Response) -> None:
         """Write a response after which nothing more can be read, and close."""
-        more = self._head.more if self._reader.in_body else []
+        more = self._head.more if self._body is not None else []
         self._put(response_parts(response, Request("", ""), keeps=False, more=more))
         self._end(lingers=True)
 

@@ -15,16 +15,15 @@ from typing import Any, ClassVar, cast
 import orjson
 
 from ..auth.authenticator import MAX_WRONG
-from ..errors import CallCancelled, ConnectionLost, ParseError, RpcError
-from ..limits import Limits
+from ..errors import CallCancelled, ConnectionLost, RpcError
 from ..peer.credentials import Credentials
 from ..peer.frame_admission import FrameAdmission
 from ..peer.ledger import Reception
 from ..peer.session import Session
-from ..wire.binary_frame import BinaryFrameReader, FrameError
+from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, parts_of
 from ..wire.envelope import error_reply
-from ..wire.http_messages import EVENTS, JSON, NDJSON, HttpError, Request, Response, problem
+from ..wire.http_messages import EVENTS, FRAME, JSON, NDJSON, Request, Response, problem
 from ..wire.messages import Message
 from .connection import Connection
 from .http_router import (
@@ -37,6 +36,7 @@ from .http_router import (
     response_of,
 )
 from .message_connection import STOPPING, trace_all, trace_sent
+from .request_body import RequestBody
 
 log = logging.getLogger("rpcstream.server")
 
@@ -62,14 +62,14 @@ class HttpServing(Connection):
     The response to a call is a `reply`, a `respond`, a `write_frame`, or a `start` and `write`s; then `finish`.
 
     Attributes:
-        answered: the notifications that were answered and still run.
+        answered: the sessions of notifications that were answered and still run, which nothing else keeps.
         is_draining: what is being answered is the last.
         trace: sees every message.
     """
 
     def __init__(self, context: ConnectionContext, router: HttpRouter, address: str | None = None) -> None:
         super().__init__(context.limits, context.ledger, address)
-        self.answered = AnsweredNotifications(context.limits)
+        self.answered: list[Session] = []
         self.is_draining = self._is_known = False
         self.trace = context.trace
         self._context = context
@@ -83,7 +83,8 @@ class HttpServing(Connection):
         self._is_identifying = False
         #: A call that is over, or whose binary frame is being read: the next call is made with it.
         self._spare: HttpCall | None = None
-        self._admission: FrameAdmission | None = None
+        #: The body that is being read.
+        self._body: RequestBody | None = None
         #: Requests that were answered with 401.
         self._rejections = 0
 
@@ -177,24 +178,24 @@ class HttpServing(Connection):
             self.is_draining = True
         self.answer(not_authenticated(has_shown=has_shown))
 
-    def _begin_frame(self) -> BinaryFrameReader:
-        """Expect a body that is a binary frame; the session of the call decides about it when its JSON is there."""
-        call = self._spare = self._make_call()
-        call.session.identity = self._head.request.identity
-        self._admission = FrameAdmission(call.session)
-        return BinaryFrameReader(self._admission, self._limits.max_message_size)
+    def _begin_body(self) -> None:
+        """Expect the body of a call; the session of the call decides about a frame when its JSON is there."""
+        head, admission = cast(CallHead, self._head), None
+        if head.is_frame:
+            call = self._spare = self._make_call()
+            call.session.identity = head.request.identity
+            admission = FrameAdmission(call.session)
+        self._body = RequestBody(self._limits, self._reception, admission)
 
-    def _count_body(self, size: int) -> None:
-        """Count the bytes of a body that have come. Raises HttpError if there is no memory for them."""
-        if not self._reception.grow(size):
-            error = "the server has no memory for so many long messages at once (max_held_total)"
-            raise HttpError(problem(503, error, [("Retry-After", "1")]))
+    def _end_body(self) -> None:
+        """Carry out the call whose body has come."""
+        message = cast(RequestBody, self._body).end()
+        self._body = None
+        self._begin_call(message)
 
     def _begin_call(self, body: Message) -> None:
-        """Carry out a call whose body has come."""
+        """Carry out a call with this body."""
         self._timeouts.completed = True
-        self._reception.over()
-        self._admission = None
         call = self._call = self._make_call()
         call.begin(self, cast(CallHead, self._head), body)
 
@@ -250,12 +251,23 @@ class HttpServing(Connection):
         raise NotImplementedError
 
     def write_frame(self, message: AttachedMessage) -> None:
-        """Write a whole response that is a binary frame."""
-        raise NotImplementedError
+        """Write a whole response that is a binary frame: a copy of it, since others may change its payloads."""
+        self.respond(Response(200, b"".join(parts_of_frame(message)), FRAME))
 
     def finish(self, *, is_reusable: bool) -> None:
         """The response is complete; the next call may have the object of this one if `is_reusable`."""
         self._call, self._spare = None, self._call if is_reusable else None
+
+    def may_answer(self, session: Session) -> bool:
+        """Whether the notifications of a session may run on behind their response: no more than calls may run."""
+        limits = self._limits
+        self.answered[:] = [each for each in self.answered if each.running.handlers]
+        ledgers = [each.ledger for each in (*self.answered, session)]
+        calls, held = sum(each.calls for each in ledgers), sum(each.held for each in ledgers)
+        if calls > limits.max_calls or held > limits.max_held_size:
+            return False
+        self.answered.append(session)
+        return True
 
     def refuse(self, error: RpcError) -> None:
         """Say why this connection is not served, and close it."""
@@ -282,9 +294,9 @@ class HttpServing(Connection):
 
     def _give_up(self) -> None:
         """Cancel what is being worked on: its response cannot be written any more."""
-        self._reception.over()
-        if self._admission is not None:
-            self._admission.give_up()
+        if self._body is not None:
+            self._body.give_up()
+            self._body = None
         call, self._call, self._spare = self._call or self._spare, None, None
         if call is not None:
             call.reason = self.reason or "the client closed the connection"
@@ -337,7 +349,7 @@ class HttpCall:
         session.streaming, session.sends_binary = head.response_type != JSON, head.takes_frame
         if self._trace is not None:
             trace_all(self._trace, "receive", (body,))
-        session.receive([body])
+        session.intake.receive([body])
         if self._connection is None:
             return
         if not session.busy:
@@ -345,7 +357,7 @@ class HttpCall:
             return
         self._is_simple = False
         goes_on = not session.intake.queue and session.running.need_no_reply(session.dispatch.goes_on)
-        if goes_on and connection.answered.admit(session):
+        if goes_on and connection.may_answer(session):
             self.close()
             return
         session.end(self._lost)
@@ -451,35 +463,3 @@ class HttpCall:
 def is_notification(message: Encoded) -> bool:
     """Whether a message of the session is no reply."""
     return (message if type(message) is bytes else first_part(message)).startswith(NOTIFICATION)
-
-
-def malformed(error: FrameError) -> Response:
-    """The response to a body that is to be a binary frame, and is none."""
-    return Response(200, orjson.dumps(error_reply(None, ParseError(data={"reason": str(error)}))), JSON)
-
-
-class AnsweredNotifications:
-    """The notifications of an HTTP connection that were answered and still run: not more than calls may run.
-
-    Their sessions live on while these run.
-    """
-
-    __slots__ = ("_max_calls", "_max_held", "_sessions")
-
-    def __init__(self, limits: Limits) -> None:
-        self._max_calls = limits.max_calls
-        self._max_held = limits.max_held_size
-        self._sessions: list[Any] = []
-
-    def admit(self, session: Any) -> bool:
-        """Add those of this session, if there is room (`max_calls`, `max_held_size`); returns whether there was."""
-        self._sessions = [each for each in self._sessions if each.running.handlers]
-        ledgers = [each.ledger for each in (*self._sessions, session)]
-        if sum(each.calls for each in ledgers) > self._max_calls or sum(each.held for each in ledgers) > self._max_held:
-            return False
-        self._sessions.append(session)
-        return True
-
-    def clear(self) -> None:
-        """Forget them when the connection ends; they run on."""
-        self._sessions.clear()

@@ -54,11 +54,12 @@ class Routes(Protocol):
     def is_public(self, request: Request) -> bool:
         """Whether the page is for callers that are not authenticated, too."""
 
-    def is_health_check(self, request: Request) -> bool:
-        """Whether the page only says that the server runs, so that it is shown whatever host is named."""
+    def is_for_monitors(self, request: Request, *, names_address: bool) -> bool:
+        """Whether the page is shown although another host is named: it says that the server runs, or has its metrics.
 
-    def is_metrics(self, request: Request) -> bool:
-        """Whether the page is that of the metrics, so that it is shown whatever address is named as host."""
+        Args:
+            names_address: the host that is named is an address.
+        """
 
 
 class Endpoint(Protocol):
@@ -319,15 +320,11 @@ class HttpRouter:
     def _refusal(self, request: Request) -> Response | None:
         """The response to a request that is not permitted, or that asks what is permitted."""
         refusal = self._access.check(request)
-        if refusal is not None and self._is_for_monitors(request):
-            refusal = self._access.check_origin(request)  # load balancers and Prometheus ask by address
+        if refusal is not None and self._routes is not None:
+            names_address = self._access.names_address(request)
+            if self._routes.is_for_monitors(request, names_address=names_address):
+                refusal = self._access.check_origin(request)  # load balancers and Prometheus ask by address
         return self._access.preflight(request) if refusal is None else refusal
-
-    def _is_for_monitors(self, request: Request) -> bool:
-        routes = self._routes
-        if routes is None:
-            return False
-        return routes.is_health_check(request) or (routes.is_metrics(request) and self._access.names_address(request))
 
     def _not_found(self, request: Request) -> Response:
         paths = " or ".join(request.root + path for path in self._paths)

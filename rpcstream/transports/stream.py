@@ -25,7 +25,7 @@ from ..wire.content_length import ContentLengthFramer
 from ..wire.envelope import error_reply
 from ..wire.framing import LineFramer
 from ..wire.messages import Message
-from .connection import JOIN_MAX, JOINED_MAX, SocketConnection
+from .connection import JOIN_MAX, SocketConnection
 from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all, trace_sent
 from .paced_transport import undelivered
 
@@ -61,6 +61,7 @@ class LineStream(MessageConnection, SocketConnection):
         #: None where a line may not be followed by a frame, since it does not end as a frame begins behind it.
         self._frames = FrameAdmission(session) if delimiter == b"\n" else None
         self._delimiter = delimiter
+        self._receive = session.intake.receive if self._trace is None else self._receive_traced
         self._framer = self._make_framer()
         self._peer_ended = False
         self._buffered: _BufferedStream | None = None
@@ -88,18 +89,24 @@ class LineStream(MessageConnection, SocketConnection):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        self._received(self._framer.feed(data))
-
-    def _received(self, messages: list[Message]) -> None:
-        """Take what the framer has made of the bytes that came."""
-        framer = self._framer
+        messages = self._framer.feed(data)
         if messages:
             self._timeouts.completed = True
-            if self._trace is not None:
-                trace_all(self._trace, "receive", messages)
-            self.session.receive(messages)
+            receive = self._receive
+            receive(messages)
         else:
             self._timeouts.heard = self._timeouts.received = True
+        if not self._framer.at_start:
+            self._continue()
+
+    def _receive_traced(self, messages: list[Message]) -> None:
+        assert self._trace is not None
+        trace_all(self._trace, "receive", messages)
+        self.session.intake.receive(messages)
+
+    def _continue(self) -> None:
+        """Go on after a read that has not ended with a line: there may be a frame, or the end."""
+        framer = self._framer
         if framer.ended:
             self._report_fault()
             self.session.end(self._lost)
@@ -130,7 +137,9 @@ class LineStream(MessageConnection, SocketConnection):
     def received_into_target(self, count: int) -> None:
         """Take note of bytes that were received into `target`."""
         if not self._closing:
-            self._received(self._framer.received(count))
+            self._timeouts.completed = True
+            self._receive(self._framer.received(count))
+            self._continue()
 
     def _report_fault(self) -> None:
         """Say why what follows cannot be read, if so."""
@@ -144,11 +153,7 @@ class LineStream(MessageConnection, SocketConnection):
     def eof_received(self) -> bool:
         """The peer sends no more, but may still read: what is in flight is answered first."""
         self._peer_ended = True
-        messages = self._framer.finish()
-        if messages:
-            if self._trace is not None:
-                trace_all(self._trace, "receive", messages)
-            self.session.receive(messages)
+        self._receive(self._framer.finish())
         if not self._framer.ended and self.session.side == "server":
             self._report_fault()
         self.session.end(self._lost)
@@ -201,26 +206,24 @@ class LineStream(MessageConnection, SocketConnection):
     # -- for the session (Channel) ----------------------------------------------------------------------------
 
     def send(self, messages: list[Encoded]) -> None:
-        if self._transport is None:
+        transport = self._transport
+        if transport is None:
             return
         self._timeouts.heard = True
         last = messages[-1]
-        has_frame = type(last) is AttachedMessage and self.session.sends_binary
-        if self._trace is not None:
-            trace_sent(self._trace, messages[:-1] if has_frame else messages, as_frames=False)
-        if has_frame:
-            self._send_frame(messages[:-1], last)  # type: ignore[arg-type]  # mypy does not see it
-        elif self._delimiter and len(last) <= JOIN_MAX:
+        if type(last) is AttachedMessage and self.session.sends_binary:
+            self._send_frame(messages[:-1], last)
+        else:
+            if self._trace is not None:
+                trace_sent(self._trace, messages, as_frames=False)
             try:  # nearly all messages: this takes a twentieth of a call less than the general way
-                joined = self._delimiter.join((*messages, b""))  # type: ignore[arg-type]
+                joined = self._delimiter.join(messages) if self._delimiter else b""  # type: ignore[arg-type]
             except TypeError:  # one of them is in parts
                 joined = b""
-            if 0 < len(joined) <= JOINED_MAX:
-                self._transport.write(joined)
+            if 0 < len(joined) <= JOIN_MAX:
+                transport.write(joined + self._delimiter)
             else:
                 self._write_joined(self._framed(messages))
-        else:
-            self._write_joined(self._framed(messages))
         if self.is_full:
             self._check_unread()
 
@@ -237,6 +240,7 @@ class LineStream(MessageConnection, SocketConnection):
         session = self.session
         first, *parts = parts_of_frame(message, session.shared)
         if self._trace is not None:
+            trace_sent(self._trace, before, as_frames=False)
             self._trace("send", message.shown())
         if session.counters is not None:
             session.counters.frames_sent += 1

@@ -75,7 +75,7 @@ class WebSocketStream(WebSocketConnection, SocketConnection):
             self._timeouts.completed = True
             if self._trace is not None:
                 trace_all(self._trace, "receive", messages)
-            self.session.receive(messages)
+            self.session.intake.receive(messages)
         else:
             self._timeouts.heard = self._timeouts.received = True
         if reader.is_over:

@@ -334,16 +334,13 @@ class Routes:
         found = self._match(request.path)
         return found is not None and found[0].is_public
 
-    def is_health_check(self, request: Request) -> bool:
-        """Whether the request is GET or HEAD of `/healthz` or `/readyz`, and no route of the user has that path."""
-        return self._is_own(request, HEALTHZ, READYZ)
+    def is_for_monitors(self, request: Request, *, names_address: bool) -> bool:
+        """Whether the request is GET or HEAD of a page of the server itself that is shown to it.
 
-    def is_metrics(self, request: Request) -> bool:
-        """Whether the request is GET or HEAD of the metrics."""
-        return self._is_own(request, METRICS)
-
-    def _is_own(self, request: Request, *paths: str) -> bool:
-        """Whether the request is GET or HEAD of one of these pages of the server itself."""
+        That is `/healthz` or `/readyz`, and `/metrics` if it names an address as the host, unless the user has a route
+        of that path.
+        """
+        paths = (HEALTHZ, READYZ, METRICS) if names_address else (HEALTHZ, READYZ)
         is_there = request.path in paths and request.method in ("GET", "HEAD")
         own = self._own.get(request.path) if is_there else None
         return own is not None and self._match(request.path) == (own, _NO_PARAMETERS)

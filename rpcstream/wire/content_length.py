@@ -47,7 +47,7 @@ class ContentLengthFramer(LineFramer):
                 if self._body is not None:
                     at = self._take_body(self._body, data, at, messages)
         except FrameError as error:
-            self.fault, self.ended, self._head = str(error), True, b""
+            self.fault, self.ended, self.at_start, self._head = str(error), True, False, b""
         return messages
 
     def finish(self) -> list[Message]:

@@ -85,7 +85,7 @@ class LineFramer:
     fault: str | None = field(default=None, init=False)
     frame: BinaryFrameReader | None = field(default=None, init=False)
     #: The next byte begins a message.
-    _at_start: bool = field(default=True, init=False)
+    at_start: bool = field(default=True, init=False)
     #: The message that is being received, or dropped up to the next delimiter; None: the next byte begins one.
     _message: _Text | None = field(default=None, init=False)
     #: The last bytes that came, where a delimiter of several bytes may have begun in them.
@@ -100,9 +100,9 @@ class LineFramer:
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that these bytes complete, in order; none after an empty line."""
-        if self._at_start:
+        if self.at_start:
             end = data.find(self.delimiter)
-            if end + len(self.delimiter) == len(data) and 0 < end <= self.max_size and data[0] > MARK:
+            if end + 1 == len(data) and 0 < end <= self.max_size and data[0] > MARK:
                 # One message, whole, neither blank nor a frame: nearly every read from a peer that waits for answers.
                 return [data[:end]]
         messages: list[Message] = []
@@ -156,20 +156,20 @@ class LineFramer:
             self._feed_text(data[at:end], messages)
         if start < 0 or self.ended:
             return len(data)
-        self._at_start = self._after_value = False
+        self.at_start = self._after_value = False
         message, at = plain_frame(data, start, intake, self.max_size)
         if message is None:
             self.frame = BinaryFrameReader(intake, self.max_size)
         else:
             messages.append(message)
-            self._at_start = True
+            self.at_start = True
         return at
 
     def _end_frame(self, frame: BinaryFrameReader, messages: list[Message]) -> None:
         """Go on behind a frame, if it is complete."""
         if frame.message is not None:
             messages.append(frame.message)
-            self.frame, self._at_start = None, True
+            self.frame, self.at_start = None, True
 
     def _frame_start(self, data: bytes, at: int) -> tuple[int, int]:
         """Where the text from `at` on ends, and where a frame begins behind it; that is negative where none does."""
@@ -186,7 +186,7 @@ class LineFramer:
         start = 0 if self._message is None else self._go_on(self._message, data, messages)
         if start < len(data) and not self.ended:
             self._split(data, start, messages)
-        self._at_start = self._message is None and not (self._begun or self.ended or self._after_value)
+        self.at_start = self._message is None and not (self._begun or self.ended or self._after_value)
 
     def _split(self, data: bytes, start: int, messages: list[Message]) -> None:
         """Split bytes while nothing is held: a new message begins at `start`."""

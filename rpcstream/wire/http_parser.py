@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
-from .binary_frame import HEADER_MAX, BinaryFrameReader
-from .buffers import ReceiveBuffer
 from .http_messages import HttpError, Request, problem, tokens, too_long
 
 # -- heads ------------------------------------------------------------------------------------------------------------
@@ -128,35 +126,23 @@ def _malformed(text: str) -> HttpError:
 # -- the requests of a connection ------------------------------------------------------------------------------------
 
 
-#: Where the bytes of a body go: they are kept, or received as a binary frame.
-_Sink = ReceiveBuffer | BinaryFrameReader
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class RequestReader:
     """Cuts the bytes of a connection into heads and bodies, one request after the other.
 
-    Bytes go in with `feed`. `head` takes out the next head; after `begin_body`, `body` takes out the body. A body that
-    has come with its head is taken out by `whole` at once.
-
-    Args:
-        max_size: bytes of a body.
+    Bytes go in with `feed`. `head` takes out the next head; after `begin_body`, `part` takes out what has come of the
+    body. A body that has come with its head is taken out by `whole` at once.
 
     Attributes:
         in_body: a body was begun and is not complete.
+        left: bytes that are still to come of the body, or of the present chunk of it.
     """
 
-    max_size: int
     in_body: bool = field(default=False, init=False)
-    #: Bytes that are still to come: of the body that was begun, or of the present chunk of it.
-    _left: int = field(default=0, init=False)
+    left: int = field(default=0, init=False)
     _is_chunked: bool = field(default=False, init=False)
-    #: The last chunk of a body has come; and what more all of them may have.
+    #: The last chunk of a body has come.
     _is_last: bool = field(default=False, init=False)
-    _room: int = field(default=0, init=False)
-    #: Where the body goes.
-    _content: ReceiveBuffer = field(default_factory=ReceiveBuffer, init=False)
-    _sink: _Sink = field(init=False)
     _buffer: bytes = field(default=b"", init=False)
     _position: int = field(default=0, init=False)
 
@@ -198,12 +184,11 @@ class RequestReader:
         self._position = end + 4
         return buffer[start : end + 4]
 
-    def begin_body(self, length: int | None, frame: BinaryFrameReader | None = None) -> None:
-        """Expect a body of this length (bytes), or a body in chunks (None); with a frame the bytes go into that."""
-        self._sink = self._content if frame is None else frame
-        self._left, self.in_body, self._is_chunked = length or 0, True, length is None
+    def begin_body(self, length: int | None) -> None:
+        """Expect a body of this length (bytes); None: one in chunks."""
+        self.left, self.in_body, self._is_chunked = length or 0, True, length is None
         if self._is_chunked:
-            self._is_last, self._room = False, self.max_size + (0 if frame is None else HEADER_MAX)
+            self._is_last = False
             self._buffer = _CR_LF + self.rest()  # as behind a chunk
 
     def whole(self, length: int) -> bytes | None:
@@ -215,55 +200,41 @@ class RequestReader:
         self._position = end
         return self._buffer[start:end]
 
-    def body(self) -> bytes | None:
-        """Take out the body that was begun, empty if its bytes went into a frame; None if it is not complete.
+    def part(self) -> bytes:
+        """Take out what has come of the body that was begun. With the last part `in_body` becomes false.
 
         Raises:
-            HttpError: the body is malformed, or too long.
-            FrameError: it is to be a binary frame, and is none.
+            HttpError: the body is malformed.
         """
-        if not (self._has_taken_chunks() if self._is_chunked else self._has_taken(self._left)):
-            return None
-        self.feed(b"")  # drops what was taken
-        self.in_body = False
-        return self._content.take()
+        if self._is_chunked:
+            part = self._chunks()
+        else:
+            part = self._buffer[self._position : self._position + self.left]
+            self._position += len(part)
+            self.left -= len(part)
+            self.in_body = self.left > 0
+        if not self.in_body:
+            self.feed(b"")  # drops what was taken
+        return part
 
-    def _has_taken(self, size: int) -> bool:
-        """Take up to this many bytes of the body; whether all of them were there."""
-        part = self._buffer[self._position : self._position + size]
-        self._position += len(part)
-        self._left = size - len(part)
-        if part:
-            self._sink.append(part)
-        return not self._left
-
-    def _has_taken_chunks(self) -> bool:
-        """Take the chunks that have come (RFC 9112, 7.1), without extensions; whether the last one was among them."""
+    def _chunks(self) -> bytes:
+        """Take out what the chunks hold that have come (RFC 9112, 7.1), without extensions."""
         buffer, at, parts = self._buffer, self._position, list[bytes]()
         while not self._is_last:
-            parts.append(buffer[at : at + self._left])
+            parts.append(buffer[at : at + self.left])
             at += len(parts[-1])
-            self._left -= len(parts[-1])
-            if self._left or (found := _SIZE.match(buffer, at)) is None:
+            self.left -= len(parts[-1])
+            if self.left or (found := _SIZE.match(buffer, at)) is None:
                 break
-            at, self._left = found.end(), int(found[1], 16)
-            self._room -= self._left
-            self._is_last = not self._left
-            if self._room < 0:
-                raise HttpError(too_long(self.max_size))
-        if content := b"".join(parts):
-            self._sink.append(content)
+            at, self.left = found.end(), int(found[1], 16)
+            self._is_last = not self.left
         is_over = self._is_last and buffer.startswith(_CR_LF, at)
         self._position = at + len(_CR_LF) * is_over
         may_go_on = _CR_LF.startswith(buffer[at : at + 2]) if self._is_last else _SIZE_BEGUN.fullmatch(buffer, at)
-        if not (self._left or may_go_on):
+        if not (self.left or may_go_on):
             raise _malformed(f"not the end of a chunk and the size of the next: {buffer[at : at + 40]!r}")
-        return is_over
-
-    @property
-    def body_size(self) -> int:
-        """Bytes held of a body that was begun."""
-        return self._content.size
+        self.in_body = not is_over
+        return b"".join(parts)
 
     def rest(self) -> bytes:
         """Take out all bytes that are left."""
@@ -274,5 +245,4 @@ class RequestReader:
     def clear(self) -> None:
         """Drop what was received and the body that was begun."""
         self._buffer, self._position = b"", 0
-        self._content.take()
         self.in_body = False

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcstream.codec import Codec
-from rpcstream.codec.encoding import INLINE
+from rpcstream.codec.codec import INLINE
 from rpcstream.errors import EncodeError
 
 from ..kit.example_count import example_count

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rpcstream import Codec, Limits, MaxSide
+from rpcstream.codec.codec import DecodeElsewhere, Reading
 from rpcstream.codec.hints import CompiledHint
-from rpcstream.codec.reading import DecodeElsewhere, Reading
 from rpcstream.errors import EncodeError
 
 from ..kit.example_count import example_count

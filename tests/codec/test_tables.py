@@ -17,8 +17,8 @@ import pytest
 from scipy import sparse
 
 from rpcstream import Client, InvalidParams, Server
+from rpcstream.codec.codec import Reading
 from rpcstream.codec.hints import CompiledHint
-from rpcstream.codec.reading import Reading
 from rpcstream.errors import EncodeError, MessageTooLarge
 from rpcstream.testing import serve_in_thread
 

@@ -159,11 +159,12 @@ def test_command_line_has_every_option_with_its_default(
     rows: dict[str, str] = {}
     for first, second in cells_in(text):
         rows.update(dict.fromkeys(re.findall(r"(?<![\w:])--?[a-z][a-z-]*", first), second))
-    actions = make_parser()._actions  # noqa: SLF001 argparse tells of them in no other way
+    parser = make_parser()
+    actions = parser._actions  # noqa: SLF001 argparse tells of them in no other way
     assert rows.keys() == {name for action in actions for name in action.option_strings}
     for action in actions:
         for name in action.option_strings:
-            missing = [default for default in defaults_of(action) if default not in rows[name]]
+            missing = [default for default in defaults_of(action, parser.format_help()) if default not in rows[name]]
             assert not missing, f"{name}: the default {missing} is not in {rows[name]!r}"
         assert action.option_strings or str(action.metavar) in text
 
@@ -228,9 +229,10 @@ def forms_of(value: object) -> set[str]:
     return forms
 
 
-def defaults_of(action: argparse.Action) -> list[str]:
-    """What the option's help says is the default."""
-    help_text = action.help or ""
+def defaults_of(action: argparse.Action, help_text: str) -> list[str]:
+    """What the option's line of the help says is the default."""
+    lines = help_text.splitlines()
+    help_text = next(line for line in lines if re.search(rf"(?<![\w-]){action.option_strings[-1]}(?![\w-])", line))
     found = re.findall(r"\(default '?([\w.*]+(?::\d+)?)", help_text)
     found += re.findall(r"(?<=, )with -\w (\w+)", help_text)
     return found + [each for each in (action.default, action.const) if isinstance(each, str) and "==" not in each]

@@ -82,7 +82,7 @@ def server_parts(limits: Limits) -> dict[str, float]:
         "messages of running calls, of waiting": limits.max_held_total + parsed_message(limits),
         "one message that is being parsed": parsed_message(limits),
         "images, decoded": limits.max_image_memory,
-        "items that are collected": limits.max_collected,
+        "items that are collected": limits.max_waiting,
         "unread replies": limits.max_held_total,
         "events, and messages of a hub": 2 * limits.max_waiting,
         "retained events": MAX_RETAINED_SIZE,

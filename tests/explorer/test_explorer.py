@@ -60,9 +60,9 @@ def given(name: str, content: bytes, kind: str = "image/png") -> dict[str, Any]:
 def test_methods_are_grouped_and_found_and_the_keyboard_is_enough(explore) -> None:
     with explore(make_server()) as explorer:
         page = explorer.page
-        assert page.locator("#list h2").all_inner_texts() == ["methods", "Trouble", "files", "of the server itself"]
-        assert page.locator("main h2").inner_text() == "announce"  # the first of the list
-        assert page.locator("main").inner_text().startswith("Try them.")
+        assert page.locator("#list h2").all_inner_texts() == ["Methods", "Trouble", "files", "Built-in methods"]
+        assert page.locator("main h2").inner_text() == "Pictures & numbers"
+        assert "Try them." in page.locator("main").inner_text()
         page.keyboard.press("/")
         page.keyboard.type("table")
         assert page.locator("#list a").all_inner_texts() == ["people"]  # by its summary
@@ -91,7 +91,7 @@ def test_a_form_has_dates_lists_objects_choices_and_optional_values(explore) -> 
         explorer.field("x").fill("3")
         explorer.field("y").fill("-4")
         explorer.field("colour").select_option(label="green")
-        explorer.page.get_by_label("send size").check()
+        explorer.page.get_by_role("button", name="Set size").click()
         explorer.page.locator("fieldset", has_text="size").get_by_label("type").first.select_option(label="integer")
         explorer.page.locator("fieldset", has_text="size").get_by_label("value").fill("12")
         explorer.field("urgent").select_option(label="true")
@@ -100,6 +100,77 @@ def test_a_form_has_dates_lists_objects_choices_and_optional_values(explore) -> 
         for part in ('"Monday"', '"2024-02-29"', '"green"', "size 12", "urgent true"):
             assert part in said, said
         assert {"3", "-4"} <= set(said.split())
+
+
+def test_the_start_page_has_signatures_and_ways_to_connect(explore) -> None:
+    info = Info(
+        title="Vision", version="2.1", description="**Bold**, `code`, [a link](https://example.org) <b>\n\n* one\n* two"
+    )
+    with explore(make_server(info=info)) as explorer:
+        main = explorer.page.locator("main")
+        assert main.locator("strong").inner_text() == "Bold"
+        assert main.locator(".text code").inner_text() == "code"
+        assert main.locator(".text a").get_attribute("href") == "https://example.org"
+        assert main.locator(".text li").all_inner_texts() == ["one", "two"]
+        assert "<b>" in main.inner_text()
+        shown = dict(
+            zip(main.locator(".sig-name").all_inner_texts(), main.locator(".signature").all_inner_texts(), strict=True)
+        )
+        assert shown["scores"] == "scores(photo: Image, top: int = 3) → dict[str, float]"
+        assert shown["losses"] == "losses(epochs: int = 60, pause: float = 0.001) → stream of dict[str, float]"
+        assert shown["scale"] == "scale(values: ndarray[float64], factor: float = 2.0) → ndarray[float64]"
+        assert shown["plan"].startswith("plan(title: str, when: date, boxes: list[Box], colour: ")
+        assert "size: " in shown["plan"]
+        assert "*, urgent: bool = False)" in shown["plan"]
+        assert not main.get_by_text("rpc.discover").first.is_visible()  # folded away
+        for way in ("Command line", "curl", "JavaScript", "Python"):
+            main.get_by_role("tab", name=way).click()
+            assert explorer.url.removeprefix("http://") in main.get_by_label("how to connect").inner_text()
+        explorer.page.keyboard.press("Control+k")
+        explorer.page.keyboard.type("training")
+        assert main.locator(".method-card:visible").count() == 1  # cards follow the search
+        main.locator(".method-card").click()
+        explorer.page.wait_for_selector("main h2 >> text=losses")
+
+
+def test_the_code_follows_the_form_and_an_empty_field_is_the_default(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("scores")
+        code = explorer.page.get_by_label("the call as text")
+        assert 'client.scores(photo=Image.open("photo.png"))' in code.inner_text()
+        assert explorer.field("top").get_attribute("placeholder") == "3"
+        assert explorer.field("top").input_value() == ""
+        explorer.page.get_by_label("slider").fill("2")
+        assert explorer.field("top").input_value() == "2"
+        explorer.field("photo").set_input_files([given("cat.png", png(sketch()))])
+        explorer.page.wait_for_selector("pre >> text=cat.png")
+        assert 'client.scores(photo=Image.open("cat.png"), top=2)' in code.inner_text()
+        card = explorer.call()
+        assert card.locator(".bars").inner_text().split("\n") == ["cat", "73.1 %", "lynx", "25.0 %"]
+        assert card.locator("meter").first.evaluate("node => node.value") == 0.7312
+        explorer.page.get_by_role("button", name="Reset top").click()
+        explorer.until("!document.querySelector('[role=tabpanel]').innerText.includes('top=')")
+        explorer.field("top").fill("9")
+        explorer.call("failed")
+        assert "3" in explorer.error("top")
+        explorer.field("top").fill("")
+        assert explorer.call().locator("meter").count() == 3
+
+
+def test_a_stream_of_numbers_by_name_is_a_chart(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("losses")
+        card = explorer.call()
+        card.locator(".items li").nth(59).wait_for()
+        assert card.locator(".legend").inner_text().split() == ["loss", "validation"]
+        said = card.locator("canvas").get_attribute("aria-label")
+        assert said.startswith("lines of loss, validation, 60 numbers from 0.0523")
+        before = explorer.pixels(card.locator("canvas"))
+        card.get_by_label("Log scale").check()
+        assert (explorer.pixels(card.locator("canvas")) != before).any()
+        explorer.choose("huge")
+        explorer.field("number").fill("41")
+        assert explorer.call().locator(".scalar").inner_text() == "42"
 
 
 def test_an_error_stands_at_the_field_that_its_path_names(explore) -> None:
@@ -125,13 +196,13 @@ def test_an_error_stands_at_the_field_that_its_path_names(explore) -> None:
         explorer.page.locator("main form button.main").click()
         assert "a whole number is expected" in explorer.page.locator(".field .error:visible").inner_text()
         assert explorer.page.locator("main .card").count() == 2
-        assert "boxes.0.x" in explorer.page.locator("main > article > .error").inner_text()
+        assert "boxes.0.x" in explorer.page.locator("main .ask > .error").inner_text()
 
 
 def test_examples_progress_trees_and_numbers_of_any_size(explore) -> None:
     with explore(make_server()) as explorer:
         explorer.choose("fail")
-        assert "Errors: 17 No good" in explorer.page.locator("main").inner_text()
+        assert "Errors\n17 No good" in explorer.page.locator("main").inner_text()
         explorer.page.get_by_role("button", name="Example: simple").click()
         assert explorer.field("text").input_value() == "oh"
         assert "code 17" in explorer.call("failed").inner_text()
@@ -143,7 +214,7 @@ def test_examples_progress_trees_and_numbers_of_any_size(explore) -> None:
         assert "ready" in card.inner_text()
         explorer.choose("grow")
         explorer.field("name").fill("root")
-        explorer.page.get_by_label("send branches").check()
+        explorer.page.get_by_role("button", name="Set branches").click()
         explorer.page.get_by_role("button", name="Add an item").first.click()
         explorer.page.locator("fieldset fieldset").get_by_label("name", exact=True).first.fill("leaf")
         assert "2" in explorer.call().locator(".output").inner_text()
@@ -201,7 +272,7 @@ def test_arrays_are_drawn_pixel_by_pixel_as_numpy_has_them(explore) -> None:
         explorer.choose("waves")
         card = explorer.call()
         assert np.array_equal(explorer.pixels(card.locator("canvas")), heat_map(waves))
-        assert card.locator("figcaption").inner_text().startswith("dtype <f4 · shape (48, 64) · ")
+        assert card.locator("figcaption").inner_text().startswith("float32 (48, 64) · ")
         explorer.choose("gradient")
         pixels = explorer.pixels(explorer.call().locator("canvas"))
         assert np.array_equal(pixels[..., :3], gradient)
@@ -213,8 +284,8 @@ def test_an_array_is_typed_or_a_file(explore) -> None:
         explorer.choose("scale")
         explorer.field("values").fill("[[1, NaN], [3, 4.5]]")
         card = explorer.call()
-        assert "shape (2, 2)" in card.inner_text()
-        assert "min 2 · max 9 · mean 5.66667 · NaN 1" in card.inner_text()
+        assert "float64 (2, 2)" in card.inner_text()
+        assert "2 to 9 · mean 5.667 · 1 NaN" in card.inner_text()
         file = io.BytesIO()
         sent = np.asfortranarray(np.arange(6.0).reshape(2, 3))
         np.save(file, sent)
@@ -288,8 +359,8 @@ def test_messages_links_and_history_of_calls_at_another_path(explore) -> None:
         explorer.choose("people")
         explorer.field("count").fill("2")
         assert re.search(r"\d+\.\d ms · \d+ B sent · \d+ B received · 2 messages", explorer.call().inner_text())
-        page.get_by_role("button", name="Link").click()
-        link = page.get_by_label("the call as text").inner_text()
+        page.get_by_role("button", name="Copy a link").click()
+        link = page.url
         page.get_by_role("link", name="Wire").click()
         assert '"method":"people"' in page.locator("main").inner_text()
         page.get_by_role("link", name="History").click()
@@ -312,7 +383,7 @@ def test_a_call_is_copied_as_python_command_line_curl_and_javascript(explore, tm
             explorer.field("when").fill("2024-02-29")
         made = {}
         for way in ("Python", "Command line", "curl", "JavaScript"):
-            explorer.page.get_by_role("button", name=way).click()
+            explorer.page.get_by_role("tab", name=way).click()
             made[way] = explorer.page.get_by_label("the call as text").inner_text()
     server = make_server()
     port = int(explorer.url.rpartition(":")[2])
@@ -342,7 +413,7 @@ def test_names_that_a_provider_chose_are_no_options_of_the_copied_command(explor
             explorer.choose("shown")
             for name in names:
                 explorer.field(name).fill("it's \\n x")
-            explorer.page.get_by_role("button", name="Command line").click()
+            explorer.page.get_by_role("tab", name="Command line").click()
             line = explorer.page.get_by_label("the call as text").inner_text()
             line = line.replace("rpcstream ", f"{sys.executable} -m rpcstream --no-schema ", 1)
             with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, text=True) as command:
@@ -395,7 +466,7 @@ def test_a_hub_shows_its_clients_live(explore) -> None:
     hub = Hub(docs=True)
     with explore(hub) as explorer:
         page = explorer.page
-        page.get_by_role("link", name="Hub").click()
+        page.get_by_role("link", name="Hub", exact=True).click()
         with Client(explorer.url.replace("http", "ws"), name="gpu-1") as provider:
 
             @provider
@@ -422,7 +493,7 @@ def test_a_hub_shows_its_clients_live(explore) -> None:
             explorer.choose("slow")  # the list is made anew
             explorer.start()
             begun.wait(60)
-            page.get_by_role("link", name="Hub").click()
+            page.get_by_role("link", name="Hub", exact=True).click()
             page.get_by_text("1 calls in flight").wait_for()
             page.locator("tr", has_text="gpu-1").get_by_text("busy").wait_for()
             explorer.keep("explorer-hub.png")
@@ -461,8 +532,9 @@ def test_names_docstrings_results_errors_and_events_are_text(explore) -> None:
             page.goto(f"{explorer.url}/docs#/method/{quote(name, safe='')}")
             page.wait_for_selector("main form")
             explorer.call()
-            for way in ("Python", "Command line", "curl", "JavaScript", "Link"):
-                page.get_by_role("button", name=way, exact=True).click()
+            for way in ("Python", "Command line", "curl", "JavaScript"):
+                page.get_by_role("tab", name=way, exact=True).click()
+            page.get_by_role("button", name="Copy a link").click()
         explorer.choose("fail")
         explorer.field("text").fill(HTML)
         assert HTML in explorer.call("failed").inner_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -13,7 +14,7 @@ from rpcstream import Limits
 from rpcstream.hub import Hub
 from rpcstream.testing import FakeTimeLoop
 
-from ..kit import TRANSPORTS, RawPeer, notification, open_peer, request, until
+from ..kit import PATIENCE, TRANSPORTS, RawPeer, notification, open_peer, request, until
 from ..kit.http import Answer, RawHttpConnection, post
 
 #: A request with these params and members as JSON, for what no JSON library would write.
@@ -105,7 +106,9 @@ class RunningHub:
     async def stalled(self, name: str, peer: HubPeer, caller: HubPeer, method: str = "work") -> None:
         """Have a client stop reading, and send it notifications until the hub has noticed that."""
         peer.transport.pause_reading()
+        end = time.monotonic() + PATIENCE
         while (await self.clients())[name]["state"] != "stalled":
+            assert time.monotonic() < end, f"{name!r} is never said to be stalled"
             caller.send(notification(method, text="x" * 500_000))
         assert await caller.result("rpc.ping") == "pong"
 

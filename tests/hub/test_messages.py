@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import time
 import tracemalloc
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from rpcstream import Rule
 
-from ..kit import batch, notification, reply, request
+from ..kit import PATIENCE, batch, notification, reply, request
 from .conftest import CALL, Code, OpenHub, RunningHub, asked_of
 
 LONG = "text " * 20_000
@@ -237,8 +238,9 @@ async def test_requests_and_replies_keep_their_order(open_hub: OpenHub) -> None:
     assert [await provider.result() for _ in heard] == TEXTS
     provider.transport.pause_reading()
     caller.send(*asked * 9)
+    end = time.monotonic() + PATIENCE
     while (await hub.clients())["p"]["state"] != "stalled":
-        await asyncio.sleep(0)
+        assert time.monotonic() < end, "the provider is never said to be stalled"
     provider.transport.resume_reading()
     for text in TEXTS * 9:
         call = await provider.receive()

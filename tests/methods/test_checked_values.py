@@ -42,7 +42,7 @@ def bound(hint: Any, value: Any) -> Any:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only 50 values may be checked one by one."""
-    monkeypatch.setattr("rpcstream.codec.reading.MAX_CHECKED", 50)
+    monkeypatch.setattr("rpcstream.codec.codec.MAX_CHECKED", 50)
 
 
 ONE_BY_ONE = [

@@ -259,7 +259,7 @@ async def picky_later(items: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("handler", [picky, picky_later])
 async def test_one_bad_item_fails_alone(handler: Any, caplog: pytest.LogCaptureFixture) -> None:
-    async with Batched(handler) as batched:
+    async with Batched(handler, max_size=4, max_wait=0.5) as batched:
         one, bad, other, worse = await batched.results(1, -2, 3, -4)
         assert (one, other) == (1, 3)
         assert [error.data["message"] for error in (bad, worse)] == ["negative: -2", "negative: -4"]

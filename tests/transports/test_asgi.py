@@ -202,6 +202,7 @@ async def test_pages_below_a_mount(service: Service) -> None:
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
     for path, status in (("", 405), ("/none", 404), ("/a\0b", 400)):
         assert (await get(service.app, path, root="/rpc")).status == status
+    assert (await get(service.app, "http://example.org/page")).status == 400
 
 
 async def test_a_slash_at_the_end_is_forgiven(begin: Begin) -> None:
@@ -272,6 +273,8 @@ async def test_a_call_in_flight_is_answered_when_the_server_stops(service: Servi
     assert unread.json["error"]["data"] == {"executed": False, "reason": "the server is stopping"}
     assert (await silent.ended()).status == 503
     assert (await get(service.app, "/readyz")).content == b"draining"
+    refused = await Driver(service.app, websocket_scope(), {"type": "websocket.connect"}).ended()
+    assert refused.sent[0]["status"] == 503
     late = await post(service.app, call("add", 1, 2))
     assert (late.status, late.json["error"]["data"]["executed"]) == (503, False)
     service.release()

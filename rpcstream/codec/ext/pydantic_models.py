@@ -14,7 +14,7 @@ import pydantic
 from pydantic.json_schema import models_json_schema
 
 from ...errors import EncodeError
-from ..encoding import Encoding
+from ..codec import Encoding
 from ..rich_hint import shortened, type_name
 from ..schema import Components
 

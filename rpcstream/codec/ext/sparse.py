@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import EncodeError
-from ..encoding import Encoding
+from ..codec import Encoding, Reading
 from ..ndarray import ArrayHint
-from ..reading import Reading
 from ..rich_hint import TAG_KEY, members, mismatch, optional_module, shortened, tagged_schema, type_name
 
 TAG = "sparse"

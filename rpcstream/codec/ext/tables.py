@@ -13,8 +13,7 @@ from typing import Any
 from ...errors import EncodeError, MessageTooLarge
 from .. import base64
 from ..attachments import Attachment
-from ..encoding import Encoding
-from ..reading import DecodeElsewhere, Reading
+from ..codec import DecodeElsewhere, Encoding, Reading
 from ..rich_hint import TAG_KEY, base64_of, members, mismatch, optional_module, shortened, tagged_schema
 
 _TAGS = ("arrow", "polars", "pandas")

@@ -13,10 +13,9 @@ import numpy as np
 
 from ...errors import EncodeError
 from .. import dtypes
-from ..encoding import Encoding
+from ..codec import Encoding, Reading
 from ..ndarray import ArrayHint, encode_array
 from ..options import Shape
-from ..reading import Reading
 
 
 def encode_tensor(value: Any, encoding: Encoding) -> object:

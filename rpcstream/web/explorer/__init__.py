@@ -17,13 +17,17 @@ from ..static import Content, Headers, type_of
 _FOLDER = Path(__file__).parent
 _FILES = (
     "arrays.js",
+    "chart.js",
     "copy.js",
     "dom.js",
     "explorer.js",
     "forms.js",
     "icon.svg",
+    "markup.js",
     "panels.js",
     "pictures.js",
+    "signature.js",
+    "start.js",
     "style.css",
     "values.js",
 )

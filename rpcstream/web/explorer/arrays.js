@@ -2,6 +2,7 @@
 // A drawing has one pixel of the canvas for each item, so that it is exact; the style sheet makes it larger.
 
 import { NdArray } from "../rpcstream.js"
+import { drawLines, lineCanvas, short, statistics } from "./chart.js"
 import { button, h, save, sizeOf } from "./dom.js"
 import { overlay } from "./pictures.js"
 
@@ -10,6 +11,9 @@ const KINDS = {
   u8: BigUint64Array, i8: BigInt64Array, f2: globalThis.Float16Array, f4: Float32Array, f8: Float64Array,
 }
 export const DTYPES = ["<f8", "<f4", "<i8", "<i4", "<i2", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"]
+const NAMES = { b: "bool", i: "int", u: "uint", f: "float", c: "complex", M: "datetime", m: "timedelta" }
+/** A dtype as numpy names it: `<f4` is float32. */
+const nameOf = (dtype) => (/^[<>|=]b1$/.test(dtype) ? "bool" : String(dtype).replace(/^[<>|=]?([iufc])(\d+)$/, (_, kind, size) => `${NAMES[kind]}${8 * size}`))
 const MOST_PIXELS = 4096 * 4096
 const key = (dtype) => dtype.slice(-2)
 export const isDrawn = (array) => Boolean(KINDS[key(array.dtype)]) && array.data instanceof KINDS[key(array.dtype)]
@@ -69,20 +73,6 @@ export function npy({ dtype, shape, data }) {
   return new Blob([lead, padded, data], { type: "application/octet-stream" })
 }
 
-function statistics(data) {
-  let [least, greatest, sum, nans] = [Infinity, -Infinity, 0, 0]
-  for (let at = 0; at < data.length; at++) {
-    const value = Number(data[at])
-    if (Number.isNaN(value)) nans++
-    else {
-      if (value < least) least = value
-      if (value > greatest) greatest = value
-      sum += value
-    }
-  }
-  return { least, greatest, mean: sum / (data.length - nans), nans }
-}
-
 // Colours from the least to the greatest value, between which is interpolated; NaN is transparent.
 const STOPS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]]
 
@@ -117,59 +107,24 @@ function draw(canvas, data, height, width, channels, { least, greatest }, isMask
   canvas.getContext("2d", { willReadFrequently: true }).putImageData(image, 0, 0)
 }
 
-/** Draw numbers as a line; `canvas` has a size already. */
-export function drawLine(canvas, values) {
-  const { width, height } = canvas
-  const context = canvas.getContext("2d")
-  const { least, greatest } = statistics(values)
-  const span = greatest - least || 1
-  const y = (value) => height - 4 - ((value - least) / span) * (height - 8)
-  context.clearRect(0, 0, width, height)
-  context.strokeStyle = getComputedStyle(canvas).color
-  context.lineWidth = 2
-  context.beginPath()
-  let isBroken = true
-  const step = Math.max(1, Math.floor(values.length / (4 * width)))
-  for (let at = 0; at < values.length; at += step) {
-    const value = Number(values[at])
-    const x = values.length < 2 ? width / 2 : 2 + (at / (values.length - 1)) * (width - 4)
-    if (!Number.isFinite(value)) isBroken = true
-    else if (isBroken) {
-      context.moveTo(x - 1, y(value))
-      context.lineTo(x, y(value))
-      isBroken = false
-    } else context.lineTo(x, y(value))
-  }
-  context.stroke()
-  context.fillStyle = context.strokeStyle
-  context.font = "12px system-ui, sans-serif"
-  context.fillText(short(greatest), 4, 12)
-  context.fillText(short(least), 4, height - 4)
-  canvas.setAttribute("aria-label", `line of ${values.length} numbers from ${least} to ${greatest}`)
-}
-
-export const lineCanvas = () => h("canvas", { class: "line", role: "img", width: 720, height: 160, "aria-label": "line" })
-
-const short = (number) => (Number.isInteger(number) ? String(number) : Number(number.toPrecision(6)).toString())
-
 /** What there is to see of an array. `env.pictures` are those that a mask may lie over. */
 export function arrayView(array, env) {
   const { dtype, shape, data } = array
   const size = shape.reduce((a, b) => a * b, 1)
-  const facts = [`dtype ${dtype}`, `shape (${shape.join(", ")})`, sizeOf(data.byteLength)]
+  const facts = [`${nameOf(dtype)} (${shape.join(", ")})`, sizeOf(data.byteLength)]
   const node = h("figure", { class: "array" })
   const tools = h("div", { class: "tools" }, button("Save .npy", () => save("array.npy", npy(array))))
   if (isDrawn(array) && size > 0) {
     const numbers = statistics(data)
     const { least, greatest, mean, nans } = numbers
-    if (nans < size) facts.push(`min ${short(least)}`, `max ${short(greatest)}`, `mean ${short(mean)}`)
-    facts.push(`NaN ${nans}`)
+    if (nans < size) facts.push(`${short(least)} to ${short(greatest)}`, `mean ${short(mean)}`)
+    if (nans) facts.push(`${nans} NaN`)
     const channels = shape.length >= 3 && [3, 4].includes(shape.at(-1)) ? shape.at(-1) : 1
     const [height, width] = channels > 1 ? shape.slice(-3) : shape.slice(-2)
     if (shape.length === 1 && size > 1) {
       const canvas = lineCanvas()
       node.append(canvas)
-      requestAnimationFrame(() => drawLine(canvas, data))
+      requestAnimationFrame(() => drawLines(canvas, { "": data }))
     } else if (shape.length > 1) {
       const what = channels > 1 ? "picture" : "heat map"
       const label = `${what}, ${width} by ${height}, from ${short(least)} to ${short(greatest)}`

@@ -16,6 +16,32 @@ export function h(tag, props, ...children) {
   return node
 }
 
+/** Icons, drawn on 16 by 16 as lines. */
+const ICONS = {
+  search: "M7 12A5 5 0 1 0 7 2a5 5 0 0 0 0 10zM10.6 10.6 14 14",
+  key: "M5.5 10.5a3.5 3.5 0 1 1 3.3-2.3L14 13.4V14h-2v-1.5h-1.5V11L8.8 9.3M4.6 6.1h.1",
+  moon: "M13.5 9.6A5.8 5.8 0 0 1 6.4 2.5a5.8 5.8 0 1 0 7.1 7.1z",
+  sun: "M8 11a3 3 0 1 0 0-6 3 3 0 0 0 0 6zM8 1.2v1.6M8 13.2v1.6M1.2 8h1.6M13.2 8h1.6M3.2 3.2l1.1 1.1M11.7 11.7l1.1 1.1M3.2 12.8l1.1-1.1M11.7 4.3l1.1-1.1",
+  copy: "M6 5.5h7.5v8.3H6zM10 5.5V2.2H2.5v8.3H6",
+  link: "M6.8 9.2 9.2 6.8M7.5 4.5 9 3a2.8 2.8 0 0 1 4 4l-1.5 1.5M8.5 11.5 7 13a2.8 2.8 0 0 1-4-4l1.5-1.5",
+  play: "M4.5 2.8v10.4L13 8z",
+  upload: "M8 10.5V2.5M4.8 5.4 8 2.2l3.2 3.2M2.5 10.5v3h11v-3",
+  save: "M8 2.2v8M4.8 7.2 8 10.4l3.2-3.2M2.5 10.5v3h11v-3",
+  camera: "M2 4.8h2.6L5.8 3h4.4l1.2 1.8H14v8.2H2zM8 11.2a2.4 2.4 0 1 0 0-4.8 2.4 2.4 0 0 0 0 4.8z",
+}
+
+export function icon(name) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", "svg")
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path")
+  for (const [key, value] of Object.entries({ viewBox: "0 0 16 16", class: "icon", "aria-hidden": "true" })) node.setAttribute(key, value)
+  path.setAttribute("d", ICONS[name])
+  node.append(path)
+  return node
+}
+
+/** A button with an icon before its text; without a text, `label` names it. */
+export const iconButton = (name, text, onclick, props) => h("button", { type: "button", onclick, class: text ? "quiet" : "quiet bare", ...props }, icon(name), text && ` ${text}`)
+
 export const button = (text, onclick, props) => h("button", { type: "button", onclick, ...props }, text)
 
 /** A name as it can be read: cut, and with control and direction characters as their numbers. */

@@ -2,10 +2,13 @@
 
 import { Client, NdArray, RpcError } from "../rpcstream.js"
 import { WAYS } from "./copy.js"
-import { button, exact, h, jsonText, longText, parseJson, shown, sizeOf, uid } from "./dom.js"
+import { button, exact, h, icon, iconButton, jsonText, longText, parseJson, shown, sizeOf, uid } from "./dom.js"
 import { Invalid, methodForm, steps } from "./forms.js"
+import { codePanel, copyText, markdown } from "./markup.js"
 import { ask, Events, History, Hub, Wire } from "./panels.js"
 import { picturesIn } from "./pictures.js"
+import { signature } from "./signature.js"
+import { badges, startView } from "./start.js"
 import { streamView, valueView } from "./values.js"
 
 const STEP = 200
@@ -20,7 +23,7 @@ let methods = new Map()
 let token = sessionStorage.getItem("rpc-token") ?? ""
 let view = null // of the method that is shown
 let limit = STEP
-let first = "" // method of the list
+let groups = [] // of the list: pairs of a name and methods
 let follow = null
 
 const wire = new Wire()
@@ -112,25 +115,26 @@ function groupOf(method) {
 function showList() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean)
   const isMatch = (each) => words.every((word) => `${each.name} ${String(each.summary ?? "").slice(0, 300)}`.toLowerCase().includes(word))
-  const groups = new Map()
+  const found = new Map()
   let count = 0
+  groups = []
   for (const each of methods.values()) {
     if (!isMatch(each)) continue
     count++
     const group = groupOf(each)
-    if (!groups.has(group)) groups.set(group, [])
-    groups.get(group).push(each)
+    if (!found.has(group)) found.set(group, [])
+    found.get(group).push(each)
   }
-  const order = [...groups].sort(([a], [b]) => (a === "rpc") - (b === "rpc") || (a < b ? -1 : 1))
-  if (!words.length) first = order.find(([group]) => group !== "rpc")?.[1][0].name
+  const order = [...found].sort(([a], [b]) => (a === "rpc") - (b === "rpc") || (a < b ? -1 : 1))
   at("found").textContent = `${count.toLocaleString()} of ${methods.size.toLocaleString()} methods`
   list.replaceChildren()
   let left = limit
   for (const [group, members] of order) {
     if (left <= 0) break
-    if (order.length > 1) list.append(h("h2", null, group === "rpc" ? "of the server itself" : shown(group || "methods", 60)))
+    if (order.length > 1) list.append(h("h2", null, nameOf(group)))
     const shownOnes = members.slice(0, left)
     left -= shownOnes.length
+    groups.push([group, shownOnes])
     list.append(h("ul", null, shownOnes.map((each) => h("li", null, link(each)))))
   }
   if (count > limit) list.append(button(`More (${(count - limit).toLocaleString()})`, () => {
@@ -138,15 +142,18 @@ function showList() {
     showList()
     list.querySelectorAll("a")[limit - STEP]?.focus()
   }))
+  if (view === start) showStart()
   mark()
 }
+
+const nameOf = (group) => (group === "rpc" ? "Built-in methods" : shown(group || "Methods", 60))
 
 const hrefOf = (name, params) => `#/method/${encodeURIComponent(name.toWellFormed())}${params ? `?${encodeURIComponent(params)}` : ""}`
 const link = (method) => h("a", { href: hrefOf(method.name), class: method.deprecated ? "old" : null, title: shown(String(method.summary ?? ""), 200) || null }, shown(method.name))
 
 function mark() {
   for (const each of document.querySelectorAll("nav a")) {
-    const isHere = view ? each.getAttribute("href") === view.href : location.hash.startsWith(each.getAttribute("href"))
+    const isHere = view ? each.getAttribute("href") === view.href : location.hash.startsWith(each.getAttribute("href")) && each.getAttribute("href") !== "#/"
     if (isHere) each.setAttribute("aria-current", "page")
     else each.removeAttribute("aria-current")
   }
@@ -175,32 +182,57 @@ function documentationOf({ summary, description }) {
   return rest.startsWith(first) ? rest : `${first}\n\n${rest}`.trimEnd()
 }
 
+/** How calls are made from elsewhere: the address for clients, and the one for HTTP. */
+function addresses() {
+  const isRoot = callsAt.pathname === "/" && callsAt.protocol === "http:"
+  return { address: isRoot ? callsAt.host : callsAt.href, url: callsAt.href, hasToken: Boolean(token) }
+}
+
 function methodView(method) {
   const documentation = documentationOf(method)
   const form = methodForm(method, document_.components?.schemas)
-  const outputs = h("section", { "aria-label": "results" })
+  const outputs = h("section", { "aria-label": "results" }, h("p", { class: "empty" }, "Call the method to see its answer here."))
   const status = h("p", { class: "error", role: "alert" })
   const isStream = Boolean(method["x-stream"])
   const wants = h("input", { type: "checkbox", checked: isStream })
   const errors = Array.isArray(method.errors) ? method.errors : []
   const declared = errors.filter((each) => typeof each?.code === "number" && (each.code < -32999 || each.code > -32000))
-  const credit = h("input", { type: "number", min: 1, max: 16, value: "16" })
-  const go = h("button", { class: "main", "aria-keyshortcuts": "Control+Enter" }, "Call")
-  const node = h("article", null,
-    h("h2", null, h("span", { class: "name" }, shown(method.name, 300))),
-    method.deprecated && h("p", { class: "error" }, "Deprecated"),
-    method["x-allow"] && h("p", { class: "note" }, "For some callers only."),
+  const credit = h("input", { type: "number", min: 1, max: 16, value: "16", title: "Items that the server may send before this page has shown them" })
+  const go = h("button", { class: "main", "aria-keyshortcuts": "Control+Enter" }, icon("play"), " Call")
+  const code = codePanel(Object.keys(WAYS), (way) => {
+    const params = form.draft()
+    return WAYS[way]({ method: method.name, params, ...addresses(), isStream: isStream && wants.checked })
+  }, "the call as text", iconButton("link", "", () => {
+    const given = read()
+    if (!given) return
+    const link = hrefOf(method.name, linkOf(given.values))
+    globalThis.history.replaceState(null, "", link)
+    copyText(`${base.href.replace(/\/$/, "")}/docs${link}`, code.said)
+  }, { "aria-label": "Copy a link", title: "Copy a link to this form" }))
+  const asking = h("section", { class: "ask", "aria-label": "method" },
+    h("h2", null, h("span", { class: "name" }, shown(method.name, 300)), " ", badges(method)),
+    signature(method, document_.components?.schemas),
+    typeof method["x-deprecated"] === "string" && h("p", { class: "error" }, `Deprecated: ${shown(method["x-deprecated"], 300)}`),
     Array.isArray(method["x-clients"]) && h("p", { class: "note" }, `Offered by ${shown(method["x-clients"].join(", "))}`),
-    documentation && longText(documentation),
-    method.result?.description && longText(`Returns: ${method.result.description}`, "p", 300),
-    declared.length > 0 && h("p", { class: "note" }, `Errors: ${shown(declared.map(({ code, message }) => `${code} ${message}`).join(", "), 500)}`),
+    documentation && markdown(documentation),
     h("form", { novalidate: true, onsubmit: (event) => {
       event.preventDefault()
       call()
-    } }, form.node,
-      h("div", { class: "tools" }, go, isStream && h("label", null, wants, " Item by item"), isStream && h("label", null, "Credit ", credit),
-        ...examples(method, form))),
-    status, copies(), outputs)
+    }, oninput: () => refreshSoon(), onchange: () => refreshSoon() }, form.node,
+      h("div", { class: "tools call" }, go, h("kbd", null, "Ctrl ⏎"), ...examples(method, form, () => refreshSoon())),
+      isStream && h("details", { class: "options" }, h("summary", null, "Stream"), h("div", { class: "tools" }, h("label", null, wants, " Item by item"), h("label", null, "Credit ", credit)))),
+    status,
+    typeof method.result?.description === "string" && method.result.description && h("div", { class: "returns" }, h("h3", null, "Returns"), markdown(method.result.description)),
+    declared.length > 0 && h("div", { class: "returns" }, h("h3", null, "Errors"), h("ul", null, declared.slice(0, 50).map(({ code: number, message }) => h("li", null, h("code", null, String(number)), ` ${shown(message, 200)}`)))))
+  const node = h("article", { class: "method" }, asking, h("section", { class: "answer", "aria-label": "answer" }, code.node, outputs))
+  let isDue = false
+  function refreshSoon() {
+    if (!isDue) setTimeout(() => {
+      isDue = false
+      code.refresh()
+    }, 60)
+    isDue = true
+  }
 
   function read() {
     status.textContent = ""
@@ -225,33 +257,15 @@ function methodView(method) {
       if (!path.length && error.data?.parameter !== undefined) path.push(error.data.parameter)
       if (path.length) form.fail(path, String(text))
     }, (outcome) => history.add({ method: method.name, link: hrefOf(method.name, linkOf(given.values)), outcome }))
+    outputs.querySelector(".empty")?.remove()
     outputs.prepend(card)
     if (outputs.children.length > 10) outputs.lastChild.remove()
   }
 
-  function copies() {
-    const text = h("pre", { tabindex: "0", hidden: true, "aria-label": "the call as text" })
-    const said = h("span", { class: "note", role: "status" })
-    const give = (made) => {
-      text.textContent = made
-      text.hidden = false
-      navigator.clipboard?.writeText(made).then(() => (said.textContent = "Copied"), () => (said.textContent = ""))
-    }
-    const ways = Object.entries(WAYS).map(([name, write]) => button(name, () => {
-      const given = read()
-      if (!given) return
-      const url = callsAt.href
-      const isRoot = callsAt.pathname === "/" && callsAt.protocol === "http:"
-      give(write({ method: method.name, params: given.params, address: isRoot ? callsAt.host : url, url, isStream: isStream && wants.checked, hasToken: Boolean(token) }))
-    }))
-    const own = button("Link", () => {
-      const given = read()
-      if (given) give(`${base.href.replace(/\/$/, "")}/docs${hrefOf(method.name, linkOf(given.values))}`)
-    })
-    return h("div", null, h("div", { class: "tools", role: "group", "aria-label": "copy as" }, h("span", null, "Copy as"), ways, own, said), text)
-  }
-
-  return { node, form, call, href: hrefOf(method.name) }
+  return { node, form: { set(values) {
+    form.set(values)
+    refreshSoon()
+  } }, call, href: hrefOf(method.name) }
 }
 
 /** The view of a method; one with a form for anything where its description makes no sense. */
@@ -265,10 +279,12 @@ function viewOf(method) {
   }
 }
 
-function examples(method, form) {
+function examples(method, form, onSet) {
   const all = Array.isArray(method.examples) ? method.examples.slice(0, 8) : []
-  return all.filter((each) => Array.isArray(each?.params)).map((each) => button(`Example: ${shown(each.name ?? "", 40)}`, () =>
-    form.set(Object.fromEntries(each.params.map((one) => [one?.name, one?.value])))))
+  return all.filter((each) => Array.isArray(each?.params)).map((each) => button(`Example: ${shown(each.name ?? "", 40)}`, () => {
+    form.set(Object.fromEntries(each.params.map((one) => [one?.name, one?.value])))
+    onSet()
+  }))
 }
 
 /** The card of one call: its state, its time, its result; a call that runs can be stopped. */
@@ -296,7 +312,7 @@ function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
     const time = performance.now() - started
     const { in: came, out: went, messages } = wire.totals
     status.textContent = text
-    sizes.textContent = `${time < 10_000 ? `${time.toFixed(1)} ms` : `${(time / 1000).toFixed(1)} s`} · ${sizeOf(went - before.out)} sent · ${sizeOf(came - before.in)} received · ${messages - before.messages} messages`
+    sizes.textContent = `${time < 1000 ? `${time.toFixed(1)} ms` : `${(time / 1000).toFixed(1)} s`} · ${sizeOf(went - before.out)} sent · ${sizeOf(came - before.in)} received · ${messages - before.messages} messages`
     node.querySelectorAll(":scope > .tools button").forEach((each) => each.remove())
     bar.hidden = true
     node.dataset.state = text
@@ -341,6 +357,12 @@ function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
 // -- which view -------------------------------------------------------------------------------------------------------
 
 const VIEWS = { events, hub, wire, history }
+const start = { href: "#/", call() {}, form: { set() {} } }
+
+function showStart() {
+  const schemas = document_.components?.schemas
+  main.replaceChildren(startView({ info: document_.info, groups, count: methods.size, schemas, hrefOf, ...addresses() }))
+}
 
 function route() {
   const [, name, rest = ""] = /^#\/(\w*)\/?(.*)$/s.exec(location.hash) ?? []
@@ -357,17 +379,16 @@ function route() {
     wanted = decodeURIComponent(path)
     values = query ? parseJson(decodeURIComponent(query)) : null
   } catch {}
-  // Without a name the first one is shown; it stays where another becomes the first.
-  const isStart = !wanted
-  if (isStart) wanted = methods.has(view?.name) ? view.name : first
   const method = methods.get(wanted)
-  if (!method) {
+  if (!wanted) {
+    view = start
+    showStart()
+  } else if (!method) {
     view = null
-    main.replaceChildren(h("p", null, wanted ? `There is no method ${shown(wanted)} here.` : "This server has no methods."))
+    main.replaceChildren(h("p", { class: "empty" }, `There is no method ${shown(wanted)} here.`))
   } else if (view?.href !== hrefOf(wanted) || view.described !== jsonText(method, 0, Infinity)) {
     view = Object.assign(viewOf(method), { name: wanted, described: jsonText(method, 0, Infinity) })
-    const about = isStart && document_.info?.description
-    main.replaceChildren(about ? longText(String(about)) : "", view.node)
+    main.replaceChildren(view.node)
   }
   if (view && values && typeof values === "object") view.form.set(values)
   mark()
@@ -382,7 +403,7 @@ addEventListener("hashchange", () => {
 
 document.addEventListener("keydown", (event) => {
   const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)
-  if (event.key === "/" && !isTyping) {
+  if ((event.key === "/" && !isTyping) || (event.key === "k" && (event.ctrlKey || event.metaKey))) {
     event.preventDefault()
     search.focus()
   } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -406,11 +427,15 @@ document.addEventListener("paste", (event) => {
 // A file that is dropped beside its place must not replace this page.
 for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault())
 
+at("token").append(icon("key"))
+
 const theme = at("theme")
 function paint(name) {
   const isDark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches
   if (name) document.documentElement.dataset.theme = name
-  theme.textContent = isDark ? "Light" : "Dark"
+  theme.replaceChildren(icon(isDark ? "sun" : "moon"))
+  theme.title = isDark ? "Light theme" : "Dark theme"
+  theme.setAttribute("aria-label", theme.title)
   theme.onclick = () => {
     const next = isDark ? "light" : "dark"
     localStorage.setItem("rpc-theme", next)

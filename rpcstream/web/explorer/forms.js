@@ -3,8 +3,9 @@
 
 import { NdArray } from "../rpcstream.js"
 import { DTYPES, fromLists, readNpy } from "./arrays.js"
-import { button, h, jsonText, longText, parseJson, shown, sizeOf, uid } from "./dom.js"
+import { button, h, icon, iconButton, jsonText, longText, parseJson, shown, sizeOf, uid } from "./dom.js"
 import { modeOf } from "./pictures.js"
+import { defaultText, typeText } from "./signature.js"
 
 const MOST_CHOICES = 1000
 const MOST_FIELDS = 500
@@ -96,12 +97,14 @@ const nameOfKind = (kind, schema) =>
 
 /** What a value must be like, in a few words. */
 function constraintsOf(schema) {
-  const words = [schema.format]
-  const array = schema["x-ndarray"]
-  if (array) words.push(`${array.dtype ?? "any dtype"} ${array.shape ? `(${[array.shape].flat().map((each) => each ?? "any").join(", ")})` : ""}`)
+  const words = []
+  if (typeof schema.minimum === "number" && typeof schema.maximum === "number") {
+    words.push(`${schema.minimum} to ${schema.maximum}`)
+    schema = { ...schema, minimum: null, maximum: null }
+  }
   for (const [key, sign] of Object.entries({ minimum: "≥", exclusiveMinimum: ">", maximum: "≤", exclusiveMaximum: "<",
-    multipleOf: "a multiple of", minLength: "length ≥", maxLength: "length ≤", minItems: "items ≥", maxItems: "items ≤",
-    pattern: "pattern" })) if (schema[key] != null) words.push(`${sign} ${schema[key]}`)
+    multipleOf: "a multiple of", minLength: "at least", maxLength: "up to", minItems: "at least", maxItems: "up to",
+    pattern: "pattern" })) if (schema[key] != null) words.push(`${sign} ${schema[key]}${/Length/.test(key) ? " characters" : /Items/.test(key) ? " items" : ""}`)
   return shown(words.filter(Boolean).join(", "), 200)
 }
 
@@ -117,81 +120,134 @@ export function makeEditor(schema, env, level = 0) {
   return editor
 }
 
-/** A labelled editor with its errors; one that is not required is sent when its box is ticked. */
-function field(name, schema, env, { isRequired, description, level = 0, isOpen }) {
+/** The type of an optional value that is null where it is not given: nobody needs to choose null then. */
+function withoutNull(schema, schemas) {
+  const found = resolve(schema, schemas)
+  const choices = found.default === null ? choicesOf(schema, schemas) : []
+  const others = choices.filter((each) => each.type !== "null")
+  return others.length === 1 && choices.length === 2 ? { ...others[0], default: null } : schema
+}
+
+const BIG = ["union", "object", "map", "list", "tuple"]
+
+/** A labelled editor with its errors. One that is not required is sent once it was edited, until it is reset. */
+function field(name, schema, env, { isRequired, description, level = 0 }) {
   const error = h("p", { class: "error", id: uid(), hidden: true })
-  const body = h("div")
-  const tick = isRequired ? null : h("input", { type: "checkbox", "aria-label": `send ${shown(name, 60)}`, onchange: () => show() })
-  const [kind] = kindOf(schema, env.schemas)
-  const isBig = ["union", "object", "map", "list", "tuple"].includes(kind)
+  const typed = isRequired ? schema : withoutNull(schema, env.schemas)
+  const [kind] = kindOf(typed, env.schemas)
+  const isBig = BIG.includes(kind)
+  const resolved = resolve(schema, env.schemas)
+  const hasDefault = "default" in resolved || "x-default" in resolved
+  const typeName = typeText(schema, env.schemas)
+  const default_ = hasDefault ? defaultText(resolved) : ""
+  const body = h("div", { class: "body", hidden: isBig && !isRequired })
+  const open = h("button", { type: "button", class: "quiet", hidden: !isBig || isRequired, "aria-label": `Set ${shown(name, 60)}`, onclick: () => touch() }, "Set")
+  const reset = h("button", { type: "button", class: "quiet", hidden: true, "aria-label": `Reset ${shown(name, 60)}`, onclick: () => {
+    release()
+    node.dispatchEvent(new Event("change", { bubbles: true }))
+  } }, "Reset")
   const head = h("span", { class: "name" }, shown(name))
-  const title = h(isBig ? "legend" : "div", { class: "head" })
+  const label = h(isBig ? "span" : "label", null, head)
+  const title = h(isBig ? "legend" : "div", { class: "head" }, label)
   const node = h(isBig ? "fieldset" : "div", { class: "field" }, title, body, error)
   let editor = null
+  let isTouched = Boolean(isRequired)
   function build() {
     if (editor) return editor
-    editor = makeEditor(schema, env, level)
-    const note = h("span", { class: "note" }, editor.kind, editor.limits ? ` ${editor.limits}` : "")
-    title.querySelector("label, span").after(note)
+    editor = makeEditor(typed, env, level)
     if (editor.input) {
       editor.input.id = uid()
-      label.setAttribute("for", editor.input.id)
+      if (!isBig) label.setAttribute("for", editor.input.id)
       editor.input.setAttribute("aria-describedby", error.id)
+      if (!isRequired && "placeholder" in editor.input) editor.input.placeholder = default_ || editor.input.placeholder
     }
     body.append(editor.node)
-    const changed = () => {
-      if (tick) tick.checked = true
-      show()
+    for (const event of ["input", "change"]) body.addEventListener(event, () => {
+      const isEmpty = !isBig && kind !== "string" && editor.input && /^(text|textarea|date|datetime-local)$/.test(editor.input.type) && !editor.input.value && !editor.isHeld?.()
+      if (isEmpty && !isRequired) release(true)
+      else touch()
       clear()
-    }
-    for (const event of ["input", "change"]) body.addEventListener(event, changed)
+    })
     return editor
   }
-  const label = h(isBig ? "span" : "label", null, head)
-  title.append(...[tick, label].filter(Boolean))
-  const resolved = resolve(schema, env.schemas)
+  function note() {
+    const { limits } = build()
+    title.append(h("span", { class: "note" }, limits ? `${typeName}, ${limits}` : typeName))
+    if (default_ && !("placeholder" in (editor.input ?? {}))) title.append(h("span", { class: "note" }, `default ${default_}`))
+    title.append(open, reset)
+  }
   const text = description ?? resolved.description
   if (text) node.insertBefore(longText(String(text), "p", 300), body)
-  if ("default" in resolved || "x-default" in resolved) {
-    const value = "default" in resolved ? jsonText(resolved.default) : resolved["x-default"]
-    title.append(h("span", { class: "note" }, `default ${shown(value, 100)}`))
+  /** What is edited is sent. */
+  function touch() {
+    build()
+    isTouched = true
+    show()
+  }
+  /** It is not sent any more; unless `isKept`, the editor shows the default again. */
+  function release(isKept) {
+    isTouched = Boolean(isRequired)
+    if (!isKept && editor && !isRequired) {
+      editor.node.remove()
+      editor = null
+      if (!isBig) build()
+      preset()
+    }
+    clear()
+    show()
   }
   function show() {
-    if (tick?.checked) build()
-    if (tick && isBig) body.hidden = !tick.checked
-    body.classList.toggle("unsent", Boolean(tick && !tick.checked))
+    body.hidden = isBig && !isTouched
+    open.hidden = !isBig || isTouched
+    reset.hidden = isRequired || !isTouched
+    body.classList.toggle("unsent", !isTouched)
   }
   function clear() {
     error.hidden = true
     editor?.input?.removeAttribute("aria-invalid")
   }
-  if (isRequired || !isBig || isOpen) {
-    build()
-    if ("default" in resolved && isRequired !== true) setQuietly(resolved.default)
+  /** Choices show their default, which texts have as their placeholder. */
+  function preset() {
+    const isChoice = editor?.input?.tagName === "SELECT"
+    if ("default" in resolved && (isChoice || (isBig && editor))) setQuietly(resolved.default)
   }
   function setQuietly(value) {
     try {
       build().set(value)
     } catch {} // a default that its own schema does not take
   }
+  if (isRequired || !isBig) {
+    note()
+    preset()
+  } else title.append(h("span", { class: "note" }, typeName), default_ && h("span", { class: "note" }, `default ${default_}`), open, reset)
   show()
   return {
     node,
     get isSent() {
-      return !tick || tick.checked
+      return isTouched
     },
     get() {
-      clear()
+      if (!env.isDraft) clear()
       return build().get()
     },
+    /** The value for a program that shows the call: where a required one is missing, an example of it. */
+    draft() {
+      env.isDraft = true // errors that are shown stay
+      try {
+        return build().get()
+      } catch {
+        return sample(schema, env.schemas, name)
+      } finally {
+        env.isDraft = false
+      }
+    },
     set(value) {
-      if (tick) tick.checked = value !== undefined
-      if (value !== undefined) setQuietly(value)
-      show()
+      if (value === undefined) return release()
+      setQuietly(value)
+      touch()
     },
     fail(path, message) {
-      if (tick) tick.checked = true
-      show()
+      touch()
       if (path.length && build().fail?.(path, message)) return true
       error.textContent = shown(message, 1000)
       error.hidden = false
@@ -201,6 +257,23 @@ function field(name, schema, env, { isRequired, description, level = 0, isOpen }
       return true
     },
   }
+}
+
+/** A value of a schema, for programs. */
+function sample(schema, schemas, name, level = 0) {
+  const [kind, found] = level > 4 ? ["null"] : kindOf(schema, schemas)
+  if (kind === "image") return Object.assign(new Blob([], { type: "image/png" }), { name: `${/^\w{1,40}$/.test(name) ? name : "picture"}.png` })
+  if (kind === "bytes") return new Uint8Array()
+  if (kind === "ndarray") return NdArray.from([0, 1], "<f4")
+  if (kind === "enum") return found.enum[0]
+  if (kind === "boolean") return false
+  if (kind === "integer" || kind === "number") return [found.minimum, found.default, 1].find((each) => typeof each === "number")
+  if (kind === "string") return { date: "2026-01-31", "date-time": "2026-01-31T12:00:00Z" }[found.format] ?? "text"
+  if (kind === "list") return []
+  if (kind === "tuple") return found.prefixItems.slice(0, 20).map((each) => sample(each, schemas, name, level + 1))
+  if (kind === "union") return sample(found[0], schemas, name, level + 1)
+  if (kind === "object") return Object.fromEntries(listOf(found.required).slice(0, 20).map((each) => [each, sample(found.properties[each], schemas, String(each), level + 1)]))
+  return kind === "null" || kind === "any" ? null : {}
 }
 
 /** Give the value of an editor; what it throws gets the step that leads there. */
@@ -235,12 +308,28 @@ function jsonOf(text) {
   }
 }
 
+/** A number with both bounds can be dragged, too. */
+function withSlider(schema, editor, isWhole) {
+  const [min, max] = [schema.minimum, schema.maximum]
+  if (!(Number.isFinite(min) && Number.isFinite(max) && min < max)) return editor
+  const step = isWhole ? 1 : 10 ** Math.floor(Math.log10((max - min) / 50))
+  const slider = h("input", { type: "range", min, max, step, "aria-label": "slider", oninput: () => (editor.input.value = slider.value) })
+  const follow = () => (slider.value = editor.input.value || String(schema.default ?? min))
+  editor.input.addEventListener("input", follow)
+  slider.value = String(schema.default ?? min)
+  const set = (value) => {
+    editor.set(value)
+    follow()
+  }
+  return { ...editor, set, node: h("div", { class: "row slider" }, editor.node, slider) }
+}
+
 const WIDGETS = { date: "date", "date-time": "datetime-local" }
 
 /** A place for a file: to choose, drop or paste one. `take` gets it; what it throws is shown. */
 function filePlace(text, accept, take, ...more) {
   const state = h("p", { role: "status" })
-  const file = h("input", { type: "file", accept })
+  const file = h("input", { type: "file", accept, class: "hidden" })
   const got = async (given) => {
     if (!given) return
     try {
@@ -261,7 +350,7 @@ function filePlace(text, accept, take, ...more) {
       got(event.dataTransfer.files[0])
     },
     ontake: (event) => got(event.detail),
-  }, h("p", null, `${text}: drop or paste it here, or `, file), ...more, state)
+  }, h("p", null, icon("upload"), ` ${text}: drop, paste or `, button("choose a file", () => file.click(), { class: "quiet" }), file), state, ...more)
   return { node, state, file, got }
 }
 
@@ -272,9 +361,9 @@ function camera(got) {
     stream?.getTracks().forEach((track) => track.stop())
     stream = null
     video.hidden = true
-    open.textContent = "Camera"
+    open.replaceChildren(icon("camera"), " Camera")
   }
-  const open = button("Camera", async () => {
+  const open = iconButton("camera", "Camera", async () => {
     if (stream) {
       const canvas = h("canvas", { width: video.videoWidth, height: video.videoHeight })
       canvas.getContext("2d").drawImage(video, 0, 0)
@@ -332,8 +421,8 @@ const EDITORS = {
     const node = h("select", null, h("option", null, "false"), h("option", null, "true"))
     return { node, input: node, get: () => node.value === "true", set: (value) => (node.value = String(Boolean(value))) }
   },
-  integer: () => input("text", { inputmode: "numeric", autocomplete: "off" }, (text) => numberOf(text, true)),
-  number: () => input("text", { inputmode: "decimal", autocomplete: "off" }, (text) => numberOf(text, false)),
+  integer: (schema) => withSlider(schema, input("text", { inputmode: "numeric", autocomplete: "off" }, (text) => numberOf(text, true)), true),
+  number: (schema) => withSlider(schema, input("text", { inputmode: "decimal", autocomplete: "off" }, (text) => numberOf(text, false)), false),
   null: () => ({ node: h("span", { class: "note" }, "null"), get: () => null, set() {} }),
   string: (schema) => {
     const type = WIDGETS[schema.format]
@@ -446,7 +535,7 @@ const EDITORS = {
       text.value = ""
     }, h("div", { class: "row" }, dtype, text))
     place.file.setAttribute("aria-label", "file of the array")
-    return { node: place.node, input: text,
+    return { node: place.node, input: text, isHeld: () => Boolean(array),
       get() {
         if (array) return array
         if (!text.value.trim()) throw new Invalid("an array is expected")
@@ -514,7 +603,11 @@ export function objectEditor(members, env, level = 0) {
   const fields = new Map(members.slice(0, MOST_FIELDS).map((each) => [each.name, field(each.name, each.schema, env, { ...each, level })]))
   const node = h("div", { class: "fields" }, [...fields.values()].map((each) => each.node))
   if (members.length > MOST_FIELDS) node.append(h("p", null, `${members.length - MOST_FIELDS} more are not shown`))
-  return { node, get() {
+  return { node, draft() {
+    const made = Object.create(null)
+    for (const [name, each] of fields) if (each.isSent) made[name] = each.draft()
+    return made
+  }, get() {
     const made = Object.create(null)
     for (const [name, each] of fields) if (each.isSent) made[name] = getAt(name, each)
     return made
@@ -535,6 +628,16 @@ export function methodForm(method, schemas) {
     set: editor.set,
     /** The values by name. */
     values: () => editor.get(),
+    /** The params as they are now, with examples for what is missing, for a program that shows the call. */
+    draft() {
+      const made = editor.draft()
+      const given = Object.assign(Object.create(null), made, made[rest("named")])
+      delete given[rest("named")]
+      const items = given[rest("positional")]
+      delete given[rest("positional")]
+      if (!items?.length) return given
+      return [...params.slice(0, params.findIndex((each) => each.rest === "positional")).map((each) => given[each.name] ?? null), ...items]
+    },
     /** The params to send, an object, or an array where there are further positional ones. */
     params(values) {
       const made = Object.assign(Object.create(null), values)

@@ -1,7 +1,8 @@
 // Values as they are shown: pictures, arrays, tables, trees that open on demand.
 
 import { NdArray } from "../rpcstream.js"
-import { arrayView, drawLine, isDrawn, lineCanvas } from "./arrays.js"
+import { arrayView, isDrawn } from "./arrays.js"
+import { drawLines, lineCanvas, liveChart, short } from "./chart.js"
 import { button, h, jsonText, lazily, longText, save, shown, sizeOf } from "./dom.js"
 import { pictureView } from "./pictures.js"
 
@@ -20,8 +21,46 @@ export function valueView(value, env = {}, level = 0) {
   if (typeof value === "string") return longText(value, "pre")
   if (level > 1 && isShort(value)) return h("code", null, jsonText(value))
   if (Array.isArray(value)) return listView(value, env, level)
+  if (isPlain(value) && level === 0 && isScores(value)) return barsView(value)
   if (isPlain(value)) return branch(`{${Object.keys(value).length}}`, Object.entries(value), env, level)
+  if (level === 0 && value != null) return h("p", { class: "scalar" }, isNumber(value) ? numberNode(value) : h("code", null, String(value)))
   return h("code", null, value === undefined ? "null" : String(value))
+}
+
+/** A number with four digits, and all of them on hover. */
+const numberNode = (value) => h("span", { class: "value", title: String(value) }, short(value))
+
+/** Numbers by name, such as the probabilities of labels. */
+function isScores(value) {
+  const all = Object.values(value)
+  return all.length > 1 && all.length <= 60 && all.every((each) => typeof each === "number" && each >= 0) && Object.keys(value).every((key) => key.length < 100)
+}
+
+function barsView(value) {
+  const entries = Object.entries(value)
+  const greatest = Math.max(...entries.map(([, each]) => each))
+  const isShare = greatest <= 1 && entries.some(([, each]) => each % 1)
+  const node = h("div", { class: "bars" })
+  for (const [name, each] of entries) {
+    const text = isShare ? `${(100 * each).toFixed(1)} %` : short(each)
+    node.append(h("span", null, shown(name)), h("meter", { min: 0, max: isShare ? 1 : greatest || 1, value: String(each), "aria-label": shown(name) }, text), h("span", { class: "value", title: String(each) }, text))
+  }
+  return node
+}
+
+/** An item of a stream, on one line. */
+function itemNode(value) {
+  if (isNumber(value)) return h("code", null, numberNode(value))
+  const entries = isPlain(value) ? Object.entries(value) : []
+  if (!entries.length || entries.length > 8 || !entries.every(([, each]) => typeof each === "number")) return h("code", null, jsonText(value, 0, 500))
+  return h("span", { class: "numbers" }, entries.map(([name, each]) => h("span", null, h("span", { class: "note" }, `${shown(name, 40)} `), numberNode(each))))
+}
+
+/** A value in a cell of a table. */
+function cell(value, env, level) {
+  if (isNumber(value)) return h("td", { class: "number" }, numberNode(value))
+  if (typeof value === "string" && value.length < 300) return h("td", null, value)
+  return h("td", null, valueView(value, env, level + 2))
 }
 
 function bytesView(blob) {
@@ -37,14 +76,14 @@ function listView(value, env, level) {
   const all = branch(`[${value.length}]`, value.map((each, at) => [at, each]), env, level)
   if (value.length < 3 || !value.every(isNumber)) return all
   const canvas = lineCanvas()
-  requestAnimationFrame(() => drawLine(canvas, value))
+  requestAnimationFrame(() => drawLines(canvas, { "": value }))
   return h("div", null, canvas, h("pre", { tabindex: "0" }, jsonText(value.slice(0, 200)), value.length > 200 ? " …" : ""))
 }
 
 function tableView(list, env, level) {
   const keys = [...new Set(list.slice(0, 200).flatMap((each) => Object.keys(each)))].slice(0, 40)
   const body = h("tbody")
-  const row = (each) => h("tr", null, keys.map((key) => h("td", null, isPlain(each) && Object.hasOwn(each, key) ? valueView(each[key], env, level + 2) : "")))
+  const row = (each) => h("tr", null, keys.map((key) => isPlain(each) && Object.hasOwn(each, key) ? cell(each[key], env, level) : h("td")))
   const [, more] = lazily(body, list, row, 50)
   const head = h("thead", null, h("tr", null, keys.map((key) => h("th", { scope: "col" }, shown(key)))))
   return h("div", null, h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "table" }, h("table", null, head, body)), more)
@@ -75,23 +114,23 @@ export function streamView(env) {
   const status = h("p", { class: "note" })
   const list = h("ol", { class: "items", tabindex: "0", "aria-label": "items" })
   const node = h("div", null, status, list)
-  const numbers = []
-  let [count, canvas, last, newest, isDue] = [0, null, null, null, false]
+  const chart = liveChart()
+  node.insertBefore(chart.node, list)
+  let [count, last, newest, isDue] = [0, null, null, false]
   function draw() {
     isDue = false
     status.textContent = `${count.toLocaleString()} items${credit}`
-    const isAtEnd = list.scrollTop + list.clientHeight > list.scrollHeight - 40 || count < 40
     while (list.children.length > 100) list.firstChild.remove()
-    if (isAtEnd) list.scrollTop = list.scrollHeight
-    if (numbers.length > 1) {
-      if (!canvas) node.insertBefore((canvas = lineCanvas()), list)
-      drawLine(canvas, numbers)
-    }
+    if (isFollowed) list.scrollTop = list.scrollHeight
+    chart.draw()
     if (newest === null) return
     if (!last) node.insertBefore((last = h("div")), list)
     last.replaceChildren(valueView(newest, env))
     newest = null
   }
+  let isFollowed = true // until the reader scrolls up
+  for (const kind of ["wheel", "touchmove", "keydown"]) list.addEventListener(kind, () =>
+    requestAnimationFrame(() => (isFollowed = list.scrollTop + list.clientHeight > list.scrollHeight - 40)))
   let credit = ""
   const due = () => {
     if (!isDue) requestAnimationFrame(draw)
@@ -101,11 +140,10 @@ export function streamView(env) {
     node,
     add(value) {
       count++
-      if (isNumber(value)) numbers.push(Number(value))
-      if (numbers.length > 20_000) numbers.splice(0, 10_000)
+      chart.add(value)
       if (value instanceof Blob || (value instanceof NdArray && isDrawn(value) && value.data.length > 1)) {
         newest = value // pictures and arrays: the newest one alone, in one place
-      } else list.append(h("li", { value: String(count) }, h("code", null, jsonText(value, 0, 500))))
+      } else list.append(h("li", { value: String(count) }, itemNode(value)))
       if (list.children.length > 300) list.firstChild.remove()
       due()
     },

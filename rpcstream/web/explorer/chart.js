@@ -1,0 +1,114 @@
+// Numbers as lines, one for each name, with the least and the greatest value at the side.
+
+import { h } from "./dom.js"
+
+export const short = (number) => {
+  if (typeof number === "bigint" || Number.isInteger(number)) return String(number)
+  const text = Number(number.toPrecision(4)).toString()
+  return text.replace(/(\d)e/, "$1e")
+}
+
+export function statistics(data) {
+  let [least, greatest, sum, nans] = [Infinity, -Infinity, 0, 0]
+  for (let at = 0; at < data.length; at++) {
+    const value = Number(data[at])
+    if (Number.isNaN(value)) nans++
+    else {
+      if (value < least) least = value
+      if (value > greatest) greatest = value
+      sum += value
+    }
+  }
+  return { least, greatest, mean: sum / (data.length - nans), nans }
+}
+
+export const lineCanvas = () => h("canvas", { class: "line", role: "img", width: 1440, height: 340, "aria-label": "line" })
+
+/** The colours of lines, which both themes show. */
+const COLOURS = ["", "#d9730d", "#0f9d78", "#c2399b", "#8a63d2", "#b58900", "#3b8fd6", "#c0504d"]
+export const colourOf = (canvas, at) => COLOURS[at % COLOURS.length] || getComputedStyle(canvas).color
+
+/** Draw lists of numbers, by their names, as lines; on a scale of logarithms if `isLog`. */
+export function drawLines(canvas, series, isLog = false) {
+  const { width, height } = canvas
+  const context = canvas.getContext("2d", { willReadFrequently: true })
+  const entries = Object.entries(series)
+  const scaled = (value) => (isLog ? (value > 0 ? Math.log10(value) : NaN) : value)
+  const all = entries.map(([, values]) => statistics(values))
+  const [least, greatest] = [Math.min(...all.map((each) => each.least)), Math.max(...all.map((each) => each.greatest))]
+  const [low, high] = isLog ? [Math.min(...entries.flatMap(([, values]) => [...values].map(scaled).filter(Number.isFinite))), scaled(greatest)] : [least, greatest]
+  const zoom = canvas.clientWidth ? width / canvas.clientWidth : 2
+  const [top, bottom, left] = [8 * zoom, height - 8 * zoom, 58 * zoom]
+  const y = (value) => bottom - ((scaled(value) - low) / (high - low || 1)) * (bottom - top)
+  context.clearRect(0, 0, width, height)
+  const ink = getComputedStyle(canvas).color
+  context.strokeStyle = ink
+  context.lineWidth = zoom / 2
+  context.globalAlpha = 0.18
+  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
+    context.beginPath()
+    context.moveTo(0, top + part * (bottom - top))
+    context.lineTo(width, top + part * (bottom - top))
+    context.stroke()
+  }
+  context.globalAlpha = 1
+  context.lineWidth = 1.6 * zoom
+  entries.forEach(([, values], which) => {
+    context.strokeStyle = colourOf(canvas, which)
+    context.beginPath()
+    let isBroken = true
+    const step = Math.max(1, Math.floor(values.length / (2 * width)))
+    for (let at = 0; at < values.length; at += step) {
+      const value = Number(values[at])
+      const x = values.length < 2 ? width / 2 : left + (at / (values.length - 1)) * (width - left - 12)
+      if (!Number.isFinite(scaled(value))) isBroken = true
+      else if (isBroken) {
+        context.moveTo(x - 1, y(value))
+        context.lineTo(x, y(value))
+        isBroken = false
+      } else context.lineTo(x, y(value))
+    }
+    context.stroke()
+  })
+  context.fillStyle = getComputedStyle(canvas.parentElement ?? canvas).color
+  context.font = `${12 * zoom}px system-ui, sans-serif`
+  context.fillText(short(greatest), 4 * zoom, top + 13 * zoom)
+  context.fillText(short(isLog ? 10 ** low : least), 4 * zoom, bottom - 4 * zoom)
+  const names = entries.map(([name]) => name).filter(Boolean).join(", ")
+  const count = entries[0]?.[1].length ?? 0
+  canvas.setAttribute("aria-label", `${names ? `lines of ${names}, ` : "line of "}${count} numbers from ${least} to ${greatest}`)
+}
+
+/** Lines that grow: `add` takes a number or an object of numbers, and tells whether it could be drawn. */
+export function liveChart() {
+  const series = {}
+  const canvas = lineCanvas()
+  const legend = h("div", { class: "legend" })
+  const log = h("input", { type: "checkbox", onchange: () => draw() })
+  const node = h("figure", { class: "chart", hidden: true }, canvas, h("div", { class: "tools" }, legend, h("label", null, log, " Log scale")))
+  let count = 0
+  function draw() {
+    if (count < 2) return
+    node.hidden = false
+    drawLines(canvas, series, log.checked)
+    const names = Object.keys(series).filter(Boolean)
+    if (legend.children.length !== names.length)
+      legend.replaceChildren(...names.map((name, at) => {
+        const mark = h("span", { class: "mark" })
+        mark.style.background = colourOf(canvas, at)
+        return h("span", null, mark, name.slice(0, 40))
+      }))
+  }
+  return { node, draw, add(value) {
+    const entries = typeof value === "number" || typeof value === "bigint" ? [["", value]] : typeof value === "object" && value !== null && !Array.isArray(value) ? Object.entries(value) : []
+    const numbers = entries.filter(([, each]) => typeof each === "number")
+    if (!numbers.length || numbers.length < entries.length / 2 || numbers.length > 12) return false
+    count++
+    for (const [name, each] of numbers) {
+      if (!Object.hasOwn(series, name)) Object.defineProperty(series, name, { value: [], enumerable: true })
+      series[name].push(Number(each))
+      if (series[name].length > 20_000) series[name].splice(0, 10_000)
+    }
+    return true
+  } }
+}
