@@ -44,16 +44,7 @@ class GatedSession(Session):
         lookup: the call of an async `authenticate` function that runs at the moment; None: none does.
     """
 
-    __slots__ = (
-        "_authenticator",
-        "_deadline",
-        "_dispatcher",
-        "_is_closed",
-        "_wrong_tokens",
-        "lookup",
-        "refusal",
-        "refuse",
-    )
+    __slots__ = ("_authenticator", "_deadline", "_dispatcher", "_is_closed", "_mistakes", "lookup", "refusal", "refuse")
 
     def __init__(self, dispatcher: Dispatch, authenticator: Authenticator, **options: Any) -> None:
         super().__init__(self, **options)
@@ -63,7 +54,7 @@ class GatedSession(Session):
         self._deadline: asyncio.TimerHandle | None = None
         self.lookup: asyncio.Task[Any] | None = None
         self.refusal = NOT_AUTHENTICATED
-        self._wrong_tokens = 0
+        self._mistakes = 0
         #: The connection is lost or being closed: the peer is not admitted any more.
         self._is_closed = False
 
@@ -155,8 +146,8 @@ class GatedSession(Session):
             self.lookup = None
         if found is None or self._is_closed:
             self._authenticator.refused(self._credentials.address, has_shown=True)
-            self._wrong_tokens += 1
-            if self._wrong_tokens == MAX_WRONG:
+            self._mistakes += 1
+            if self._mistakes == MAX_WRONG:
                 self._close(f"{MAX_WRONG} wrong tokens")
             raise NotAuthenticated(data=WRONG_TOKEN)
         self._admit(found)

@@ -176,8 +176,10 @@ class CallActions:
     async def _asked(self, far: Session, expected: ExpectedCall) -> Any:
         peer, arguments = Peer(far), (expected.connection.name, expected.number)
         if expected.kind == "confirmations":
-            stream = peer.stream.confirmations(*arguments, timeout=expected.limit)
-            items = [item async for item in stream]
+            # Closed when the call is cancelled: a drained connection waits for a stream that somebody still holds, and
+            # the requests that come meanwhile are dropped.
+            async with peer.stream.confirmations(*arguments, timeout=expected.limit) as stream:
+                items = [item async for item in stream]
             assert items == [["confirm", *arguments]] * len(items)
             return expected.answer
         return await peer.call(expected.kind, *arguments, timeout=expected.limit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import traceback
 
 import pytest
 
@@ -61,5 +62,9 @@ async def test_failures_are_limited_for_each_method_and_long_tracebacks_cut() ->
     assert len(set(lines)) == len(lines), "each has its id"
     assert server.counters.handler_failures == 21
     assert "'short'" in str(records[0].exc_info)
-    assert re.search(r"Traceback(.|\n)* characters ", lines[1])
+    cut = re.search(r"(Traceback(?:.|\n)*)\n\[… ([0-9]+) characters …\]\n((?:.|\n)*)", lines[1])
+    assert cut is not None
+    # The whole traceback of the key of 100,000 characters, quoted once, is as long as the other, but for the key.
+    short = "".join(traceback.format_exception(records[0].exc_info[1]))  # type: ignore[index]
+    assert len(cut[1]) + int(cut[2]) + len(cut[3]) == len(short) + 100_000 - len("short")
     assert len(lines[1]) < 17 * 1024 + 1000
