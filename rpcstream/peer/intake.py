@@ -68,6 +68,9 @@ class WaitingRequest:
 class Intake:
     """Handles the messages that come in a session: replies and control messages at once, requests in turns.
 
+    When a turn is over, too many replies wait to be written, or there is no more room for calls, the requests behind
+    wait in the queue; those behind `READ_MAX` of them wait for the next turn as they came.
+
     `_decide` decides what may start, and when the connection is paused or closed; it is called after every change.
 
     Attributes:
@@ -96,11 +99,7 @@ class Intake:
     # -- messages come in ---------------------------------------------------------------------------------------------
 
     def receive(self, messages: list[Message]) -> None:  # noqa: C901, PLR0912, PLR0915 (the path of each message)
-        """Handle the messages that came with one read, in their order.
-
-        When the turn is over, too many replies wait to be written, or there is no more room for calls, the requests
-        behind wait in the queue; those behind `READ_MAX` of them wait for the next turn as they came.
-        """
+        """Handle the messages that came with one read, in their order."""
         if not self.is_calm:
             messages, self.rest = self.rest + messages, []
             self.choose_answer()
