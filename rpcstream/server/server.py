@@ -154,18 +154,7 @@ class Server(ServerMethods):
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
         self._nats = NatsMemberships(self._registry, self._about)
-        lifespan: Lifespan | None = given["lifespan"]
-        self._life = ServerLife(
-            given,
-            limits=limits,
-            methods=self._registry,
-            routes=self.routes,
-            nats=self._nats,
-            lifespan=contextlib.nullcontext if lifespan is None else partial(lifespan, self),
-            make_running=self._make_running,
-            while_serving=self._while_serving,
-            on_address=self._guard.warn_of_strangers,
-        )
+        self._life = self._make_life(given)
         self._program = ServerProgram(self._life, self._reload)
         self._asgi: AsgiRunner | None = None
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
@@ -719,6 +708,20 @@ class Server(ServerMethods):
             Patterns of topics whose events it does not get.
         """
         return ()
+
+    def _make_life(self, given: Mapping[str, Any]) -> ServerLife:
+        lifespan: Lifespan | None = given["lifespan"]
+        return ServerLife(
+            given,
+            limits=self.limits,
+            methods=self._registry,
+            routes=self.routes,
+            nats=self._nats,
+            lifespan=contextlib.nullcontext if lifespan is None else partial(lifespan, self),
+            make_running=self._make_running,
+            while_serving=self._while_serving,
+            on_address=self._guard.warn_of_strangers,
+        )
 
     def _make_running(self, invoker: Invoker) -> RunningServer:
         dispatcher = self._make_dispatcher(invoker)
