@@ -1,9 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
 """The command `rpcstream`: one call from the shell, like cURL.
 
-Owns the order of the steps (options, parameters, call, output) and the exit status. `items` and `values` read the
-parameters, `output` and `save` format the result. Modules are imported where they are needed, so that a plain call
-starts fast.
+`main` parses the options, reads the parameters, makes the call, shows the result, and returns the exit status. Modules
+are imported where they are needed, so that a plain call starts fast.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Setting:
-    """What all calls of one command share: the server, and what is shown while they go on.
+    """What all calls of one command share: the server, and what is shown while they run.
 
     Attributes:
         address: of the server.
@@ -220,7 +219,7 @@ def _request(client: Client, options: argparse.Namespace, params: Params, line: 
             return client.request("rpc.discover", None)
         if options.notify:
             return client(envelope.request(options.method, params))
-        # A time-out from the options is one of the call, which the server is told, too.
+        # The server gets a timeout from the options, too.
         limit = {"timeout": options.timeout} if options.timeout else {}
         if options.publish is not None:
             return _publish(client, params, limit)
@@ -234,7 +233,7 @@ def _publish(client: Client, params: Any, limit: dict[str, Any]) -> Any:
     try:
         return client.publish(**params, **limit)
     except MethodNotFound as error:
-        raise MethodNotFound("only a hub takes events from clients, and this server is none") from error
+        raise MethodNotFound("only a hub takes events from clients, and this server is not a hub") from error
 
 
 def _show_stream(client: Client, options: argparse.Namespace, params: Params, line: StatusLine | None) -> int:

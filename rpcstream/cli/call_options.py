@@ -1,7 +1,4 @@
-"""The options of `rpcstream`: the parser, and the address and the parameters that they give.
-
-Owns the rules of which options go together. Knows argparse; connects to nothing.
-"""
+"""The options of `rpcstream`: the parser, the rules of which options go together, and the address that they give."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from .options import (
 
 DEFAULT_TIMEOUT = 60.0
 
-#: What --stubs writes: those of `rpcstream.stubs`, which is imported where it is needed.
+#: What --stubs writes: the languages of `rpcstream.stubs`, which is imported where it is needed.
 LANGUAGES = ("python", "typescript")
 
 #: Bytes. Large, since a user at a shell decides what to send and to ask for; the server has its own limit.
@@ -35,7 +32,7 @@ MAX_MESSAGE_SIZE = 1024 * 1024 * 1024
 
 #: Options of `Client` with the same name on the command line.
 _SAME = ("timeout", "wait_for", "token", "token_file", "ca", "certificate", "key")
-#: Those that one call needs, of all that a configuration may have. (A name, for one, is that of a program at a hub.)
+#: The options in a configuration that one call needs. (`name`, for example, is for a program at a hub.)
 _USED = (
     "address",
     "connect_timeout",
@@ -157,7 +154,7 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     return options
 
 
-#: Options that say what is done in place of one call; one of them at most.
+#: Options that replace the plain call; at most one of them.
 _MODES = ("stream", "notify", "list", "describe", "subscribe", "publish", "repeat", "stubs")
 #: Options that go with one of those only.
 _OF_MODES = {
@@ -198,7 +195,7 @@ def _find_wrong_argument(options: argparse.Namespace, mode: str) -> str | None:
             return "--subscribe takes no METHOD and no parameters; quote a PATTERN, since shells expand * and >"
     elif mode == "stubs":
         if options.items or options.parts:
-            return "--stubs takes no parameters: the file of a document at most, in place of a server"
+            return "--stubs takes no parameters, only the file of a document instead of a server"
     elif mode == "publish":
         if not options.items and not options.parts:
             return "--publish TOPIC needs a VALUE: text or a number, :=JSON, or items such as a=1"

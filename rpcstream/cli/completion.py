@@ -1,7 +1,7 @@
 """Shell completion for both commands, by argcomplete.
 
 Imported only when the shell asks (the variable `_ARGCOMPLETE`). Method and parameter names come from the server's
-`rpc.discover`, with a short time-out; where that fails, no names are suggested.
+`rpc.discover`, with a short timeout. If that fails, no names are offered.
 """
 
 from __future__ import annotations

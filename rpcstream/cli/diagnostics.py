@@ -1,7 +1,6 @@
 """Standard error during a call: a line that shows the progress, or with -v the messages on the wire.
 
-Owns that line, and the text of a value that a handler reports as its progress. Knows messages only as text to be
-shortened. May be used from several threads.
+Its classes may be used from several threads.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ class Timeline:
         self.begin()
 
     def begin(self) -> None:
-        """Begin anew, with the next call."""
+        """Begin again, with the next call."""
         self._began = perf_counter()
         self._connected = self._sent = self._answered = 0.0
 

@@ -1,7 +1,4 @@
-"""Events on the command line: `--subscribe` shows them as they come, `--publish` reads what is sent.
-
-Owns how an event becomes a line, and how a subscription ends. Imported for these options only, with asyncio.
-"""
+"""Events on the command line: `--subscribe` shows them as they arrive, `--publish` reads the value to send."""
 
 from __future__ import annotations
 
@@ -131,7 +128,7 @@ class _Watch:
         except TimeoutError as error:
             if type(error) is not TimeoutError:  # a CallTimeout, while it connected
                 raise
-            print_error(f"the time-out of {options.timeout:g} s has passed, after {self.count} events")
+            print_error(f"the timeout of {options.timeout:g} s has passed, after {self.count} events")
             return TIME_OUT
         return self.status
 

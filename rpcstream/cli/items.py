@@ -1,7 +1,7 @@
 """Parse the parameters on the command line: `key=value`, `key:int=1`, `key:=[1]`, `-i photo=./a.png`, ...
 
-Owns the split of an item into name, type and text, and the assembly of items into `params`. Converts no values: that is
-done by the `convert` that is passed in (see `values`). Pure.
+An item is split into name, type, and text, and items become `params`. The caller passes the function that converts the
+text to a value (see `values`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Item:
 def parse_item(text: str) -> Item:
     """Parse `key=value`, `key:TYPE=value` or `key:=JSON`.
 
-    The key ends at the first `=`, its type stands behind the last colon before that.
+    The key ends at the first `=`, its type follows the last colon before that.
 
     Raises:
         UsageError: there is no `=`, no key, or the type is unknown.

@@ -96,7 +96,7 @@ class Measurement:
             try:
                 self._call()
             except Exception as error:
-                if self._stopped.is_set():  # the client was closed meanwhile
+                if self._stopped.is_set():  # the client was closed in the meantime
                     return
                 self._failed(error)
             else:

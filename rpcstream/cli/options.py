@@ -1,7 +1,4 @@
-"""Parsing of options for both commands: help texts, ports and seconds, names, and options that may stand anywhere.
-
-Knows argparse; nothing of calls or servers.
-"""
+"""Parsing of options for both commands: help texts, ports, seconds, and options anywhere on the command line."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ _OTHER_NAMES = {
 
 
 def with_option_names(text: str, *, of_nats: bool = False) -> str:
-    """A text of the library with its options as users write them: `--ca`, or `nats.user`, which stands in a profile.
+    """A text of the library with its options as users write them: `--ca`, or `nats.user`, which a profile contains.
 
     Args:
         of_nats: it is about the connection of `rpcstream-server` to NATS: `nats_ca` in its configuration.
@@ -51,7 +48,7 @@ def with_option_names(text: str, *, of_nats: bool = False) -> str:
             shown = _OTHER_NAMES.get(name) or f"nats.{found['nats']}"
         else:
             shown = _OTHER_NAMES.get(name) or "--" + name.replace("_", "-")
-        # A value stands behind it: `creds='…'`.
+        # A value follows: `creds='…'`.
         return shown + " " if text[found.end() : found.end() + 1] == "'" else shown
 
     return re.sub(_OPTION_NAME, rename, text.replace(" of NatsLogin)", ")"))

@@ -1,8 +1,7 @@
 """Format a result as text: readable on a terminal, JSON on one line in a pipe.
 
 A result comes as plain JSON data in which rich values are still the tagged objects of the wire page, so a pipe gets
-exactly the data that the server sent, and numpy is imported only to show an array on a terminal. Pure: knows no file
-and no connection, and a terminal only by its width and whether it has colours.
+exactly the data that the server sent, and numpy is imported only to show an array on a terminal.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _STYLES = {
     "error": "31",
     "bold": "1",
 }
-#: A list of plain values stands on one line if it takes at most this many columns.
+#: A list of plain values is shown on one line if it takes at most this many columns.
 _MAX_COLUMNS = 120
 #: Lines that a library writes for a table.
 _MAX_LINES = 40

@@ -214,7 +214,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _ending(path: str) -> str:
-    """The ending of a regular file in small letters; that of a device or a pipe means nothing."""
+    """The ending of a regular file in small letters; the name of a device or a pipe has none."""
     return os.path.splitext(path)[1].lower() if _is_regular(path) else ""
 
 

@@ -1,8 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
 """The command `rpcstream-server`: serves the server or the functions of a module, or a hub.
 
-Owns the banner, the logging and the exit status. Options are parsed in `serve_options`, targets loaded in `load`;
-`Server.run` serves.
+`main` parses the options, loads the target, sets up logging, prints the banner, and returns the exit status.
 """
 
 from __future__ import annotations

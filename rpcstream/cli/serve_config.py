@@ -125,7 +125,7 @@ def read_config(options: argparse.Namespace) -> ServeConfig:
         folder = os.path.dirname(os.path.abspath(options.config))
         table = SERVE.of_table(read_file(options.config), options.config, folder)
     if "tls" in given and "tls" in table:
-        raise ConfigError(f"{options.config}: tls stands there, too: leave --certificate, --key and --client-ca out")
+        raise ConfigError(f"{options.config}: it has tls, too: leave out --certificate, --key, and --client-ca")
     config = ServeConfig(SERVE.merged(given, table))
     if "unix_mode" in config.where and "unix" not in config.where:
         raise ConfigError("unix_mode goes with unix")

@@ -13,7 +13,7 @@ from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
 from .options import CommandParser, parse_count, parse_port, split_options
 
-#: Defaults with -f: those of the first JSON-RPC stream servers, so that their clients find the server.
+#: Defaults with -f: the first JSON-RPC stream servers used them, so that their clients find the server.
 FUNCTIONS_PORT = 2102
 FUNCTIONS_MODULE = "controlFunctions"
 FUNCTIONS_PATTERN = "control_*"

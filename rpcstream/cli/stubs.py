@@ -1,7 +1,4 @@
-"""`rpcstream --stubs LANGUAGE [FILE]`: types of the methods of a server, or of a document in a file; and `--check`.
-
-Owns where the document comes from and what becomes of the text. What is written is known in `rpcstream.stubs`.
-"""
+"""`rpcstream --stubs LANGUAGE [FILE]`: types of the methods of a server, or of a document in a file; and `--check`."""
 
 from __future__ import annotations
 

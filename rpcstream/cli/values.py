@@ -1,7 +1,6 @@
 """Convert the text of an item to a value: a number, text, JSON, bytes, the content of a file, an image or an array.
 
-Owns the rules of each type and the reading of files. Knows neither the syntax of items nor the wire; numpy and Pillow
-are imported only for an array or an image.
+numpy and Pillow are imported only for an array or an image.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def test_an_image_standard_input_and_what_is_retained(address: str, run: Run, tm
 @pytest.mark.parametrize(
     ("argv", "status", "words"),
     [
-        (["--subscribe", "sensors.roof", "--timeout", "0.2"], 4, "the time-out of 0.2 s has passed, after 1 events\n"),
+        (["--subscribe", "sensors.roof", "--timeout", "0.2"], 4, "the timeout of 0.2 s has passed, after 1 events\n"),
         (["--subscribe", "a.>.b"], 1, "error -32602"),
         (["--subscribe", "x", "--uri", "unix:///no/such/socket"], 3, "rpcstream: "),
         (["--subscribe", "x", "--uri", "http://h:1/x"], 2, "use --uri ws://h:1/x\n"),

@@ -85,7 +85,7 @@ FILES = [
         (["--hub", "--key", "server.key"], "--key goes with --certificate"),
         *((["app:server", "--set", each], words) for each, words in SET),
         *((["app:server", "--config", f"{name}.toml"], words) for name, words in FILES),
-        (["app:server", "--config", "tls.toml", "--cert", "tls.pem"], "tls.toml: tls stands there, too"),
+        (["app:server", "--config", "tls.toml", "--cert", "tls.pem"], "tls.toml: it has tls, too"),
         (["app:locked", "--config", "users.toml"], "has a token= or an authenticate= of its own"),
         (["app:server", "-p", "1", "--set", "port=2"], "port is given twice"),
         (["--hub", "--set", "workers=2"], "--set workers: unknown option 'workers' of a hub"),
