@@ -709,7 +709,7 @@ class Server(ServerMethods):
         """
         return ()
 
-    def _make_life(self, given: Mapping[str, Any]) -> ServerLife:
+    def _make_life(self, given: dict[str, Any]) -> ServerLife:
         lifespan: Lifespan | None = given["lifespan"]
         return ServerLife(
             given,

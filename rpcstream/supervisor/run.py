@@ -1,5 +1,4 @@
-"""The function `rpcstream.run`: run a server in one process, or in several, which import it again.
-"""
+"""The function `rpcstream.run`: run a server in one process, or in several, which import it again."""
 
 from __future__ import annotations
 
