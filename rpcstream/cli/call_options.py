@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import __version__
-from ..client.user_files import config_file
+from ..client.options import config_file
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from .items import UsageError, parse_file_option, parse_positional
 from .options import (

@@ -20,10 +20,10 @@ from ..peer.pending import OnProgress
 from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream
-from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.buffers import AttachedMessage
 from .address import Address, check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times
-from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
+from .base import BaseClient, CallOptions, Notice, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .connection import retrieve_exception
@@ -330,24 +330,24 @@ class AsyncClient(BaseClient):
             return await asyncio.to_thread(outgoing.outcome, reply, line)
         return outgoing.outcome(reply, line)
 
-    async def _send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
+    async def _send(self, notice: Notice, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
         """Send a message that has no reply."""
         seconds = self._timeout if timeout is NOT_GIVEN else timeout
         times = self._times(seconds, wait_for)
-        send = partial(self._send_once, message, method, times[0])
+        send = partial(self._send_once, notice, times[0])
         with AT_CALLER:
             try:
                 await send(times[2])
             except LOSSES as error:
-                await self._drive(self._attempts.again(error, None, times), send)
+                await self._drive(self._attempts.again(error, notice, times), send)
 
-    async def _send_once(self, message: Encoded, method: str, deadline: float, until: float | None) -> None:
+    async def _send_once(self, notice: Notice, deadline: float, until: float | None) -> None:
         connection = self._pool.ready(asyncio.get_running_loop())
         if connection is None:
-            if type(message) is AttachedMessage:
-                message.secure()  # it must wait
-            connection = await self._pool.get(method, deadline, until)
-        connection.calls.notify(message, method)
+            if type(notice.message) is AttachedMessage:
+                notice.message.secure()  # it must wait
+            connection = await self._pool.get(notice.method, deadline, until)
+        connection.calls.notify(notice.message, notice.method)
 
     def _times(self, seconds: float | None, wait_for: Any) -> Times:
         """The times of a call that begins now, by the clock of the loop."""

@@ -112,12 +112,12 @@ class Attempts:
         #: The count of lost connections when these were asked for.
         self._lost = 0
 
-    def again(self, error: Exception, outgoing: Call | None, times: Times) -> Steps:
+    def again(self, error: Exception, outgoing: Call, times: Times) -> Steps:
         """Make a call again that has failed, as often as that is allowed; gives its result.
 
         Args:
             error: of the first attempt.
-            outgoing: the call; None for a notification.
+            outgoing: the call.
             times: of the call.
 
         Raises the error of the last attempt.
@@ -126,8 +126,7 @@ class Attempts:
         repeats = waits = 0
         while True:
             now = clock()
-            may_repeat = isinstance(error, LOSSES) and (outgoing is None or outgoing.is_repeatable)
-            if not may_repeat or is_permanent(error) or self._is_closed():
+            if not (isinstance(error, LOSSES) and outgoing.is_repeatable) or is_permanent(error) or self._is_closed():
                 raise error
             if until is not None and was_not_begun(error):
                 waits += 1
@@ -141,7 +140,7 @@ class Attempts:
             if pause is None or now + pause >= deadline:
                 raise error
             yield Sleep(pause)
-            if outgoing is not None and getattr(error, "executed", None) is not False:
+            if getattr(error, "executed", None) is not False:
                 yield from self._check(outgoing, error, deadline, until)
             try:
                 return (yield Attempt(until))
@@ -172,7 +171,7 @@ class Attempts:
 
         A method that the server does not have is waited for `until` then; None: not at all.
         """
-        if self._repeats_all or outgoing.method == "rpc.discover":
+        if self._repeats_all or outgoing.method == "rpc.discover" or not outgoing.methods:
             return
         known = self._known
         # What is registered at a hub changes.

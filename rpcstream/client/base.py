@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from ..errors import EncodeError, RpcError
 from ..peer.calls import Call, params_of
 from ..peer.marshal import NOT_GIVEN, Marshaller
-from ..peer.pending import OnProgress
+from ..peer.pending import OnProgress, PendingCall, PendingCalls
 from ..peer.proxy import CLIENT_NAMES, NAMES_KEPT, Method, remote_name
+from ..wire.buffers import Encoded
 from .naming import check_params, given_params
 from .options import Settings
-from .raw_call import RawCall
 
 if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do without
     from ..config.schema import ConfigSource
     from ..events.event_queue import Policy
-    from ..wire.buffers import Encoded
     from .discovery import KnownMethods
 
 
@@ -48,7 +47,7 @@ def take_options(kwargs: dict[str, Any]) -> dict[str, Any]:
 class BaseClient(ABC):
     """The interface of `Client` and `AsyncClient`."""
 
-    #: Send what was built, with a time-out; `_perform` gives the outcome of a call. Awaitable in an `AsyncClient`.
+    #: Send a call and give its outcome; send a `Notice`. Awaitable in an `AsyncClient`.
     _perform: Callable[..., Any]
     _send: Callable[..., Any]
 
@@ -381,7 +380,7 @@ class BaseClient(ABC):
         if "id" in message:
             return self._perform(RawCall(self._marshaller, message), timeout, None, wait_for)
         encoded = self._marshaller.encode(message, "request object")
-        return self._send(encoded, str(message.get("method", "?")), timeout, wait_for)
+        return self._send(Notice(self._marshaller, encoded, str(message.get("method", "?"))), timeout, wait_for)
 
     def _decorate_or_send(self, message: Any, options: dict[str, Any]) -> Any:
         """As `__call__`."""
@@ -402,7 +401,53 @@ class BaseClient(ABC):
     def _notify(
         self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN, **kwargs: Any
     ) -> Any:
-        return self._send(self._notification(method, params_of(method, args, kwargs)), method, timeout, wait_for)
+        message = self._notification(method, params_of(method, args, kwargs))
+        return self._send(Notice(self._marshaller, message, method), timeout, wait_for)
+
+
+class RawCall(Call):
+    """A request object that is sent as it is, id included; the outcome is the whole response object.
+
+    `enter` raises ValueError if the id is neither a string nor an integer, or belongs to a waiting call.
+    """
+
+    def __init__(self, marshaller: Marshaller, message: dict[str, Any]) -> None:
+        method, window = message.get("method"), message.get("stream")
+        super().__init__(
+            marshaller,
+            method if isinstance(method, str) else "(no method)",
+            window=window if type(window) is int else None,
+        )
+        self._message = message
+
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        self.call_id = self._message["id"]
+        pending.add_as(self.call_id, call)
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        more = {} if self.trace is None else self.trace.sent(self.call_id)
+        return self.marshaller.encode({**more, **self._message}, self.method)
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> dict[str, Any]:
+        return self.marshaller.response(self.method, reply, line)
+
+
+class Notice(Call):
+    """A message without a reply, such as a notification: the call ends as soon as it is sent."""
+
+    methods = call_ids = ()
+
+    def __init__(self, marshaller: Marshaller, message: Encoded, method: str) -> None:
+        super().__init__(marshaller, method)
+        self.message = message
+
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        call.answer({}, b"")
+
+    def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
+        return self.message
+
+    def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None: ...
 
 
 def check_hello(hello: object) -> None:

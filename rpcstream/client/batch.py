@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import (
     AT_CALLER,
@@ -18,17 +18,15 @@ from ..errors import (
     ProviderGone,
     error_from_wire,
 )
-from ..peer.calls import Call, Soon, params_of, told
+from ..peer.calls import Call, params_of, told
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.pending import PendingCall, PendingCalls
 from ..peer.proxy import Method, remote_name
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .attempts import was_not_begun
+from .base import BaseClient, Notice
 from .naming import check_params
-
-if TYPE_CHECKING:
-    from .base import BaseClient
 
 #: Codes of the errors with which a server refuses a whole batch, as the only member of its array of replies.
 _REFUSALS = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
@@ -95,7 +93,11 @@ class BatchCall(PendingCall):
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         self.reply = reply, line
         if self._batch is not None:
-            self._batch.count(line)
+            self._batch.count()
+
+    def end_array(self) -> None:
+        if self._batch is not None:
+            self._batch.end()
 
     def fail(self, error: Exception) -> None:
         self.has_ended, self._error = True, error
@@ -159,15 +161,15 @@ class Batch:
     def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
         self._members.append((method, params_of(method, args, kwargs)))
 
-    def _outgoing(self) -> BatchExchange | Encoded | None:
-        """The message to send: with calls to wait for, or encoded notifications only; None for an empty batch."""
-        calls = [member for member in self._members if isinstance(member, BatchCall)]
+    def _outgoing(self) -> BatchExchange | Notice | None:
+        """The message to send: with calls to wait for, or notifications only; None for an empty batch."""
+        calls, marshaller = [each for each in self._members if isinstance(each, BatchCall)], self._client._marshaller
         if calls:
-            return BatchExchange(self._client._marshaller, self._members, calls, self._timeout)
+            return BatchExchange(marshaller, self._members, calls, self._timeout)
         if not self._members:
             return None
         members = [envelope.request(*member) for member in self._members]  # type: ignore[misc]
-        return self._client._marshaller.encode_batch(members, "batch")
+        return Notice(marshaller, marshaller.encode_batch(members, "batch"), "batch")
 
 
 class SyncBatch(Batch):
@@ -184,7 +186,7 @@ class SyncBatch(Batch):
             with outgoing:
                 self._client._perform(outgoing, self._timeout, None, self._wait_for)
         elif outgoing is not None:
-            self._client._send(outgoing, "batch", self._timeout, self._wait_for)
+            self._client._send(outgoing, self._timeout, self._wait_for)
 
 
 class AsyncBatch(Batch):
@@ -201,7 +203,7 @@ class AsyncBatch(Batch):
             with outgoing:
                 await self._client._perform(outgoing, self._timeout, None, self._wait_for)
         elif outgoing is not None:
-            await self._client._send(outgoing, "batch", self._timeout, self._wait_for)
+            await self._client._send(outgoing, self._timeout, self._wait_for)
 
 
 class BatchExchange(Call):
@@ -220,28 +222,24 @@ class BatchExchange(Call):
         self.more: Sequence[Mapping[str, str]] = ()
         #: The calls that are sent, in order.
         self._due: dict[BatchCall, None] = {}
-        #: How many of them have no reply yet; an array of replies is being read.
+        #: How many of them have no reply yet.
         self._missing = 0
-        self._ends = False
         #: The batch was answered; what is sent again are single calls of it.
         self._has_replies = False
 
-    def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
-        self._pending, self._call, self._soon = pending, call, soon
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
+        self._pending, self._call = pending, call
         self._due = dict.fromkeys([each for each in self._calls if each.is_due])
-        self._missing, self._ends = len(self._due), False
+        self._missing = len(self._due)
         for each in self._due:
             each.begin(self, call.deadline)
             each.call_id = pending.add(each)
 
-    def count(self, line: bytes | bytearray) -> None:
-        """Count a reply, which arrived in the message `line`."""
+    def count(self) -> None:
+        """Count a reply."""
         self._missing -= 1
         if not self._missing:
             self._call.answer({}, b"")
-        elif not self._ends and line[:16].lstrip().startswith(b"["):
-            self._ends = True
-            self._soon(self._end)
 
     def fail(self, error: Exception) -> None:
         """Count a call that will have no reply."""
@@ -251,7 +249,7 @@ class BatchExchange(Call):
                 error = type(error)(error.reason, method=self.method, address=error.address)
             self._call.fail(error)
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """End the wait after the array of replies: calls without a reply in it get none."""
         if self._missing:
             self._missing = 0

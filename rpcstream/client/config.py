@@ -9,8 +9,7 @@ from ..config.schema import ConfigSource, Schema, Values, limit_options, take_gr
 from ..limits import Limits
 from ..nearest import did_you_mean, nearest
 from ..option import FILE, TEXT, Option, options_of, whole
-from .options import ClientOptions
-from .user_files import config_file
+from .options import ClientOptions, config_file
 
 PREFIX = "RPCSTREAM_"
 
@@ -59,7 +58,7 @@ def client_options(
 
     Args:
         source: a file (TOML, or JSON with comments), or a mapping with the same options; None for the user's own file
-            (see `user_files.config_file`), which need not exist.
+            (see `options.config_file`), which need not exist.
         arguments: these take precedence: the same options, and others that the client takes.
         profile: the name of a table in `profiles`; None for that in `RPCSTREAM_PROFILE`, else the one that the file
             itself names as its `profile`.

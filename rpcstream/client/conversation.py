@@ -1,23 +1,22 @@
-"""What is said on one connection of a blocking client, without the socket: bytes come in, calls get their replies."""
+"""The client's end of one blocking connection, without the socket: bytes in, bytes and the replies of calls out."""
 
 from __future__ import annotations
 
 from _thread import get_ident
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import orjson
 
-from ..codec.payloads import read_frame
+from ..codec.payloads import may_have_payload, read_frame
 from ..errors import ConnectionLost, Unread
 from ..peer import binary_offer, control_messages, incoming
 from ..peer.marshal import Marshaller
 from ..peer.pending import PendingCalls
 from ..shared_memory import SharedMemory
 from ..wire import envelope
-from ..wire.binary_frame import BinaryFrameReader
-from ..wire.buffers import Encoded
+from ..wire.binary_frame import BinaryFrameReader, parts_of_frame
+from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.framing import LineFramer
 from ..wire.messages import LONG, BinaryFrame, Message, Oversize
 from .address import Address
@@ -25,10 +24,13 @@ from .attempts import Unsent
 from .callbacks import ClientDispatcher
 from .options import Settings
 
-#: Bytes of short messages (cancels, refusals of the server's requests) that may wait until the socket takes them.
-ASIDES_MAX = 256 * 1024
+#: Bytes of cancels and of refusals of the server's requests that may wait until the socket takes them.
+REPLIES_MAX = 256 * 1024
 
-#: How much is read with one system call of messages that come whole, mostly.
+#: Up to this size (bytes) the parts of a message are joined, to be sent with one system call.
+JOIN_MAX = 64 * 1024
+
+#: Bytes that are read with one system call, of messages that usually arrive whole.
 READ_SIZE = 64 * 1024
 
 _BRACE = ord("{")
@@ -47,17 +49,18 @@ class ClientConversation:
     Attributes:
         pending: unanswered calls: one call of the thread that uses the connection, or the calls of its batch.
         lost: why the connection is over; None while it is not.
-        asides: short messages that are to be sent: cancels, and refusals of what the server asks.
+        outgoing: what is to be sent, in order; the driver removes what it has sent.
+        replies_size: bytes of cancels and refusals that were added to it since it was last empty.
         offers_binary: `rpc.hello` is to be said once there is a large payload.
         sends_binary: it was answered, and frames may be sent.
         is_partial: a message has begun and its end has not come.
-        was_used: something was sent.
         has_left: the server reads no more requests.
         reporting: the thread that handles a notification now, and so may run an `on_progress`.
     """
 
     side = "client"
     splits_values = is_lasting = True
+    parse_long = staticmethod(incoming.parse_long)
 
     def __init__(self, settings: Settings, marshaller: Marshaller, shared: SharedMemory | None = None) -> None:
         self.limits = limits = settings.limits
@@ -70,9 +73,10 @@ class ClientConversation:
         # What a session has of its own, this one does itself.
         self.calls = self.channel = self
         self.lost: str | None = None
-        self.asides = bytearray()
+        self.outgoing: list[memoryview] = []
+        self.replies_size = 0
         self.offers_binary = settings.binary and settings.delimiter == b"\n"
-        self.sends_binary = self.is_partial = self.was_used = self.has_left = False
+        self.sends_binary = self.is_partial = self.has_left = False
         self.reporting: int | None = None
         self._trace = settings.trace
         self._takes_binary = settings.binary
@@ -80,9 +84,6 @@ class ClientConversation:
         self._framer = LineFramer(max_size=limits.max_message_size, delimiter=settings.delimiter, intake=intake)
         #: Bytes that end in a line feed may be read without framing, if they are one message.
         self._may_be_plain = intake is not None and self._trace is None and limits.max_message_size >= READ_SIZE
-        #: Run when the message that is being handled has been handled whole.
-        self._after_message: list[Callable[[], None]] = []
-        self.soon = self._after_message.append
 
     # -- what comes -------------------------------------------------------------------------------------------------
 
@@ -135,9 +136,8 @@ class ClientConversation:
                 reply = self._answer(message, text)  # type: ignore[arg-type]
             if reply is not None:
                 self.reply(reply)
-            for function in self._after_message:
-                function()
-            self._after_message.clear()
+                if self.replies_size > REPLIES_MAX:
+                    self.lose("the peer asks and does not read the answers")
         self.is_partial = self._framer.partial
 
     def _answer(self, message: Any, text: bytes) -> Encoded | None:
@@ -153,14 +153,12 @@ class ClientConversation:
 
     # -- as a session -----------------------------------------------------------------------------------------------
 
-    def parse_long(self, line: bytes, session: Any) -> tuple[Any, bytes]:
-        return incoming.parse_long(line, session)
-
     def reply(self, message: Encoded) -> None:
-        """Have a short message sent soon."""
-        if self._trace is not None:
-            self._trace("send", bytes(message))
-        self.asides += bytes(message) + self.delimiter
+        """Have a cancel, or the refusal of a request, sent soon."""
+        if not self.outgoing:
+            self.replies_size = 0
+        self.send(message)
+        self.replies_size += len(message)
 
     def peer_leaves(self, last: Any, reason: str) -> None:
         """The server reads no more requests: a call that it has not read fails, and no other is sent."""
@@ -192,13 +190,27 @@ class ClientConversation:
 
     # -- what is sent, and the end ----------------------------------------------------------------------------------
 
-    def offer_binary(self, message: Encoded) -> None:
-        """Ask whether the server reads binary frames, ahead of this message, which has a large payload."""
-        binary_offer.offer(self)
+    def send(self, message: Encoded) -> None:
+        """Have a message sent. Its payloads are not copied: they must not change until it is."""
+        if self.offers_binary and may_have_payload(message):
+            binary_offer.offer(self)
+        if self._trace is None and type(message) is bytes and len(message) <= JOIN_MAX:
+            self.outgoing.append(memoryview(message + self.delimiter))
+            return
+        parts: list[Any]
+        if self.sends_binary and isinstance(message, AttachedMessage):
+            parts, shown = [*parts_of_frame(message, self.shared)], message.shown
+        else:
+            parts, shown = [*parts_of(message), self.delimiter], message.__bytes__
+        if self._trace is not None:
+            self._trace("send", shown())
+        if sum(map(len, parts)) <= JOIN_MAX:
+            parts = [b"".join(parts)]
+        self.outgoing += map(memoryview, parts)
 
     def cancel(self, call_ids: list[int | str]) -> None:
         """Have these calls cancelled at the server. Cancels that find no room are left out."""
-        if self.lost is None and len(self.asides) < ASIDES_MAX:
+        if self.lost is None and self.replies_size < REPLIES_MAX:
             for call_id in call_ids:
                 self.reply(envelope.cancel(call_id))
 

@@ -58,7 +58,6 @@ class Exchange:
     task: asyncio.Task[None] | None = None
     parts: Sequence[Any] = ()
     size = unsent = 0
-    _has_reply = _has_array = False
     _timer: asyncio.TimerHandle | None = None
     #: Done when the reader of a stream has room again.
     _has_credit: asyncio.Future[None] | None = None
@@ -132,8 +131,7 @@ class Exchange:
             await self._handle(await self._read_frame(connection))
         elif body := await self._read_all(connection):
             await self._handle(body)
-        # The calls without a reply in the array of a batch end with that.
-        if self.call_ids and not (self._has_array and self._has_reply):
+        if self.call_ids:
             self.fail("the server's answer has no reply to the call in it")
 
     async def _receive_lines(self, connection: HttpConnection) -> None:
@@ -197,19 +195,20 @@ class Exchange:
 
     def _handle_replies(self, message: Any, line: bytes) -> None:
         """Give replies to the calls of this exchange; all other messages are dropped."""
-        is_array = type(message) is list
-        line = payloads.shared(line) if is_array else line
+        is_array, own = type(message) is list, []
         for member in message if is_array else [message]:
             if type(member) is not dict or "method" in member:
                 continue
             if member.get("id") is None and "error" in member:
                 self._answer_all(member, line)  # an error about the POST, which names no call
             elif self._is_own(member.get("id")):
-                self._has_array |= is_array
-                self._has_reply = True
-                self._session.pending.settle(member, line)
+                own.append(member)
             else:
                 self._session.pending.dropped += 1
+        if is_array:
+            self._session.pending.settle_array(own, line)
+        elif own:
+            self._session.pending.settle(own[0], line)
 
     async def _handle_notification(self, message: dict[str, Any], line: bytes) -> None:
         """Handle progress and items, an item once its reader has room for it."""
@@ -254,8 +253,7 @@ class Exchange:
         said = f"HTTP {connection.status} {connection.reason}".rstrip()
         if envelope.is_reply(message) or (type(message) is list and message and all(map(envelope.is_reply, message))):
             await self._handle(body)
-            if not (self._has_array and self._has_reply):
-                self.fail(f"the server answered with HTTP {connection.status} and no reply to the call")
+            self.fail(f"the server answered with HTTP {connection.status} and no reply to the call")
             return
         text = readable_text(body)
         said += f": {text}" if text else ""

@@ -303,3 +303,17 @@ def hide_token(trace: TraceMessage, token: str) -> TraceMessage:
         trace(direction, message.replace(written, b'"***"') if b'"rpc.authenticate"' in message else message)
 
     return traced
+
+
+def config_file(environ: Mapping[str, str]) -> str | None:
+    """Return the path of the user's configuration file, which need not exist; None if there is no home folder.
+
+    `RPCSTREAM_CONFIG` if it is set, else `rpcstream/config.toml` in `XDG_CONFIG_HOME`, `~/.config`, or on Windows
+    `APPDATA`.
+    """
+    if named := environ.get("RPCSTREAM_CONFIG"):
+        return named
+    home = os.path.join(environ.get("HOME", ""), ".config")
+    folders = (environ.get("XDG_CONFIG_HOME", ""), environ.get("APPDATA", "") if os.name == "nt" else home)
+    # The XDG Base Directory Specification says to ignore relative paths.
+    return next((os.path.join(each, "rpcstream", "config.toml") for each in folders if os.path.isabs(each)), None)

@@ -330,6 +330,11 @@ class LoopThread:
         self.portal.begin(future)
         return future
 
+    def attempt(self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None) -> Any:
+        """Make a call once, and wait for its outcome."""
+        outgoing.params = with_threaded_iterators(outgoing.params)
+        return self.portal.call(lambda: self.client._attempt(outgoing, on_progress, deadline, until), outgoing.method)
+
     def greet(self, hello: Hello) -> None:
         """Run this on each connection that is made from now on; a plain function gets a peer whose calls block."""
         portal = self.portal

@@ -27,7 +27,9 @@ if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do witho
     from ..methods.options import CallbackOptions
     from ..peer.pending import OnProgress
     from ..peer.remote import BlockingPeer
+    from .aio import AsyncClient
     from .blocking_streams import ClientStream, ClientSubscription
+    from .portal import Portal
 
 T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -201,17 +203,15 @@ class Client(BaseClient):
     ) -> ClientSubscription:
         from .blocking_streams import ClientSubscription
 
-        client = self._engine.lasting_client("subscribe", "rpc.subscribe")
-        subscription = client.subscribe(topic, returns=returns, max_queue=max_queue, policy=policy)
-        return ClientSubscription(self._engine.loop_thread("rpc.subscribe"), subscription, topic)
+        thread = self._engine.lasting_thread("subscribe", "rpc.subscribe")
+        subscription = thread.client.subscribe(topic, returns=returns, max_queue=max_queue, policy=policy)
+        return ClientSubscription(thread, subscription, topic)
 
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> int:
         params = publish_params(topic, value, retain)
         if self._settings.address.is_nats:
-            client = self._engine.lasting_client("publish", "rpc.publish")
-            count: int = self._engine.run(lambda: client.publish(**params, timeout=timeout), "rpc.publish")
-        else:
-            count = self.request("rpc.publish", params, timeout=timeout)
+            return self._run("publish", "rpc.publish", lambda client: client.publish(**params, timeout=timeout))
+        count: int = self.request("rpc.publish", params, timeout=timeout)
         return count
 
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> bool:
@@ -219,40 +219,42 @@ class Client(BaseClient):
         return is_sent
 
     def offer(self, *, shared: bool = False) -> list[str]:
-        client = self._engine.lasting_client(_OFFERING, "rpc.register")
-        names: list[str] = self._engine.run(lambda: client.offer(shared=shared), "rpc.register")
-        return names
+        return self._run(_OFFERING, "rpc.register", lambda client: client.offer(shared=shared))
 
     def withdraw(self, *names: str) -> list[str]:
-        client = self._engine.lasting_client(_OFFERING, "rpc.unregister")
-        withdrawn: list[str] = self._engine.run(lambda: client.withdraw(*names), "rpc.unregister")
-        return withdrawn
+        return self._run(_OFFERING, "rpc.unregister", lambda client: client.withdraw(*names))
 
     def wait_closed(self) -> None:
         if not self._engine.pool.is_closed:
-            self._wait(self._engine.lasting_client("wait_closed", "wait_closed").wait_closed)
+            thread = self._engine.lasting_thread("wait_closed", "wait_closed")
+            self._wait(thread.portal, thread.client.wait_closed)
 
     def run(self, *, drain_timeout: float = 10.0) -> None:
         from ..process import StopNow, stop_on_signals
 
         try:
-            client = self._engine.lasting_client("run", "run")
-            serving = self._engine.run(partial(client._serving, drain_timeout), "run")
-            with stop_on_signals(serving, self._engine.loop_thread("run").portal.loop):
-                self._wait(serving.serve)
+            thread = self._engine.lasting_thread("run", "run")
+            serving = thread.portal.call(partial(thread.client._serving, drain_timeout), "run")
+            with stop_on_signals(serving, thread.portal.loop):
+                self._wait(thread.portal, serving.serve)
         except StopNow as now:
             raise SystemExit(128 + now.args[0]) from None
         finally:
             self.close()
 
-    def _wait(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _run(self, feature: str, method: str, make: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
+        """Run a coroutine of the AsyncClient, for a feature that needs a lasting connection."""
+        thread = self._engine.lasting_thread(feature, method)
+        return thread.portal.call(partial(make, thread.client), method)
+
+    def _wait(self, portal: Portal, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine of the AsyncClient until it or the client ends."""
         from concurrent.futures import CancelledError
 
         from .portal import LoopClosedError
 
         try:
-            self._engine.loop_thread("run").portal.run(make)
+            portal.run(make)
         except (LoopClosedError, CancelledError):
             pass  # it was closed
 
@@ -263,8 +265,8 @@ class Client(BaseClient):
 
     def __enter__(self) -> Self:
         if self._settings.reconnect is not None:
-            client = self._engine.loop_client("(connect)")
-            self._engine.run(client.__aenter__, "(connect)")
+            thread = self._engine.loop_thread("(connect)")
+            thread.portal.call(thread.client.__aenter__, "(connect)")
         return self
 
     def __exit__(

@@ -12,21 +12,17 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from ..codec.payloads import may_have_payload
-from ..errors import CallTimeout
+from ..errors import CallTimeout, ConnectionLost
 from ..local_peer import widen_buffers
 from ..peer.calls import Call
 from ..peer.marshal import Marshaller
 from ..peer.pending import OnProgress, PendingCall
 from ..shared_memory import SharedMemory
-from ..wire.binary_frame import parts_of_frame
-from ..wire.buffers import AttachedMessage, Encoded, parts_of
-from .conversation import ASIDES_MAX, READ_SIZE, ClientConversation
+from ..wire.buffers import Encoded
+from .conversation import READ_SIZE, ClientConversation
 from .options import Settings
-from .sockets import Wait, milliseconds, waiter
+from .sockets import milliseconds, waiter
 
-#: Up to this size (bytes) a message is copied together with its delimiter, to be sent with one system call.
-JOIN_MAX = 64 * 1024
 #: How much is read with one system call of a message that did not come whole.
 READ_SIZE_LONG = 1024 * 1024
 #: The same where binary frames come: a frame of 64 KiB and its header come with one read, mostly.
@@ -40,7 +36,8 @@ PARTS_MAX = 512
 #: Reads of what came between two calls, before the next call is sent.
 CATCH_UP_READS = 16
 
-#: So soon (s) after a call the next is sent without a look at the connection, which takes a twentieth of a short call.
+#: Seconds. For this long after a look whether the connection has ended, calls are sent without another look, because
+#: that takes a twentieth of a short call.
 LOOK_AFTER = 0.001
 
 
@@ -77,6 +74,7 @@ class SyncConnection:
 
     Attributes:
         conversation: what is said on it.
+        was_used: a call was sent.
     """
 
     def __init__(self, sock: socket.socket, settings: Settings, marshaller: Marshaller) -> None:
@@ -89,101 +87,76 @@ class SyncConnection:
         self._on_receive = settings.on_receive
         self._receive = sock.recv if settings.on_receive is None else _reporting(sock.recv, settings.on_receive)
         self._read_size = READ_SIZE
-        self._wait_readable = waiter(sock, read=True)
-        self._is_tls = settings.tls is not None
-        self._can_send_parts = hasattr(sock, "sendmsg") and not self._is_tls  # Windows has no such call
+        self._wait_readable = wait = waiter(sock, read=True)
+        self._can_send_parts = hasattr(sock, "sendmsg") and settings.tls is None  # Windows has no such call
         #: What a socket raises that has nothing to read, or no room.
         self._not_ready: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
-        if self._is_tls:
+        if settings.tls is not None:
             import ssl
 
             self._not_ready += (ssl.SSLWantReadError, ssl.SSLWantWriteError)
-            self._wait_readable = _decrypting(sock, self._wait_readable)
+            self._wait_readable = lambda timeout: sock.pending() or wait(timeout)  # type: ignore[attr-defined]
         self._address = marshaller.address
-        self._trace = settings.trace
         self._on_send = settings.on_send
-        self._delimiter = settings.delimiter
-        #: A long message is on its way: nothing else may be sent.
-        self._is_sending = False
-        self._last_sent = 0.0
+        self.was_used = False
+        #: When it was looked whether the connection has ended (monotonic seconds).
+        self._looked = 0.0
 
     # -- a call -------------------------------------------------------------------------------------------------
 
     def exchange(self, outgoing: Call, deadline: float, on_progress: OnProgress | None = None) -> PendingReply:
         """Send a call and wait for its reply.
 
-        A call that gets none, for lack of time or since the thread was interrupted, is cancelled at the server; the
-        connection stays, and drops the reply if it still comes.
+        A call that gets none, because it timed out or the thread was interrupted, is cancelled at the server. The
+        connection stays open, and drops the reply if it still arrives.
 
         Args:
-            outgoing: a call, a request object or a batch.
+            outgoing: a call, a request object, a batch or a notification.
             deadline: monotonic seconds; may be infinite.
             on_progress: called with what the handler reports.
 
         Raises, besides what `Call` raises:
             Unsent: the connection was over before the call was sent; another one may be tried.
             ConnectionLost: it ended before the reply came, or as soon as it was made.
-            CallTimeout: the server did not take the call, or did not answer, until the deadline.
+            CallTimeout: the server did not take the call until the deadline, and the connection is lost; or it did not
+                answer.
         """
-        conversation = self.conversation
+        conversation, now = self.conversation, monotonic()
+        if now - self._looked > LOOK_AFTER:
+            self._looked = now
+            self._catch_up()
         if conversation.lost is not None:
             raise conversation.unsent(outgoing.method)
+        left = deadline - now
+        if left <= 0:
+            raise self._not_taken(outgoing.method)
         own = PendingReply()
         own.method = outgoing.method
         if on_progress is not None:
             own.on_progress = on_progress
-        now = monotonic()
-        # Before the call is entered: a connection that has ended meanwhile is no answer to it.
-        if now - self._last_sent > LOOK_AFTER and self._wait_readable(0):
-            self._catch_up(outgoing.method)
-        self._last_sent = now
-        outgoing.enter(conversation.pending, own, conversation.soon)
-        may_be_sent = False
+        outgoing.enter(conversation.pending, own)
+        is_sent = False
         try:
-            left = deadline - now
-            if left <= 0:
-                raise self._not_taken(outgoing.method)
             message = outgoing.encode(left)
-            may_be_sent = True
-            try:
-                self._write(message, deadline, outgoing.method)
-            except CallTimeout:
-                may_be_sent = False  # not whole, and the connection is lost if it was sent in part
-                raise
+            is_sent = True
+            self._write(message, deadline, outgoing.method)
             while not own.done:
                 left = deadline - monotonic()
                 if left <= 0:
                     raise CallTimeout("no answer in time", method=outgoing.method, address=self._address)
                 if self._wait_readable(milliseconds(left)):
                     self._read()
+                    if conversation.outgoing:
+                        self._flush()
         finally:
             if not own.done:
-                self._give_up(outgoing, may_be_sent)
+                call_ids = outgoing.leave(conversation.pending)
+                if is_sent:
+                    conversation.cancel(call_ids)
+                    self._flush()
         if own.error is not None:
             raise own.error
         return own
-
-    def send(self, message: Encoded, deadline: float, method: str) -> None:
-        """Send a message that has no reply.
-
-        Raises:
-            Unsent: the connection was over before; another one may be tried.
-            ConnectionLost: it ended meanwhile, or as soon as it was made.
-            CallTimeout: the server did not take the message until `deadline`. If it had taken a part, the connection
-                is lost: the rest cannot be left out.
-        """
-        if self.conversation.lost is None and self._wait_readable(0):
-            self._catch_up(method)
-        if self.conversation.lost is not None:
-            raise self.conversation.unsent(method)
-        self._write(message, deadline, method)
-
-    def _give_up(self, outgoing: Call, was_sent: bool) -> None:
-        """Forget a call without a reply, and cancel it at the server if it may have arrived there."""
-        call_ids = outgoing.leave(self.conversation.pending)
-        if was_sent:  # a server cancels by itself when the connection is lost
-            self.conversation.cancel(call_ids)
-            self._send_asides()
 
     # -- the end ------------------------------------------------------------------------------------------------
 
@@ -214,80 +187,44 @@ class SyncConnection:
     # -- sending ------------------------------------------------------------------------------------------------
 
     def _write(self, message: Encoded, deadline: float, method: str) -> None:
-        conversation = self.conversation
-        conversation.was_used = True
-        if conversation.offers_binary and may_have_payload(message):
-            conversation.offer_binary(message)
-        if type(message) is bytes and len(message) <= JOIN_MAX and self._trace is None and not conversation.asides:
-            self._write_parts([memoryview(message + self._delimiter)], deadline, method)
-            return
-        shared = None
-        if conversation.sends_binary and isinstance(message, AttachedMessage):
-            # The payloads are not copied: the frame is sent before the call returns.
-            shared = conversation.shared
-            parts, shown = [*parts_of_frame(message, shared)], message.shown
-        else:
-            parts, shown = [*parts_of(message), self._delimiter], message.__bytes__
-        if self._trace is not None:
-            self._trace("send", shown())
-        if conversation.asides:
-            parts.insert(0, bytes(conversation.asides))
-            conversation.asides.clear()
-        if sum(map(len, parts)) <= JOIN_MAX:
-            parts = [b"".join(parts)]
+        """Send a message, most often with one system call. The connection is lost if that cannot be done whole."""
+        self.was_used = True
+        conversation, outgoing = self.conversation, self.conversation.outgoing
+        conversation.send(message)
+        total, done = 0 if self._on_send is None else sum(map(len, outgoing)), 0
         try:
-            self._write_parts([memoryview(part) for part in parts], deadline, method)
-        except BaseException:
-            if shared is not None and conversation.lost is None:  # nothing was sent
-                shared.take_back()
-            raise
-
-    def _write_parts(self, parts: list[memoryview], deadline: float, method: str) -> None:
-        """Send the parts of a message, most often with one system call."""
-        total = left = sum(map(len, parts))
-        self._is_sending = True
-        try:
-            while True:
-                sent = self._send_some(parts, method)
-                left -= sent
-                if sent and self._on_send is not None and total > SEND_SIZE:
-                    self._on_send(total - left, total)
-                if not left:
-                    break
-                parts = _behind(parts, sent)
+            while outgoing:
+                sent = self._offer(method)
                 if not sent:
                     self._await_writable(deadline, method)
+                elif self._on_send is not None and total > SEND_SIZE:
+                    done += sent
+                    self._on_send(min(done, total), total)
         except BaseException as error:
-            # A record of TLS may be on its way of which the socket has not told that it was sent.
-            if left and (left < total or self._is_tls):
-                self.conversation.lose(f"a message could not be sent whole: {type(error).__name__}")
+            conversation.lose(f"a message could not be sent whole: {type(error).__name__}")
             raise
-        finally:
-            self._is_sending = False
-        if self.conversation.asides:
-            self._send_asides()
 
-    def _send_some(self, parts: list[memoryview], method: str) -> int:
+    def _offer(self, method: str) -> int:
+        """Send what the system takes at once, and return how many bytes that is. Raises ConnectionLost, Unread."""
+        outgoing = self.conversation.outgoing
         try:
-            if len(parts) == 1 or not self._can_send_parts:
-                return self._socket.send(parts[0][:SEND_SIZE])
-            return self._socket.sendmsg(parts[:PARTS_MAX])
+            if len(outgoing) == 1 or not self._can_send_parts:
+                sent = self._socket.send(outgoing[0][:SEND_SIZE])
+            else:
+                sent = self._socket.sendmsg(outgoing[:PARTS_MAX])
         except self._not_ready:
             return 0
         except OSError as error:
-            # Perhaps the server has said its last word before it closed the connection.
-            for _ in range(CATCH_UP_READS):
-                if self.conversation.lost is not None or not self._wait_readable(0):
-                    break
-                self._read()
-            self._check_left(method)
+            self._catch_up()  # perhaps the server has said why before it closed the connection
+            make_error = self._loss()
             self.conversation.lose(_why(error))
-            raise self.conversation.loss(method) from error
-
-    def _check_left(self, method: str) -> None:
-        """Raise Unread if the server has left without having read the message that is being sent."""
-        if self.conversation.has_left and not self.conversation.pending:
-            raise self.conversation.unsent(method)
+            raise make_error(method) from error
+        left = sent
+        while outgoing and left >= len(outgoing[0]):
+            left -= len(outgoing.pop(0))
+        if left:
+            outgoing[0] = outgoing[0][left:]
+        return sent
 
     def _await_writable(self, deadline: float, method: str) -> None:
         """Wait until the server takes more. Read meanwhile: it may take no more before its own messages are read."""
@@ -296,30 +233,33 @@ class SyncConnection:
             raise self._not_taken(method)
         waiter(self._socket, read=True, write=True)(milliseconds(left))
         self._read()
-        self._check_left(method)
         if self.conversation.lost is not None:
-            raise self.conversation.loss(method)
+            raise self._loss()(method)
 
-    def _send_asides(self) -> None:
-        """Send the short messages that wait, as far as that is possible without waiting."""
-        asides = self.conversation.asides
-        if asides and not self._is_sending:
-            try:
-                sent = self._socket.send(asides)
-            except OSError:
-                sent = 0  # what is wrong shows when the connection is read
-            del asides[:sent]
+    def _loss(self) -> Callable[[str], ConnectionLost]:
+        """Return what makes the error of a message that was not sent whole: Unread if the server left before it."""
+        conversation = self.conversation
+        return conversation.unsent if conversation.has_left and not conversation.pending else conversation.loss
+
+    def _flush(self) -> None:
+        """Send the replies and cancels that wait, as far as that is possible without waiting."""
+        try:
+            while self.conversation.outgoing and self._offer(""):
+                pass
+        except OSError:
+            pass  # what is wrong shows when the connection is read
+        except BaseException as error:
+            self.conversation.lose(f"a message could not be sent whole: {type(error).__name__}")
+            raise
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def _catch_up(self, method: str) -> None:
-        """Read what came since the last call, such as late replies. Raises Unsent if the connection has ended."""
+    def _catch_up(self) -> None:
+        """Read what has come, such as late replies."""
         for _ in range(CATCH_UP_READS):
+            if self.conversation.lost is not None or not self._wait_readable(0):
+                return
             self._read()
-            if self.conversation.lost is not None:
-                raise self.conversation.unsent(method)
-            if not self._wait_readable(0):
-                break
 
     def _read(self) -> None:
         """Read once, without waiting, and handle what came."""
@@ -337,10 +277,6 @@ class SyncConnection:
             # Bytes may be lost, and it is not known of which message.
             conversation.lose(f"reading was interrupted: {type(error).__name__}")
             raise
-        if conversation.asides:
-            self._send_asides()
-            if len(conversation.asides) > ASIDES_MAX:
-                conversation.lose("the peer asks and does not read the answers")
         if conversation.sends_binary and self._read_size == READ_SIZE:
             self._read_size = READ_SIZE_FRAMES
             widen_buffers(self._socket)
@@ -355,24 +291,6 @@ class SyncConnection:
         if count and self._on_receive is not None:
             self._on_receive(count)
         self.conversation.received(count)
-
-
-def _behind(parts: list[memoryview], count: int) -> list[memoryview]:
-    """The parts that are left after `count` bytes were sent."""
-    for position, part in enumerate(parts):
-        if count < len(part):
-            return [part[count:], *parts[position + 1 :]]
-        count -= len(part)
-    return []
-
-
-def _decrypting(sock: Any, wait: Wait) -> Wait:
-    """The function that waits until a TLS socket is readable, which may have more than the system knows of."""
-
-    def wait_decrypting(milliseconds: int) -> object:
-        return sock.pending() or wait(milliseconds)
-
-    return wait_decrypting
 
 
 def _why(error: OSError) -> str:

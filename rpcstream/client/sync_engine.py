@@ -8,7 +8,7 @@ connections are greeted, registered or kept, all calls of the client go there.
 from __future__ import annotations
 
 from _thread import allocate_lock
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import sleep
@@ -18,16 +18,15 @@ from ..errors import AT_CALLER, CALL_ERRORS, AtCaller, EncodeError
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE, inherited, now, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller
-from ..wire.buffers import Encoded
 from .address import check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times, Unsent
+from .base import Notice
 from .naming import MixedParams
 from .options import Settings
 from .sync_pool import SyncPool
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from ..peer.pending import OnProgress
-    from .aio import AsyncClient
     from .callbacks import Callbacks
     from .portal import CallFuture, Hello, LoopThread
 
@@ -79,7 +78,7 @@ class SyncEngine:
             try:
                 got = connection.exchange(outgoing, deadline, on_progress)
             except Unsent:
-                if not connection.conversation.was_used:
+                if not connection.was_used:
                     raise
                 continue  # it was lost after an earlier call
             except EncodeError:
@@ -89,33 +88,14 @@ class SyncEngine:
             finally:
                 pool.put(connection)
             return outgoing.outcome(got.reply, got.line)
-        from .portal import with_threaded_iterators
+        thread = self.loop_thread(outgoing.method)
+        if isinstance(outgoing, Notice):
+            return thread.portal.call(partial(thread.client._send_once, outgoing, deadline, until), outgoing.method)
+        return thread.attempt(outgoing, on_progress, deadline, until)
 
-        outgoing.params = with_threaded_iterators(outgoing.params)
-        client = self.loop_client(outgoing.method)
-        return self.run(partial(client._attempt, outgoing, on_progress, deadline, until), outgoing.method)
-
-    def send(self, message: Encoded, method: str, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
+    def send(self, notice: Notice, timeout: Any, wait_for: Any) -> None:
         """Send a message that has no reply."""
-        times = self._times(timeout, wait_for)
-        send = partial(self._send_once, message, method, times[0])
-        with AT_CALLER:
-            try:
-                send(times[2])
-            except LOSSES as error:
-                self._drive(self._attempts.again(error, None, times), send)
-
-    def _send_once(self, message: Encoded, method: str, deadline: float, until: float | None) -> None:
-        while (connection := self.pool.take(method, deadline)) is not None:
-            try:
-                return connection.send(message, deadline, method)
-            except Unsent:
-                if not connection.conversation.was_used:
-                    raise
-            finally:
-                self.pool.put(connection)
-        client = self.loop_client(method)
-        self.run(partial(client._send_once, message, method, deadline, until), method)
+        self.perform(notice, timeout, None, wait_for)
 
     def submit(
         self, outgoing: Call, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN
@@ -216,29 +196,16 @@ class SyncEngine:
                 self._loop_thread.greet(hello)
         self.pool.retire()
 
-    def run(self, make: Callable[[], Coroutine[Any, Any, Any]], method: str) -> Any:
-        """Run a coroutine of the AsyncClient, and wait for its result.
+    def lasting_thread(self, feature: str, method: str) -> LoopThread:
+        """Give the loop thread, for a feature that needs a lasting connection; all calls go there from now on.
 
         Args:
-            make: gives the coroutine.
-            method: names the call, for errors.
-        """
-        return self.loop_thread(method).portal.call(make, method)
-
-    def lasting_client(self, feature: str, method: str) -> AsyncClient:
-        """Give the AsyncClient, for a feature that needs a lasting connection; all calls go there from now on.
-
-        Args:
-            feature: names it in the RuntimeError that is raised where the address has no such connection.
-            method: names the call, where the client is closed.
+            feature: named in the RuntimeError that is raised if the address has no such connection.
+            method: named in the RuntimeError that is raised if the client is closed.
         """
         check_lasting(self._settings.address, feature)
         self.pool.retire()
-        return self.loop_client(method)
-
-    def loop_client(self, method: str) -> AsyncClient:
-        """Give the AsyncClient; as `loop_thread`."""
-        return self.loop_thread(method).client
+        return self.loop_thread(method)
 
     def loop_thread(self, method: str) -> LoopThread:
         """Give the loop thread, which is started with the first call that needs it.

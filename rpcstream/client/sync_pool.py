@@ -217,7 +217,7 @@ class SyncPool:
             call.outcome(got.reply, got.line)
         except MethodNotFound:
             pass
-        connection.conversation.was_used = False  # for calls
+        connection.was_used = False  # for calls
 
     def leave_to_parent(self) -> None:
         """Forget all connections, in a process that was just forked from the one that made them."""

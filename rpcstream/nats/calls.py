@@ -253,10 +253,10 @@ class ServiceConnection:
             reply = orjson.loads(data)
         except orjson.JSONDecodeError:
             return
-        for each in reply if type(reply) is list else (reply,):
-            # Without an id it would end every call that waits, at other instances, too.
-            if envelope.is_reply(each) and each.get("id") is not None:
-                self.session.pending.settle(each, data)
+        replies = reply if type(reply) is list else [reply]
+        # Without an id it would end every call that waits, at other instances, too.
+        own = [each for each in replies if envelope.is_reply(each) and each.get("id") is not None]
+        self.session.pending.settle_array(own, data)
 
     def _add_instance(self, subject: str) -> Instance | None:
         """Take an instance in that was heard of; None where there are too many, all with calls."""

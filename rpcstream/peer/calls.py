@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .marshal import NOT_GIVEN, Marshaller
 from .pending import PendingCall, PendingCalls
-
-#: Runs a function when the message that is being read has been handled.
-Soon = Callable[[Callable[[], None]], object]
 
 
 class Call:
@@ -63,13 +60,12 @@ class Call:
         """The ids in the table of pending calls."""
         return (self.call_id,)
 
-    def enter(self, pending: PendingCalls, call: PendingCall, soon: Soon) -> None:
+    def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         """Enter the table of pending calls, so that `call` gets the reply.
 
         Args:
             pending: the table.
             call: waits for the reply.
-            soon: runs a function when the message that is being read has been handled.
         """
         self.call_id = pending.add(call)
 

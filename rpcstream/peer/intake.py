@@ -23,7 +23,7 @@ from .ledger import COUNTED, counted_size
 
 _loads: Callable[[Any], Any] = orjson.loads
 
-#: Messages of a read that are still looked at when its turn is over, since a cancel or a reply may be among them.
+#: Messages of a read that are looked at in its turn, even when that is over: a cancel or a reply may be among them.
 READ_MAX = 5000
 
 #: Seconds; shorter reads are not counted as part of a turn, since the event loop cannot make many of them at once.
@@ -110,13 +110,12 @@ class Intake:
         # An event loop may read one connection many times in a row: the reads of a turn have its time together.
         end = began + session.turn_time - self._spent
         most = session.write_buffer
-        reply: Encoded | Later | None
         line: Any
         last: Any = None
         try:
             for line in messages:
                 position += 1
-                reply = None
+                reply: Encoded | Later | None = None
                 try:
                     if len(line) < LONG:
                         message = _loads(line)
@@ -125,6 +124,7 @@ class Intake:
                 except orjson.JSONDecodeError as error:
                     message = None
                     messages[position:position], reply = incoming.unparsed(session, line, error)
+                    self._leave(messages, position)
                 else:
                     if type(message) is dict and "method" in message:
                         if "id" in message:
@@ -146,8 +146,8 @@ class Intake:
                 now = perf_counter()
                 if now > end or size > most:
                     self._end_turn(message, now - before)
-                    self.rest, end, most = messages[position + READ_MAX :], INFINITE, INFINITE
-                    del messages[position + READ_MAX :]
+                    self._leave(messages, position)
+                    end = most = INFINITE
                 before = now
         except Exception as error:
             session.break_off(error)
@@ -158,6 +158,12 @@ class Intake:
             self._spent += now - began
             self.wake()
         self.settle()
+
+    def _leave(self, messages: list[Message], position: int) -> None:
+        """Leave what stands behind this position, and behind `READ_MAX` messages, to the next turn."""
+        position = max(position, READ_MAX)
+        self.rest, self.is_calm = messages[position:] + self.rest, False
+        del messages[position:]
 
     def _end_turn(self, message: Any, seconds: float) -> None:
         """Have the requests behind this message wait, which took so long."""

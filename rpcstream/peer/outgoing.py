@@ -77,7 +77,7 @@ class OutgoingCalls:
         left = call.deadline - self._loop.time()
         if left <= 0:
             raise CallTimeout("no time left", method=outgoing.method, address=self.marshaller.address)
-        outgoing.enter(self.pending, call, self._loop.call_soon)
+        outgoing.enter(self.pending, call)
         try:
             try:
                 self._send_call(outgoing, call, left)

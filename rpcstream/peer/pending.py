@@ -44,6 +44,9 @@ class PendingCall:
         """There will be no reply."""
         raise NotImplementedError
 
+    def end_array(self) -> None:
+        """Note that every reply of the array with this call's reply has been given to its call."""
+
     def put(self, params: dict[str, Any], line: bytes | bytearray) -> None:
         """Take an item of the stream that answers the call, as it came; ignored by a call that wants none.
 
@@ -154,12 +157,20 @@ class PendingCalls:
         if envelope.is_reply(message):
             self.settle(message, line)
         elif type(message) is list and message and all(map(envelope.is_reply, message)):
-            whole = payloads.shared(line)
-            for member in message:
-                self.settle(member, whole)
+            self.settle_array(message, line)
         else:
             return False
         return True
+
+    def settle_array(self, replies: list[dict[str, Any]], line: bytes | bytearray) -> None:
+        """Give the replies of an array to the calls that wait for them."""
+        line = payloads.shared(line)
+        calls = [self.find(reply.get("id")) for reply in replies]
+        for reply in replies:
+            self.settle(reply, line)
+        for call in calls:
+            if call is not None:
+                call.end_array()
 
     def settled_unread(self, head: bytes, error: RpcError) -> bool:
         """Fail the call whose reply is too large or no JSON; False if `head`, its beginning, is not that of a reply."""
