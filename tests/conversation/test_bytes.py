@@ -256,7 +256,9 @@ async def test_what_is_broken_does_not_hide_what_is_behind_it(
 ) -> None:
     async with network.raw(UsualServer()) as raw:
         raw.send(*sent)
-        assert [answer(each) for each in await raw.receive_many(len(answers))] == answers
+        # On a busy machine a turn may end between them: then what is no request is answered before the requests.
+        found = [answer(each) for each in await raw.receive_many(len(answers))]
+        assert sorted(map(repr, found)) == sorted(map(repr, answers))
         await raw.silence()
 
 
