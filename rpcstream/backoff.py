@@ -28,12 +28,7 @@ class Backoff:
     """
 
     def __init__(
-        self,
-        *,
-        first: float = 0.1,
-        longest: float = 30.0,
-        factor: float = 2.0,
-        random: Callable[[], float] = _random,
+        self, *, first: float = 0.1, longest: float = 30.0, factor: float = 2.0, random: Callable[[], float] = _random
     ) -> None:
         if not 0 < first <= longest or factor < 1:
             given = f"{first!r}, {longest!r} and {factor!r}"

@@ -168,9 +168,8 @@ class PendingCalls:
         calls = [self.find(reply.get("id")) for reply in replies]
         for reply in replies:
             self.settle(reply, line)
-        for call in calls:
-            if call is not None:
-                call.end_array()
+        for call in filter(None, calls):
+            call.end_array()
 
     def settled_unread(self, head: bytes, error: RpcError) -> bool:
         """Fail the call whose reply is too large or no JSON; False if `head`, its beginning, is not that of a reply."""
