@@ -677,6 +677,9 @@ def test_a_client_of_a_hub_cannot_break_the_page(explore) -> None:
             names = [each["name"] for each in client.call("rpc.methods")]
             assert len(names) > 20
             explorer.until(f"document.querySelector('#list').innerText.includes({names[-1]!r})")
+            cards, listed = (page.locator(each).count() for each in ("main .method-card", "#list a"))
+            assert cards == listed
+            assert page.locator("#state").inner_text() == "open"
             for name in names[::4]:
                 explorer.choose(name)
                 page.wait_for_selector("main form button.main")

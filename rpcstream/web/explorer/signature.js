@@ -89,8 +89,16 @@ export function resultText(method, schemas) {
   return text === "Any" ? "" : text
 }
 
-/** A method like a signature of Python, as nodes. */
+/** A method like a signature of Python; its name alone where its description makes no sense. */
 export function signature(method, schemas) {
+  try {
+    return h("code", { class: "signature" }, parts(method, schemas))
+  } catch {
+    return h("code", { class: "signature" }, h("span", { class: "sig-name" }, shown(method.name, 120)), "(…)")
+  }
+}
+
+function parts(method, schemas) {
   const params = (Array.isArray(method.params) ? method.params : []).filter(isObject).slice(0, 30)
   const nodes = [h("span", { class: "sig-name" }, shown(method.name, 120)), "("]
   let hasStar = false
@@ -107,5 +115,5 @@ export function signature(method, schemas) {
   nodes.push(")")
   const result = resultText(method, schemas)
   if (result) nodes.push(" → ", h("span", { class: "sig-type" }, result))
-  return h("code", { class: "signature" }, nodes)
+  return nodes
 }
