@@ -13,8 +13,8 @@ from ..errors import RegistrationError
 from ..hub.config import HUB
 from ..limits import DEFAULT_HOST
 from ..server import Server
+from ..server.guard import is_loopback
 from ..server.options import Info, configured
-from ..server.serving import is_loopback
 from ..server.target import TargetError, load_module, load_server
 from ..text import visible
 from .serve_config import ServeConfig, config_fault, given_options, guard, join_nats, read_access

@@ -100,7 +100,7 @@ class Hub(Server):
             ping_interval=ping_interval,
         )
         super().__init__(**options)
-        if rules is not None and self._authenticator is None:
+        if rules is not None and self._guard.authenticator is None:
             raise ValueError("rules need callers that are authenticated: give the hub token= or authenticate=")
         self._rules = rules if isinstance(rules, Rules) or rules is None else Rules(rules)
         #: The members, their names and the routes to their methods.
@@ -163,7 +163,7 @@ class Hub(Server):
         hub = cls._of_config(config)
         hub.where, hub.logging = config.where, config.logging
         hub._source, hub._arguments, hub._config = source, arguments, config
-        hub._watched = config.token_file
+        hub._program.watched = config.token_file
         _set_log_level(config)
         return hub
 
@@ -194,9 +194,9 @@ class Hub(Server):
         config = hub_options(self._source, self._arguments)
         other = self._of_config(config)  # which checks all of it
         left = needs_restart(before, config)
-        if self._authenticator is not None and other._authenticator is not None:
-            self._authenticator.replace(other._authenticator)
-        elif self._authenticator is not other._authenticator:
+        if self._guard.authenticator is not None and other._guard.authenticator is not None:
+            self._guard.authenticator.replace(other._guard.authenticator)
+        elif self._guard.authenticator is not other._guard.authenticator:
             left.append("whether callers are authenticated")
             config = replace(config, users=before.users)
         if self._rules is not None and other._rules is not None:
@@ -214,7 +214,7 @@ class Hub(Server):
         rights = ChangedRights(
             config.users, keeps_token=keeps_token, rules=self._rules, directory=self.directory, topics=self.topics
         )
-        closed = self._running.dismiss(rights.may_stay, self._drain_timeout) if self._running is not None else 0
+        closed = self._running.dismiss(rights.may_stay, self._life.drain_timeout) if self._running is not None else 0
         log.info("the configuration was read again; connections to close: %d", closed)
 
     def _reload(self) -> None:
@@ -332,17 +332,16 @@ class Hub(Server):
         return min(known, default=None)
 
     @asynccontextmanager
-    async def _started(self) -> AsyncIterator[Any]:
-        async with super()._started() as running:
-            self.directory.version += 1  # the addresses in `rpc.discover` may be others
-            keeping = asyncio.ensure_future(self._keepalive.run())
-            try:
-                yield running
-            finally:
-                self._methods.close()
-                keeping.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await keeping
+    async def _while_serving(self) -> AsyncIterator[None]:
+        self.directory.version += 1  # the addresses in `rpc.discover` may be others
+        keeping = asyncio.ensure_future(self._keepalive.run())
+        try:
+            yield
+        finally:
+            self._methods.close()
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
 
 
 def _tokens_of(config: HubConfig) -> set[str]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol
+from contextlib import asynccontextmanager
+from typing import Any
 
 from ..text import get_logger
 from ..transports.asgi import AsgiEndpoint, path_below, send_response
 from ..transports.asgi_http import Event, Receive, Scope, Send
 from ..wire.http_messages import problem
-from .running import RunningServer
+from .life import ServerLife
 
 log = get_logger("rpcstream.server")
 
@@ -23,19 +23,6 @@ log = get_logger("rpcstream.server")
 Application = Callable[[Any, Any, Any], Awaitable[Any]]
 
 _STOPPED = "the server has stopped"
-
-
-class Runnable(Protocol):
-    """The class `Server`, as far as it is needed here."""
-
-    @property
-    def is_running(self) -> bool: ...
-
-    def _started(self) -> AbstractAsyncContextManager[RunningServer]: ...
-
-    def stop(self) -> None: ...
-
-    def abort(self) -> None: ...
 
 
 class AsgiRunner:
@@ -48,10 +35,10 @@ class AsgiRunner:
         loop: the event loop in which it does.
     """
 
-    def __init__(self, server: Runnable) -> None:
+    def __init__(self, life: ServerLife) -> None:
         self.endpoint: AsgiEndpoint | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._server = server
+        self._life = life
         self._task: asyncio.Task[None] | None = None
         #: The outcome of the start: None, or the error.
         self._start: asyncio.Future[BaseException | None] | None = None
@@ -94,11 +81,11 @@ class AsgiRunner:
         task = self._task
         if self._lifespans or task is None:
             return
-        self._server.stop()
+        self._life.stop()
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            self._server.abort()
+            self._life.abort()
             raise
         if not task.cancelled():
             task.result()
@@ -120,7 +107,7 @@ class AsgiRunner:
 
     async def _started(self) -> None:
         if self._task is None:
-            if self._server.is_running:
+            if self._life.is_running:
                 raise RuntimeError(
                     "this server listens by itself (run(), start() and so on): either that, or asgi(), not both"
                 )
@@ -135,7 +122,7 @@ class AsgiRunner:
     async def _run(self, start: asyncio.Future[BaseException | None]) -> None:
         """Run the server until it is told to stop, or the loop ends and this task is cancelled."""
         try:
-            async with self._server._started() as running:
+            async with self._life.started(" in an ASGI server") as running:
                 self.endpoint = running.listener.make_asgi()
                 log.info("serving in an ASGI server")
                 start.set_result(None)

@@ -6,11 +6,12 @@ imported for the first of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..limits import Limits
+from ..methods.registry import MethodRegistry
 from ..tls import TLS, ClientTLS
 from .running import RunningServer
 
@@ -28,12 +29,14 @@ class AboutServer:
 
     Attributes:
         metrics: of its calls; None: they are not counted.
+        certificate: for direct connections.
     """
 
     version: str
     description: str
     takes_binary: bool
     metrics: CallMetrics | None
+    certificate: TLS | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +67,18 @@ def _services_api(service: NatsService, about: AboutServer) -> ServicesApi:
 class NatsMemberships:
     """The services that one server joins whenever it runs.
 
+    Args:
+        methods: of the server.
+        about: what the server says of itself.
+
     Attributes:
         is_only: the server listens nowhere else.
         services: the instances, while the server runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, methods: MethodRegistry, about: Callable[[], AboutServer]) -> None:
+        self._methods = methods
+        self._about = about
         self.is_only = False
         self.services: list[NatsService] = []
         self._joined: list[_Membership] = []
@@ -100,18 +109,8 @@ class NatsMemberships:
         self.is_only = self.is_only or only
         return events
 
-    async def start(
-        self,
-        running: RunningServer,
-        methods: Callable[[], Iterable[str]],
-        about: AboutServer,
-        *,
-        certificate: TLS | None,
-    ) -> None:
+    async def start(self, running: RunningServer) -> None:
         """Join all of them.
-
-        Args:
-            certificate: of the server, for direct connections.
 
         Raises:
             ConnectFailed: one cannot be joined.
@@ -121,14 +120,16 @@ class NatsMemberships:
         from ..nats.options import DirectOptions
         from ..nats.service import NatsService
 
+        about = self._about()
+        self._methods.on_added = self._offer
         for each in self._joined:
             service = NatsService(
                 each.options,
                 each.service,
                 listener=running.listener,
-                methods=methods,
+                methods=lambda: list(self._methods),
                 trusts_nats=each.trusts,
-                direct=DirectOptions.parse(each.direct, certificate),
+                direct=DirectOptions.parse(each.direct, about.certificate),
             )
             service.on_joined.append(_services_api(service, about).start)
             service.on_joined.append(each.events.joined)
@@ -137,7 +138,7 @@ class NatsMemberships:
             self.services.append(service)
             running.listener.take_from(service, addresses=[service.address])
 
-    def offer(self, name: str) -> None:
+    def _offer(self, name: str) -> None:
         """Offer one more method."""
         for service in self.services:
             service.offer(name)

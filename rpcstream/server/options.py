@@ -1,6 +1,8 @@
 """The options of a server: documented, typed and with their defaults in one place, for `Server` and `Hub`."""
 
 import dataclasses
+import os
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from ..auth.authenticator import Authenticate
 from ..codec import Codec
 from ..errors import RegistrationError
 from ..events.event_queue import Policy
-from ..limits import DEFAULT_LIMITS, Limits
+from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from ..observe.call_log import AccessLogFormat
 from ..option import FLAG, SECONDS, SECONDS_OR_NONE, TEXT, TEXTS, Kind, Option, choice, defaults_of, whole
 from ..tls import TLS
@@ -195,6 +197,25 @@ class ServerOptions(TypedDict, total=False):
     docs: Annotated[bool | None, Option(None, FLAG)]
     info: Annotated[Info, Option(Info())]
 
+
+class ListenOptions(TypedDict, total=False):
+    """Where a server listens; see `Server.run`."""
+
+    host: str
+    port: int
+    unix: str | os.PathLike[str] | None
+    unix_mode: int | None
+    sockets: Iterable[socket.socket]
+
+
+#: The defaults of where a server listens.
+LISTEN_DEFAULTS: Mapping[str, Any] = {
+    "host": DEFAULT_HOST,
+    "port": DEFAULT_PORT,
+    "unix": None,
+    "unix_mode": None,
+    "sockets": (),
+}
 
 #: The default of every option.
 DEFAULTS: Mapping[str, Any] = defaults_of(ServerOptions)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..events.topics import Carrier
-from ..limits import Limits
 from ..methods.dispatch import Dispatcher
 from ..methods.invoke import Invoker
 from ..peer.session import Session
@@ -34,30 +33,6 @@ RIGHTS_CHANGED = "the rights of this connection have changed: connect again"
 _KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
 
 
-class Supervised(Protocol):
-    """A server as the link to its supervisor sees it; see `Server`."""
-
-    limits: Limits
-    stop_signals: list[int]
-
-    @property
-    def addresses(self) -> tuple[str, ...]: ...
-
-    @property
-    def drain_delay(self) -> float: ...
-
-    @property
-    def time_to_stop(self) -> float: ...
-
-    def stop(self) -> None: ...
-
-    def retire(self) -> None: ...
-
-    def stats(self) -> dict[str, Any]: ...
-
-    def metric_numbers(self) -> dict[str, Any]: ...
-
-
 class Supervision(Protocol):
     """What gives a server its connections where a supervisor accepts them, for several processes.
 
@@ -75,7 +50,7 @@ class Supervision(Protocol):
     @property
     def relay(self) -> Carrier: ...
 
-    async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any] | None) -> str:
+    async def listen(self, listener: Listener, where: dict[str, Any] | None) -> str:
         """Have connections accepted at this host and port, or Unix socket; returns the address.
 
         Args:
@@ -88,11 +63,11 @@ class Supervision(Protocol):
     async def stats(self) -> dict[str, Any]:
         """The result of `rpc.stats` for all processes."""
 
-    def ended(self, server: Supervised) -> None:
+    def ended(self) -> None:
         """The server has ended: what it has counted is final."""
 
     async def metrics(self) -> dict[str, Any]:
-        """`Supervised.metric_numbers` of all processes together, and `workers` as in `stats`."""
+        """`Server.metric_numbers` of all processes together, and `workers` as in `stats`."""
 
 
 class RunningServer:

@@ -1,23 +1,27 @@
-"""The class `Server`: what its options make. How it is run and stopped stands in `serving`.
+"""The class `Server`: joins methods, peer, auth, events, web and transports, and says what its options make.
 
-Joins methods, peer, auth, events, web and transports. A call does not come by here; it goes from the transport through
-the session to the dispatcher.
+How it lives stands in `life`, and how signals stop and reload it in `program`. A call does not come by here; it goes
+from the transport through the session to the dispatcher.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import socket
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from ..auth.authenticator import Authenticator
 from ..auth.gate import GatedSession
 from ..codec import Codec
 from ..events.topics import Carrier, Topics
 from ..keyword_options import check_names, with_options
-from ..limits import Limits
+from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from ..methods.discovery import OpenRpcDocument, head_of
 from ..methods.dispatch import Dispatcher
@@ -31,34 +35,54 @@ from ..observe.counters import Counters
 from ..observe.metrics import CONTENT_TYPE, Family
 from ..peer.ledger import ServerLedger
 from ..peer.session import Session
+from ..process import CLEAN_UP, LoopName, raise_descriptor_limit
 from ..text import get_logger
-from ..tls import TLS, Certificates
-from ..transports.access import AccessRules
+from ..tls import TLS, Certificates, ClientTLS
 from ..transports.listen import Listener, transport_of
 from ..transports.proxies import TrustedProxies
 from ..web.document import document_page
 from ..web.routes import DOCUMENT, METRICS, Answer, Routes
 from ..wire.http_messages import NOSNIFF, Request, Response
 from .addresses import server_objects
-from .agents import Agents, mcp_path
-from .nats import AboutServer
+from .agents import Agents, identify_starter, mcp_path
+from .guard import Guard
+from .life import ServerLife
+from .methods import ServerMethods
+from .nats import AboutServer, NatsMemberships
 from .observation import Observation
-from .options import DEFAULTS, Http, Info, Logs, Metrics, ReadAccess, ServerOptions, with_configured
+from .options import (
+    DEFAULTS,
+    Http,
+    Info,
+    Lifespan,
+    ListenOptions,
+    Logs,
+    Metrics,
+    ReadAccess,
+    ServerOptions,
+    with_configured,
+)
+from .program import ServerProgram, check_no_loop, is_served_elsewhere
 from .running import RunningServer, Supervision, log_message
-from .serving import ServingServer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from ..mcp.stdio import StdioPipe
+    from ..nats.options import NatsLogin
+    from .asgi import Application, AsgiApplication, AsgiRunner
 
 log = get_logger("rpcstream.server")
+
+#: What `run` names in an event loop that runs already.
+RUN_HINT = ": use `await server.serve()`, `async with server.listening()`, or asyncio.create_task(server.serve())"
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 AnyMiddleware = TypeVar("AnyMiddleware", bound=Middleware)
 
 
 @with_options(DEFAULTS, ServerOptions)
-class Server(ServingServer):
+class Server(ServerMethods):
     """Offers Python functions to callers on persistent connections.
 
     >>> server = Server()
@@ -106,20 +130,11 @@ class Server(ServingServer):
         #: Makes spans of the calls; None: there are none.
         self._tracing = make_tracing(given["tracing"])
         # Who may connect, and how.
-        self._authenticator: Authenticator | None = None
-        token, authenticate = given["token"], given["authenticate"]
-        #: Whether its token or function is that of a configuration, and not of the program.
-        self._is_guarded_by_configuration = (token, authenticate) != (options.get("token"), options.get("authenticate"))
-        if token is not None or authenticate is not None:
-            self._authenticator = Authenticator(
-                token=token, authenticate=authenticate, timeout=limits.auth_timeout, counters=self.counters
-            )
+        self._guard = Guard(given, options, limits=limits, counters=self.counters)
         self._proxies = TrustedProxies(given["trusted_proxies"])
-        self._access = AccessRules(hosts=self.http.hosts, origins=self.http.origins)
         self._mcp_path: str | None = mcp_path(given["mcp"])
-        self._tls: TLS | None = given["tls"]
         # What is offered: methods, topics, web pages.
-        super().__init__(given["codec"] or Codec.of(limits), knows_callers=self._authenticator is not None, given=given)
+        super().__init__(given["codec"] or Codec.of(limits), knows_callers=self._guard.authenticator is not None)
         #: The topics and their subscribers; a mapping from topics and patterns to numbers of subscribers.
         self.topics = Topics(
             codec=self.codec,
@@ -138,6 +153,10 @@ class Server(ServingServer):
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
+        self._nats = NatsMemberships(self._registry, self._about)
+        self._life = self._make_life(given)
+        self._program = ServerProgram(self._life, self._reload)
+        self._asgi: AsgiRunner | None = None
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
         self._observation: Observation | None = None
         self._shown_metrics: Metrics = given["metrics"]
@@ -160,7 +179,7 @@ class Server(ServingServer):
         )
         add_own_methods(self._registry, self._document, stats=self._stats)
         self.routes.show(DOCUMENT, self._document_page)
-        if self._authenticator is not None:
+        if self._guard.authenticator is not None:
             add_auth_method(self._registry)
 
     # -- the document -----------------------------------------------------------------------------------------------
@@ -173,26 +192,25 @@ class Server(ServingServer):
         return await self._document.text(compat)
 
     def _document_head(self) -> dict[str, Any]:
-        security: list[dict[str, Any]] = []
-        if self._authenticator is not None:
-            how = "the header Authorization of each request or of the WebSocket, or the method rpc.authenticate"
-            security.append({"type": "http", "scheme": "bearer", "description": how})
-        if self._tls is not None and self._tls.ca is not None:
-            security.append({"type": "mutualTLS", "description": "a certificate of the client"})
         info = self.info
-        return head_of(title=str(info.title), version=info.version, description=info.description, security=security)
+        return head_of(
+            title=str(info.title), version=info.version, description=info.description, security=self._guard.security()
+        )
 
     def _servers(self) -> list[dict[str, Any]]:
         """The Server Objects of the addresses where it listens, or of its public URLs."""
         return server_objects(
-            self.addresses, paths=self.path, is_encrypted=self._tls is not None, public=tuple(self.info.public_urls)
+            self.addresses,
+            paths=self.path,
+            is_encrypted=self._guard.tls is not None,
+            public=tuple(self.info.public_urls),
         )
 
     def _servers_at(self, host: str) -> list[dict[str, Any]]:
         """The same for a caller that has reached it by this name and port."""
         if self.info.public_urls or not self.addresses or all(each.startswith("unix:") for each in self.addresses):
             return self._servers()
-        return server_objects([host], paths=self.path, is_encrypted=self._tls is not None)
+        return server_objects([host], paths=self.path, is_encrypted=self._guard.tls is not None)
 
     # -- who may connect --------------------------------------------------------------------------------------------
 
@@ -209,8 +227,7 @@ class Server(ServingServer):
             ValueError, TypeError: one of them is no path.
             RuntimeError: the server is running.
         """
-        if self._running is not None:
-            raise RuntimeError("this server is running already")
+        self._life.check_stopped()
         self.http = replace(self.http, path=path)
 
     def take_agents_at(self, path: bool | str = True) -> None:
@@ -220,8 +237,7 @@ class Server(ServingServer):
             ValueError: it is no path.
             RuntimeError: the server is running.
         """
-        if self._running is not None:
-            raise RuntimeError("this server is running already")
+        self._life.check_stopped()
         self._mcp_path = mcp_path(path)
 
     def show_docs(self, shown: bool = True, *, is_default: bool = False) -> None:
@@ -234,8 +250,7 @@ class Server(ServingServer):
         Raises:
             RuntimeError: the server is running.
         """
-        if self._running is not None:
-            raise RuntimeError("this server is running already")
+        self._life.check_stopped()
         if not is_default or self._docs is None:
             self.routes.show_explorer((lambda: self.path) if shown else None, is_default=is_default)
 
@@ -247,8 +262,7 @@ class Server(ServingServer):
             TypeError: it is neither a bool nor a TracerProvider.
             RuntimeError: the server is running.
         """
-        if self._running is not None:
-            raise RuntimeError("this server is running already")
+        self._life.check_stopped()
         self._tracing = make_tracing(tracing)
 
     def guard(
@@ -273,22 +287,56 @@ class Server(ServingServer):
                 since it may be stricter.
             RuntimeError: the server is running.
         """
-        if self._running is not None:
-            raise RuntimeError("this server is running already")
-        shown: Mapping[str, Any] = {} if token is None else {"token": token}
-        if read_access is not None and not self._is_guarded_by_configuration:
-            shown, _ = read_access()
-        if shown and self._authenticator is not None:
-            raise ValueError("this server has a token= or an authenticate= of its own")
-        if tls is not None and self._tls is not None:
-            raise ValueError("this server has a certificate (tls=) of its own")
-        access = self._access.also(hosts=hosts, origins=origins)
-        self._read_access, self._watched = read_access, watched
-        if shown:
-            self._authenticator = Authenticator(**shown, timeout=self.limits.auth_timeout, counters=self.counters)
+        self._life.check_stopped()
+        if self._guard.add(token, read_access, tls, hosts=hosts, origins=origins):
             add_auth_method(self._registry)
-        self._access = access
-        self._tls = tls or self._tls
+        self._program.watched = watched
+
+    def _reload(self) -> None:
+        """Read again what was read from files, as `ServerProgram` needs it."""
+        self._guard.reload(self._running, self._life.drain_timeout)
+
+    def join_nats(
+        self,
+        url: str,
+        *,
+        service: str | None = None,
+        login: NatsLogin | None = None,
+        tls: ClientTLS | None = None,
+        only: bool = False,
+        trust_identity: bool = False,
+        direct: bool | str | None = None,
+    ) -> None:
+        """Offer the methods as an instance of a service on NATS, too, whenever the server runs.
+
+        Any number of servers may join a service; each call goes to one of them, and events reach the subscribers of
+        all, and those on NATS. Clients call it by
+        `Client("nats://host/service")`. Needs the extra `rpcstream[nats]`.
+
+        Args:
+            url: one or more NATS servers: "nats://host:4222,other:4222", perhaps with the service behind a slash.
+            service: its name: letters, digits, "-" and "_".
+            login: who this server is for NATS; None: it needs none.
+            tls: whom to trust at NATS: as for `Client`. None: the authorities of the system, where NATS asks for TLS.
+            only: listen at no port.
+            trust_identity: tell `authenticate=` what NATS says of callers in other accounts, as `nats_user` and
+                `nats_account` of the credentials. Callers in this server's own account may claim any of that: only for
+                an account without any.
+            direct: where clients connect for messages over NATS's `max_payload`: "host:port" to listen at, and
+                "host:port=name:port" where they connect to another address; None: a free port of the address from
+                which this machine reaches NATS, unless NATS is encrypted and the server has no certificate; False:
+                nowhere, so that such messages are errors.
+
+        Raises:
+            ValueError: the address or the name is malformed, or there is no name; or nothing reads what is trusted.
+            RuntimeError: the server is running.
+        """
+        self._life.check_stopped()
+        if trust_identity and (self._guard.authenticator is None or not self._guard.authenticator.takes_shown):
+            raise ValueError("trust_identity= tells authenticate= who callers are, and this server has none")
+        self._share_events(
+            self._nats.add(url, service, login, tls, self.limits, only=only, trusts=trust_identity, direct=direct)
+        )
 
     # -- around calls -----------------------------------------------------------------------------------------------
 
@@ -304,8 +352,7 @@ class Server(ServingServer):
             RegistrationError: it is no async function of two arguments.
             RuntimeError: the server is running.
         """
-        if self._running is not None:
-            raise RuntimeError("this server is running already: give it its middleware before")
+        self._life.check_stopped()
         self._registry.add_middleware(checked(function))
         return function
 
@@ -319,7 +366,7 @@ class Server(ServingServer):
         """
         if not self.MAY_HAVE_WORKERS:
             raise ValueError("a hub is one process, since its clients must find each other: run it without workers")
-        self._supervision = supervision
+        self._life.supervision = supervision
 
         async def stats() -> dict[str, Any]:
             """The counters of all processes of this server since its start."""
@@ -350,8 +397,7 @@ class Server(ServingServer):
             ValueError: an option makes no sense.
             RuntimeError: the server is running.
         """
-        if self._running is not None:
-            raise RuntimeError("this server is running already")
+        self._life.check_stopped()
         if metrics is not None:
             self._shown_metrics = metrics
         given: dict[str, Any] = {"access_log": access_log, "log_slow_calls": log_slow_calls}
@@ -383,8 +429,8 @@ class Server(ServingServer):
         return self._observation.numbers(self.counters, self._running)
 
     def _metrics_page(self, request: Request, parameters: object) -> Answer:
-        if self._supervision is not None:
-            return self._metrics_of_all(self._supervision)
+        if self._life.supervision is not None:
+            return self._metrics_of_all(self._life.supervision)
         return _metrics_page(self.metrics_text())
 
     async def _metrics_of_all(self, supervision: Supervision) -> Response:
@@ -400,12 +446,255 @@ class Server(ServingServer):
         batched = {name: method.stats() for name, method in self.batches.items()}
         return {**self.counters.as_dict(), **({"batched": batched} if batched else {})}
 
+    # -- how it runs ------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        *,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        unix: str | os.PathLike[str] | None = None,
+        unix_mode: int | None = None,
+        sockets: Iterable[socket.socket] = (),
+        loop: LoopName = "auto",
+        on_listening: Callable[[str], None] | None = None,
+    ) -> None:
+        """Serve until SIGINT or SIGTERM, or until `stop` is called. Blocks.
+
+        The first signal stops accepting, lets calls in flight finish for `drain_timeout` seconds, and closes; the
+        second one stops at once. Handlers that do not end when they are cancelled are left behind, with a warning that
+        names them; one that keeps the event loop beyond that time is ended as by the second signal. The loop's default
+        executor (`asyncio.to_thread`) has daemon threads, which are waited for as long as cancelled handlers are.
+
+        SIGHUP reloads the certificate, the token of `rpcstream-server --token-file`, and the configuration of a hub.
+
+        Args:
+            host: the name or address to listen at; "" for all.
+            port: the port; 0 for one that is free.
+            unix: the path of a Unix socket to listen at, instead of host and port.
+            unix_mode: the permissions of its file, such as 0o660; None: by the umask.
+            sockets: listen at these instead, which were bound before: stream sockets of TCP or Unix, such as those that
+                systemd passes (`rpcstream.systemd.take_sockets`). They stay the caller's: at the end they are not
+                closed, and connections that wait to be accepted are left to the next server. None given: host and port.
+            loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
+            on_listening: called once with the address, when connections are accepted; None: a line with the address is
+                printed to standard error.
+
+        In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
+        process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
+        reports that the service is ready and that it stops, and gives the watchdog its signs of life; see
+        `rpcstream.systemd`.
+
+        Raises:
+            OSError: the address cannot be listened at; the text names it.
+            ValueError: one of the sockets cannot listen: it is for datagrams, not bound, or a connection.
+            RuntimeError: an event loop runs in this thread already, as in a notebook.
+            SystemExit: the lifespan failed at the start: its error is printed, and the code is 1. A second signal came,
+                or a handler kept the event loop for too long after the first: the code is 128 and the signal's number.
+        """
+        where: ListenOptions = {
+            "host": host,
+            "port": port,
+            "unix": unix,
+            "unix_mode": unix_mode,
+            "sockets": sockets,
+        }
+        if is_served_elsewhere(self, {**where, "loop": loop, "on_listening": on_listening}):
+            return
+        check_no_loop("run", RUN_HINT)
+        raise_descriptor_limit()
+        self._program.run(lambda: self._program.serve(where, on_listening), loop)
+
+    def run_mcp(self, *, loop: LoopName = "auto", pipe: StdioPipe | None = None) -> None:
+        """Serve an agent on standard input and output, by the Model Context Protocol, until its host closes them.
+
+        For a program that the host of an agent starts. Blocks, as `run` does, and ends by a signal as well. Nothing
+        else gets to standard output meanwhile: what the program prints goes to standard error. On a server with
+        authentication the token in the variable RPCSTREAM_TOKEN says who the agent is.
+
+        Args:
+            loop: as for `run`.
+            pipe: was made before, to be there when other code is imported; None: one is made now.
+
+        Raises:
+            PermissionError: the server has authentication, and the token is missing or not accepted.
+            RuntimeError: an event loop runs in this thread already.
+            SystemExit: as `run`.
+        """
+        if is_served_elsewhere(self, {"loop": loop}):
+            return
+        check_no_loop("run_mcp")
+        from ..mcp.stdio import StdioPipe
+
+        pipe = StdioPipe() if pipe is None else pipe
+        try:
+            self._program.run(lambda: self._talk(pipe), loop)
+        finally:
+            pipe.close(CLEAN_UP)
+
+    async def _talk(self, pipe: StdioPipe) -> None:
+        """Serve an agent on standard input and output."""
+        async with self._life.started() as running:
+            identity = None
+            if self._guard.authenticator is not None:
+                identity = await identify_starter(self._guard.authenticator)
+            agents = self._agents(running.dispatcher, running.invoker)
+            await agents.talk(pipe, running, identity, log_message if self.debug else None)
+
+    async def serve(self, *, on_listening: Callable[[str], None] | None = None, **where: Unpack[ListenOptions]) -> None:
+        """Serve in the running event loop until `stop` is called or the task is cancelled; signals are not handled.
+
+        Handlers that do not end when they are cancelled go on in that loop; a warning names them.
+
+        Args:
+            on_listening: called once with the address, when connections are accepted.
+            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`.
+        """
+        await self._life.serve(where, on_listening)
+
+    async def start(self, **where: Unpack[ListenOptions]) -> str:
+        """Begin to serve in the running event loop, until `close`; returns the address when connections are accepted.
+
+        For a program that has an event loop and a life of its own; signals are not handled. The lifespan is entered and
+        left in one task, which is neither the one that calls this nor the one that calls `close`.
+
+        Args:
+            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`.
+
+        Raises:
+            OSError, ValueError: as `run`; and what the lifespan raises.
+            RuntimeError: the server is running already.
+        """
+        return await self._life.start(where)
+
+    async def close(self) -> None:
+        """Stop what `start` has begun, in the order of `run`, and wait until all is closed.
+
+        Does nothing where `start` was not called; raises what the lifespan raises at its end. If the wait is cancelled,
+        the server ends at once.
+        """
+        await self._life.close()
+
+    async def __aenter__(self) -> Self:
+        """Serve while the block runs, at the default address or where `start` was told to; see `addresses`."""
+        if not self._life.is_started:
+            await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    def listening(self, **where: Unpack[ListenOptions]) -> AbstractAsyncContextManager[str]:
+        """Serve while the block runs; gives the address in the form that clients take. Port 0: one that is free.
+
+        Leaving the block drains: no new requests, calls in flight have `drain_timeout` seconds, then all is closed.
+
+        Args:
+            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`.
+
+        Raises:
+            OSError: the address cannot be listened at; the text names it.
+            ValueError: one of the sockets cannot listen.
+            RuntimeError: the server is running already.
+        """
+        return self._life.listening(where)
+
+    def asgi(self, application: Application | None = None, *, path: str = "") -> AsgiApplication:
+        """Make an ASGI application of this server: for uvicorn, hypercorn or granian, alone or with other applications.
+
+        Mounted: `app.mount("/rpc", rpc := server.asgi())`, and `FastAPI(lifespan=rpc.lifespan)` to start and stop with
+        the application; else the server starts with the first request. In front of another application:
+        `server.asgi(app, path="/rpc")`, or as middleware, `app.add_middleware(server.asgi, path="/rpc")`; the server
+        then gets the events of the lifespan, and the application gets them, too.
+
+        HTTP and WebSockets are served as at a port of our own, with the same options; there is no line stream. May be
+        called several times: the applications share the server, which runs in one event loop.
+
+        Args:
+            application: gets what is not below `path`; None: all is for the server.
+            path: of the server in this application, such as "/rpc"; not where it is mounted, since that is known.
+
+        Raises:
+            ValueError: the path is malformed or missing; or the server has a certificate (`tls`), which belongs to the
+                ASGI server then.
+        """
+        from .asgi import AsgiApplication, AsgiRunner
+
+        if self._guard.tls is not None:
+            raise ValueError("tls= is for the server's own port: give the certificate to the ASGI server")
+        if self._asgi is None:
+            self._asgi = AsgiRunner(self._life)
+        return AsgiApplication(self._asgi, application, path)
+
+    @asynccontextmanager
+    async def in_memory(self) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
+        """Serve without a socket while the block runs; gives a function that makes the protocol of a new connection.
+
+        For tests: use `rpcstream.testing.memory_client`.
+        """
+        async with self._life.started() as running:
+            yield running.listener.make_stream
+
+    def stop(self) -> None:
+        """Begin the orderly end of a running server, as SIGTERM does.
+
+        For handlers in the event loop, and for its thread. Does nothing when the server is not running, or stopping.
+        """
+        self._life.stop()
+
+    def retire(self) -> None:
+        """Begin the orderly end as `stop` does, but without `drain_delay`: another process takes new connections."""
+        self._life.retire()
+
+    def abort(self) -> None:
+        """End a running server at once: connections are closed, handlers cancelled. To be called as `stop` is."""
+        self._life.abort()
+
+    @property
+    def drain_delay(self) -> float:
+        """Seconds from `stop` until no more connections and requests are taken."""
+        return self._life.drain_delay
+
+    @property
+    def time_to_stop(self) -> float:
+        """Seconds from `stop` until all connections are closed, at the latest."""
+        return self._life.time_to_stop
+
+    @property
+    def stop_signals(self) -> list[int]:
+        """The numbers of the signals that have told this process to stop."""
+        return self._program.signals
+
+    @property
+    def is_running(self) -> bool:
+        """True from the beginning of the start until the end of the stop, the lifespan included."""
+        return self._life.is_running
+
+    @property
+    def is_serving(self) -> bool:
+        """True while connections are served; false while the lifespan is entered and left."""
+        return self._life.is_serving
+
+    @property
+    def _running(self) -> RunningServer | None:
+        return self._life.running
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the server listens, in the form that clients take; empty while it does not."""
+        return self._life.addresses
+
+    def __repr__(self) -> str:
+        own = sum(not name.startswith("rpc.") for name in self.methods)
+        state = f"listening at {', '.join(self.addresses)}" if self.addresses else "not listening"
+        return f"<{type(self).__name__} with {own} method{'' if own == 1 else 's'}, {state}>"
+
     # -- how it is made when it starts ------------------------------------------------------------------------------
 
     @property
     def _patience(self) -> float | None:
         """Seconds in which a connection must show its protocol; None: no limit."""
-        return self.limits.auth_timeout if self._authenticator is not None else None
+        return self.limits.auth_timeout if self._guard.authenticator is not None else None
 
     def _share_events(self, sharing: Carrier) -> None:
         """Share the events with other servers."""
@@ -420,6 +709,20 @@ class Server(ServingServer):
         """
         return ()
 
+    def _make_life(self, given: dict[str, Any]) -> ServerLife:
+        lifespan: Lifespan | None = given["lifespan"]
+        return ServerLife(
+            given,
+            limits=self.limits,
+            methods=self._registry,
+            routes=self.routes,
+            nats=self._nats,
+            lifespan=contextlib.nullcontext if lifespan is None else partial(lifespan, self),
+            make_running=self._make_running,
+            while_serving=self._while_serving,
+            on_address=self._guard.warn_of_strangers,
+        )
+
     def _make_running(self, invoker: Invoker) -> RunningServer:
         dispatcher = self._make_dispatcher(invoker)
         listener = Listener(
@@ -428,10 +731,10 @@ class Server(ServingServer):
             counters=self.counters,
             delimiter=self._delimiter,
             trace=log_message if self.debug else None,
-            certificates=Certificates(self._tls) if self._tls is not None else None,
-            access=self._access,
+            certificates=Certificates(self._guard.tls) if self._guard.tls is not None else None,
+            access=self._guard.rules,
             routes=self.routes,
-            authenticator=self._authenticator,
+            authenticator=self._guard.authenticator,
             paths=self.path,
             patience=self._patience,
             ledger=self._ledger,
@@ -454,7 +757,7 @@ class Server(ServingServer):
             options=self._session_options(dispatcher),
             invoker=invoker,
             info={"name": str(self.info.title), "version": self.info.version},
-            is_public=self._authenticator is None,
+            is_public=self._guard.authenticator is None,
         )
 
     def _about(self) -> AboutServer:
@@ -463,7 +766,12 @@ class Server(ServingServer):
             description=self.info.description or str(self.info.title),
             takes_binary=self.binary,
             metrics=self._observation.calls if self._observation is not None else None,
+            certificate=self._guard.tls,
         )
+
+    def _while_serving(self) -> AbstractAsyncContextManager[None]:
+        """What surrounds the time in which connections are served: at a hub."""
+        return contextlib.nullcontext()
 
     def _make_dispatcher(self, invoker: Invoker) -> Dispatcher:
         replies = ReplyWriter(self.codec, self.limits, self.counters, debug=self.debug)
@@ -495,10 +803,10 @@ class Server(ServingServer):
 
     def _make_session(self, dispatcher: Dispatcher, on_gone: Callable[[Session], None]) -> Session:
         options = self._session_options(dispatcher)
-        if self._authenticator is None:
+        if self._guard.authenticator is None:
             session = Session(dispatcher, **options, on_gone=on_gone)
         else:
-            session = GatedSession(dispatcher, self._authenticator, **options, on_gone=on_gone)
+            session = GatedSession(dispatcher, self._guard.authenticator, **options, on_gone=on_gone)
         session.takes_binary = self.binary
         session.counters = self.counters
         if self._tracing is not None:

@@ -223,6 +223,14 @@ class WorkerProcess:
         self.exited.set_result(status if status >= 0 else 128 - status)
         return True
 
+    def memory(self) -> int:
+        """Bytes of main memory that the process takes; 0 if it has ended."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
+        except (OSError, IndexError):
+            return 0
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
     def close(self) -> None:
         """Close the channel; connections that have not been sent end, unless they are taken back before."""
         self._channel.close()

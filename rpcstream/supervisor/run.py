@@ -1,8 +1,4 @@
-"""The function `rpcstream.run`: run a server in one process, or in several.
-
-Owns how a server object is found again by the workers, which import it. Knows neither how it serves nor how workers are
-kept.
-"""
+"""The function `rpcstream.run`: run a server in one process, or in several, which import it again."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from ..process import LoopName, on_hangup, take_replacement
 
 if TYPE_CHECKING:
     from ..server import Server
+    from .supervisor import WorkerOptions
 
 
 def run(
@@ -77,7 +74,7 @@ def run(
     if count == 1 and not wants_supervisor:
         _load(server).run(**where, sockets=sockets, on_listening=on_listening)
         return
-    from .supervisor import Supervisor, WorkerOptions
+    from .supervisor import WorkerOptions
 
     options = WorkerOptions(
         count=count,
@@ -86,9 +83,20 @@ def run(
         memory_limit=memory_limit,
         start_timeout=start_timeout,
     )
+    _run_workers(server, options, where, sockets, _print_address if on_listening is None else on_listening)
+
+
+def _run_workers(
+    server: Server | str,
+    options: WorkerOptions,
+    where: dict[str, Any],
+    sockets: Iterable[socket.socket],
+    on_listening: Callable[[str], None],
+) -> None:
+    from .supervisor import Supervisor
+
+    unix = where["unix"]
     program = _program(server, {**where, "unix": None if unix is None else os.path.abspath(unix)})
-    if on_listening is None:
-        on_listening = _print_address
     with on_hangup():
         status = Supervisor(program, options, on_listening=on_listening, sockets=sockets).run()
     if status:

@@ -45,6 +45,9 @@ ACCEPT_AFTER = 2.0
 #: Seconds that a worker has for its start by default: programs that load large models take half of that.
 START_TIMEOUT = 60.0
 
+#: Seconds between two looks at the memory of the workers, where it is limited.
+MEMORY_CHECK = 0.25
+
 #: Share of `max_requests` by which workers differ at most, so that they are not all replaced at once.
 JITTER = 0.1
 
@@ -184,6 +187,8 @@ class Supervisor:
         if self._sockets:
             self._acceptor.listen_at_sockets(self._sockets)
             self._loop.call_later(ACCEPT_AFTER, self._acceptor.start)
+        if self._options.memory_limit is not None:
+            self._run(self._limit_memory(self._options.memory_limit))
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._notifier)
             stack.enter_context(self._handled_signals())
@@ -336,7 +341,6 @@ class Supervisor:
             "place": index + 1,
             "group": self._group,
             "max_requests": None if limit is None else limit + int(limit * JITTER * random()),
-            "memory_limit": options.memory_limit,
             "processor": self._processors[index % len(self._processors)] if options.affinity else None,
         }
         worker = WorkerProcess(index, self._program, start, self._environment, self)
@@ -445,6 +449,15 @@ class Supervisor:
             log.warning("%s is replaced: %s", worker, text)
             place.is_due.set()
 
+    async def _limit_memory(self, limit: int) -> None:
+        """Replace each worker that takes more bytes of memory than this, also while a handler blocks its event loop."""
+        while True:
+            await asyncio.sleep(MEMORY_CHECK)
+            for worker in list(self._recipients()):
+                if (size := worker.memory()) > limit:
+                    text = f"it takes {size} bytes of memory, more than {limit} (memory_limit)"
+                    self._replace(worker, "memory_limit", text)
+
     def _keep_places(self) -> None:
         """Keep a worker at each place, until a reload begins."""
         self._keeping = [self._loop.create_task(self._keep(place)) for place in self._places]
@@ -529,7 +542,7 @@ class Supervisor:
         elif kind == "leaving":
             self._on_leaving(worker, message)
         elif kind == "worn":
-            self._replace(worker, message["reason"], message["text"])
+            self._replace(worker, "max_requests", f"it has answered {message['requests']} requests")
         elif kind == "ask":
             self._run(self._answer(worker, message))
         elif kind == "counted":

@@ -18,7 +18,6 @@ from typing import Any
 
 from ..process import on_hangup, replace_run
 from ..server import Server
-from ..server.running import Supervised
 from ..server.target import TargetError, load_server
 from ..text import get_logger
 from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
@@ -29,7 +28,7 @@ from .events import EventRelay
 
 log = get_logger("rpcstream.supervisor")
 
-#: Seconds between two looks at the requests and the memory of this worker, where these are limited.
+#: Seconds between two looks at the number of requests that this worker has answered, where it is limited.
 WEAR_CHECK = 0.25
 
 #: Seconds that the supervisor has to confirm that it sends no more connections.
@@ -66,8 +65,7 @@ class WorkerLink:
         self.hosts: list[str | None] = []
         self._sock = sock
         self._max_requests: int | None = start["max_requests"]
-        self._memory_limit: int | None = start["memory_limit"]
-        self._server: Supervised | None = None
+        self._server: Server | None = None
         #: Set when the supervisor can be asked. Calls may come sooner, by NATS.
         self._has_channel = asyncio.Event()
         self._listener: Listener | None = None
@@ -93,16 +91,19 @@ class WorkerLink:
             server.take_connections_from(self)
         except ValueError as error:
             raise TargetError(str(error)) from None
+        self._server = server
         with contextlib.suppress(OSError):  # the supervisor has gone: read later
             write_message(self._sock, {"type": "loaded"})
 
     # -- Supervision ------------------------------------------------------------------------------------------------
 
-    async def listen(self, server: Supervised, listener: Listener, where: dict[str, Any] | None) -> str:
+    async def listen(self, listener: Listener, where: dict[str, Any] | None) -> str:
+        server = self._server
+        assert server is not None
         loop = asyncio.get_running_loop()
         if where is not None and where.pop("sockets"):
             raise ValueError("sockets= cannot be given to a worker: its supervisor accepts the connections")
-        self._server, self._listener = server, listener
+        self._listener = listener
         self._listening = loop.create_future()
         self._channel = channel = Channel(
             self._sock,
@@ -131,8 +132,8 @@ class WorkerLink:
         if answer["type"] == "refused":
             raise OSError(answer["errno"], answer["text"])
         listener.take_from(self, addresses=answer["addresses"])
-        if self._max_requests is not None or self._memory_limit is not None:
-            self._check_wear()
+        if self._max_requests is not None:
+            self._check_wear(self._max_requests)
         return str(answer["addresses"][0] if answer["addresses"] else "")
 
     async def stats(self) -> dict[str, Any]:
@@ -143,8 +144,9 @@ class WorkerLink:
         found = {name: counted.get(name, {}) for name in _METRICS}
         return found | {name: counted.get(name, {}) for name in ("workers", "supervisor")}
 
-    def ended(self, server: Supervised) -> None:
-        self._send({"type": "counted", "counters": self._counted(server)})
+    def ended(self) -> None:
+        assert self._server is not None
+        self._send({"type": "counted", "counters": self._counted(self._server)})
 
     async def _all_counted(self) -> dict[str, Any]:
         """Ask the supervisor, one question at a time, whose answer is for all that ask meanwhile."""
@@ -165,7 +167,7 @@ class WorkerLink:
         return {**told["counters"], "workers": told["workers"], "supervisor": told["supervisor"]}
 
     @staticmethod
-    def _counted(server: Supervised) -> dict[str, Any]:
+    def _counted(server: Server) -> dict[str, Any]:
         """The counters of this process, with its metrics."""
         return {**server.stats(), **server.metric_numbers()}
 
@@ -278,17 +280,14 @@ class WorkerLink:
             return False
         return True
 
-    def _check_wear(self) -> None:
-        """Ask to be replaced once enough requests are answered, or too much memory is taken."""
+    def _check_wear(self, limit: int) -> None:
+        """Ask to be replaced once this many requests are answered."""
         assert self._server is not None
-        most, limit, requests = self._max_requests, self._memory_limit, self._server.stats()["requests"]
-        if most is not None and requests >= most:
-            self._send({"type": "worn", "reason": "max_requests", "text": f"it has answered {requests} requests"})
-        elif limit is not None and (size := _memory()) > limit:
-            text = f"it takes {size} bytes of memory, more than {limit} (memory_limit)"
-            self._send({"type": "worn", "reason": "memory_limit", "text": text})
+        requests = self._server.stats()["requests"]
+        if requests >= limit:
+            self._send({"type": "worn", "requests": requests})
         else:
-            self._wear_timer = asyncio.get_running_loop().call_later(WEAR_CHECK, self._check_wear)
+            self._wear_timer = asyncio.get_running_loop().call_later(WEAR_CHECK, self._check_wear, limit)
 
 
 def imported_files() -> list[str]:
@@ -296,15 +295,6 @@ def imported_files() -> list[str]:
     installed = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     found = {os.path.abspath(getattr(each, "__file__", None) or "") for each in list(sys.modules.values())}
     return sorted(each for each in found if each.endswith(".py") and not each.startswith((*installed, _PACKAGE)))
-
-
-def _memory() -> int:
-    """Bytes of main memory that this process takes; 0 where that cannot be read."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0
 
 
 # -- from the start of the process ------------------------------------------------------------------------------------

@@ -235,6 +235,17 @@ class TestDeaths:
         assert program.supervisor()["replaced"] == {"memory_limit": 1}
         assert re.search(r"(?m) WARNING .* is replaced: it takes \d+ bytes of memory", program.log)
 
+    def test_a_worker_whose_event_loop_is_blocked_is_replaced_for_its_memory(self, start: StartWorkers) -> None:
+        app = (
+            APP.replace("drain_timeout=5", "drain_timeout=0.1")
+            + "\n@server\nasync def grow() -> None:\n    server.state.kept = b'x' * 150_000_000\n    time.sleep(60)\n"
+        )
+        program = start("--workers", "2", "--set", "memory_limit=150M", app=app)
+        with Client(program.address) as client, pytest.raises(ConnectionLost):
+            client.grow()
+        until_in_thread(lambda: program.supervisor()["replaced"] == {"memory_limit": 1})
+        assert "is replaced: it takes" in program.log
+
 
 class TestReload:
     @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -209,13 +210,21 @@ def test_a_place_that_cannot_be_listened_at(refused: Refused, folder: Path) -> N
     assert "cannot listen at 192.0.2.1:0" in refused("app:server", "-s", "192.0.2.1", "-p", "0", status=1)
 
 
-def test_a_lifespan_that_fails_shows_its_own_error(refused: Refused, folder: Path) -> None:
+def test_a_lifespan_that_fails_shows_its_own_error(
+    refused: Refused, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (folder / "model.py").write_text(
         "import contextlib\nfrom rpcstream import Server\n@contextlib.asynccontextmanager\n"
         "async def life(server):\n    open('/no/model')\n    yield\nserver = Server(lifespan=life)\n"
     )
-    with pytest.raises(FileNotFoundError, match="'/no/model'"):  # which Python shows, with status 1
+    with pytest.raises(SystemExit, match="1"):
         refused("model.py", "-p", "0")
+    said = capsys.readouterr().err
+    assert re.findall(r'File ".*?(\w+\.py)"', said) == ["model.py"], "only frames of the program are shown"
+    assert said.endswith(
+        "FileNotFoundError: [Errno 2] No such file or directory: '/no/model'\n"
+        "the server was not started, because its lifespan failed\n"
+    )
 
 
 def test_a_wrong_variable(refused: Refused) -> None:

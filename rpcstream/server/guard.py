@@ -1,0 +1,128 @@
+"""Who may connect to a server: its authentication, its certificate, and the hosts and origins that it takes."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..auth.authenticator import Authenticator
+from ..limits import Limits
+from ..observe.counters import Counters
+from ..text import get_logger
+from ..tls import TLS
+from ..transports.access import AccessRules
+from .options import Http, ReadAccess
+from .running import RunningServer
+
+log = get_logger("rpcstream.server")
+
+
+class Guard:
+    """The authentication, the certificate and the rules of access of one server.
+
+    Args:
+        given: the options of the server, those of a configuration among them.
+        own: the options that the program has given.
+        limits: of the server.
+        counters: of the server.
+
+    Attributes:
+        authenticator: finds out who a caller is. None: callers are not authenticated.
+        tls: the certificate. None: connections are not encrypted.
+        rules: which hosts and origins requests may have.
+    """
+
+    def __init__(self, given: Mapping[str, Any], own: Mapping[str, Any], *, limits: Limits, counters: Counters) -> None:
+        http: Http = given["http"]
+        self.authenticator: Authenticator | None = None
+        self.tls: TLS | None = given["tls"]
+        self.rules = AccessRules(hosts=http.hosts, origins=http.origins)
+        self._timeout = limits.auth_timeout
+        self._counters = counters
+        self._read_access: ReadAccess | None = None
+        names = ("token", "authenticate")
+        shown = {name: given[name] for name in names if given[name] is not None}
+        self._is_of_configuration = any(given[name] != own.get(name) for name in names)
+        if shown:
+            self.authenticator = self._authenticate(shown)
+
+    def _authenticate(self, shown: Mapping[str, Any]) -> Authenticator:
+        return Authenticator(**shown, timeout=self._timeout, counters=self._counters)
+
+    def add(
+        self,
+        token: str | Iterable[str] | None,
+        read_access: ReadAccess | None,
+        tls: TLS | None,
+        *,
+        hosts: Iterable[str],
+        origins: Iterable[str],
+    ) -> bool:
+        """Add to what there is; see `Server.guard`. Gives whether callers are authenticated by this."""
+        shown: Mapping[str, Any] = {} if token is None else {"token": token}
+        if read_access is not None and not self._is_of_configuration:
+            shown, _ = read_access()
+        if shown and self.authenticator is not None:
+            raise ValueError("this server has a token= or an authenticate= of its own")
+        if tls is not None and self.tls is not None:
+            raise ValueError("this server has a certificate (tls=) of its own")
+        rules = self.rules.also(hosts=hosts, origins=origins)
+        self._read_access = read_access
+        if shown:
+            self.authenticator = self._authenticate(shown)
+        self.rules = rules
+        self.tls = tls or self.tls
+        return bool(shown)
+
+    def reload(self, running: RunningServer | None, drain_timeout: float) -> None:
+        """Read the certificate and the token's file again.
+
+        Args:
+            running: the server, if it runs; connections that may not stay are closed.
+            drain_timeout: seconds that their calls in flight have.
+
+        Raises:
+            ValueError, TypeError, OSError: one of them cannot be used; the text says which.
+        """
+        access, may_stay = ({}, None) if self._read_access is None else self._read_access()
+        fresh = Authenticator(**access) if access else None
+        if running is not None:
+            running.listener.reload_certificate()
+        if fresh is None or self.authenticator is None or not self.authenticator.replace(fresh):
+            return
+        closed = 0
+        if running is not None:
+            closed = running.dismiss(
+                lambda each: each.identity is None or (may_stay is not None and may_stay(each.identity)), drain_timeout
+            )
+        log.info("the token was read again; connections to close: %d", closed)
+
+    def warn_of_strangers(self, host: str) -> None:
+        """Log what other machines could do at an address that they can reach."""
+        if is_loopback(host):
+            return
+        if self.authenticator is None:
+            log.warning("listening at %s, not a loopback address: there is no authentication", host)
+        elif self.tls is None:
+            log.warning("listening at %s without TLS: tokens cross the network unencrypted (tls=, or a proxy)", host)
+
+    def security(self) -> list[dict[str, Any]]:
+        """How callers show who they are, as Security Scheme Objects for `rpc.discover`."""
+        found: list[dict[str, Any]] = []
+        if self.authenticator is not None:
+            how = "the header Authorization of each request or of the WebSocket, or the method rpc.authenticate"
+            found.append({"type": "http", "scheme": "bearer", "description": how})
+        if self.tls is not None and self.tls.ca is not None:
+            found.append({"type": "mutualTLS", "description": "a certificate of the client"})
+        return found
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

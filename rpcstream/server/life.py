@@ -1,0 +1,281 @@
+"""The life of a server: its lifespan and pools, where it listens, and how it is started and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import types
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from ..keyword_options import check_names
+from ..limits import Limits
+from ..methods.invoke import Invoker, check_picklable
+from ..methods.registry import MethodRegistry
+from ..process import CLEAN_UP
+from ..text import get_logger
+from ..web.routes import Routes
+from .nats import NatsMemberships
+from .options import LISTEN_DEFAULTS, ListenOptions
+from .running import RunningServer, Supervision
+
+log = get_logger("rpcstream.server")
+
+#: Seconds after which a start that waits for the lifespan is named in the log.
+SLOW_START = 5.0
+
+
+class ServerLife:
+    """Starts a server, has it listen, and stops it. One server holds one of these, for any number of starts.
+
+    Args:
+        given: the options of the server.
+        limits: of the server.
+        methods: of the server.
+        routes: the web pages of the server.
+        nats: the services that it joins.
+        lifespan: gives what surrounds each start.
+        make_running: makes what there is while the server runs, but for the pools.
+        while_serving: gives what surrounds the time in which connections are served.
+        on_address: called with each host that the server listens at, before connections are accepted.
+
+    Attributes:
+        running: the server while it runs; None while it does not.
+        supervision: accepts the connections of this server, one of several processes; None: it does so itself.
+        drain_delay: seconds from `stop` until no more connections and requests are taken.
+        drain_timeout: seconds that calls in flight have after that.
+        lifespan_error, lifespan_trace: the exception of the last lifespan that could not be entered, and its frames in
+            the program.
+        left_behind: tasks of handlers that did not end when the server stopped.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        *,
+        limits: Limits,
+        methods: MethodRegistry,
+        routes: Routes,
+        nats: NatsMemberships,
+        lifespan: Callable[[], AbstractAsyncContextManager[Any]],
+        make_running: Callable[[Invoker], RunningServer],
+        while_serving: Callable[[], AbstractAsyncContextManager[Any]],
+        on_address: Callable[[str], object],
+    ) -> None:
+        self.drain_timeout: float = given["drain_timeout"]
+        self.drain_delay: float = given["drain_delay"]
+        self.running: RunningServer | None = None
+        self.supervision: Supervision | None = None
+        self.lifespan_error: Exception | None = None
+        self.lifespan_trace: types.TracebackType | None = None
+        self.left_behind: set[asyncio.Task[Any]] = set()
+        self._limits = limits
+        self._threads: int | None = given["threads"]
+        self._processes: int | None = given["processes"]
+        self._methods = methods
+        self._routes = routes
+        self._nats = nats
+        self._lifespan = lifespan
+        self._make_running = make_running
+        self._while_serving = while_serving
+        self._on_address = on_address
+        #: What serves when `start` has been called.
+        self._serving: asyncio.Task[None] | None = None
+        #: Says in errors where the server runs, if not at its own port.
+        self._place = ""
+
+    # -- what it is at present ----------------------------------------------------------------------------------------
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where the server listens; empty while it does not."""
+        return tuple(self.running.listener.addresses) if self.running is not None else ()
+
+    @property
+    def is_running(self) -> bool:
+        """True from the beginning of the start until the end of the stop, the lifespan included."""
+        return self.running is not None
+
+    @property
+    def is_serving(self) -> bool:
+        """True while connections are served."""
+        return self.running is not None and self.running.is_serving
+
+    @property
+    def is_started(self) -> bool:
+        """True between `start` and `close`."""
+        return self._serving is not None
+
+    @property
+    def time_to_stop(self) -> float:
+        """Seconds from `stop` until all connections are closed, at the latest."""
+        return self.drain_delay + self.drain_timeout + CLEAN_UP
+
+    def check_stopped(self) -> None:
+        """Raise RuntimeError if the server is running: for what can only be set before."""
+        if self.running is not None:
+            raise RuntimeError(f"this server is running already{self._place}")
+
+    # -- from the start to the stop ------------------------------------------------------------------------------------
+
+    async def serve(
+        self,
+        where: ListenOptions,
+        on_listening: Callable[[str], object] | None,
+        on_stopping: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Serve until `stop` is called or the task is cancelled.
+
+        Args:
+            where: the arguments of `listening`.
+            on_listening: called with the address when connections are accepted.
+            on_stopping: called when the stop begins.
+        """
+        async with self.listening(where) as address:
+            if on_listening is not None:
+                on_listening(address)
+            assert self.running is not None
+            await self.running.stopping.wait()
+            on_stopping()
+
+    async def start(self, where: ListenOptions) -> str:
+        """Begin to serve in a task, until `close`; see `Server.start`."""
+        self.check_stopped()
+        if self._serving is not None and not self._serving.done():
+            raise RuntimeError("this server is running already")
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._serving = serving = asyncio.create_task(self.serve(where, listening.set_result))
+        try:
+            both: set[asyncio.Future[Any]] = {serving, listening}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            serving.cancel()
+            await asyncio.wait({serving})
+            raise
+        if not listening.done():
+            self._serving = None
+            await serving  # raises what kept it from starting
+            raise RuntimeError("the server was stopped before it listened")
+        return listening.result()
+
+    async def close(self) -> None:
+        """Stop what `start` has begun, and wait until all is closed; see `Server.close`."""
+        serving, self._serving = self._serving, None
+        if serving is None:
+            return
+        if not serving.done():
+            self.stop()
+        try:
+            await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            if not serving.done():
+                self.abort()
+                await asyncio.wait({serving})
+            raise
+
+    @asynccontextmanager
+    async def listening(self, where: ListenOptions) -> AsyncIterator[str]:
+        """Serve while the block runs; see `Server.listening`."""
+        check_names("listening()", where, LISTEN_DEFAULTS)
+        async with self.started() as running:
+            address, hosts = await self._listen(running, {**LISTEN_DEFAULTS, **where})
+            for host in hosts:
+                if host is not None:
+                    self._on_address(host)
+            log.info("listening at %s", ", ".join(self.addresses))
+            yield address
+
+    async def _listen(self, running: RunningServer, where: dict[str, Any]) -> tuple[str, list[str | None]]:
+        """Listen, or have the supervisor do so; gives the address, and the hosts that this process is to speak of."""
+        listener, supervision = running.listener, self.supervision
+        sockets = where["sockets"] = list(where["sockets"])
+        where["host"] = where["host"] or ""
+        if self._nats.is_only:
+            if supervision is not None:
+                await supervision.listen(listener, None)
+            return self.addresses[0], []
+        if supervision is not None:
+            address = await supervision.listen(listener, where)
+            return address, supervision.hosts if supervision.is_first else []
+        if sockets:
+            names = [sock.getsockname() for sock in sockets]
+            return await listener.listen_at_sockets(sockets), [name[0] for name in names if isinstance(name, tuple)]
+        address = await listener.listen(where["host"], where["port"], where["unix"], where["unix_mode"])
+        return address, [where["host"]] if where["unix"] is None else []
+
+    @asynccontextmanager
+    async def started(self, place: str = "") -> AsyncIterator[RunningServer]:
+        """Start all but a listening socket: the lifespan and the pools; drain at the end.
+
+        Args:
+            place: says in errors where the server runs.
+        """
+        self.check_stopped()
+        self._place = place
+        for method in self._methods.values():
+            if method.offload == "process":
+                check_picklable(method)
+        invoker = Invoker(self._limits, threads=self._threads, processes=self._processes)
+        self._routes.open(invoker)
+        running = self.running = self._make_running(invoker)
+        try:
+            async with self._entered_lifespan():
+                try:
+                    await self._nats.start(running)
+                    running.is_serving = True
+                    async with self._while_serving():
+                        yield running
+                finally:
+                    try:
+                        await running.drain(delay=self.drain_delay, timeout=self.drain_timeout)
+                    finally:
+                        running.is_serving = False
+                        self.left_behind = running.left_behind
+                        await self._nats.close()
+        finally:
+            self.running = None
+            if self.supervision is not None:
+                self.supervision.ended()
+            self._routes.close()
+            invoker.close()
+
+    @asynccontextmanager
+    async def _entered_lifespan(self) -> AsyncIterator[None]:
+        """Enter the lifespan; say so if that takes long, and keep the error if it fails."""
+        text = "the lifespan has run for %g s: connections are accepted when it is done"
+        timer = asyncio.get_running_loop().call_later(SLOW_START, log.warning, text, SLOW_START)
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._lifespan())
+            except Exception as error:
+                self.lifespan_error, self.lifespan_trace = error, _trace_in_program(error)
+                raise
+            finally:
+                timer.cancel()
+            yield
+
+    def stop(self) -> None:
+        """Begin the orderly end; see `Server.stop`."""
+        if self.running is not None:
+            self.running.stopping.set()
+
+    def retire(self) -> None:
+        """Begin the orderly end as `stop` does, but without `drain_delay`: another process takes new connections."""
+        if self.running is not None:
+            self.running.skips_delay = True
+            self.running.stopping.set()
+
+    def abort(self) -> None:
+        """End at once: connections are closed, handlers cancelled."""
+        if self.running is not None:
+            self.running.aborted.set()
+            self.running.stopping.set()
+
+
+def _trace_in_program(error: Exception) -> types.TracebackType | None:
+    """The frames of an error from the first one that belongs to the program, and not to this file or `contextlib`."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
+        trace = trace.tb_next
+    return trace

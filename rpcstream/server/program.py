@@ -1,0 +1,182 @@
+"""A server as the program of this process: signals stop and reload it, and systemd is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
+
+from ..methods.threads import DaemonThreads
+from ..methods.workers import is_worker
+from ..process import (
+    LoopName,
+    StopNow,
+    freeze_memory,
+    loop_factory,
+    on_hangup,
+    run_to_end,
+    stop_on_signals,
+    take_replacement,
+)
+from ..systemd import Notifier
+from ..text import get_logger
+from ..transports.listen import RENEWAL
+from .life import ServerLife
+from .options import ListenOptions
+
+log = get_logger("rpcstream.server")
+
+
+class ServerProgram:
+    """Runs a server until a signal stops it.
+
+    Args:
+        life: of the server.
+        reload: reads certificate, token and configuration again; raises ValueError, TypeError or OSError for a mistake
+            in them, which changes nothing.
+
+    Attributes:
+        watched: the path of a file: a change of it reloads the server. None: there is none.
+        signals: the numbers of the signals that have told this process to stop.
+    """
+
+    def __init__(self, life: ServerLife, reload: Callable[[], object]) -> None:
+        self.watched: str | None = None
+        self.signals: list[int] = []
+        self._life = life
+        self._reload = reload
+        self._notifier = Notifier()
+
+    def run(self, serve: Callable[[], Coroutine[Any, Any, None]], loop: LoopName) -> None:
+        """Run a coroutine that serves, in an event loop of its own. Blocks.
+
+        Raises:
+            SystemExit: the lifespan failed, which is printed; a second signal came, or a handler kept the event loop
+                for too long after the first.
+        """
+        executor = DaemonThreads(name="rpcstream-default")
+        try:
+            with on_hangup():
+                run_to_end(self._main(serve), loop_factory(loop), executor, lambda: self._life.left_behind)
+        except StopNow as now:
+            raise SystemExit(128 + now.args[0]) from None
+        except Exception as error:
+            if error is not self._life.lifespan_error:
+                raise
+            traceback.print_exception(type(error), error, self._life.lifespan_trace)
+            print("the server was not started, because its lifespan failed", file=sys.stderr)
+            raise SystemExit(1) from None
+
+    async def _main(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        with self._reloading(), stop_on_signals(self._life) as self.signals:
+            await serve()
+        if len(self.signals) > 1:
+            raise StopNow(self.signals[-1])  # uvloop does not pass on what a signal raises inside a handler
+
+    async def serve(self, where: ListenOptions, on_listening: Callable[[str], object] | None) -> None:
+        """Serve at an address, and tell systemd of it; for `run`.
+
+        Args:
+            where: the arguments of `ServerLife.listening`.
+            on_listening: called with the address when connections are accepted. None: it is printed to standard error.
+        """
+        on_listening = print_address if on_listening is None else on_listening
+        with Notifier.take() as self._notifier:
+            notifier = self._notifier
+
+            def listening(address: str) -> None:
+                freeze_memory()
+                on_listening(address)
+                notifier.ready(self._status)
+                notifier.watch()
+
+            await self._life.serve(where, listening, lambda: notifier.stopping("Stopping"))
+
+    # -- reloading ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _reloading(self) -> Iterator[None]:
+        """Reload with each SIGHUP within the block, and when the token's file changes, in the running event loop."""
+        loop = asyncio.get_running_loop()
+        watching = None if self.watched is None else loop.create_task(self._watch(self.watched))
+        with on_hangup(partial(loop.call_soon_threadsafe, self._reload_or_log, "SIGHUP")):
+            try:
+                yield
+            finally:
+                if watching is not None:
+                    watching.cancel()
+
+    async def _watch(self, path: str) -> None:
+        """Reload whenever a file has changed."""
+        before = _stamp_of(path)
+        while True:
+            await asyncio.sleep(RENEWAL)
+            now = _stamp_of(path)
+            if now != before:
+                before = now
+                self._reload_or_log(f"{path} has changed")
+
+    def _reload_or_log(self, reason: str) -> None:
+        """Reload; a mistake is logged, and changes nothing."""
+        log.info("%s: reading certificate, token and configuration again", reason)
+        is_ready = bool(self._life.addresses)  # while the server starts, systemd is told nothing
+        if is_ready:
+            self._notifier.reloading("Reading the configuration again")
+        status = self._status
+        try:
+            self._reload()
+        except (ValueError, TypeError, OSError) as error:
+            log.error("the configuration was not reloaded, the one before stays in use: %s", error)
+            status = "The configuration could not be read again: see the log"
+        if is_ready and self._life.running is not None and not self._life.running.stopping.is_set():
+            self._notifier.ready(status)
+
+    @property
+    def _status(self) -> str:
+        """What systemd is told of a server that serves."""
+        return f"Listening at {', '.join(self._life.addresses)}"
+
+
+def is_served_elsewhere(server: object, arguments: dict[str, Any]) -> bool:
+    """Whether the call of `run` is not to serve here: in a worker process, or if another program takes it over.
+
+    Such a program, a supervisor's worker or `rpcstream-server`, serves with these arguments before this returns.
+    """
+    if is_worker():
+        return True
+    serve = take_replacement()
+    if serve is None:
+        return False
+    serve(server, arguments)
+    return True
+
+
+def check_no_loop(name: str, hint: str = "") -> None:
+    """Raise RuntimeError if an event loop runs in this thread, which the method of this name would block."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        f"an event loop runs in this thread already (as in a notebook), and {name}() would block it{hint}"
+    )
+
+
+def _stamp_of(path: str) -> tuple[int, int, int] | None:
+    """What changes when a file is written anew; None where it cannot be read."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size
+
+
+def print_address(address: str) -> None:
+    """Print where a server listens to standard error."""
+    with contextlib.suppress(OSError, AttributeError):  # standard error is closed, or there is none
+        print(f"Listening at {address} (Ctrl-C to stop)", file=sys.stderr, flush=True)
