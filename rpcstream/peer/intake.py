@@ -109,7 +109,7 @@ class Intake:
         began = before = now = perf_counter()
         # An event loop may read one connection many times in a row: the reads of a turn have its time together.
         end = began + session.turn_time - self._spent
-        most = session.write_buffer
+        most: float = session.limits.write_buffer
         line: Any
         last: Any = None
         try:
@@ -273,7 +273,7 @@ class Intake:
                 if reply is not None:
                     size += self._take(reply, message, line)
                 now = perf_counter()
-                if size > session.write_buffer or now > end:
+                if size > session.limits.write_buffer or now > end:
                     self._end_turn(message, now - before)
                     break
         except Exception as error:

@@ -109,8 +109,6 @@ class Session:
 
     #: Seconds that this connection may keep the loop before others have their turn.
     turn_time: float = field(init=False)
-    #: Bytes of replies that end a turn.
-    write_buffer: float = field(init=False)
     #: Calls made here that wait for their reply.
     pending: PendingCalls = field(default_factory=PendingCalls)
     ledger: ConnectionLedger = field(init=False)
@@ -130,7 +128,6 @@ class Session:
         limits = self.limits
         # Not longer than `slow`, so that one look at the clock is enough for both.
         self.turn_time = min(TURN, self.slow)
-        self.write_buffer = limits.write_buffer
         self.ledger = ConnectionLedger(limits, self.server_ledger)
         self.running = RunningCalls(self.ledger)
         self.intake = Intake(self)

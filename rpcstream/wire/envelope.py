@@ -20,6 +20,8 @@ VERSION = "2.0"
 #: The id at the beginning of a message, which our requests have before the params; and at the end, as others have it.
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"(?:[^"\\]|\\.){0,128}")\s*'
 _HEAD_ID = re.compile(rb'\s*\{\s*(?:"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*,\s*)*' + _ID + rb"[,}]")
+#: The beginning of an item of a stream, as ours have it: its id is that of the call.
+_ITEM_ID = re.compile(rb'\{"jsonrpc":"2\.0","method":"\$/item","params":\{' + _ID + rb"[,}]")
 _TAIL_ID = re.compile(rb",\s*" + _ID + rb"\}\s*\Z")
 _REPLY_MEMBER = re.compile(rb'\s*,\s*"(?:result|error)"\s*:')
 #: Floats below this are the number that was written; above, an integer over 64 bits may have lost digits.
@@ -148,9 +150,9 @@ def refusal_of(message: Oversize, limit: int, *, side: str) -> RpcError:
 
 
 def is_reply_head(head: bytes) -> bool:
-    """Tell whether the beginning of a message is that of a reply with its id before the result, as ours have it."""
+    """Tell whether a message begins as a reply with its id before the result, or as an item of a stream, as ours do."""
     found = _HEAD_ID.match(head)
-    return found is not None and _REPLY_MEMBER.match(head, found.end() - 1) is not None
+    return bool(_ITEM_ID.match(head) or (found and _REPLY_MEMBER.match(head, found.end() - 1)))
 
 
 def is_batch_head(head: bytes) -> bool:
@@ -159,8 +161,8 @@ def is_batch_head(head: bytes) -> bool:
 
 
 def id_in_head(head: bytes) -> Any:
-    """The id in the beginning of a request, or of the first request of a batch; None where it is not found."""
-    return _parsed_id(_HEAD_ID.match(head.lstrip()[1:] if is_batch_head(head) else head))
+    """The id in the beginning of a request or item, or of a batch's first request; None where it is not found."""
+    return _parsed_id(_ITEM_ID.match(head) or _HEAD_ID.match(head.lstrip()[1:] if is_batch_head(head) else head))
 
 
 def _parsed_id(found: re.Match[bytes] | None) -> Any:

@@ -213,7 +213,17 @@ async def test_an_item_that_its_reader_does_not_take(network: Network) -> None:
         finally:
             closed.append("closed")
 
+    begun, released = asyncio.Event(), asyncio.Event()
+
+    @server
+    async def wait() -> str:
+        begun.set()
+        await released.wait()
+        return "released"
+
     async with network.client(server, limits=Limits(max_message_size=1000)) as client:
+        waiting = asyncio.create_task(client.wait())  # a call beside it goes on
+        await begun.wait()
         stream = client.stream.texts()
         assert await anext(stream) == "short"
         with pytest.raises(MessageTooLarge, match="the client's limit is 1000"):
@@ -224,6 +234,8 @@ async def test_an_item_that_its_reader_does_not_take(network: Network) -> None:
             assert await anext(stream) == "short"
         await until(lambda: len(closed) == 3)
         assert await client.call("rpc.ping") == "pong"
+        released.set()
+        assert await waiting == "released"
 
 
 async def test_a_method_that_does_not_stream_has_its_result_as_its_one_item(
