@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ..observe.call_log import AccessLog, CallLog, slow_call_log
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..observe.metrics import CallMetrics, Family, Kind, Numbers, labels, process_families, render, single
+from ..observe.metrics import CONTENT_TYPE, CallMetrics, Family, Kind, Numbers, labels, process_families, render, single
 from ..text import get_logger
 from ..transports.listen import transport_of
+from ..wire.http_messages import NOSNIFF, Response
 from .options import Logs
 
 if TYPE_CHECKING:
@@ -191,3 +192,8 @@ def _running_families(running: RunningServer) -> list[Family]:
         ),
         single("worker_processes", "gauge", "Worker processes that run.", len(invoker.workers.process_ids)),
     ]
+
+
+def metrics_response(text: str) -> Response:
+    """The answer to `GET /metrics`."""
+    return Response(200, text.encode(), CONTENT_TYPE, [NOSNIFF, ("Cache-Control", "no-store")])

@@ -32,7 +32,7 @@ from ..methods.replies import ReplyWriter
 from ..observe import make_tracing
 from ..observe.call_log import AccessLogFormat
 from ..observe.counters import Counters
-from ..observe.metrics import CONTENT_TYPE, Family
+from ..observe.metrics import Family
 from ..peer.ledger import ServerLedger
 from ..peer.session import Session
 from ..process import CLEAN_UP, LoopName, raise_descriptor_limit
@@ -42,14 +42,14 @@ from ..transports.listen import Listener, transport_of
 from ..transports.proxies import TrustedProxies
 from ..web.document import document_page
 from ..web.routes import DOCUMENT, METRICS, Answer, Routes
-from ..wire.http_messages import NOSNIFF, Request, Response
+from ..wire.http_messages import Request, Response
 from .addresses import server_objects
 from .agents import Agents, identify_starter, mcp_path
 from .guard import Guard
 from .life import ServerLife
 from .methods import ServerMethods
 from .nats import AboutServer, NatsMemberships
-from .observation import Observation
+from .observation import Observation, metrics_response
 from .options import (
     DEFAULTS,
     Http,
@@ -431,12 +431,12 @@ class Server(ServerMethods):
     def _metrics_page(self, request: Request, parameters: object) -> Answer:
         if self._life.supervision is not None:
             return self._metrics_of_all(self._life.supervision)
-        return _metrics_page(self.metrics_text())
+        return metrics_response(self.metrics_text())
 
     async def _metrics_of_all(self, supervision: Supervision) -> Response:
         assert self._observation is not None
         numbers = await supervision.metrics()
-        return _metrics_page(self._observation.text_of(self.counters, self._running, numbers))
+        return metrics_response(self._observation.text_of(self.counters, self._running, numbers))
 
     def _more_metrics(self) -> list[Family]:
         """Metrics of this kind of server."""
@@ -814,7 +814,3 @@ class Server(ServerMethods):
 
             session.make_calls = partial(traced_calls, self._tracing)
         return session
-
-
-def _metrics_page(text: str) -> Response:
-    return Response(200, text.encode(), CONTENT_TYPE, [NOSNIFF, ("Cache-Control", "no-store")])

@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from .channel import Channel, Message
+from .watch import check_installed
 
 #: How many threads the libraries behind numpy use; shared out among the workers.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -290,3 +292,17 @@ def processors() -> list[int]:
     except (OSError, ValueError):  # no such group, or "max"
         return numbers
     return numbers[: max(1, most)]
+
+
+def check_possible(*, watches: bool, affinity: bool, memory_limit: int | None) -> None:
+    """Raise RuntimeError unless workers can be run from here."""
+    if sys.platform == "win32" or not hasattr(socket, "send_fds"):
+        raise RuntimeError("workers need a POSIX system (Linux, macOS), where connections can be passed to processes")
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("workers are run from the main thread, which gets the signals")
+    if watches:
+        check_installed()
+    if affinity and not hasattr(os, "sched_setaffinity"):
+        raise RuntimeError("affinity: this system does not let processes choose their processors")
+    if memory_limit is not None and not os.path.exists("/proc/self/statm"):
+        raise RuntimeError("memory_limit: this system does not say what memory a process takes (/proc)")

@@ -14,8 +14,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
@@ -29,9 +27,9 @@ from .acceptor import SharedAcceptor
 from .channel import Message
 from .events import KINDS as EVENT_KINDS
 from .events import EventExchange
-from .process import Program, WorkerProcess, describe_status, environment_of_workers, processors
+from .process import Program, WorkerProcess, check_possible, describe_status, environment_of_workers, processors
 from .totals import Totals
-from .watch import check_installed, watched
+from .watch import watched
 
 log = get_logger("rpcstream.supervisor")
 
@@ -172,7 +170,8 @@ class Supervisor:
             RuntimeError: this system cannot pass connections to other processes, or has no way for an option; or this
                 is not the main thread.
         """
-        check_possible(self._options)
+        options = self._options
+        check_possible(watches=options.watch is not None, affinity=options.affinity, memory_limit=options.memory_limit)
         raise_descriptor_limit()
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             return runner.run(self._main())
@@ -615,17 +614,3 @@ class Supervisor:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def check_possible(options: WorkerOptions) -> None:
-    """Raise RuntimeError unless workers can be run from here."""
-    if sys.platform == "win32" or not hasattr(socket, "send_fds"):
-        raise RuntimeError("workers need a POSIX system (Linux, macOS), where connections can be passed to processes")
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("workers are run from the main thread, which gets the signals")
-    if options.watch is not None:
-        check_installed()
-    if options.affinity and not hasattr(os, "sched_setaffinity"):
-        raise RuntimeError("affinity: this system does not let processes choose their processors")
-    if options.memory_limit is not None and not os.path.exists("/proc/self/statm"):
-        raise RuntimeError("memory_limit: this system does not say what memory a process takes (/proc)")
