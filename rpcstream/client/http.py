@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from ..errors import ConnectFailed, ConnectionLost, EncodeError
+from ..errors import ConnectFailed, ConnectionLost, EncodeError, Unread
 from ..peer.calls import Call
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
@@ -59,6 +59,8 @@ class HttpChannel(OutgoingCalls):
         #: Exchanges that are not over: by the ids of their calls, a notification by itself.
         self._exchanges: dict[Any, Exchange] = {}
         self._renewing = asyncio.Lock()
+        #: Done when a connection is free or gone; None while no exchange waits for that.
+        self._has_changed: asyncio.Future[None] | None = None
         self._is_full = self._is_closing = self._is_lost = False
 
     # -- for the connection of the client -----------------------------------------------------------------------
@@ -74,7 +76,7 @@ class HttpChannel(OutgoingCalls):
 
     def has_none(self, milliseconds: int = 0) -> bool:
         """Whether there is no connection that could carry a call, now or once its present call is over."""
-        if self._exchanges:
+        if any(connection.is_busy for connection in self._connections):
             return False
         connection = self._take_free()
         if connection is not None:
@@ -155,20 +157,21 @@ class HttpChannel(OutgoingCalls):
         await self._places.acquire()
         connection = None
         try:
-            connection = self._take_free() or await self._connect()
+            connection = await self._find_connection()
             self._sent(exchange)
             await exchange.carry(connection)
         except BrokenError as error:
             exchange.fail(str(error))
         except Exception as error:
             if connection is None and isinstance(error, OSError):
-                self._not_connected(exchange, error)
+                self._not_connected(error)
             else:
                 log.exception("the response to a call of %s could not be handled", self.address)
                 exchange.fail(f"an internal error: {error!r}")
         finally:
             if connection is not None and connection.release():
                 self._free.append(connection)
+                self._wake()
             self._places.release()
             self._over(exchange)
 
@@ -234,6 +237,29 @@ class HttpChannel(OutgoingCalls):
             connection.close()
         return None
 
+    async def _find_connection(self) -> HttpConnection:
+        """A free connection, or a new one; where none can be made, the next of the others that is free.
+
+        Raises:
+            OSError: no connection could be made, and there is no other.
+        """
+        while True:
+            if (connection := self._take_free()) is not None:
+                return connection
+            try:
+                return await self._connect()
+            except OSError:
+                if not self._connections:
+                    raise
+            self._has_changed = self._has_changed or self._loop.create_future()
+            await asyncio.shield(self._has_changed)
+
+    def _wake(self) -> None:
+        """A connection is free, or gone: those that wait for one look again."""
+        if self._has_changed is not None:
+            self._has_changed.set_result(None)
+            self._has_changed = None
+
     async def _connect(self) -> HttpConnection:
         async with asyncio.timeout(self._settings.connect_timeout):
             connection = await self._dial(lambda: HttpConnection(self._settings.address, self._forget))
@@ -245,15 +271,16 @@ class HttpChannel(OutgoingCalls):
         self._connections.discard(connection)
         if connection in self._free:
             self._free.remove(connection)
+        self._wake()
         self._end_if_done()
 
-    def _not_connected(self, exchange: Exchange, error: OSError) -> None:
-        """No connection could be made for an exchange; without any other, the session is lost."""
+    def _not_connected(self, error: OSError) -> None:
+        """No connection could be made, and there is no other: the session is lost.
+
+        The calls that waited for one are made again on a new session, unless that cannot help.
+        """
         reason = failure(error, self._settings.connect_timeout, self._settings.address)
-        make_error = partial(ConnectFailed, is_permanent=is_permanent_failure(error))
-        if self._connections:
-            exchange.fail(reason, make_error)
-            return
+        make_error = partial(ConnectFailed, is_permanent=True) if is_permanent_failure(error) else Unread
         self._drop_all(reason, make_error)
         self._end(reason)
 

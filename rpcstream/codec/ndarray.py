@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import typing
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
@@ -122,8 +123,10 @@ def array_from_lists(lists: list[Any]) -> Array:
         if lengths or len(shape) > MAX_DIMENSIONS:
             raise ValueError(f"lists are an array if those at one depth are equally long, up to {MAX_DIMENSIONS} deep")
         items = list(chain.from_iterable(items))
-    if kinds <= {bool, int, float} and (array := np.array(items)).dtype.kind != "O":
-        return array.reshape(shape)
+    wanted = ("?",) if kinds == {bool} else ("f8",) if float in kinds or not kinds else ("i8", "u8")
+    for dtype in wanted if kinds <= {bool, int, float} else ():
+        with suppress(OverflowError):
+            return np.array(items, dtype).reshape(shape)
     raise ValueError("lists are an array if they hold numbers of up to 64 bits, and nothing else")
 
 
@@ -202,9 +205,7 @@ class ArrayHint:
 
     def _cast(self, array: Array) -> Array:
         """Numbers from lists in a wanted dtype that keeps them; floats may be rounded."""
-        if dtypes.fits(array.dtype, self._kinds):
-            return array
-        for kind in (*self._kinds, np.float64):
+        for kind in (array.dtype.type, *self._kinds, np.float64):
             if kind in dtypes.ABSTRACT or not issubclass(kind, np.number | np.bool_):
                 continue
             with np.errstate(all="ignore"):

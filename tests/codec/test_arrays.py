@@ -286,6 +286,7 @@ def test_element_types_in_hints(hint: Any, words: str, fits: str, misfits: str) 
 
 
 @settings(max_examples=example_count(50))
+@example(np.array([2**64 - 1024, 0], "<u8"))
 @given(hnp.arrays(st.sampled_from(["?", "<i8", "<u8", "<f8"]), hnp.array_shapes(min_dims=1, max_dims=5, min_side=1)))
 def test_nested_lists_of_numbers_are_an_array(array: np.ndarray[Any, Any]) -> None:
     found = taken(NDArray[array.dtype.type], [array.tolist()])  # type: ignore[name-defined]

@@ -67,7 +67,8 @@ def test_threads_are_started_as_they_are_needed_and_end_with_the_server() -> Non
     with serve_in_thread(pool.server) as address, Client(address) as client:
         for n in range(5):
             client.note(n)
-        assert len(pool.threads) == 1
+        # One is enough, but a call may come before the thread of the one before it waits again.
+        assert len(pool.threads) < 3
         calls = [client.submit.meet() for _ in range(3)]
         barrier.wait(20)
         for call in [*calls, *(client.submit.note(n) for n in range(100))]:
