@@ -36,7 +36,7 @@ PARTS_MAX = 512
 #: Reads of what came between two calls, before the next call is sent.
 CATCH_UP_READS = 16
 
-#: Seconds. For this long after a look whether the connection has ended, calls are sent without another look, because
+#: Seconds. A call that follows another one so soon is sent without a look whether the connection has ended, because
 #: that takes a twentieth of a short call.
 LOOK_AFTER = 0.001
 
@@ -99,8 +99,8 @@ class SyncConnection:
         self._address = marshaller.address
         self._on_send = settings.on_send
         self.was_used = False
-        #: When it was looked whether the connection has ended (monotonic seconds).
-        self._looked = 0.0
+        #: When the last call began (monotonic seconds).
+        self._used = 0.0
 
     # -- a call -------------------------------------------------------------------------------------------------
 
@@ -122,9 +122,9 @@ class SyncConnection:
                 answer.
         """
         conversation, now = self.conversation, monotonic()
-        if now - self._looked > LOOK_AFTER:
-            self._looked = now
+        if now - self._used > LOOK_AFTER:
             self._catch_up()
+        self._used = now
         if conversation.lost is not None:
             raise conversation.unsent(outgoing.method)
         left = deadline - now

@@ -64,12 +64,14 @@ class SyncEngine:
     ) -> Any:
         """Make a call and wait for its outcome, trying again as often as that is allowed."""
         times = self._times(timeout, wait_for, outgoing)
-        with AT_CALLER:
+        try:
             try:
                 return self._attempt(outgoing, on_progress, times[0], times[2])
             except LOSSES as error:
                 steps = self._attempts.again(error, outgoing, times)
                 return self._drive(steps, partial(self._attempt, outgoing, on_progress, times[0]))
+        except CALL_ERRORS as error:
+            raise AT_CALLER.strip(error) from error.__cause__
 
     def _attempt(self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None) -> Any:
         """Make a call once."""
