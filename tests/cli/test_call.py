@@ -360,10 +360,13 @@ def test_a_reader_who_leaves_is_no_error(argv: list[str], left: str | None, addr
 )
 def test_interrupted(argv: list[str], first: str, address: str, server: Called) -> None:
     server.left.clear()
+    requests = server.counters.requests
     with started(*argv, "--uri", address, stderr=subprocess.STDOUT) as calling:
         assert calling.stdout is not None
         assert calling.stdout.readline().startswith(first)
         assert calling.poll() is None
+        # A call that is interrupted while it is sent ends its connection, and is not cancelled.
+        until_in_thread(lambda: server.counters.requests > requests)
         calling.send_signal(signal.SIGINT)
         cancel = '> {"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":1}}\n' if "-v" in argv else ""
         assert (calling.communicate(timeout=30)[0], calling.returncode) == (cancel, 130)
