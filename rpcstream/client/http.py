@@ -251,6 +251,8 @@ class HttpChannel(OutgoingCalls):
             except OSError:
                 if not self._connections:
                     raise
+            if self._free:  # one was freed meanwhile
+                continue
             self._has_changed = self._has_changed or self._loop.create_future()
             await asyncio.shield(self._has_changed)
 

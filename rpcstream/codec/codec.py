@@ -333,7 +333,7 @@ class Encoding:
         return _MARKER
 
     def has_room(self, size: int) -> bool:
-        """True if a payload of so many bytes can be attached, beside those that are, and leave room for the rest."""
+        """Whether a payload of `size` more bytes can be attached and still leave room for the JSON."""
         return self.binary and sum(map(len, self.payloads)) + size <= self.max_file * 3 // 4
 
     def _hides_floats(self, message: object) -> bool:
@@ -408,7 +408,7 @@ def _plain(value: Any, encoding: Encoding) -> Any:
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
-#: Pixels that every image counts for at least: opening a file of one pixel takes as long as decoding so many.
+#: The least that an image counts for (pixels): opening a file with one pixel takes as long as decoding this many.
 LEAST = 4096
 
 #: Passes over the pixels of an image that cost nothing more: a progressive JPEG takes one for each scan, and encoders
@@ -541,7 +541,7 @@ class Reading:
         self.spend(count * passes, memory)
 
     def take_metadata(self, size: int) -> None:
-        """An image brings so many bytes besides its pixels. Raises TooMuchImage if the message has too many."""
+        """Charge `size` bytes of metadata of an image. Raises TooMuchImage if the message has too many."""
         self._charge(max(0, size - LEAST) * METADATA_PIXELS)
 
     def _charge(self, pixels: int) -> None:

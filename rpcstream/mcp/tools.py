@@ -123,7 +123,7 @@ class Tool:
         return {**wrapped, "$defs": defs} if defs else wrapped
 
     def params(self, arguments: dict[str, Any]) -> dict[str, Any] | list[Any]:
-        """The arguments as the params of the method. ValueError if those of `*args` do not go with the others."""
+        """Return the arguments as params. Raises ValueError if positional and named ones cannot be combined."""
         if self._rest is None or self._rest not in arguments:
             return arguments
         rest = arguments[self._rest]

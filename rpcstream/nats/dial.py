@@ -54,7 +54,7 @@ class SecureClient(Client):
         on_error: called with errors, once it is connected.
         on_denied: called with "publish" or "subscription", and the subject, where NATS does not permit one.
         on_closed: called when the connection has ended, once it was connected.
-        takers: called with each message, by the number of the subscription; those of nats-py are not among them.
+        takers: called with each message, by the number of the subscription; nats-py keeps its own elsewhere.
         received: how many messages have come.
         info: what the server has said of itself.
     """

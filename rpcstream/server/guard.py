@@ -22,7 +22,7 @@ class Guard:
     """The authentication, the certificate and the rules of access of one server.
 
     Args:
-        given: the options of the server, those of a configuration among them.
+        given: the options of the server, including those from a configuration.
         own: the options that the program has given.
         limits: of the server.
         counters: of the server.

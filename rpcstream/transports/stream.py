@@ -137,8 +137,12 @@ class LineStream(MessageConnection, SocketConnection):
     def received_into_target(self, count: int) -> None:
         """Take note of bytes that were received into `target`."""
         if not self._closing:
-            self._timeouts.completed = True
-            self._receive(self._framer.received(count))
+            messages = self._framer.received(count)
+            if messages:
+                self._timeouts.completed = True
+                self._receive(messages)
+            else:  # a message that is never complete must not keep its connection alive
+                self._timeouts.heard = self._timeouts.received = True
             self._continue()
 
     def _report_fault(self) -> None:

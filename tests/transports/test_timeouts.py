@@ -12,11 +12,17 @@ from rpcstream.testing import FakeTimeLoop, connections_of
 
 from ..kit import UsualServer
 from ..kit.matrix import Memory
+from ..kit.messages import frame
 
 LIMITS = {"idle_timeout": 100, "message_timeout": 10}
 NEVER = {"idle_timeout": None, "message_timeout": None, "write_timeout": None}
 PING = b'{"jsonrpc":"2.0","id":1,"method":"rpc.ping"}\n'
 HALF = PING[:20]
+#: Its payload is received straight into the memory that it stays in.
+FRAME = frame(
+    {"jsonrpc": "2.0", "id": 1, "method": "echo", "params": [{"$type": "bytes", "data": {"$bin": 0}}]}, bytes(2**20)
+)
+SLOWLY = [(8, FRAME[at : at + 100_000]) for at in range(0, 500_000, 100_000)]
 
 
 @pytest.mark.parametrize(
@@ -29,10 +35,22 @@ HALF = PING[:20]
         (LIMITS, [(50, HALF), (8, b"")], None),
         (LIMITS, [(50, HALF), (8, b" "), (8, b"")], "message_timeout"),
         (LIMITS, [(9, PING[20:] + HALF if n else HALF) for n in range(10)], None),
+        (LIMITS, SLOWLY, "message_timeout"),
         (NEVER, [(1e6, HALF), (1e6, b"")], None),
         (LIMITS, [(0, b'{"jsonrpc":"2.0","id":1,"method":"wait"}\n'), (1000, b"")], None),
     ],
-    ids=["silent", "idle", "heard", "idle later", "begun", "not ended", "one behind the other", "no limits", "at work"],
+    ids=[
+        "silent",
+        "idle",
+        "heard",
+        "idle later",
+        "begun",
+        "not ended",
+        "one behind the other",
+        "a slow frame",
+        "no limits",
+        "at work",
+    ],
 )
 def test_what_time_does(
     limits: Any, said: list[tuple[float, bytes]], reason: str | None, caplog: pytest.LogCaptureFixture
