@@ -77,9 +77,9 @@ test("streams, with credit", async () => {
   await assert.rejects(failing.next(), { code: 7 })
   assert.deepEqual(await failing.next(), { value: undefined, done: true })
   assert.deepEqual(await client.call("count_to", [3]), [0, 1, 2])
-  const together = client.stream("count_to", [5])
-  assert.deepEqual((await Promise.all([1, 2, 3].map(() => together.next()))).map(({ value }) => value), [0, 1, 2])
-  await together.return()
+  const together = client.stream("count_to", [3])
+  const got = await Promise.all([1, 2, 3, 4].map(() => together.next()))
+  assert.deepEqual(got.map(({ value }) => value), [0, 1, 2, null])
 })
 
 test("a stream that is left is cancelled, and has not run ahead", async () => {
