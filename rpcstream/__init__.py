@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from .server.options import Http as Http
     from .server.options import Info as Info
     from .server.options import Logs as Logs
+    from .shared_memory import shared_empty as shared_empty
     from .supervisor.run import run as run
     from .tls import TLS as TLS
 
@@ -104,6 +105,7 @@ _NAMES = {
     "peer.remote": "Peer",
     "server": "Server",
     "server.options": "Http Info Logs",
+    "shared_memory": "shared_empty",
     "supervisor.run": "run",
     "tls": "TLS",
 }

@@ -27,7 +27,7 @@ nearest:
 keyword_options: nearest
 option:
 observe: errors text
-shared_memory: local_peer text
+shared_memory: local_peer text wire
 process:
 systemd: text
 wire: errors limits text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _thread import get_ident
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -75,7 +76,7 @@ class ClientConversation:
         self.lost: str | None = None
         self.outgoing: list[memoryview] = []
         self.replies_size = 0
-        self.offers_binary = settings.binary and settings.delimiter == b"\n"
+        self.offers_binary = bool(settings.binary) and settings.delimiter == b"\n"
         self.sends_binary = self.is_partial = self.has_left = False
         self.reporting: int | None = None
         self._trace = settings.trace
@@ -173,14 +174,16 @@ class ClientConversation:
     def refuses_frames(self) -> str | None:
         return None if self._takes_binary else "the peer sent a binary frame, and these are switched off (binary=False)"
 
-    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
+    def admit(
+        self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()
+    ) -> tuple[BinaryFrame, list[memoryview]]:
         frame = read_frame(json, sizes, self.limits, "client")
         message, line = frame.content
         if frame.refusal is not None:
             return frame, []
         if envelope.is_reply(message) and message.get("id") is not None and self.pending.find(message["id"]) is None:
             return frame, []  # it is dropped
-        return frame, line.take_memory()
+        return frame, line.take_memory(lent, copies=self._takes_binary == "copy")
 
     def grow(self, received: int, frame: BinaryFrameReader) -> None:
         """Nothing is counted: only one reply is awaited, and that is as large as `max_message_size` at most."""

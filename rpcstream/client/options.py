@@ -12,10 +12,11 @@ import orjson
 
 from ..backoff import Backoff
 from ..codec import Codec
+from ..codec.options import Binary
 from ..keyword_options import check_names
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from ..observe import make_tracing
-from ..option import FLAG, SECONDS_OR_NONE, TEXT, Kind, Option, defaults_of, whole
+from ..option import BINARY, FLAG, SECONDS_OR_NONE, TEXT, Kind, Option, defaults_of, whole
 from .address import Address, check_lasting, check_one_server, parse_address
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class ClientOptions(TypedDict, total=False):
     limits: Annotated[Limits, Option(DEFAULT_LIMITS)]
     delimiter: Annotated[bytes, Option(b"\n")]
     trace: Annotated[TraceMessage | Trace | None, Option(None)]
-    binary: Annotated[bool, Option(True, FLAG)]
+    binary: Annotated[Binary, Option(True, BINARY)]
     token: Annotated[str | None, Option(None, TEXT, env=True)]
     tls: Annotated["ClientTLS | None", Option(None)]
     name: Annotated[str | None, Option(None, TEXT, aliases=("client_id",))]
@@ -194,7 +195,7 @@ class Settings:
     trace: TraceMessage | None
     on_send: Callable[[int, int], None] | None
     on_receive: Callable[[int], object] | None
-    binary: bool
+    binary: Binary
     token: str | None
     tls: "ssl.SSLContext | None"
     http_connections: int

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..codec import payloads
 from ..shared_memory import SharedMemory
@@ -47,7 +49,9 @@ class FrameAdmission:
     def refuses_frames(self) -> str | None:
         return self.reason if self._session.takes_binary else "binary frames are switched off here (binary=False)"
 
-    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
+    def admit(
+        self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()
+    ) -> tuple[BinaryFrame, list[memoryview]]:
         session = self._session
         frame = payloads.read_frame(json, sizes, session.limits, session.side)
         if frame.refusal is not None:
@@ -57,7 +61,7 @@ class FrameAdmission:
         self._frame = frame
         if session.counters is not None:
             session.counters.frames_received += 1
-        memory: list[memoryview] = frame.content[1].take_memory()
+        memory: list[memoryview] = frame.content[1].take_memory(lent, copies=session.shares_memory == "copy")
         return frame, memory
 
     def grow(self, received: int, frame: BinaryFrameReader) -> None:

@@ -117,10 +117,19 @@ class AttachedMessage(MessageParts):
         """Bytes of the message as text."""
         return sum(map(len, self.pieces)) + sum([(len(payload) + 2) // 3 * 4 + 2 for payload in self.payloads])
 
-    def secure(self) -> None:
-        """Copy payloads in memory that others may still change; to be called before the message waits."""
+    def secure(self, *, is_shared: bool = False) -> None:
+        """Copy payloads in memory that others may still change; to be called before the message waits.
+
+        Args:
+            is_shared: but for those in memory that is shared with peers, whose sender has been told not to.
+        """
         if not self.is_secured:
-            self.payloads = [payload if is_own(payload, self.lent) else bytes(payload) for payload in self.payloads]
+            self.payloads = [
+                payload
+                if is_own(payload, self.lent) or (is_shared and isinstance(owner_of(payload), PeerMemory))
+                else bytes(payload)
+                for payload in self.payloads
+            ]
             self.is_secured = True
 
     @property
@@ -140,6 +149,31 @@ class AttachedMessage(MessageParts):
 
 #: As long as what stands in the JSON of a frame for a payload.
 _PLACE = b'{"$bin":00}'
+
+
+class PeerMemory:
+    """Memory that a peer sees as well, as numpy takes it: the base of each array over it.
+
+    Args:
+        address: of the memory.
+        size: bytes.
+        is_writable: arrays over it can be written to.
+    """
+
+    __slots__ = ("__array_interface__", "address")
+
+    def __init__(self, address: int, size: int, *, is_writable: bool) -> None:
+        self.address = address
+        data = (address, not is_writable)
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": data}
+
+
+def owner_of(payload: Any) -> Any:
+    """What owns the memory of a payload that is an array of bytes: the innermost base; None for any other."""
+    owner = getattr(payload, "base", None)
+    while (inner := getattr(owner, "base", None)) is not None:
+        owner = inner
+    return owner
 
 
 def is_own(payload: Any, lent: Sequence[int] = ()) -> bool:
