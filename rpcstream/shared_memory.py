@@ -149,35 +149,42 @@ class Arena:
 
     def allocate(self, size: int) -> Block | None:
         """A block of at least one byte, whose content is undefined; None: there is none of that size."""
-        needed = _rounded(size, _ALIGNMENT)
         with self._lock:
+            try:
+                return self._take(size, _rounded(size, _ALIGNMENT))
+            except OSError as error:
+                _note(str(error))
+                return None
+
+    def _take(self, size: int, needed: int) -> Block | None:
+        for _ in range(2):
             self._note_freed()
             # The first that fits: the caches have it.
             for number, (start, end) in enumerate(self._gaps):
                 if end - start >= needed:
-                    try:
-                        self._touch(start, start + needed)
-                    except OSError as error:
-                        _note(str(error))
-                        return None
+                    self._touch(start, start + needed)
                     self._gaps[number] = start + needed, end
                     return Block(self, start, size, start + needed)
+            self._take_back()
         return None
 
     def trim(self) -> None:
-        """Look which ended connections have given all back; without others, give unused memory back to the system."""
+        """Take back what ended connections have given back; without others, give unused memory back to the system."""
         import mmap
 
         with self._lock:
-            for _ in range(len(self.ended)):
-                if not (connection := self.ended.popleft()).is_given_back():
-                    self.ended.append(connection)
+            self._take_back()
             self._note_freed()
             for start, end in () if self.connections else self._gaps:
                 for step in range(_rounded(start, _STEP) // _STEP, end // _STEP):
                     if self._given[step]:
                         self._map.madvise(mmap.MADV_REMOVE, step * _STEP, _STEP)
                         self._given[step] = 0
+
+    def _take_back(self) -> None:
+        for _ in range(len(self.ended)):
+            if not (connection := self.ended.popleft()).is_given_back():
+                self.ended.append(connection)
 
     def _note_freed(self) -> None:
         if not self.freed:
@@ -524,7 +531,9 @@ class SharedMemory:
             self._take_back(0)
         else:
             self._take_back((self._peer_control[_ENDED] or sys.maxsize) - 1)
-        return not self._lent
+        if not self._lent:
+            self._peer = self._peer_control = None
+        return self._peer is None
 
     def close(self) -> None:
         """Share nothing more. Arrays in memory of the peer stay as they are. Harmless at any time."""

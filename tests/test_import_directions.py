@@ -56,7 +56,8 @@ stubs: codec openrpc peer text
 typed: client events
 cli: client codec config errors hub limits mcp methods nats nearest observe openrpc option process server stubs
     supervisor systemd text tls wire
-__init__: auth backoff client codec errors hub limits methods nats peer server supervisor tls web wire
+__init__: auth backoff client codec errors hub limits methods nats peer server shared_memory
+    supervisor tls web wire
 __main__: cli
 """
 
