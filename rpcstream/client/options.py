@@ -117,7 +117,8 @@ class ClientOptions(TypedDict, total=False):
         delimiter: the bytes that end each message on a line stream; the server must use the same.
         trace: called with "send" or "receive" and the bytes of each message; a `Trace` reports bytes, too.
         binary: send and receive large payloads (arrays, images, bytes) as raw bytes if the server does so, too; on a
-            Unix socket in shared memory. False: always as base64.
+            Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so writable.
+            False: always as base64.
         token: authenticates the client: sent first on each new connection of a line stream, and as
             `Authorization: Bearer` with each HTTP request and WebSocket handshake. Never logged or shown.
         tls: whom to trust, for addresses with TLS: a PEM file with the certificate authorities, a `TLS` that also has
