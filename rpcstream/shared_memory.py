@@ -109,6 +109,7 @@ class Arena:
     """The memory of this process that its peers may see.
 
     Attributes:
+        description: what a peer needs to find it.
         freed: parts that are free again, still to be noted. Finalizers add to it, in any thread.
         connections: the `id` of those that share it now.
         ended: those that have ended, and of which the peer still has something.
@@ -132,20 +133,16 @@ class Arena:
         os.ftruncate(self._fd, ARENA_SIZE)
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._touch(0, PAGE)
-        self._key = os.urandom(_KEY_SIZE)
-        os.pwrite(self._fd, self._key, 0)
+        key = os.urandom(_KEY_SIZE)
+        os.pwrite(self._fd, key, 0)
         self._map = mmap.mmap(self._fd, ARENA_SIZE)
         self.address = _address_of(self._map)
+        self.description = {"pid": self._maker, "fd": self._fd, "key": key.hex()}
 
     @property
     def is_usable(self) -> bool:
         """Whether it is this process that has made it, and not one that was forked from that."""
         return self._maker == os.getpid()
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """What a peer needs to find it."""
-        return {"pid": self._maker, "fd": self._fd, "key": self._key.hex()}
 
     def allocate(self, size: int) -> Block | None:
         """A block of at least one byte, whose content is undefined; None: there is none of that size."""
@@ -281,14 +278,9 @@ class _PeerArena:
         if not budget.take(ARENA_SIZE):
             raise ValueError("there is no room for the memory of the peer (max_held_total)")
         self._budget = budget
-        self._map = mmap.mmap(self._fd, ARENA_SIZE, prot=mmap.PROT_READ)
-        self._address = _address_of(self._map)
+        self.map = mmap.mmap(self._fd, ARENA_SIZE, prot=mmap.PROT_READ)
+        self._address = _address_of(self.map)
         self._checked: set[tuple[int, int]] = set()
-
-    def control_page(self, place: int) -> memoryview:
-        """The words of the control page at this place. Raises ValueError: there is none."""
-        self.find(place, PAGE)
-        return memoryview(self._map)[place : place + PAGE].cast("Q")
 
     def find(self, place: int, size: int) -> int:
         """The address of a part. Raises ValueError: it is not in the arena, or has a hole, which takes memory."""
@@ -417,14 +409,13 @@ class SharedMemory:
         pid, fd, at = (_whole(described.get(name)) for name in ("pid", "fd", "at"))
         key = str(described.get("key"))
         peer = self._budget.arenas.get(key) or _PeerArena(pid, fd, key, self._budget)
-        self._peer_control = peer.control_page(at)
+        peer.find(at, PAGE)
+        self._peer_control = memoryview(peer.map)[at : at + PAGE].cast("Q")
         self._peer = self._budget.arenas[key] = peer
 
     def answer(self, description: Any) -> dict[str, Any] | None:
         """Map the memory that the peer offers; gives what it needs to find this end's. None: nothing is shared."""
-        if description is None:
-            return None
-        own = self.offer()
+        own = None if description is None else self.offer()
         return own if own is not None and self.accept(description) else None
 
     # -- sending ------------------------------------------------------------------------------------------------------

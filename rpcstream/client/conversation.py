@@ -16,10 +16,10 @@ from ..peer.marshal import Marshaller
 from ..peer.pending import PendingCalls
 from ..shared_memory import SharedMemory
 from ..wire import envelope
-from ..wire.binary_frame import BinaryFrameReader, parts_of_frame
+from ..wire.binary_frame import Admitted, BinaryFrameReader, parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.framing import LineFramer
-from ..wire.messages import LONG, BinaryFrame, Message, Oversize
+from ..wire.messages import LONG, Message, Oversize
 from .address import Address
 from .attempts import Unsent
 from .callbacks import ClientDispatcher
@@ -174,9 +174,7 @@ class ClientConversation:
     def refuses_frames(self) -> str | None:
         return None if self._takes_binary else "the peer sent a binary frame, and these are switched off (binary=False)"
 
-    def admit(
-        self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()
-    ) -> tuple[BinaryFrame, list[memoryview]]:
+    def admit(self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()) -> Admitted:
         frame = read_frame(json, sizes, self.limits, "client")
         message, line = frame.content
         if frame.refusal is not None:

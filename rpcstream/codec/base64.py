@@ -31,11 +31,6 @@ def writable(text: object) -> Any:
     return text.take() if type(text) is Attachment else _decoded(text, pybase64.b64decode_as_bytearray)
 
 
-def lent(text: object) -> Any:
-    """As `writable`, but in memory of the peer where the bytes came so: the peer may change them, the caller not."""
-    return text.lend() if type(text) is Attachment else writable(text)
-
-
 def size(text: object) -> int:
     """The number of bytes that a payload has, about; 0 if it is none."""
     if type(text) is Attachment:

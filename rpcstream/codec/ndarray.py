@@ -76,9 +76,9 @@ def decode_array(tagged: dict[str, Any], _: object = None) -> Array:
         raise ValueError(f"shape must be an array of at most {MAX_DIMENSIONS} integers")
     if not all(type(each) is int and 0 <= each < 2**62 for each in shape):
         raise ValueError("shape must be an array of integers that are not negative, each below 2**62")
-    # The values of the other kinds are checked, here or by numpy: they must not change afterwards.
-    read = base64.lent if dtype.kind in _NUMBERS else base64.writable
-    memory, size = read(data), math.prod(shape) * dtype.itemsize
+    # The items of other dtypes are checked, here or by numpy: they must not change afterwards.
+    is_lent = type(data) is Attachment and dtype.kind in _NUMBERS
+    memory, size = data.lend() if is_lent else base64.writable(data), math.prod(shape) * dtype.itemsize
     if len(memory) != size:
         raise ValueError(f"ndarray: {len(memory)} bytes of data, shape and dtype need {size}")
     return array_over(memory, dtype, shape)

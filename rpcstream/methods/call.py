@@ -221,9 +221,7 @@ class Call:
         request = envelope.request(envelope.ITEM, {"id": self.context.request_id, "value": item})
         message: Encoded = self.dispatcher.replies.written(request, "an item", binary=self.session.sends_binary)
         if isinstance(message, AttachedMessage):
-            message.secure(
-                is_shared=True
-            )  # the generator may use an array again, and the item may have to wait for credit
+            message.secure()  # the generator may use an array again, and the item may have to wait for credit
         return message
 
     async def _collect(self, items: Any) -> Any:

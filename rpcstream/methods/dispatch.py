@@ -257,7 +257,7 @@ class Dispatcher:
             if type(reply) is AttachedMessage:
                 # Other tasks run before the reply is written, and may change what this handler has returned.
                 del result, args, kwargs
-                reply.secure(is_shared=True)
+                reply.secure()
         except KeyboardInterrupt:
             raise
         except asyncio.CancelledError:

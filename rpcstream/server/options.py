@@ -151,7 +151,8 @@ class ServerOptions(TypedDict, total=False):
         processes: the same for `offload="process"`.
         delimiter: ends a message on the line stream.
         binary: send and receive large payloads (arrays, images, bytes) as raw bytes, to and from clients that do so
-            too; on a Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so writable.
+            too; on a Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so
+            writable. False: always as base64.
         tls: the server's certificate; with it all connections are encrypted, without it none is.
         trusted_proxies: networks of proxies that tell the addresses of clients, by the PROXY protocol,
             `X-Forwarded-For`, or `Forwarded`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. Such an

@@ -37,6 +37,9 @@ _HEADER = re.compile(rb"@(\d{1,12})((?: (?:\d{1,12}:(?:\d{1,12}:){1,2})?\d{1,12}
 _PLAIN_HEADER = re.compile(rb"@([1-9]\d{0,11}) ((?:\d{1,12}:){2,3})?([1-9]\d{0,11}) {0,7}\n")
 _ZEROS = bytes(8)
 
+#: A frame, and memory for its payloads.
+Admitted = tuple[BinaryFrame, list[memoryview]]
+
 
 class FrameError(ValueError):
     """The bytes are no frame; the text says why."""
@@ -180,9 +183,7 @@ class FrameIntake(Protocol):
     def refuses_frames(self) -> str | None:
         """Why no frame may come now; None if one may."""
 
-    def admit(
-        self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()
-    ) -> tuple[BinaryFrame, list[memoryview]]:
+    def admit(self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()) -> Admitted:
         """Look at a frame.
 
         Args:

@@ -117,19 +117,10 @@ class AttachedMessage(MessageParts):
         """Bytes of the message as text."""
         return sum(map(len, self.pieces)) + sum([(len(payload) + 2) // 3 * 4 + 2 for payload in self.payloads])
 
-    def secure(self, *, is_shared: bool = False) -> None:
-        """Copy payloads in memory that others may still change; to be called before the message waits.
-
-        Args:
-            is_shared: but for those in memory that is shared with peers, whose sender has been told not to.
-        """
+    def secure(self) -> None:
+        """Copy payloads in memory that others may still change; to be called before the message waits."""
         if not self.is_secured:
-            self.payloads = [
-                payload
-                if is_own(payload, self.lent) or (is_shared and isinstance(owner_of(payload), PeerMemory))
-                else bytes(payload)
-                for payload in self.payloads
-            ]
+            self.payloads = [payload if is_own(payload, self.lent) else bytes(payload) for payload in self.payloads]
             self.is_secured = True
 
     @property
@@ -177,7 +168,7 @@ def owner_of(payload: Any) -> Any:
 
 
 def is_own(payload: Any, lent: Sequence[int] = ()) -> bool:
-    """Whether no code can change the memory of a payload, as far as Python knows who holds it.
+    """Whether no code can change the memory of a payload, or may, as far as Python knows who holds it.
 
     Args:
         payload: bytes, or a view of an array, which only the caller holds.
@@ -187,7 +178,7 @@ def is_own(payload: Any, lent: Sequence[int] = ()) -> bool:
         return True
     owner = getattr(payload, "base", None)
     if owner is None or getattr(owner, "base", owner) is not None:
-        return type(owner) is bytes
+        return type(owner) is bytes or isinstance(owner_of(payload), PeerMemory)
     return getrefcount(owner) <= _refs_of_own() + lent.count(id(owner))
 
 
