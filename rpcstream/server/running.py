@@ -78,6 +78,7 @@ class RunningServer:
 
     Attributes:
         is_serving: connections are served.
+        is_draining: `drain` has begun.
         skips_delay: draining begins without the delay, since another process has taken this one's place.
         stopping: set when the server is to stop.
         aborted: set when it is to stop at once.
@@ -91,7 +92,7 @@ class RunningServer:
         self.listener = listener
         self._routes = routes
         self.is_serving = False
-        self.skips_delay = False
+        self.is_draining = self.skips_delay = False
         self.stopping = asyncio.Event()
         self.aborted = asyncio.Event()
         self.left_behind: set[asyncio.Task[Any]] = set()
@@ -104,7 +105,7 @@ class RunningServer:
             timeout: seconds that calls in flight have after that.
         """
         self.stopping.set()
-        self._routes.is_draining = True
+        self.is_draining = self._routes.is_draining = True
         listener = self.listener
         aborted = asyncio.ensure_future(self.aborted.wait())
         if delay and listener.is_listening and not self.skips_delay:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ..auth.gate import GatedSession
 from ..codec import Codec
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 log = get_logger("rpcstream.server")
 
 #: What `run` names in an event loop that runs already.
-RUN_HINT = ": use `await server.serve()`, `async with server.listening()`, or asyncio.create_task(server.serve())"
+RUN_HINT = ": use `async with server.listening():`"
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 AnyMiddleware = TypeVar("AnyMiddleware", bound=Middleware)
@@ -541,56 +541,14 @@ class Server(ServerMethods):
             agents = self._agents(running.dispatcher, running.invoker)
             await agents.talk(pipe, running, identity, log_message if self.debug else None)
 
-    async def serve(self, *, on_listening: Callable[[str], None] | None = None, **where: Unpack[ListenOptions]) -> None:
-        """Serve in the running event loop until `stop` is called or the task is cancelled; signals are not handled.
-
-        Handlers that do not end when they are cancelled go on in that loop; a warning names them.
-
-        Args:
-            on_listening: called once with the address, when connections are accepted.
-            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`.
-        """
-        await self._life.serve(where, on_listening)
-
-    async def start(self, **where: Unpack[ListenOptions]) -> str:
-        """Begin to serve in the running event loop, until `close`; returns the address when connections are accepted.
-
-        For a program that has an event loop and a life of its own; signals are not handled. The lifespan is entered and
-        left in one task, which is neither the one that calls this nor the one that calls `close`.
-
-        Args:
-            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`.
-
-        Raises:
-            OSError, ValueError: as `run`; and what the lifespan raises.
-            RuntimeError: the server is running already.
-        """
-        return await self._life.start(where)
-
-    async def close(self) -> None:
-        """Stop what `start` has begun, in the order of `run`, and wait until all is closed.
-
-        Does nothing where `start` was not called; raises what the lifespan raises at its end. If the wait is cancelled,
-        the server ends at once.
-        """
-        await self._life.close()
-
-    async def __aenter__(self) -> Self:
-        """Serve while the block runs, at the default address or where `start` was told to; see `addresses`."""
-        if not self._life.is_started:
-            await self.start()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
     def listening(self, **where: Unpack[ListenOptions]) -> AbstractAsyncContextManager[str]:
-        """Serve while the block runs; gives the address in the form that clients take. Port 0: one that is free.
+        """Serve in the running event loop while the block runs; gives the address in the form that clients take.
 
-        Leaving the block drains: no new requests, calls in flight have `drain_timeout` seconds, then all is closed.
+        Leaving the block stops the server as `stop` does, and waits until it has stopped. Signals are not handled.
+        Handlers that do not end when they are cancelled continue in that loop; a warning names them.
 
         Args:
-            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`.
+            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`. Port 0: one that is free.
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
@@ -636,9 +594,10 @@ class Server(ServerMethods):
             yield running.listener.make_stream
 
     def stop(self) -> None:
-        """Begin the orderly end of a running server, as SIGTERM does.
+        """Stop a running server as SIGTERM does: no new requests, and `drain_timeout` seconds for calls in flight.
 
-        For handlers in the event loop, and for its thread. Does nothing when the server is not running, or stopping.
+        Returns at once. `run` returns when the server has stopped; the block of `listening` continues. To be called in
+        the server's event loop. Does nothing when the server is not running, or stopping.
         """
         self._life.stop()
 
