@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from ..auth.gate import GatedSession
 from ..codec import Codec
@@ -62,7 +62,7 @@ from .options import (
     ServerOptions,
     with_configured,
 )
-from .program import ServerProgram, check_no_loop, is_served_elsewhere
+from .program import ServerProgram, check_no_loop, is_served_elsewhere, print_address, run_workers
 from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
@@ -364,8 +364,7 @@ class Server(ServerMethods):
         Raises:
             ValueError: it is a hub.
         """
-        if not self.MAY_HAVE_WORKERS:
-            raise ValueError("a hub is one process, since its clients must find each other: run it without workers")
+        self._check_may_have_workers()
         self._life.supervision = supervision
 
         async def stats() -> dict[str, Any]:
@@ -375,6 +374,10 @@ class Server(ServerMethods):
         self._registry.add(stats, name="rpc.stats", reserved=True, replace=True)
         self.topics.join(supervision.relay, supervision.group)
         add_event_methods(self._registry, self.topics, self._check_subscription, is_shared=True)
+
+    def _check_may_have_workers(self) -> None:
+        if not self.MAY_HAVE_WORKERS:
+            raise ValueError("a hub is one process, since its clients must find each other: run it without workers")
 
     def stats(self) -> dict[str, Any]:
         """The counters of this process: what `rpc.stats` returns where there is one only."""
@@ -458,8 +461,13 @@ class Server(ServerMethods):
         sockets: Iterable[socket.socket] = (),
         loop: LoopName = "auto",
         on_listening: Callable[[str], None] | None = None,
+        workers: int | Literal["auto"] | None = None,
+        max_requests: int | None = None,
+        affinity: bool = False,
+        memory_limit: int | None = None,
+        start_timeout: float | None = 60.0,
     ) -> None:
-        """Serve until SIGINT or SIGTERM, or until `stop` is called. Blocks.
+        """Serve until SIGINT or SIGTERM, or until `stop` is called: in this process, or in several. Blocks.
 
         The first signal stops accepting, lets calls in flight finish for `drain_timeout` seconds, and closes; the
         second one stops at once. Handlers that do not end when they are cancelled are left behind, with a warning that
@@ -467,6 +475,11 @@ class Server(ServerMethods):
         executor (`asyncio.to_thread`) has daemon threads, which are waited for as long as cancelled handlers are.
 
         SIGHUP reloads the certificate, the token of `rpcstream-server --token-file`, and the configuration of a hub.
+
+        With `workers` this process accepts the connections, and passes each to the worker with the fewest. Each worker
+        is a new interpreter that imports the module or script in which the server has its name. Workers share no
+        memory, such as `state`. Events and retained values reach the subscribers of all. SIGHUP starts new workers, and
+        ends the old ones when all of the new ones are ready.
 
         Args:
             host: the name or address to listen at; "" for all.
@@ -479,6 +492,13 @@ class Server(ServerMethods):
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
             on_listening: called once with the address, when connections are accepted; None: a line with the address is
                 printed to standard error.
+            workers: the number of processes; "auto": one for each processor; None or 1: this one alone.
+            max_requests: a worker that has answered this many requests (and up to a tenth more) is replaced. None:
+                never.
+            affinity: each worker runs on one processor only.
+            memory_limit: bytes of main memory; a worker that takes more is replaced (Linux). None: no limit.
+            start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started. None:
+                no limit.
 
         In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
         process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
@@ -487,10 +507,13 @@ class Server(ServerMethods):
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
-            ValueError: one of the sockets cannot listen: it is for datagrams, not bound, or a connection.
-            RuntimeError: an event loop runs in this thread already, as in a notebook.
+            ValueError: one of the sockets cannot listen: it is for datagrams, not bound, or a connection; or an option
+                of workers makes no sense, the server has no name in a module, or it is a hub, which is one process.
+            RuntimeError: an event loop runs in this thread already, as in a notebook; or workers are wanted where there
+                can be none: on Windows, or outside the main thread.
             SystemExit: the lifespan failed at the start: its error is printed, and the code is 1. A second signal came,
                 or a handler kept the event loop for too long after the first: the code is 128 and the signal's number.
+                With workers: a worker could not be started; the code is its exit status.
         """
         where: ListenOptions = {
             "host": host,
@@ -502,6 +525,20 @@ class Server(ServerMethods):
         if is_served_elsewhere(self, {**where, "loop": loop, "on_listening": on_listening}):
             return
         check_no_loop("run", RUN_HINT)
+        from ..supervisor.process import WorkerOptions, worker_count
+
+        count = worker_count(workers)
+        if count > 1 or max_requests is not None or affinity or memory_limit is not None:
+            options = WorkerOptions(
+                count=count,
+                max_requests=max_requests,
+                affinity=affinity,
+                memory_limit=memory_limit,
+                start_timeout=start_timeout,
+            )
+            self._check_may_have_workers()
+            run_workers(self, options, where, loop, on_listening or print_address)
+            return
         raise_descriptor_limit()
         self._program.run(lambda: self._program.serve(where, on_listening), loop)
 

@@ -13,7 +13,7 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from .channel import Channel, Message
 from .watch import check_installed
@@ -42,6 +42,37 @@ class Program:
     arguments: Any
     argv: list[str]
     path: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How many workers there are, and how they are kept.
+
+    Attributes:
+        count: of the workers.
+        max_requests: a worker that has answered so many is replaced; up to a tenth more, by chance. None: no limit.
+        affinity: worker k runs on the k-th processor only.
+        memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
+        start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started after the
+            pause. None: no limit.
+        watch: a folder: when a Python file in it or below has changed, or one that a worker has imported from elsewhere
+            (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
+            then tried again with the next change, also at the first start. None: none.
+
+    Raises:
+        ValueError: `start_timeout` makes no sense.
+    """
+
+    count: int
+    max_requests: int | None = None
+    affinity: bool = False
+    memory_limit: int | None = None
+    start_timeout: float | None = 60.0
+    watch: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.start_timeout is not None and not self.start_timeout > 0:
+            raise ValueError(f"start_timeout must be a positive number of seconds, or None, got {self.start_timeout!r}")
 
 
 class WorkerOwner(Protocol):
@@ -262,7 +293,7 @@ def _command(number: int) -> list[str]:
         *flags,
         *(() if "-P" in flags else ("-P",)),
         "-m",
-        "rpcstream.supervisor.worker",
+        "rpcstream.server.worker",
         str(number),
     ]
 
@@ -292,6 +323,21 @@ def processors() -> list[int]:
     except (OSError, ValueError):  # no such group, or "max"
         return numbers
     return numbers[: max(1, most)]
+
+
+def worker_count(workers: int | Literal["auto"] | None) -> int:
+    """The number of workers that is meant.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if workers is None:
+        return 1
+    if workers == "auto":
+        return len(processors())
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f'workers: {workers!r} is no number of processes: give one from 1 on, or "auto"')
+    return workers
 
 
 def check_possible(*, watches: bool, affinity: bool, memory_limit: int | None) -> None:

@@ -16,7 +16,6 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
 from random import random
 from typing import Any
 
@@ -27,7 +26,15 @@ from .acceptor import SharedAcceptor
 from .channel import Message
 from .events import KINDS as EVENT_KINDS
 from .events import EventExchange
-from .process import Program, WorkerProcess, check_possible, describe_status, environment_of_workers, processors
+from .process import (
+    Program,
+    WorkerOptions,
+    WorkerProcess,
+    check_possible,
+    describe_status,
+    environment_of_workers,
+    processors,
+)
 from .totals import Totals
 from .watch import watched
 
@@ -40,44 +47,15 @@ COUNT_TIME = 1.0
 #: answered. A program that fails before leaves them to the next one.
 ACCEPT_AFTER = 2.0
 
-#: Seconds that a worker has for its start by default: programs that load large models take half of that.
-START_TIMEOUT = 60.0
-
 #: Seconds between two looks at the memory of the workers, where it is limited.
 MEMORY_CHECK = 0.25
 
+#: Seconds until a worker that has died is replaced: the first for one death, twice as long for each further one, up to
+#: the second. Deaths count until a worker has lived for the third.
+SHORTEST_PAUSE, LONGEST_PAUSE, LONG_LIFE = 0.1, 30.0, 60.0
+
 #: Share of `max_requests` by which workers differ at most, so that they are not all replaced at once.
 JITTER = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """How many workers there are, and how they are kept.
-
-    Attributes:
-        count: of the workers.
-        max_requests: a worker that has answered so many is replaced; up to a tenth more, by chance. None: no limit.
-        affinity: worker k runs on the k-th processor only.
-        memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
-        start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started after the
-            pause. None: no limit.
-        watch: a folder: when a Python file in it or below has changed, or one that a worker has imported from elsewhere
-            (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
-            then tried again with the next change, also at the first start. None: none.
-        shortest_pause, longest_pause: seconds until a worker that has died is replaced: the first for one death, twice
-            as long for each further one, up to the second.
-        long_life: seconds of life after which the deaths before are forgotten.
-    """
-
-    count: int
-    max_requests: int | None = None
-    affinity: bool = False
-    memory_limit: int | None = None
-    start_timeout: float | None = START_TIMEOUT
-    watch: str | None = None
-    shortest_pause: float = 0.1
-    longest_pause: float = 30.0
-    long_life: float = 60.0
 
 
 class StartFailed(Exception):
@@ -426,7 +404,7 @@ class Supervisor:
             return
         place.restarts += 1
         self._replaced["died"] += 1
-        if self._loop.time() - worker.started >= self._options.long_life:
+        if self._loop.time() - worker.started >= LONG_LIFE:
             place.pause = 0.0
         status = worker.exited.result() if worker.exited.done() else 0
         log.error(
@@ -437,7 +415,7 @@ class Supervisor:
 
     def _longer_pause(self, place: Place) -> float:
         """Make the pause before the next start longer, and give it."""
-        place.pause = min(max(2 * place.pause, self._options.shortest_pause), self._options.longest_pause)
+        place.pause = min(max(2 * place.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         return place.pause
 
     def _replace(self, worker: WorkerProcess, reason: str, text: str) -> None:

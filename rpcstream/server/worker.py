@@ -17,14 +17,14 @@ import sysconfig
 from typing import Any
 
 from ..process import on_hangup, replace_run
-from ..server import Server
-from ..server.target import TargetError, load_server
+from ..supervisor.channel import Channel, Message, read_message, write_message
+from ..supervisor.events import KINDS as EVENT_KINDS
+from ..supervisor.events import EventRelay
 from ..text import get_logger
 from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
 from ..transports.listen import Listener
-from .channel import Channel, Message, read_message, write_message
-from .events import KINDS as EVENT_KINDS
-from .events import EventRelay
+from .server import Server
+from .target import TargetError, load_server
 
 log = get_logger("rpcstream.supervisor")
 
@@ -301,7 +301,7 @@ def imported_files() -> list[str]:
 
 
 def serve_target(link: WorkerLink, arguments: dict[str, Any]) -> int:
-    """Load the server of an import string, and run it; gives the exit status. For `rpcstream.run`.
+    """Load the server of an import string, and run it; gives the exit status. For `Server.run` with workers.
 
     Args:
         arguments: `target`; and `where`, for `Server.run`.
@@ -315,7 +315,7 @@ def serve_target(link: WorkerLink, arguments: dict[str, Any]) -> int:
         server.run(**{"on_listening": lambda address: None, **arguments["where"]})
 
     try:
-        # A script that calls `rpcstream.run` or `server.run` when it is imported serves right there.
+        # A script that calls `server.run` when it is imported serves right there.
         with replace_run(serve):
             server = load_server(arguments["target"])
             if served:
