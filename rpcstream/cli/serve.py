@@ -199,7 +199,7 @@ class _Command:
         where = listen_arguments(server, given, arguments, default_port=default_port)
         told = where.pop("on_listening", None)
         if is_local(where):
-            server.show_docs(is_default=True)
+            server.show_docs_by_default()
 
         link = self.link
         if link is not None:

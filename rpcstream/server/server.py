@@ -30,7 +30,6 @@ from ..methods.middleware import Middleware, checked
 from ..methods.observed import ObservedCalls
 from ..methods.replies import ReplyWriter
 from ..observe import make_tracing
-from ..observe.call_log import AccessLogFormat
 from ..observe.counters import Counters
 from ..observe.metrics import Family
 from ..peer.ledger import ServerLedger
@@ -66,8 +65,6 @@ from .program import ServerProgram, check_no_loop, is_served_elsewhere, print_ad
 from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
-
     from ..mcp.stdio import StdioPipe
     from ..nats.options import NatsLogin
     from .asgi import Application, AsgiApplication, AsgiRunner
@@ -158,9 +155,9 @@ class Server(ServerMethods):
         self._program = ServerProgram(self._life, self._reload)
         self._asgi: AsgiRunner | None = None
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
-        self._observation: Observation | None = None
-        self._shown_metrics: Metrics = given["metrics"]
-        self.observe()
+        metrics: Metrics = given["metrics"]
+        self._observation = Observation.of(self.logs, metrics, is_known=self._is_known)
+        self.routes.show(METRICS, self._metrics_page if metrics else None, public=metrics == "public")
         self._add_builtin_methods()
 
     def _add_pages(self, *, docs: bool | None, javascript: bool) -> None:
@@ -168,7 +165,7 @@ class Server(ServerMethods):
         self._docs = docs
         self.routes.show_javascript(javascript)
         if docs:
-            self.show_docs()
+            self.routes.show_explorer(lambda: self.path)
 
     def _add_builtin_methods(self) -> None:
         """Add the methods `rpc.*`."""
@@ -220,50 +217,10 @@ class Server(ServerMethods):
         path = self.http.path
         return None if path is None else tuple(path)
 
-    def take_calls_at(self, path: str | Iterable[str] | None) -> None:
-        """Set the paths for calls by HTTP and WebSocket, before the server runs; as `path` of the constructor.
-
-        Raises:
-            ValueError, TypeError: one of them is no path.
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        self.http = replace(self.http, path=path)
-
-    def take_agents_at(self, path: bool | str = True) -> None:
-        """Offer the methods to agents by HTTP, or no more, before the server runs; as `mcp` of the constructor.
-
-        Raises:
-            ValueError: it is no path.
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        self._mcp_path = mcp_path(path)
-
-    def show_docs(self, shown: bool = True, *, is_default: bool = False) -> None:
-        """Answer `/docs` with the explorer, or not, before the server runs; as `docs` of the constructor.
-
-        Args:
-            shown: whether it is shown.
-            is_default: only where the constructor has not said it, and no route of this server has its path.
-
-        Raises:
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        if not is_default or self._docs is None:
-            self.routes.show_explorer((lambda: self.path) if shown else None, is_default=is_default)
-
-    def trace_calls(self, tracing: bool | TracerProvider = True) -> None:
-        """Make spans of the calls, or none, from the next start of the server on; as `tracing` of the constructor.
-
-        Raises:
-            ImportError: the extra `opentelemetry` is not installed.
-            TypeError: it is neither a bool nor a TracerProvider.
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        self._tracing = make_tracing(tracing)
+    def show_docs_by_default(self) -> None:
+        """Answer `/docs` with the explorer, unless the option `docs` is set, or a route of this server has its path."""
+        if self._docs is None:
+            self.routes.show_explorer(lambda: self.path, is_default=True)
 
     def guard(
         self,
@@ -384,32 +341,6 @@ class Server(ServerMethods):
         return self._stats()
 
     # -- what is observed -------------------------------------------------------------------------------------------
-
-    def observe(
-        self,
-        *,
-        metrics: Metrics | None = None,
-        access_log: AccessLogFormat | None = None,
-        log_slow_calls: float | None = None,
-    ) -> None:
-        """Set how calls are observed before the server runs: the options of the constructor with these names.
-
-        Those that are None stay as they are.
-
-        Raises:
-            ValueError: an option makes no sense.
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        if metrics is not None:
-            self._shown_metrics = metrics
-        given: dict[str, Any] = {"access_log": access_log, "log_slow_calls": log_slow_calls}
-        self.logs = replace(self.logs, **{name: value for name, value in given.items() if value is not None})
-        shown = self._shown_metrics
-        if shown not in (True, False, "public"):
-            raise ValueError(f"metrics must be True, False or 'public', got {shown!r}")
-        self._observation = Observation.of(self.logs, has_metrics=bool(shown), is_known=self._is_known)
-        self.routes.show(METRICS, self._metrics_page if shown else None, public=shown == "public")
 
     def _is_known(self, name: str) -> bool:
         """Whether there is a method of this name."""
