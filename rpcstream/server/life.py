@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import types
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from ..keyword_options import check_names
-from ..limits import Limits
-from ..methods.invoke import Invoker, check_picklable
-from ..methods.registry import MethodRegistry
 from ..process import CLEAN_UP
 from ..text import get_logger
-from ..web.routes import Routes
 from .nats import NatsMemberships
 from .options import LISTEN_DEFAULTS, ListenOptions
 from .running import RunningServer, Supervision
@@ -30,13 +26,10 @@ class ServerLife:
     """Starts a server, has it listen, and stops it. One server holds one of these, for any number of starts.
 
     Args:
-        given: the options of the server.
-        limits: of the server.
-        methods: of the server.
-        routes: the web pages of the server.
+        drain_timeout, drain_delay: see the attributes.
         nats: the services that it joins.
         lifespan: gives what surrounds each start.
-        make_running: makes what there is while the server runs, but for the pools.
+        make_running: makes what there is while the server runs.
         while_serving: gives what surrounds the time in which connections are served.
         on_address: called with each host that the server listens at, before connections are accepted.
 
@@ -52,29 +45,22 @@ class ServerLife:
 
     def __init__(
         self,
-        given: Mapping[str, Any],
         *,
-        limits: Limits,
-        methods: MethodRegistry,
-        routes: Routes,
+        drain_timeout: float,
+        drain_delay: float,
         nats: NatsMemberships,
         lifespan: Callable[[], AbstractAsyncContextManager[Any]],
-        make_running: Callable[[Invoker], RunningServer],
+        make_running: Callable[[], RunningServer],
         while_serving: Callable[[], AbstractAsyncContextManager[Any]],
         on_address: Callable[[str], object],
     ) -> None:
-        self.drain_timeout: float = given["drain_timeout"]
-        self.drain_delay: float = given["drain_delay"]
+        self.drain_timeout = drain_timeout
+        self.drain_delay = drain_delay
         self.running: RunningServer | None = None
         self.supervision: Supervision | None = None
         self.lifespan_error: Exception | None = None
         self.lifespan_trace: types.TracebackType | None = None
         self.left_behind: set[asyncio.Task[Any]] = set()
-        self._limits = limits
-        self._threads: int | None = given["threads"]
-        self._processes: int | None = given["processes"]
-        self._methods = methods
-        self._routes = routes
         self._nats = nats
         self._lifespan = lifespan
         self._make_running = make_running
@@ -171,12 +157,7 @@ class ServerLife:
         """
         self.check_stopped()
         self._place = place
-        for method in self._methods.values():
-            if method.offload == "process":
-                check_picklable(method)
-        invoker = Invoker(self._limits, threads=self._threads, processes=self._processes)
-        self._routes.open(invoker)
-        running = self.running = self._make_running(invoker)
+        running = self.running = self._make_running()
         try:
             async with self._entered_lifespan():
                 ending = asyncio.create_task(self._end_when_stopped(running), name="rpcstream-end")
@@ -195,8 +176,7 @@ class ServerLife:
             self.running = None
             if self.supervision is not None:
                 self.supervision.ended()
-            self._routes.close()
-            invoker.close()
+            running.close()
 
     async def _end_when_stopped(self, running: RunningServer) -> None:
         await running.stopping.wait()

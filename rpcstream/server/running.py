@@ -74,7 +74,7 @@ class RunningServer:
     """A server from its start to its end.
 
     Args:
-        routes: told when draining begins, so that `/readyz` says so.
+        routes: opened now, and told when draining begins, so that `/readyz` says so.
 
     Attributes:
         is_serving: connections are served.
@@ -91,6 +91,7 @@ class RunningServer:
         self.dispatcher = dispatcher
         self.listener = listener
         self._routes = routes
+        routes.open(invoker)
         self.is_serving = False
         self.is_draining = self.skips_delay = False
         self.stopping = asyncio.Event()
@@ -159,6 +160,11 @@ class RunningServer:
             session.go_away(RIGHTS_CHANGED)
             session.loop.call_later(timeout, session.abort, RIGHTS_CHANGED)
         return len(leaving)
+
+    def close(self) -> None:
+        """Close the pools and the pages."""
+        self._routes.close()
+        self.invoker.close()
 
     async def _closed(self) -> None:
         """Wait until all connections are closed, and their calls have ended."""

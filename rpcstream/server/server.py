@@ -25,7 +25,7 @@ from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from ..methods.discovery import OpenRpcDocument, head_of
 from ..methods.dispatch import Dispatcher
-from ..methods.invoke import Invoker
+from ..methods.invoke import Invoker, check_picklable
 from ..methods.middleware import Middleware, checked
 from ..methods.observed import ObservedCalls
 from ..methods.replies import ReplyWriter
@@ -151,7 +151,18 @@ class Server(ServerMethods):
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
         self._nats = NatsMemberships(self._registry, self._about)
-        self._life = self._make_life(given)
+        #: The largest numbers of handlers in threads and in processes; None: the default.
+        self._pools: dict[str, int | None] = {name: given[name] for name in ("threads", "processes")}
+        lifespan: Lifespan | None = given["lifespan"]
+        self._life = ServerLife(
+            drain_timeout=given["drain_timeout"],
+            drain_delay=given["drain_delay"],
+            nats=self._nats,
+            lifespan=contextlib.nullcontext if lifespan is None else partial(lifespan, self),
+            make_running=self._make_running,
+            while_serving=self._while_serving,
+            on_address=self._guard.warn_of_strangers,
+        )
         self._program = ServerProgram(self._life, self._reload)
         self._asgi: AsgiRunner | None = None
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
@@ -636,21 +647,11 @@ class Server(ServerMethods):
         """
         return ()
 
-    def _make_life(self, given: dict[str, Any]) -> ServerLife:
-        lifespan: Lifespan | None = given["lifespan"]
-        return ServerLife(
-            given,
-            limits=self.limits,
-            methods=self._registry,
-            routes=self.routes,
-            nats=self._nats,
-            lifespan=contextlib.nullcontext if lifespan is None else partial(lifespan, self),
-            make_running=self._make_running,
-            while_serving=self._while_serving,
-            on_address=self._guard.warn_of_strangers,
-        )
-
-    def _make_running(self, invoker: Invoker) -> RunningServer:
+    def _make_running(self) -> RunningServer:
+        for method in self._registry.values():
+            if method.offload == "process":
+                check_picklable(method)
+        invoker = Invoker(self.limits, **self._pools)
         dispatcher = self._make_dispatcher(invoker)
         listener = Listener(
             make_session=lambda on_gone: self._make_session(dispatcher, on_gone),

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 PROGRAM = """
 import contextlib
 import importlib.util
