@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from .server.options import Http as Http
     from .server.options import Info as Info
     from .server.options import Logs as Logs
-    from .supervisor.run import run as run
     from .tls import TLS as TLS
 
 #: The public names of each module.
@@ -104,7 +103,6 @@ _NAMES = {
     "peer.remote": "Peer",
     "server": "Server",
     "server.options": "Http Info Logs",
-    "supervisor.run": "run",
     "tls": "TLS",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}
