@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from .server.options import Info as Info
     from .server.options import Logs as Logs
     from .shared_memory import shared_empty as shared_empty
-    from .supervisor.run import run as run
     from .tls import TLS as TLS
 
 #: The public names of each module.
@@ -106,7 +105,6 @@ _NAMES = {
     "server": "Server",
     "server.options": "Http Info Logs",
     "shared_memory": "shared_empty",
-    "supervisor.run": "run",
     "tls": "TLS",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

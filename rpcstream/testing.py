@@ -61,9 +61,14 @@ def serve_in_thread(
     """
     listening: Future[str] = Future()
 
+    async def serve() -> None:
+        async with server.listening(host=host, port=port, unix=unix) as address:
+            listening.set_result(address)
+            await _running(server).stopping.wait()
+
     def run() -> None:
         with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
-            runner.run(server.serve(host=host, port=port, unix=unix, on_listening=listening.set_result))
+            runner.run(serve())
 
     with ThreadPoolExecutor(1, "rpcstream-server") as thread:
         serving = thread.submit(run)

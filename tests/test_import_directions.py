@@ -41,14 +41,14 @@ local_peer:
 transports: auth errors limits local_peer observe peer shared_memory tls wire
 nats: auth backoff codec errors events limits observe peer text tls transports wire
 web: codec errors methods observe text wire
+supervisor: errors events limits observe process systemd text transports wire
 mcp: codec errors limits methods observe openrpc peer text transports web wire
 config: codec limits nearest option text tls
-server: auth codec errors events keyword_options limits mcp methods nats observe option peer process systemd text tls
-    transports web wire
+server: auth codec errors events keyword_options limits mcp methods nats observe option peer process supervisor systemd
+    text tls transports web wire
 hub: auth codec config errors events keyword_options limits methods nearest observe option peer server text wire
 client: backoff codec config errors events keyword_options limits local_peer methods nats nearest observe openrpc
     option peer process shared_memory text tls transports wire
-supervisor: errors events limits observe process server systemd text transports wire
 testing: auth client limits peer process server transports
 pytest_plugin: client server testing
 openrpc: codec text
@@ -56,8 +56,7 @@ stubs: codec openrpc peer text
 typed: client events
 cli: client codec config errors hub limits mcp methods nats nearest observe openrpc option process server stubs
     supervisor systemd text tls wire
-__init__: auth backoff client codec errors hub limits methods nats peer server shared_memory
-    supervisor tls web wire
+__init__: auth backoff client codec errors hub limits methods nats peer server shared_memory tls web wire
 __main__: cli
 """
 

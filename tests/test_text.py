@@ -54,7 +54,7 @@ def test_every_logger_of_the_package_does_that() -> None:
     pytest.importorskip("nats")
     program = (
         "import logging\n"
-        "import rpcstream.supervisor.run, rpcstream.supervisor.supervisor, rpcstream.nats.service\n"
+        "import rpcstream.supervisor.supervisor, rpcstream.nats.service\n"
         "from rpcstream import Server, Client, AsyncClient, Hub\n"
         f"print([name for name in {names} if not logging.getLogger(name).filters])"
     )

@@ -197,14 +197,15 @@ async def serve() -> None:
         sample.update(tasks=len(asyncio.all_tasks()), topics=len(server.topics))
         answer(sample)
 
-    async def end() -> None:
-        server.stop()
+    ended = asyncio.Event()
 
-    def listening(address: str) -> None:
+    async def end() -> None:
+        ended.set()
+
+    async with server.listening(port=0) as address:
         answer({"address": address})
         obey(asyncio.get_running_loop(), {"rest": rest, "end": end})
-
-    await server.serve(port=0, on_listening=listening)
+        await ended.wait()
 
 
 def main() -> None:

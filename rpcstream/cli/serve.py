@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ..mcp.stdio import StdioPipe
     from ..server import Server
-    from ..supervisor.worker import WorkerLink
+    from ..server.worker import WorkerLink
     from .serve_config import ServeConfig
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -66,8 +66,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str], prog: str) -> int:
 
 def _supervise(options: argparse.Namespace, config: ServeConfig, argv: Sequence[str]) -> int | None:
     """Serve in several processes; gives the exit status. None if one process is meant."""
-    from ..supervisor.process import Program
-    from ..supervisor.run import worker_count
+    from ..supervisor.process import Program, WorkerOptions, worker_count
     from .serve_config import SUPERVISED
 
     kept = {name: config.process[name] for name in SUPERVISED if name in config.process}
@@ -76,7 +75,7 @@ def _supervise(options: argparse.Namespace, config: ServeConfig, argv: Sequence[
         return None
     _set_up_logging(config.logging, is_one_of_several=True)
     from ..server.target import TargetError
-    from ..supervisor.supervisor import Supervisor, WorkerOptions
+    from ..supervisor.supervisor import Supervisor
     from .load import passed_sockets
 
     watch = os.getcwd() if options.reload else None
@@ -200,7 +199,7 @@ class _Command:
         where = listen_arguments(server, given, arguments, default_port=default_port)
         told = where.pop("on_listening", None)
         if is_local(where):
-            server.show_docs(is_default=True)
+            server.show_docs_by_default()
 
         link = self.link
         if link is not None:

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import types
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from ..keyword_options import check_names
-from ..limits import Limits
-from ..methods.invoke import Invoker, check_picklable
-from ..methods.registry import MethodRegistry
 from ..process import CLEAN_UP
 from ..text import get_logger
-from ..web.routes import Routes
 from .nats import NatsMemberships
 from .options import LISTEN_DEFAULTS, ListenOptions
 from .running import RunningServer, Supervision
@@ -30,13 +26,10 @@ class ServerLife:
     """Starts a server, has it listen, and stops it. One server holds one of these, for any number of starts.
 
     Args:
-        given: the options of the server.
-        limits: of the server.
-        methods: of the server.
-        routes: the web pages of the server.
+        drain_timeout, drain_delay: see the attributes.
         nats: the services that it joins.
         lifespan: gives what surrounds each start.
-        make_running: makes what there is while the server runs, but for the pools.
+        make_running: makes what there is while the server runs.
         while_serving: gives what surrounds the time in which connections are served.
         on_address: called with each host that the server listens at, before connections are accepted.
 
@@ -52,36 +45,27 @@ class ServerLife:
 
     def __init__(
         self,
-        given: Mapping[str, Any],
         *,
-        limits: Limits,
-        methods: MethodRegistry,
-        routes: Routes,
+        drain_timeout: float,
+        drain_delay: float,
         nats: NatsMemberships,
         lifespan: Callable[[], AbstractAsyncContextManager[Any]],
-        make_running: Callable[[Invoker], RunningServer],
+        make_running: Callable[[], RunningServer],
         while_serving: Callable[[], AbstractAsyncContextManager[Any]],
         on_address: Callable[[str], object],
     ) -> None:
-        self.drain_timeout: float = given["drain_timeout"]
-        self.drain_delay: float = given["drain_delay"]
+        self.drain_timeout = drain_timeout
+        self.drain_delay = drain_delay
         self.running: RunningServer | None = None
         self.supervision: Supervision | None = None
         self.lifespan_error: Exception | None = None
         self.lifespan_trace: types.TracebackType | None = None
         self.left_behind: set[asyncio.Task[Any]] = set()
-        self._limits = limits
-        self._threads: int | None = given["threads"]
-        self._processes: int | None = given["processes"]
-        self._methods = methods
-        self._routes = routes
         self._nats = nats
         self._lifespan = lifespan
         self._make_running = make_running
         self._while_serving = while_serving
         self._on_address = on_address
-        #: What serves when `start` has been called.
-        self._serving: asyncio.Task[None] | None = None
         #: Says in errors where the server runs, if not at its own port.
         self._place = ""
 
@@ -101,11 +85,6 @@ class ServerLife:
     def is_serving(self) -> bool:
         """True while connections are served."""
         return self.running is not None and self.running.is_serving
-
-    @property
-    def is_started(self) -> bool:
-        """True between `start` and `close`."""
-        return self._serving is not None
 
     @property
     def time_to_stop(self) -> float:
@@ -138,41 +117,6 @@ class ServerLife:
             assert self.running is not None
             await self.running.stopping.wait()
             on_stopping()
-
-    async def start(self, where: ListenOptions) -> str:
-        """Begin to serve in a task, until `close`; see `Server.start`."""
-        self.check_stopped()
-        if self._serving is not None and not self._serving.done():
-            raise RuntimeError("this server is running already")
-        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._serving = serving = asyncio.create_task(self.serve(where, listening.set_result))
-        try:
-            both: set[asyncio.Future[Any]] = {serving, listening}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            serving.cancel()
-            await asyncio.wait({serving})
-            raise
-        if not listening.done():
-            self._serving = None
-            await serving  # raises what kept it from starting
-            raise RuntimeError("the server was stopped before it listened")
-        return listening.result()
-
-    async def close(self) -> None:
-        """Stop what `start` has begun, and wait until all is closed; see `Server.close`."""
-        serving, self._serving = self._serving, None
-        if serving is None:
-            return
-        if not serving.done():
-            self.stop()
-        try:
-            await asyncio.shield(serving)
-        except asyncio.CancelledError:
-            if not serving.done():
-                self.abort()
-                await asyncio.wait({serving})
-            raise
 
     @asynccontextmanager
     async def listening(self, where: ListenOptions) -> AsyncIterator[str]:
@@ -213,32 +157,48 @@ class ServerLife:
         """
         self.check_stopped()
         self._place = place
-        for method in self._methods.values():
-            if method.offload == "process":
-                check_picklable(method)
-        invoker = Invoker(self._limits, threads=self._threads, processes=self._processes)
-        self._routes.open(invoker)
-        running = self.running = self._make_running(invoker)
+        running = self.running = self._make_running()
         try:
             async with self._entered_lifespan():
+                ending = asyncio.create_task(self._end_when_stopped(running), name="rpcstream-end")
                 try:
                     await self._nats.start(running)
                     running.is_serving = True
                     async with self._while_serving():
                         yield running
                 finally:
-                    try:
-                        await running.drain(delay=self.drain_delay, timeout=self.drain_timeout)
-                    finally:
-                        running.is_serving = False
-                        self.left_behind = running.left_behind
-                        await self._nats.close()
+                    if running.is_draining:
+                        await self._wait_or_abort(ending)
+                    else:  # at once: what connects from now on is for the next server
+                        ending.cancel()
+                        await self._end(running)
         finally:
             self.running = None
             if self.supervision is not None:
                 self.supervision.ended()
-            self._routes.close()
-            invoker.close()
+            running.close()
+
+    async def _end_when_stopped(self, running: RunningServer) -> None:
+        await running.stopping.wait()
+        await self._end(running)
+
+    async def _end(self, running: RunningServer) -> None:
+        try:
+            await running.drain(delay=self.drain_delay, timeout=self.drain_timeout)
+        finally:
+            running.is_serving = False
+            self.left_behind = running.left_behind
+            await self._nats.close()
+
+    async def _wait_or_abort(self, ending: asyncio.Task[None]) -> None:
+        """Wait for the end of a server that was stopped; if the wait is cancelled, it ends at once."""
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            if not ending.done():
+                self.abort()
+                await asyncio.wait({ending})
+            raise
 
     @asynccontextmanager
     async def _entered_lifespan(self) -> AsyncIterator[None]:

@@ -18,7 +18,7 @@ from ..observe.metrics import CONTENT_TYPE, CallMetrics, Family, Kind, Numbers, 
 from ..text import get_logger
 from ..transports.listen import transport_of
 from ..wire.http_messages import NOSNIFF, Response
-from .options import Logs
+from .options import Logs, Metrics
 
 if TYPE_CHECKING:
     from .running import RunningServer
@@ -91,10 +91,16 @@ class Observation:
             self.logs.append(slow_call_log(logs.log_slow_calls, LimitedLog(log)))
 
     @classmethod
-    def of(cls, logs: Logs, *, has_metrics: bool, is_known: Callable[[str], bool]) -> Observation | None:
-        """The observers of these options; None if there is nothing to observe, so that calls pass no observer."""
-        observation = cls(logs, has_metrics=has_metrics, is_known=is_known)
-        return observation if has_metrics or observation.logs else None
+    def of(cls, logs: Logs, metrics: Metrics, *, is_known: Callable[[str], bool]) -> Observation | None:
+        """The observers of these options; None if there is nothing to observe, so that calls pass no observer.
+
+        Raises:
+            ValueError: `metrics` makes no sense.
+        """
+        if metrics not in (True, False, "public"):
+            raise ValueError(f"metrics must be True, False or 'public', got {metrics!r}")
+        observation = cls(logs, has_metrics=bool(metrics), is_known=is_known)
+        return observation if metrics or observation.logs else None
 
     def text(self, counters: Counters, running: RunningServer | None, more: Iterable[Family]) -> str:
         """The metrics of a server, in the format of Prometheus; `more` are those of its kind of server."""

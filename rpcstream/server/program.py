@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..methods.threads import DaemonThreads
 from ..methods.workers import is_worker
@@ -28,6 +28,9 @@ from ..text import get_logger
 from ..transports.listen import RENEWAL
 from .life import ServerLife
 from .options import ListenOptions
+
+if TYPE_CHECKING:
+    from ..supervisor.process import WorkerOptions
 
 log = get_logger("rpcstream.server")
 
@@ -154,6 +157,61 @@ def is_served_elsewhere(server: object, arguments: dict[str, Any]) -> bool:
         return False
     serve(server, arguments)
     return True
+
+
+def run_workers(
+    server: object, options: WorkerOptions, where: ListenOptions, loop: LoopName, on_listening: Callable[[str], object]
+) -> None:
+    """Run a server that stands in a module or script in several processes, which import it again. Blocks.
+
+    Args:
+        where, loop, on_listening: the arguments of `Server.run`.
+
+    Raises:
+        ValueError: the workers cannot find the server.
+        SystemExit: the program has ended with another status than 0.
+    """
+    from ..supervisor.process import Program
+    from ..supervisor.supervisor import Supervisor
+
+    unix, sockets = where["unix"], where["sockets"]
+    own = {**where, "unix": None if unix is None else os.path.abspath(unix), "sockets": (), "loop": loop}
+    program = Program(
+        entry="rpcstream.server.worker:serve_target",
+        arguments={"target": _find_target(server), "where": own},
+        argv=list(sys.argv),
+        path=list(sys.path),
+    )
+    with on_hangup():
+        status = Supervisor(program, options, on_listening=on_listening, sockets=sockets).run()
+    if status:
+        raise SystemExit(status)
+
+
+def _find_target(server: object) -> str:
+    """The import string of a server: the name under which it stands in a module, or in the script that was started.
+
+    Raises:
+        ValueError: it stands nowhere.
+    """
+    found = [
+        (name, attribute)
+        for name, module in list(sys.modules.items())
+        if module is not None and not name.startswith("rpcstream.")
+        for attribute, value in list(getattr(module, "__dict__", {}).items())
+        if value is server and attribute.isidentifier()
+    ]
+    for name, attribute in found:
+        if name not in ("__main__", "__mp_main__"):
+            return f"{name}:{attribute}"
+    main = sys.modules.get("__main__")
+    for _, attribute in found:
+        spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        if spec is not None:  # python -m package.module
+            return f"{spec.name}:{attribute}"
+        if path is not None and path.endswith(".py"):
+            return f"{os.path.abspath(path)}:{attribute}"
+    raise ValueError("workers import the server: give it a name at the top level of a module or script")
 
 
 def check_no_loop(name: str, hint: str = "") -> None:

@@ -74,10 +74,11 @@ class RunningServer:
     """A server from its start to its end.
 
     Args:
-        routes: told when draining begins, so that `/readyz` says so.
+        routes: opened now, and told when draining begins, so that `/readyz` says so.
 
     Attributes:
         is_serving: connections are served.
+        is_draining: `drain` has begun.
         skips_delay: draining begins without the delay, since another process has taken this one's place.
         stopping: set when the server is to stop.
         aborted: set when it is to stop at once.
@@ -90,8 +91,9 @@ class RunningServer:
         self.dispatcher = dispatcher
         self.listener = listener
         self._routes = routes
+        routes.open(invoker)
         self.is_serving = False
-        self.skips_delay = False
+        self.is_draining = self.skips_delay = False
         self.stopping = asyncio.Event()
         self.aborted = asyncio.Event()
         self.left_behind: set[asyncio.Task[Any]] = set()
@@ -104,7 +106,7 @@ class RunningServer:
             timeout: seconds that calls in flight have after that.
         """
         self.stopping.set()
-        self._routes.is_draining = True
+        self.is_draining = self._routes.is_draining = True
         listener = self.listener
         aborted = asyncio.ensure_future(self.aborted.wait())
         if delay and listener.is_listening and not self.skips_delay:
@@ -158,6 +160,11 @@ class RunningServer:
             session.go_away(RIGHTS_CHANGED)
             session.loop.call_later(timeout, session.abort, RIGHTS_CHANGED)
         return len(leaving)
+
+    def close(self) -> None:
+        """Close the pools and the pages."""
+        self._routes.close()
+        self.invoker.close()
 
     async def _closed(self) -> None:
         """Wait until all connections are closed, and their calls have ended."""

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from ..auth.gate import GatedSession
 from ..codec import Codec
@@ -26,12 +26,11 @@ from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from ..methods.discovery import OpenRpcDocument, head_of
 from ..methods.dispatch import Dispatcher
-from ..methods.invoke import Invoker
+from ..methods.invoke import Invoker, check_picklable
 from ..methods.middleware import Middleware, checked
 from ..methods.observed import ObservedCalls
 from ..methods.replies import ReplyWriter
 from ..observe import make_tracing
-from ..observe.call_log import AccessLogFormat
 from ..observe.counters import Counters
 from ..observe.metrics import Family
 from ..peer.ledger import ServerLedger
@@ -63,12 +62,10 @@ from .options import (
     ServerOptions,
     with_configured,
 )
-from .program import ServerProgram, check_no_loop, is_served_elsewhere
+from .program import ServerProgram, check_no_loop, is_served_elsewhere, print_address, run_workers
 from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import TracerProvider
-
     from ..mcp.stdio import StdioPipe
     from ..nats.options import NatsLogin
     from .asgi import Application, AsgiApplication, AsgiRunner
@@ -76,7 +73,7 @@ if TYPE_CHECKING:
 log = get_logger("rpcstream.server")
 
 #: What `run` names in an event loop that runs already.
-RUN_HINT = ": use `await server.serve()`, `async with server.listening()`, or asyncio.create_task(server.serve())"
+RUN_HINT = ": use `async with server.listening():`"
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 AnyMiddleware = TypeVar("AnyMiddleware", bound=Middleware)
@@ -155,13 +152,24 @@ class Server(ServerMethods):
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
         self._nats = NatsMemberships(self._registry, self._about)
-        self._life = self._make_life(given)
+        #: The largest numbers of handlers in threads and in processes; None: the default.
+        self._pools: dict[str, int | None] = {name: given[name] for name in ("threads", "processes")}
+        lifespan: Lifespan | None = given["lifespan"]
+        self._life = ServerLife(
+            drain_timeout=given["drain_timeout"],
+            drain_delay=given["drain_delay"],
+            nats=self._nats,
+            lifespan=contextlib.nullcontext if lifespan is None else partial(lifespan, self),
+            make_running=self._make_running,
+            while_serving=self._while_serving,
+            on_address=self._guard.warn_of_strangers,
+        )
         self._program = ServerProgram(self._life, self._reload)
         self._asgi: AsgiRunner | None = None
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
-        self._observation: Observation | None = None
-        self._shown_metrics: Metrics = given["metrics"]
-        self.observe()
+        metrics: Metrics = given["metrics"]
+        self._observation = Observation.of(self.logs, metrics, is_known=self._is_known)
+        self.routes.show(METRICS, self._metrics_page if metrics else None, public=metrics == "public")
         self._add_builtin_methods()
 
     def _add_pages(self, *, docs: bool | None, javascript: bool) -> None:
@@ -169,7 +177,7 @@ class Server(ServerMethods):
         self._docs = docs
         self.routes.show_javascript(javascript)
         if docs:
-            self.show_docs()
+            self.routes.show_explorer(lambda: self.path)
 
     def _add_builtin_methods(self) -> None:
         """Add the methods `rpc.*`."""
@@ -221,50 +229,10 @@ class Server(ServerMethods):
         path = self.http.path
         return None if path is None else tuple(path)
 
-    def take_calls_at(self, path: str | Iterable[str] | None) -> None:
-        """Set the paths for calls by HTTP and WebSocket, before the server runs; as `path` of the constructor.
-
-        Raises:
-            ValueError, TypeError: one of them is no path.
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        self.http = replace(self.http, path=path)
-
-    def take_agents_at(self, path: bool | str = True) -> None:
-        """Offer the methods to agents by HTTP, or no more, before the server runs; as `mcp` of the constructor.
-
-        Raises:
-            ValueError: it is no path.
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        self._mcp_path = mcp_path(path)
-
-    def show_docs(self, shown: bool = True, *, is_default: bool = False) -> None:
-        """Answer `/docs` with the explorer, or not, before the server runs; as `docs` of the constructor.
-
-        Args:
-            shown: whether it is shown.
-            is_default: only where the constructor has not said it, and no route of this server has its path.
-
-        Raises:
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        if not is_default or self._docs is None:
-            self.routes.show_explorer((lambda: self.path) if shown else None, is_default=is_default)
-
-    def trace_calls(self, tracing: bool | TracerProvider = True) -> None:
-        """Make spans of the calls, or none, from the next start of the server on; as `tracing` of the constructor.
-
-        Raises:
-            ImportError: the extra `opentelemetry` is not installed.
-            TypeError: it is neither a bool nor a TracerProvider.
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        self._tracing = make_tracing(tracing)
+    def show_docs_by_default(self) -> None:
+        """Answer `/docs` with the explorer, unless the option `docs` is set, or a route of this server has its path."""
+        if self._docs is None:
+            self.routes.show_explorer(lambda: self.path, is_default=True)
 
     def guard(
         self,
@@ -365,8 +333,7 @@ class Server(ServerMethods):
         Raises:
             ValueError: it is a hub.
         """
-        if not self.MAY_HAVE_WORKERS:
-            raise ValueError("a hub is one process, since its clients must find each other: run it without workers")
+        self._check_may_have_workers()
         self._life.supervision = supervision
 
         async def stats() -> dict[str, Any]:
@@ -377,37 +344,15 @@ class Server(ServerMethods):
         self.topics.join(supervision.relay, supervision.group)
         add_event_methods(self._registry, self.topics, self._check_subscription, is_shared=True)
 
+    def _check_may_have_workers(self) -> None:
+        if not self.MAY_HAVE_WORKERS:
+            raise ValueError("a hub is one process, since its clients must find each other: run it without workers")
+
     def stats(self) -> dict[str, Any]:
         """The counters of this process: what `rpc.stats` returns where there is one only."""
         return self._stats()
 
     # -- what is observed -------------------------------------------------------------------------------------------
-
-    def observe(
-        self,
-        *,
-        metrics: Metrics | None = None,
-        access_log: AccessLogFormat | None = None,
-        log_slow_calls: float | None = None,
-    ) -> None:
-        """Set how calls are observed before the server runs: the options of the constructor with these names.
-
-        Those that are None stay as they are.
-
-        Raises:
-            ValueError: an option makes no sense.
-            RuntimeError: the server is running.
-        """
-        self._life.check_stopped()
-        if metrics is not None:
-            self._shown_metrics = metrics
-        given: dict[str, Any] = {"access_log": access_log, "log_slow_calls": log_slow_calls}
-        self.logs = replace(self.logs, **{name: value for name, value in given.items() if value is not None})
-        shown = self._shown_metrics
-        if shown not in (True, False, "public"):
-            raise ValueError(f"metrics must be True, False or 'public', got {shown!r}")
-        self._observation = Observation.of(self.logs, has_metrics=bool(shown), is_known=self._is_known)
-        self.routes.show(METRICS, self._metrics_page if shown else None, public=shown == "public")
 
     def _is_known(self, name: str) -> bool:
         """Whether there is a method of this name."""
@@ -459,8 +404,13 @@ class Server(ServerMethods):
         sockets: Iterable[socket.socket] = (),
         loop: LoopName = "auto",
         on_listening: Callable[[str], None] | None = None,
+        workers: int | Literal["auto"] | None = None,
+        max_requests: int | None = None,
+        affinity: bool = False,
+        memory_limit: int | None = None,
+        start_timeout: float | None = 60.0,
     ) -> None:
-        """Serve until SIGINT or SIGTERM, or until `stop` is called. Blocks.
+        """Serve until SIGINT or SIGTERM, or until `stop` is called: in this process, or in several. Blocks.
 
         The first signal stops accepting, lets calls in flight finish for `drain_timeout` seconds, and closes; the
         second one stops at once. Handlers that do not end when they are cancelled are left behind, with a warning that
@@ -468,6 +418,11 @@ class Server(ServerMethods):
         executor (`asyncio.to_thread`) has daemon threads, which are waited for as long as cancelled handlers are.
 
         SIGHUP reloads the certificate, the token of `rpcstream-server --token-file`, and the configuration of a hub.
+
+        With `workers` this process accepts the connections, and passes each to the worker with the fewest. Each worker
+        is a new interpreter that imports the module or script in which the server has its name. Workers share no
+        memory, such as `state`. Events and retained values reach the subscribers of all. SIGHUP starts new workers, and
+        ends the old ones when all of the new ones are ready.
 
         Args:
             host: the name or address to listen at; "" for all.
@@ -480,6 +435,13 @@ class Server(ServerMethods):
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
             on_listening: called once with the address, when connections are accepted; None: a line with the address is
                 printed to standard error.
+            workers: the number of processes; "auto": one for each processor; None or 1: this one alone.
+            max_requests: a worker that has answered this many requests (and up to a tenth more) is replaced. None:
+                never.
+            affinity: each worker runs on one processor only.
+            memory_limit: bytes of main memory; a worker that takes more is replaced (Linux). None: no limit.
+            start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started. None:
+                no limit.
 
         In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
         process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
@@ -488,10 +450,13 @@ class Server(ServerMethods):
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
-            ValueError: one of the sockets cannot listen: it is for datagrams, not bound, or a connection.
-            RuntimeError: an event loop runs in this thread already, as in a notebook.
+            ValueError: one of the sockets cannot listen: it is for datagrams, not bound, or a connection; or an option
+                of workers makes no sense, the server has no name in a module, or it is a hub, which is one process.
+            RuntimeError: an event loop runs in this thread already, as in a notebook; or workers are wanted where there
+                can be none: on Windows, or outside the main thread.
             SystemExit: the lifespan failed at the start: its error is printed, and the code is 1. A second signal came,
                 or a handler kept the event loop for too long after the first: the code is 128 and the signal's number.
+                With workers: a worker could not be started; the code is its exit status.
         """
         where: ListenOptions = {
             "host": host,
@@ -503,6 +468,20 @@ class Server(ServerMethods):
         if is_served_elsewhere(self, {**where, "loop": loop, "on_listening": on_listening}):
             return
         check_no_loop("run", RUN_HINT)
+        from ..supervisor.process import WorkerOptions, worker_count
+
+        count = worker_count(workers)
+        if count > 1 or max_requests is not None or affinity or memory_limit is not None:
+            options = WorkerOptions(
+                count=count,
+                max_requests=max_requests,
+                affinity=affinity,
+                memory_limit=memory_limit,
+                start_timeout=start_timeout,
+            )
+            self._check_may_have_workers()
+            run_workers(self, options, where, loop, on_listening or print_address)
+            return
         raise_descriptor_limit()
         self._program.run(lambda: self._program.serve(where, on_listening), loop)
 
@@ -542,56 +521,14 @@ class Server(ServerMethods):
             agents = self._agents(running.dispatcher, running.invoker)
             await agents.talk(pipe, running, identity, log_message if self.debug else None)
 
-    async def serve(self, *, on_listening: Callable[[str], None] | None = None, **where: Unpack[ListenOptions]) -> None:
-        """Serve in the running event loop until `stop` is called or the task is cancelled; signals are not handled.
-
-        Handlers that do not end when they are cancelled go on in that loop; a warning names them.
-
-        Args:
-            on_listening: called once with the address, when connections are accepted.
-            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`.
-        """
-        await self._life.serve(where, on_listening)
-
-    async def start(self, **where: Unpack[ListenOptions]) -> str:
-        """Begin to serve in the running event loop, until `close`; returns the address when connections are accepted.
-
-        For a program that has an event loop and a life of its own; signals are not handled. The lifespan is entered and
-        left in one task, which is neither the one that calls this nor the one that calls `close`.
-
-        Args:
-            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`.
-
-        Raises:
-            OSError, ValueError: as `run`; and what the lifespan raises.
-            RuntimeError: the server is running already.
-        """
-        return await self._life.start(where)
-
-    async def close(self) -> None:
-        """Stop what `start` has begun, in the order of `run`, and wait until all is closed.
-
-        Does nothing where `start` was not called; raises what the lifespan raises at its end. If the wait is cancelled,
-        the server ends at once.
-        """
-        await self._life.close()
-
-    async def __aenter__(self) -> Self:
-        """Serve while the block runs, at the default address or where `start` was told to; see `addresses`."""
-        if not self._life.is_started:
-            await self.start()
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self.close()
-
     def listening(self, **where: Unpack[ListenOptions]) -> AbstractAsyncContextManager[str]:
-        """Serve while the block runs; gives the address in the form that clients take. Port 0: one that is free.
+        """Serve in the running event loop while the block runs; gives the address in the form that clients take.
 
-        Leaving the block drains: no new requests, calls in flight have `drain_timeout` seconds, then all is closed.
+        Leaving the block stops the server as `stop` does, and waits until it has stopped. Signals are not handled.
+        Handlers that do not end when they are cancelled continue in that loop; a warning names them.
 
         Args:
-            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`.
+            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`. Port 0: one that is free.
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
@@ -637,9 +574,10 @@ class Server(ServerMethods):
             yield running.listener.make_stream
 
     def stop(self) -> None:
-        """Begin the orderly end of a running server, as SIGTERM does.
+        """Stop a running server as SIGTERM does: no new requests, and `drain_timeout` seconds for calls in flight.
 
-        For handlers in the event loop, and for its thread. Does nothing when the server is not running, or stopping.
+        Returns at once. `run` returns when the server has stopped; the block of `listening` continues. To be called in
+        the server's event loop. Does nothing when the server is not running, or stopping.
         """
         self._life.stop()
 
@@ -710,21 +648,11 @@ class Server(ServerMethods):
         """
         return ()
 
-    def _make_life(self, given: dict[str, Any]) -> ServerLife:
-        lifespan: Lifespan | None = given["lifespan"]
-        return ServerLife(
-            given,
-            limits=self.limits,
-            methods=self._registry,
-            routes=self.routes,
-            nats=self._nats,
-            lifespan=contextlib.nullcontext if lifespan is None else partial(lifespan, self),
-            make_running=self._make_running,
-            while_serving=self._while_serving,
-            on_address=self._guard.warn_of_strangers,
-        )
-
-    def _make_running(self, invoker: Invoker) -> RunningServer:
+    def _make_running(self) -> RunningServer:
+        for method in self._registry.values():
+            if method.offload == "process":
+                check_picklable(method)
+        invoker = Invoker(self.limits, **self._pools)
         dispatcher = self._make_dispatcher(invoker)
         listener = Listener(
             make_session=lambda on_gone: self._make_session(dispatcher, on_gone),

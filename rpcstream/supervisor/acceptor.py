@@ -48,8 +48,8 @@ class Recipient(Protocol):
     def waiting(self) -> int:
         """Those of them that it has not taken."""
 
-    def give(self, descriptor: int, at: int, *, is_over: bool) -> None:
-        """Pass on a connection, which then belongs to it: from which address, and whether there is no room for it."""
+    def give(self, descriptor: int, host: str | None, *, is_over: bool) -> None:
+        """Pass on a connection, which then belongs to it: where it was accepted, and whether there is room for it."""
 
 
 class SharedAcceptor:
@@ -75,7 +75,7 @@ class SharedAcceptor:
         #: When each worker was given its last connection; the one that has waited longest is first among equals.
         self._turns = count()
         #: Descriptors of connections that were accepted, and for which there is no worker now. They go first.
-        self._kept: dict[int, tuple[int, bool]] = {}
+        self._kept: dict[int, tuple[str | None, bool]] = {}
         self._last: dict[Recipient, int] = {}
         self._shortages = LimitedLog(log, each=1)
         self._pause: asyncio.TimerHandle | None = None
@@ -88,7 +88,7 @@ class SharedAcceptor:
 
     @property
     def hosts(self) -> list[str | None]:
-        """The host of each address, which a connection names by its index."""
+        """The host of each address; None for a Unix socket."""
         return [bound.host for bound in self.bound]
 
     async def listen(self, where: dict[str, Any]) -> None:
@@ -118,9 +118,9 @@ class SharedAcceptor:
         At sockets of others connections are left for the next program that accepts there.
         """
         if self._is_started:
-            for at, bound in enumerate(self.bound):
+            for bound in self.bound:
                 for sock in () if bound.is_shared else bound.sockets:
-                    self._accept(sock, at)
+                    self._accept(sock, bound.host)
         self._is_started = False
         self.refresh()
         for descriptor in list(self._kept):
@@ -136,8 +136,8 @@ class SharedAcceptor:
         """Begin or stop accepting, after the workers or the numbers of their connections have changed."""
         while self._kept and self._choose() is not None:
             descriptor = next(iter(self._kept))
-            at, is_over = self._take_kept(descriptor)
-            self.give(descriptor, at, is_over=is_over or self._total() >= self.max_connections)
+            host, is_over = self._take_kept(descriptor)
+            self.give(descriptor, host, is_over=is_over or self._total() >= self.max_connections)
         may_accept = self._may_accept()
         if self._is_started and self._kept and self._pause is None and not may_accept:
             self._pause = self._loop.call_later(PAUSE, self._resume)
@@ -145,22 +145,22 @@ class SharedAcceptor:
         if should_read == self._is_reading:
             return
         self._is_reading = should_read
-        for at, bound in enumerate(self.bound):
+        for bound in self.bound:
             for sock in bound.sockets:
                 if should_read:
-                    self._loop.add_reader(sock.fileno(), self._accept, sock, at)
+                    self._loop.add_reader(sock.fileno(), self._accept, sock, bound.host)
                 else:
                     self._loop.remove_reader(sock.fileno())
 
-    def give(self, descriptor: int, at: int, *, is_over: bool) -> None:
+    def give(self, descriptor: int, host: str | None, *, is_over: bool) -> None:
         """Give a connection to the worker that has the fewest, or keep it until there is one."""
         recipient = self._choose()
         if recipient is None:
-            self._kept[descriptor] = at, is_over
+            self._kept[descriptor] = host, is_over
             self._loop.add_reader(descriptor, self._peek, descriptor)
             return
         self._last[recipient] = next(self._turns)
-        recipient.give(descriptor, at, is_over=is_over)
+        recipient.give(descriptor, host, is_over=is_over)
 
     def forget(self, recipient: Recipient) -> None:
         """The worker is gone."""
@@ -177,7 +177,7 @@ class SharedAcceptor:
         workers = list(self._recipients())
         return not workers or any(each.waiting < WAITING_MAX for each in workers)
 
-    def _accept(self, sock: socket.socket, at: int) -> None:
+    def _accept(self, sock: socket.socket, host: str | None) -> None:
         for _ in range(BURST):
             if not self._may_accept():
                 break
@@ -193,7 +193,7 @@ class SharedAcceptor:
                 self._shortages.warning(None, text, error.strerror or error)
                 self._pause = self._loop.call_later(PAUSE, self._resume)
                 break
-            self.give(conn.detach(), at, is_over=self._total() >= self.max_connections)
+            self.give(conn.detach(), host, is_over=self._total() >= self.max_connections)
         self.refresh()
 
     def _drop_gone(self) -> None:
@@ -208,7 +208,7 @@ class SharedAcceptor:
             self._take_kept(descriptor)
             os.close(descriptor)
 
-    def _take_kept(self, descriptor: int) -> tuple[int, bool]:
+    def _take_kept(self, descriptor: int) -> tuple[str | None, bool]:
         self._loop.remove_reader(descriptor)
         return self._kept.pop(descriptor)
 

@@ -29,7 +29,7 @@ from ..events.subscriptions import Subscriber
 from ..events.topics import CARRIED_COST, CARRIED_MAX, LATE_MAX, Keep, Topics
 from ..text import get_logger
 from ..wire.buffers import AttachedMessage, Encoded
-from .channel import Message
+from .channel import Channel, Message
 
 log = get_logger("rpcstream.supervisor")
 
@@ -41,23 +41,6 @@ KINDS = frozenset(("subscriptions", "event", "kept", "dropped"))
 
 #: A subscription: the connection (in a worker its number, in the supervisor the worker and the number) and the name.
 Subscription = tuple[Any, str]
-
-
-class Link(Protocol):
-    """The way to the other end: a `Channel`, or the supervisor's `WorkerProcess`."""
-
-    @property
-    def waiting_size(self) -> int:
-        """Bytes that wait to be sent."""
-
-    def send(self, message: Message) -> None:
-        """Send a message."""
-
-    def ask(self, question: Message) -> asyncio.Future[Message]:
-        """Send a message that is answered."""
-
-    def answer(self, question: Message, answer: Message) -> None:
-        """Answer a message."""
 
 
 class SubscriptionChanges:
@@ -73,7 +56,10 @@ class SubscriptionChanges:
     """
 
     def __init__(
-        self, lock: contextlib.AbstractContextManager[Any], link: Link | None = None, known: Iterable[Subscription] = ()
+        self,
+        lock: contextlib.AbstractContextManager[Any],
+        link: Channel | None = None,
+        known: Iterable[Subscription] = (),
     ) -> None:
         self.link = link
         self._lock = lock
@@ -172,7 +158,7 @@ class EventRelay:
         )
         #: By topic: own last values that the supervisor has not confirmed.
         self._unconfirmed: Counter[str] = Counter()
-        self._link: Link | None = None
+        self._link: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_scheduled = False
 
@@ -206,7 +192,7 @@ class EventRelay:
 
     # -- for the link, in the event loop ------------------------------------------------------------------------------
 
-    def start(self, link: Link) -> None:
+    def start(self, link: Channel) -> None:
         """Send by this link from now on."""
         with self._topics.lock:
             self._loop = asyncio.get_running_loop()
@@ -270,11 +256,11 @@ class EventRelay:
 # -- in the supervisor ------------------------------------------------------------------------------------------------
 
 
-class Worker(Link, Protocol):
+class Worker(Protocol):
     """A worker, as far as events are concerned."""
 
-    @property
-    def number(self) -> int: ...
+    number: int
+    channel: Channel
 
 
 class Member:
@@ -288,8 +274,8 @@ class Member:
     def __init__(self, worker: Worker, retained: Retained, known: Iterable[Subscription]) -> None:
         self.worker = worker
         self.subscriptions: set[Subscription] = set()
-        self.changes = SubscriptionChanges(contextlib.nullcontext(), worker, known)
-        self.outbox = EventOutbox(worker.send, lambda: worker.waiting_size, lambda: retained)
+        self.changes = SubscriptionChanges(contextlib.nullcontext(), worker.channel, known)
+        self.outbox = EventOutbox(worker.channel.send, lambda: worker.channel.waiting_size, lambda: retained)
 
 
 class EventExchange:
@@ -340,10 +326,10 @@ class EventExchange:
         keep, to = message["keep"], message.pop("to")
         if keep:
             self._keep(message)
-            source.worker.send({"type": "kept", "topic": message["topic"]})
+            source.worker.channel.send({"type": "kept", "topic": message["topic"]})
         for member in self._others(source):
             if (to is None or member.worker.number in to) and not member.outbox.put(message):
-                source.worker.send({"type": "dropped"})
+                source.worker.channel.send({"type": "dropped"})
 
     def _keep(self, message: Message) -> None:
         topic, value = message["topic"], unpacked_event(message)
@@ -369,7 +355,7 @@ class EventExchange:
         """Answer when the others have been told, or some are too slow."""
         if told:
             await asyncio.wait(told, timeout=SETTLE_TIME)
-        worker.answer(message, {})
+        worker.channel.answer(message, {})
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from .channel import Channel, Message
 from .watch import check_installed
@@ -44,17 +45,35 @@ class Program:
     path: list[str]
 
 
-class WorkerOwner(Protocol):
-    """What is told of the channels of workers: the supervisor."""
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How many workers there are, and how they are kept.
 
-    def on_message(self, worker: WorkerProcess, message: Message) -> None:
-        """A message has come."""
+    Attributes:
+        count: of the workers.
+        max_requests: a worker that has answered so many is replaced; up to a tenth more, by chance. None: no limit.
+        affinity: worker k runs on the k-th processor only.
+        memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
+        start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started after the
+            pause. None: no limit.
+        watch: a folder: when a Python file in it or below has changed, or one that a worker has imported from elsewhere
+            (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
+            then tried again with the next change, also at the first start. None: none.
 
-    def on_room(self, worker: WorkerProcess) -> None:
-        """The worker has taken all that was passed to it."""
+    Raises:
+        ValueError: `start_timeout` makes no sense.
+    """
 
-    def on_channel_end(self, worker: WorkerProcess) -> None:
-        """The channel has ended; mostly the process has ended, too."""
+    count: int
+    max_requests: int | None = None
+    affinity: bool = False
+    memory_limit: int | None = None
+    start_timeout: float | None = 60.0
+    watch: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.start_timeout is not None and not self.start_timeout > 0:
+            raise ValueError(f"start_timeout must be a positive number of seconds, or None, got {self.start_timeout!r}")
 
 
 class WorkerProcess:
@@ -64,9 +83,12 @@ class WorkerProcess:
         index: its place among the workers, from 0.
         start: the rest of the first message; see `worker.main`.
         environment: variables in place of those of this process.
-        owner: told what happens at the channel.
+        on_message: called with this worker and each message that it sends.
+        on_room: called when the worker has taken all that was passed to it.
+        on_end: called when the channel has ended; usually the process has ended, too.
 
     Attributes:
+        channel: to the worker.
         number: no other worker of this process has had it.
         loaded: done when its program has been imported.
         ready: the message in which it says that it can serve.
@@ -84,7 +106,10 @@ class WorkerProcess:
         program: Program,
         start: Message,
         environment: dict[str, str],
-        owner: WorkerOwner,
+        *,
+        on_message: Callable[[WorkerProcess, Message], object],
+        on_room: Callable[[WorkerProcess], object],
+        on_end: Callable[[WorkerProcess], object],
     ) -> None:
         loop = asyncio.get_running_loop()
         self.number = next(_NUMBERS)
@@ -100,7 +125,7 @@ class WorkerProcess:
         #: open ones that it reported then.
         self._sent = self._passed = self._reported = 0
         self._has_ended = False
-        self._owner = owner
+        self._on_end = on_end
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -116,14 +141,14 @@ class WorkerProcess:
         finally:
             theirs.close()
         self.pid = self._process.pid
-        self._channel = Channel(
+        self.channel = Channel(
             ours,
-            lambda message, descriptor: owner.on_message(self, message),
+            lambda message, descriptor: on_message(self, message),
             self._channel_ended,
-            on_room=lambda: owner.on_room(self),
+            on_room=lambda: on_room(self),
         )
-        self._channel.start()
-        self.send(
+        self.channel.start()
+        self.channel.send(
             {
                 **start,
                 "entry": program.entry,
@@ -147,25 +172,17 @@ class WorkerProcess:
     @property
     def waiting(self) -> int:
         """Messages that it has not taken."""
-        return self._channel.waiting
+        return self.channel.waiting
 
-    @property
-    def waiting_size(self) -> int:
-        """Bytes of these messages."""
-        return self._channel.waiting_size
-
-    def give(self, descriptor: int, at: int, *, is_over: bool) -> None:
+    def give(self, descriptor: int, host: str | None, *, is_over: bool) -> None:
         """Pass on a connection; see `acceptor.Recipient`."""
         self._passed += 1
-        message: Message = {"type": "connection", "at": at}
-        if is_over:
-            message["is_over"] = True
         self._sent += 1
-        self._channel.send(message, descriptor)
+        self.channel.send({"type": "connection", "host": host, "is_over": is_over}, descriptor)
 
     def take_back(self) -> list[tuple[Message, int]]:
         """Take back the connections that have not been sent to it: message and descriptor of each."""
-        taken = self._channel.take_back()
+        taken = self.channel.take_back()
         self._passed -= len(taken)
         self._sent -= len(taken)
         return taken
@@ -177,18 +194,9 @@ class WorkerProcess:
 
     # -- the process --------------------------------------------------------------------------------------------------
 
-    def send(self, message: Message) -> None:
-        self._channel.send(message)
-
-    def ask(self, question: Message) -> asyncio.Future[Message]:
-        return self._channel.ask(question)
-
-    def answer(self, question: Message, answer: Message) -> None:
-        self._channel.answer(question, answer)
-
     async def count(self, seconds: float) -> None:
         """Ask for its counters, and wait for them for so long; without an answer those before stay."""
-        answer = self.ask({"type": "count"})
+        answer = self.channel.ask({"type": "count"})
         await asyncio.wait({answer}, timeout=seconds)
         if answer.done() and not answer.cancelled():
             self.counters = answer.result()["counters"]
@@ -203,7 +211,7 @@ class WorkerProcess:
         """Tell a worker that serves nothing yet to end, whether it is listening to signals or to the channel."""
         self.is_told = True
         self.signal(signal.SIGTERM)
-        self._channel.end()
+        self.channel.end()
 
     def kill_all(self) -> None:
         """Kill the process, and those that it has started and not put elsewhere."""
@@ -221,7 +229,7 @@ class WorkerProcess:
         for _ in range(_LAST_READS):
             if self._has_ended:
                 break
-            self._channel.receive()
+            self.channel.receive()
         self.exited.set_result(status if status >= 0 else 128 - status)
         return True
 
@@ -235,11 +243,11 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Close the channel; connections that have not been sent end, unless they are taken back before."""
-        self._channel.close()
+        self.channel.close()
 
     def _channel_ended(self) -> None:
         self._has_ended = True
-        self._owner.on_channel_end(self)
+        self._on_end(self)
 
 
 def describe_status(status: int) -> str:
@@ -262,7 +270,7 @@ def _command(number: int) -> list[str]:
         *flags,
         *(() if "-P" in flags else ("-P",)),
         "-m",
-        "rpcstream.supervisor.worker",
+        "rpcstream.server.worker",
         str(number),
     ]
 
@@ -292,6 +300,21 @@ def processors() -> list[int]:
     except (OSError, ValueError):  # no such group, or "max"
         return numbers
     return numbers[: max(1, most)]
+
+
+def worker_count(workers: int | Literal["auto"] | None) -> int:
+    """The number of workers that is meant.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if workers is None:
+        return 1
+    if workers == "auto":
+        return len(processors())
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f'workers: {workers!r} is no number of processes: give one from 1 on, or "auto"')
+    return workers
 
 
 def check_possible(*, watches: bool, affinity: bool, memory_limit: int | None) -> None:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import os
 import secrets
 import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass
 from random import random
-from typing import Any
+from typing import Any, TypeVar
 
 from ..process import CLEAN_UP, join_names, raise_descriptor_limit
 from ..systemd import Notifier
@@ -27,11 +27,21 @@ from .acceptor import SharedAcceptor
 from .channel import Message
 from .events import KINDS as EVENT_KINDS
 from .events import EventExchange
-from .process import Program, WorkerProcess, check_possible, describe_status, environment_of_workers, processors
+from .process import (
+    Program,
+    WorkerOptions,
+    WorkerProcess,
+    check_possible,
+    describe_status,
+    environment_of_workers,
+    processors,
+)
 from .totals import Totals
 from .watch import watched
 
 log = get_logger("rpcstream.supervisor")
+
+T = TypeVar("T")
 
 #: Seconds that workers have to say what they have counted; those of the others are the last ones known.
 COUNT_TIME = 1.0
@@ -40,44 +50,15 @@ COUNT_TIME = 1.0
 #: answered. A program that fails before leaves them to the next one.
 ACCEPT_AFTER = 2.0
 
-#: Seconds that a worker has for its start by default: programs that load large models take half of that.
-START_TIMEOUT = 60.0
-
 #: Seconds between two looks at the memory of the workers, where it is limited.
 MEMORY_CHECK = 0.25
 
+#: Seconds until a worker that has died is replaced: the first for one death, twice as long for each further one, up to
+#: the second. Deaths count until a worker has lived for the third.
+SHORTEST_PAUSE, LONGEST_PAUSE, LONG_LIFE = 0.1, 30.0, 60.0
+
 #: Share of `max_requests` by which workers differ at most, so that they are not all replaced at once.
 JITTER = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """How many workers there are, and how they are kept.
-
-    Attributes:
-        count: of the workers.
-        max_requests: a worker that has answered so many is replaced; up to a tenth more, by chance. None: no limit.
-        affinity: worker k runs on the k-th processor only.
-        memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
-        start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started after the
-            pause. None: no limit.
-        watch: a folder: when a Python file in it or below has changed, or one that a worker has imported from elsewhere
-            (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
-            then tried again with the next change, also at the first start. None: none.
-        shortest_pause, longest_pause: seconds until a worker that has died is replaced: the first for one death, twice
-            as long for each further one, up to the second.
-        long_life: seconds of life after which the deaths before are forgotten.
-    """
-
-    count: int
-    max_requests: int | None = None
-    affinity: bool = False
-    memory_limit: int | None = None
-    start_timeout: float | None = START_TIMEOUT
-    watch: str | None = None
-    shortest_pause: float = 0.1
-    longest_pause: float = 30.0
-    long_life: float = 60.0
 
 
 class StartFailed(Exception):
@@ -154,9 +135,7 @@ class Supervisor:
         self._events = EventExchange()
         self._group = secrets.token_hex(8)
         self._signals: list[int] = []
-        #: Keeps a worker at each place; or a reload, in place of that.
-        self._keeping: list[asyncio.Task[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._is_first = True
 
     def run(self) -> int:
@@ -181,33 +160,27 @@ class Supervisor:
     async def _main(self) -> int:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        self._changed = asyncio.Event()
         self._acceptor = SharedAcceptor(self._recipients, self._total)
         if self._sockets:
             self._acceptor.listen_at_sockets(self._sockets)
             self._loop.call_later(ACCEPT_AFTER, self._acceptor.start)
         if self._options.memory_limit is not None:
             self._run(self._limit_memory(self._options.memory_limit))
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._notifier)
-            stack.enter_context(self._handled_signals())
+        with contextlib.ExitStack() as self._open:
+            self._open.enter_context(self._notifier)
+            self._open.enter_context(self._handled_signals())
             if self._options.watch is not None:
-                stack.enter_context(watched([self._options.watch], self._on_change))
-            self._open = stack
+                self._open.enter_context(watched([self._options.watch], self._on_change))
+            self._begin_version()
             try:
-                start = self._loop.create_task(self._first_start())
-                stop = self._loop.create_task(self._stopping.wait())
-                await asyncio.wait({start, stop}, return_when=asyncio.FIRST_COMPLETED)
-                status = start.result() if start.done() else 0
-                if status is None:
-                    await stop
-                    self._notifier.stopping("Stopping")
-                    status = await self._drained()
+                await self._stopping.wait()
+                self._notifier.stopping("Stopping")
+                status = self._version.result() if self._version.done() else await self._drained()
             finally:
                 self._acceptor.stop()
-                for task in (start, stop, *self._keeping, *self._tasks):
+                for task in self._tasks:
                     task.cancel()
-                await asyncio.wait({start})
+                await asyncio.wait({self._version})
                 await self._kill(self._workers)
         if len(self._signals) > 1:
             return 128 + self._signals[-1]
@@ -242,48 +215,19 @@ class Supervisor:
             worker.signal(signal.SIGTERM)  # their second one, too
             self._loop.call_later(3 * CLEAN_UP, worker.kill_all)
 
-    async def _first_start(self) -> int | None:
-        """Start all workers, and accept connections; gives the exit status if that fails."""
-        while True:
-            self._changed.clear()
-            try:
-                workers = await self._start(range(self._options.count))
-                break
-            except StartFailed as failed:
-                pause = self._longer_pause(self._places[0]) if failed.is_late else None
-                if self._options.watch is None and pause is None:
-                    return failed.status
-            log.error("it is tried again %s", "when a file changes" if pause is None else f"in {pause:g} s")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause)
-        for worker in workers:
-            self._activate(worker)
-        self._acceptor.start()
-        self._is_first = False
-        self._on_listening([*self._acceptor.addresses, *workers[0].ready.result()["elsewhere"]][0])
-        self._notifier.ready(self._status)
-        self._notifier.watch()
-        self._keep_places()
-        return None
-
     async def _drained(self) -> int:
         """Let all workers finish; gives the exit status."""
-        for task in self._keeping:
-            task.cancel()
+        self._version.cancel()  # it ends the workers that it starts
         known = [worker.ready.result() for worker in self._workers if worker.ready.done()]
         if not any(each["drain_delay"] for each in known):
             self._acceptor.stop()
-        workers = set(self._workers)
-        serving = set(self._recipients())
-        for worker in workers:
-            if worker in serving:
-                worker.is_told = True
-                worker.signal(signal.SIGTERM)
-            elif not worker.is_told:  # others finish already
-                worker.end()
+        serving = list(self._recipients())
+        for worker in serving:
+            worker.is_told = True
+            worker.signal(signal.SIGTERM)
         # Each ends itself by then, also where a handler keeps its event loop.
         longest = max((each["time_to_stop"] for each in known), default=0.0)
-        await self._finish(workers, longest + 5 * CLEAN_UP)
+        await self._finish(self._workers, longest + 5 * CLEAN_UP)
         return max((worker.exited.result() for worker in serving), default=0)
 
     async def _finish(self, workers: Iterable[WorkerProcess], seconds: float) -> None:
@@ -303,22 +247,103 @@ class Supervisor:
         if workers:
             await asyncio.wait({worker.exited for worker in workers})
 
+    # -- versions of the program ---------------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """Start new workers, and end those before once all of the new ones are ready.
+
+        A reload that is under way is begun anew.
+        """
+        if not self._stopping.is_set():
+            self._version.cancel()
+            self._begin_version()
+
+    def _begin_version(self) -> None:
+        def ended(version: asyncio.Task[int]) -> None:
+            if not version.cancelled():
+                self._stopping.set()
+
+        self._version = self._run(self._run_version())
+        self._version.add_done_callback(ended)
+
+    async def _run_version(self) -> int:
+        """Start workers of the program as it is now, and keep one at each place, until a reload cancels this.
+
+        Ends only if the program cannot be started at first; gives the exit status then.
+        """
+        if not self._is_first:
+            await self._reloaded()
+        while self._is_first:
+            status = await self._first_start()
+            if status is not None:
+                return status
+        async with asyncio.TaskGroup() as group:
+            for place in self._places:
+                group.create_task(self._keep(place))
+        return 0
+
+    async def _first_start(self) -> int | None:
+        """Start all workers, and accept connections; gives the exit status if that fails, and is not tried again."""
+        try:
+            await self._start(self._places)
+        except StartFailed as failed:
+            if self._options.watch is None and not failed.is_late:
+                return failed.status
+            pause = self._longer_pause(self._places[0]) if failed.is_late else math.inf
+            log.error("it is tried again %s", f"in {pause:g} s" if failed.is_late else "when a file changes")
+            await asyncio.sleep(pause)
+            return None
+        self._is_first = False
+        self._acceptor.start()
+        active = self._places[0].active
+        elsewhere = [] if active is None else active.ready.result()["elsewhere"]
+        self._on_listening([*self._acceptor.addresses, *elsewhere][0])
+        self._notifier.ready(self._status)
+        self._notifier.watch()
+        return None
+
+    async def _reloaded(self) -> None:
+        log.info("reload: starting %d workers", self._options.count)
+        self._notifier.reloading("Starting new workers")
+        try:
+            await self._start(self._places)
+        except StartFailed as failed:
+            self._failed_reloads += 1
+            self._notifier.ready(f"Reload failed; {self._status}")
+            log.error("reload failed: a new worker %s. Those before go on", describe_status(failed.status))
+        else:
+            self._notifier.ready(self._status)
+            log.info("reload: the new workers serve")
+
+    async def _keep(self, place: Place) -> None:
+        """Keep a worker at a place: start another one whenever it has ended, or is to be replaced."""
+        while True:
+            await place.is_due.wait()
+            await asyncio.sleep(place.pause)
+            try:
+                await self._start([place])
+            except StartFailed as failed:
+                log.error(
+                    "worker %d could not be started, %s: it is tried again in %g s",
+                    *(place.index + 1, describe_status(failed.status), self._longer_pause(place)),
+                )
+
     # -- starting workers ---------------------------------------------------------------------------------------------
 
-    async def _start(self, indices: Iterable[int]) -> list[WorkerProcess]:
-        """Start workers at these places and wait until all are ready; they take no connections yet.
+    async def _start(self, places: list[Place]) -> None:
+        """Start workers, and let them take over these places once all are ready.
 
         The first one is started alone until its program has been imported, so that a mistake in it is reported once.
 
         Raises:
             StartFailed: one of them has ended, or has taken too long. The others are ended, too.
         """
-        first, *others = indices
         workers: list[WorkerProcess] = []
         try:
-            workers.append(self._spawn(first))
-            await self._wait_for(workers[0], workers[0].loaded, workers)
-            workers += [self._spawn(index) for index in others]
+            for place in places:
+                workers.append(self._spawn(place.index))
+                if place is places[0]:
+                    await self._wait_for(workers[0], workers[0].loaded, workers)
             for worker in workers:
                 info = await self._wait_for(worker, worker.ready, workers)
                 await self._listen(worker, info)
@@ -330,7 +355,8 @@ class Supervisor:
                 raise
             log.error("a worker cannot be started: %s", error)
             raise StartFailed(1) from None
-        return workers
+        for worker in workers:
+            self._activate(worker)
 
     def _spawn(self, index: int) -> WorkerProcess:
         options = self._options
@@ -342,7 +368,15 @@ class Supervisor:
             "max_requests": None if limit is None else limit + int(limit * JITTER * random()),
             "processor": self._processors[index % len(self._processors)] if options.affinity else None,
         }
-        worker = WorkerProcess(index, self._program, start, self._environment, self)
+        worker = WorkerProcess(
+            index,
+            self._program,
+            start,
+            self._environment,
+            on_message=self._on_message,
+            on_room=self._on_room,
+            on_end=self._on_channel_end,
+        )
         self._workers.add(worker)
         return worker
 
@@ -372,7 +406,7 @@ class Supervisor:
             try:
                 await self._acceptor.listen(info["where"])
             except OSError as error:
-                worker.send({"type": "refused", "errno": error.errno, "text": error.strerror})
+                worker.channel.answer(info, {"errno": error.errno, "text": error.strerror})
                 raise StartFailed(await worker.exited) from None
 
     # -- workers come and go ------------------------------------------------------------------------------------------
@@ -384,7 +418,9 @@ class Supervisor:
         place.is_due.clear()
         self._watch_imported(worker.ready.result()["imported"])
         self._acceptor.max_connections = worker.ready.result()["max_connections"]
-        worker.send({"type": "listening", "addresses": self._acceptor.addresses, "hosts": self._acceptor.hosts})
+        worker.channel.answer(
+            worker.ready.result(), {"addresses": self._acceptor.addresses, "hosts": self._acceptor.hosts}
+        )
         if worker.exited.done():
             self._died(worker, place)
         if before is not None:
@@ -394,14 +430,14 @@ class Supervisor:
     def _retire(self, worker: WorkerProcess) -> None:
         """Let a worker finish; what is on its way to it goes to others."""
         worker.is_told = True
-        worker.send({"type": "retire"})
+        worker.channel.send({"type": "retire"})
         self._pass_on(worker)
         self._run(self._finish([worker], worker.ready.result()["time_to_stop"] + 5 * CLEAN_UP))
 
     def _pass_on(self, worker: WorkerProcess) -> None:
         """Give the connections that have not been sent to a worker to others."""
         for message, descriptor in worker.take_back():
-            self._acceptor.give(descriptor, message["at"], is_over=message.get("is_over", False))
+            self._acceptor.give(descriptor, message["host"], is_over=message["is_over"])
 
     def _reap(self) -> None:
         """Find out which workers have ended."""
@@ -426,7 +462,7 @@ class Supervisor:
             return
         place.restarts += 1
         self._replaced["died"] += 1
-        if self._loop.time() - worker.started >= self._options.long_life:
+        if self._loop.time() - worker.started >= LONG_LIFE:
             place.pause = 0.0
         status = worker.exited.result() if worker.exited.done() else 0
         log.error(
@@ -437,7 +473,7 @@ class Supervisor:
 
     def _longer_pause(self, place: Place) -> float:
         """Make the pause before the next start longer, and give it."""
-        place.pause = min(max(2 * place.pause, self._options.shortest_pause), self._options.longest_pause)
+        place.pause = min(max(2 * place.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         return place.pause
 
     def _replace(self, worker: WorkerProcess, reason: str, text: str) -> None:
@@ -457,37 +493,7 @@ class Supervisor:
                     text = f"it takes {size} bytes of memory, more than {limit} (memory_limit)"
                     self._replace(worker, "memory_limit", text)
 
-    def _keep_places(self) -> None:
-        """Keep a worker at each place, until a reload begins."""
-        self._keeping = [self._loop.create_task(self._keep(place)) for place in self._places]
-
-    async def _keep(self, place: Place) -> None:
-        while True:
-            await place.is_due.wait()
-            await asyncio.sleep(place.pause)
-            try:
-                (worker,) = await self._start([place.index])
-            except StartFailed as failed:
-                log.error(
-                    "worker %d could not be started, %s: it is tried again in %g s",
-                    *(place.index + 1, describe_status(failed.status), self._longer_pause(place)),
-                )
-            else:
-                self._activate(worker)
-
-    # -- reload -------------------------------------------------------------------------------------------------------
-
-    def reload(self) -> None:
-        """Start new workers, and end those before once all of the new ones are ready.
-
-        A reload that is under way is begun anew.
-        """
-        self._changed.set()
-        if self._is_first or self._stopping.is_set():
-            return
-        for task in self._keeping:
-            task.cancel()
-        self._keeping = [self._loop.create_task(self._reloaded())]
+    # -- changed files -------------------------------------------------------------------------------------------------
 
     def _watch_imported(self, files: Iterable[str]) -> None:
         """Watch the files that a worker has imported from elsewhere, such as a package that is being developed, too."""
@@ -503,22 +509,6 @@ class Supervisor:
         log.warning("changed: %s: starting again", join_names(files, 3))
         self.reload()
 
-    async def _reloaded(self) -> None:
-        log.info("reload: starting %d workers", self._options.count)
-        self._notifier.reloading("Starting new workers")
-        try:
-            workers = await self._start(range(self._options.count))
-        except StartFailed as failed:
-            self._failed_reloads += 1
-            self._notifier.ready(f"Reload failed; {self._status}")
-            log.error("reload failed: a new worker %s. Those before go on", describe_status(failed.status))
-        else:
-            for worker in workers:
-                self._activate(worker)
-            self._notifier.ready(self._status)
-            log.info("reload: the new workers serve")
-        self._keep_places()
-
     @property
     def _status(self) -> str:
         """What systemd is told while connections are accepted."""
@@ -526,7 +516,7 @@ class Supervisor:
 
     # -- what workers tell --------------------------------------------------------------------------------------------
 
-    def on_message(self, worker: WorkerProcess, message: Message) -> None:
+    def _on_message(self, worker: WorkerProcess, message: Message) -> None:
         kind = message["type"]
         if kind == "open":
             worker.report(message)
@@ -551,7 +541,7 @@ class Supervisor:
         """A worker takes no more connections: it was told so, or its server was stopped by its own program."""
         worker.has_left = True
         self._pass_on(worker)
-        worker.answer(message, {})
+        worker.channel.answer(message, {})
         if self._stopping.is_set():
             if not any(True for _ in self._recipients()):
                 self._acceptor.stop()
@@ -565,7 +555,7 @@ class Supervisor:
                 self._died(worker, place)
         self._acceptor.refresh()
 
-    def on_room(self, worker: WorkerProcess) -> None:
+    def _on_room(self, worker: WorkerProcess) -> None:
         self._acceptor.refresh()
         self._events.on_room(worker)
 
@@ -580,7 +570,7 @@ class Supervisor:
     def _total(self) -> int:
         return sum(worker.open for worker in self._workers)
 
-    def on_channel_end(self, worker: WorkerProcess) -> None:
+    def _on_channel_end(self, worker: WorkerProcess) -> None:
         """A worker cannot be reached any more: if it does not end at once, its program has closed the channel."""
         if not worker.is_told and not worker.has_left:
             self._loop.call_later(10 * CLEAN_UP, worker.kill_all)
@@ -592,7 +582,7 @@ class Supervisor:
         await asyncio.gather(*(each.count(COUNT_TIME) for each in self._workers if each.ready.done()))
         pauses = self._acceptor.pauses
         own = {"accept_pauses": pauses, "metrics": {"accept_pauses_total": {"": pauses}}}
-        worker.answer(
+        worker.channel.answer(
             question,
             {
                 "counters": self._totals.sum([*(each.counters for each in self._workers), own]),
@@ -609,8 +599,9 @@ class Supervisor:
             },
         )
 
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run a coroutine as a task of its own."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -144,8 +144,7 @@ async def open_hub() -> AsyncIterator[OpenHub]:
                 endpoint = await stack.enter_async_context(TRANSPORTS["memory"].serving(hub, None))
                 running = RunningHub(hub, "", lambda: endpoint.join(HubPeer))
             else:
-                address = await hub.start(port=0)
-                stack.push_async_callback(hub.close)
+                address = await stack.enter_async_context(hub.listening(port=0))
                 running = RunningHub(hub, address, lambda: open_peer(address, HubPeer))
             stack.push_async_callback(_end, running)
             return running

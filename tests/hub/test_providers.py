@@ -240,14 +240,13 @@ async def test_a_hub_that_stops_finishes_what_has_begun_and_begins_no_more(open_
     asked = await provider.receive()
     while (await hub.clients())["p"]["in_flight"] != 1:
         await asyncio.sleep(0)
-    stopping = asyncio.ensure_future(hub.hub.close())
+    hub.hub.stop()
     await until(lambda: provider.farewells and caller.farewells)
     assert (provider.farewells[0]["last"], caller.farewells[0]["last"]) == (1, 2)
     provider.answer(asked, "done")
     assert await caller.receive() == reply(1, "done")
     error = await caller.error()
     assert (error["code"], error["data"]["executed"]) == (Code.CANCELLED, False)
-    await stopping
 
 
 async def test_connections_that_say_nothing_are_closed(open_hub: OpenHub) -> None:

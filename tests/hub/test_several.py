@@ -27,11 +27,18 @@ class Hubs:
         self._stack = stack
         self.hubs = [Hub(drain_timeout=1), Hub(drain_timeout=1)]
         self.addresses: list[str] = []
+        self._blocks: list[AsyncExitStack] = []
 
     async def start(self) -> None:
-        for hub in self.hubs:
-            self.addresses.append(await hub.start(port=0))
-            self._stack.push_async_callback(hub.close)
+        for number, _ in enumerate(self.hubs):
+            self._blocks.append(await self._stack.enter_async_context(AsyncExitStack()))
+            self.addresses.append(await self.start_one(number))
+
+    async def start_one(self, number: int, **where: Any) -> str:
+        return await self._blocks[number].enter_async_context(self.hubs[number].listening(**{"port": 0, **where}))
+
+    async def stop_one(self, number: int) -> None:
+        await self._blocks[number].aclose()
 
     @property
     def both(self) -> str:
@@ -102,17 +109,17 @@ async def test_a_caller_goes_on_when_its_hub_is_gone_and_a_hub_that_comes_back_i
     await provider.offer()
     caller = await hubs.client(hubs.both)
     assert await caller.double(1) == 2
-    await hubs.hubs[0].close()
+    await hubs.stop_one(0)
     assert await caller.double(2) == 4
     assert await provider.call("rpc.ping") == "pong"  # calls of its own go by the other hub, too
     host, _, port = hubs.addresses[0].rpartition(":")
-    await hubs.hubs[0].start(host=host, port=int(port))
+    await hubs.start_one(0, host=host, port=int(port))
     await until(lambda: "double" in hubs.hubs[0].directory.routes)
     assert await (await hubs.client(hubs.addresses[0])).double(3) == 6
 
 
 async def test_one_hub_is_enough_at_the_start(hubs: Hubs) -> None:
-    await hubs.hubs[0].close()
+    await hubs.stop_one(0)
     provider = await hubs.client(hubs.both, reconnect=AT_ONCE)
     provider(double)
     assert await asyncio.wait_for(provider.offer(), PATIENCE) == ["double"]

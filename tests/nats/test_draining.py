@@ -34,14 +34,13 @@ def instance(name: str, **options: Any) -> UsualServer:
 
 @asynccontextmanager
 async def started(service: Service, server: UsualServer) -> AsyncIterator[UsualServer]:
-    """It joins, and `stop` is what a signal does, as it is not in the block of `listening`."""
+    """It joins, and `stop` is what a signal does."""
     server.join_nats(service.url, service=service.name, only=True)
-    await server.start()
-    try:
-        yield server
-    finally:
-        server.release()
-        await server.close()
+    async with server.listening():
+        try:
+            yield server
+        finally:
+            server.release()
 
 
 async def test_calls_of_every_kind_are_answered(service: Service) -> None:

@@ -15,7 +15,6 @@ import random
 import sys
 from collections.abc import Callable
 
-import rpcstream
 from rpcstream import Client, Server
 from rpcstream.systemd import take_sockets
 
@@ -38,9 +37,8 @@ def make_server(path: str) -> Server:
     return server
 
 
-def activated() -> Server:
-    """The server of a worker, which has a descriptor of its own for the file."""
-    return make_server(os.environ["NOTES"])
+#: The server of a worker, which has a descriptor of its own for the file.
+activated = make_server(sys.argv[3]) if sys.argv[1:2] == ["activated"] else None
 
 
 def say(address: str) -> None:
@@ -58,8 +56,8 @@ def main() -> None:
     elif kind == "server":
         make_server(path).run(port=int(where), on_listening=say)
     else:
-        os.environ["NOTES"] = path
-        rpcstream.run(f"{__file__}:activated", workers=int(where), sockets=take_sockets(), on_listening=say)
+        assert activated is not None
+        activated.run(workers=int(where), sockets=take_sockets(), on_listening=say)
 
 
 if __name__ == "__main__":

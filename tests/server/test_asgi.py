@@ -142,7 +142,8 @@ async def test_a_server_that_listens_by_itself_is_not_mounted_as_well() -> None:
             await add(app)
     async with app.lifespan():
         with pytest.raises(RuntimeError, match="running already in an ASGI server"):
-            await server.serve(port=0)
+            async with server.listening(port=0):
+                pass
 
 
 def test_options_that_make_no_sense() -> None:

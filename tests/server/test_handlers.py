@@ -312,7 +312,8 @@ async def test_processes(workers: ModuleType) -> None:
     local.__qualname__ = "local"
     server.add(local, offload="process")
     with pytest.raises(RegistrationError, match="local: offload='process'"):
-        await server.start(port=0)
+        async with server.listening(port=0):
+            pass
 
 
 async def test_what_a_detached_handler_says_to_nobody_does_not_pile_up() -> None:

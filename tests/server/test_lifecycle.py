@@ -41,8 +41,20 @@ def place(address: str) -> tuple[str, int]:
 async def begin(server: Server, **where: Any) -> tuple[str, asyncio.Task[None]]:
     """Let a server serve in a task of its own."""
     listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(server.serve(port=0, on_listening=listening.set_result, **where))
+
+    async def serve() -> None:
+        async with server.listening(port=0, **where) as address:
+            listening.set_result(address)
+            await until(lambda: not server.is_serving)
+
+    serving = asyncio.create_task(serve())
     return await listening, serving
+
+
+async def listen_at(server: Server | None = None, **where: Any) -> None:
+    """Start a server, and stop it at once."""
+    async with (server or Server()).listening(**where):
+        pass
 
 
 # -- options --------------------------------------------------------------------------------------------------------
@@ -111,11 +123,11 @@ async def test_the_file_of_a_unix_socket(tmp_path: Path) -> None:
         dead.bind(str(path))
     async with Server().listening(unix=path) as address:  # that of a dead server is replaced
         with pytest.raises(OSError, match=str(path)):
-            await Server().start(unix=path)
+            await listen_at(unix=path)
         assert await is_served(address)
     path.write_text("precious")
     with pytest.raises(OSError, match=str(path)):
-        await Server().start(unix=path)
+        await listen_at(unix=path)
     assert path.read_text() == "precious"
 
 
@@ -201,17 +213,16 @@ async def test_the_lifespan_surrounds_everything_in_one_task() -> None:
         lifespan.events.append("end")
         return str(server.state.model)
 
-    async with AsyncClient(await server.start(port=0)) as client:
+    async with server.listening(port=0) as address, AsyncClient(address) as client:
         call = client.submit.use()
         await until(lambda: server.begun)
-        closing = asyncio.create_task(server.close())
+        server.stop()
         await until(lambda: not server.addresses)
         server.release()
         assert await call == "a model"  # calls in flight finish
-        await closing
     first, *between, last = lifespan.events
     assert between == ["begin", "end"]
-    assert first is last is not asyncio.current_task()
+    assert first is last is asyncio.current_task()
 
 
 def test_a_slow_lifespan_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -235,30 +246,26 @@ async def test_errors_of_the_lifespan_are_those_of_who_starts_or_closes() -> Non
     lifespan.fails = LookupError("no model")
     for _ in range(2):
         with pytest.raises(LookupError, match="no model"):
-            await server.start(port=0)
-    await server.close()
+            await listen_at(server, port=0)
     lifespan.fails, lifespan.fails_at_end = None, LookupError("not closed")
-    await server.start(port=0)
     with pytest.raises(LookupError, match="not closed"):
-        await server.close()
+        await listen_at(server, port=0)
 
 
-async def test_a_start_may_be_cancelled_or_closed_before_it_listens() -> None:
+async def test_a_start_may_be_cancelled_or_stopped_before_it_listens() -> None:
     server = Server(lifespan=(lifespan := Lifespan()))
-    starting = asyncio.create_task(server.start(port=0))
+    starting = asyncio.create_task(listen_at(server, port=0))
     await until(lambda: lifespan.events)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert len(lifespan.events) == 2
     assert not server.is_serving
-    starting = asyncio.create_task(server.start(port=0))
+    serving = asyncio.create_task(listen_at(server, port=0))
     await until(lambda: len(lifespan.events) == 3)
-    closing = asyncio.create_task(server.close())
-    await asyncio.sleep(0)
+    server.stop()
     lifespan.go_on.set()
-    await closing
-    await starting
+    await serving
     assert server.addresses == ()
 
 
@@ -266,26 +273,18 @@ async def test_a_start_may_be_cancelled_or_closed_before_it_listens() -> None:
 
 
 @pytest.mark.parametrize("kind", [Server, Hub])
-async def test_start_serves_until_close_and_may_start_again(kind: type[Server]) -> None:
+async def test_a_server_listens_once_at_a_time_and_may_listen_again(kind: type[Server]) -> None:
     server = kind()
     for _ in range(2):
-        address = await server.start(port=0)
-        for way in (server.start, server.serve):
+        async with server.listening(port=0) as address:
             with pytest.raises(RuntimeError, match="running already"):
-                await way(port=0)
-        async with server as same:
-            assert same is server
+                await listen_at(server, port=0)
             assert await is_served(address)
+            with pytest.raises(OSError, match=r"cannot listen at 127\.0\.0\.1"):
+                await listen_at(port=place(address)[1])
         assert server.addresses == ()
         with pytest.raises(ConnectFailed):
             await is_served(address)
-    async with server.listening(port=0) as address:
-        with pytest.raises(RuntimeError, match="running already"):
-            await server.start(port=0)
-        await server.close()  # which has nothing to do with it
-        assert await is_served(address)
-        with pytest.raises(OSError, match=r"cannot listen at 127\.0\.0\.1"):
-            await Server().start(port=place(address)[1])
 
 
 async def test_a_handler_may_stop_the_server() -> None:
@@ -298,12 +297,23 @@ async def test_a_handler_may_stop_the_server() -> None:
     raw.close()
     await serving
     server.stop()  # nothing to stop
-    async with AsyncClient(await server.start(port=0)) as client:
-        await client.stop()
-    await server.close()
 
 
-async def test_cancelling_serve_drains_and_closing_that_is_cancelled_does_not() -> None:
+async def test_a_server_that_is_stopped_within_the_block_ends_there() -> None:
+    server = UsualServer()
+    async with server.listening(port=0) as address, AsyncClient(address) as client:
+        call = client.submit.wait("done")
+        await until(lambda: server.begun)
+        server.stop()
+        await until(lambda: not server.addresses)
+        server.release()
+        assert await call == "done"
+        await until(lambda: not server.is_serving)
+        with pytest.raises(ConnectFailed):
+            await is_served(address)
+
+
+async def test_cancelling_the_block_drains_and_cancelling_the_drain_ends_at_once() -> None:
     server = UsualServer(drain_timeout=1000)
     address, serving = await begin(server)
     async with AsyncClient(address) as client:
@@ -316,13 +326,14 @@ async def test_cancelling_serve_drains_and_closing_that_is_cancelled_does_not() 
         with pytest.raises(asyncio.CancelledError):
             await serving
     other = UsualServer(drain_timeout=1000)
-    async with AsyncClient(await other.start(port=0)) as client:
+    address, serving = await begin(other)
+    async with AsyncClient(address) as client:
         call = client.submit.wait()
         await until(lambda: other.begun)
-        closing = asyncio.create_task(other.close())
+        serving.cancel()
         await until(lambda: not other.addresses)
-        closing.cancel()
-        await asyncio.wait([closing])
+        serving.cancel()
+        await asyncio.wait([serving])
         assert not other.is_serving
         call.cancel()
 
@@ -382,7 +393,7 @@ async def test_a_server_among_others_leaves_the_collector_and_signals_alone() ->
     before = gc.get_freeze_count(), signal.getsignal(signal.SIGTERM)
     async with Server().listening(port=0):
         assert (gc.get_freeze_count(), signal.getsignal(signal.SIGTERM)) == before
-    with pytest.raises(RuntimeError, match=r"use `await server\.serve\(\)`"):
+    with pytest.raises(RuntimeError, match=r"use `async with server\.listening\(\):`"):
         Server().run(port=0)
 
 

@@ -141,8 +141,10 @@ async def test_in_micro_batches_with_middleware_and_spans() -> None:
 
 
 async def test_logins_and_what_comes_before_them_are_counted_and_logged() -> None:
-    server = make_server(authenticate=lambda credentials: {"correct-horse": "alice"}.get(credentials.token))
-    server.observe(access_log="json")
+    server = make_server(
+        authenticate=lambda credentials: {"correct-horse": "alice"}.get(credentials.token),
+        logs=Logs(access_log="json"),
+    )
     calls: list[tuple[Any, ...]] = [("add", 1, 2), ("made up",), ("rpc.authenticate", "wrong")]
     with logged("rpcstream.access") as log:
         async with raw_peers(server) as connect:

@@ -85,10 +85,12 @@ async def test_sockets_that_cannot_listen_are_refused(tcp: socket.socket) -> Non
         for sock, why in ((ours, "bound"), (datagrams, "stream sockets"), (unbound, "are bound")):
             server = UsualServer()
             with pytest.raises(ValueError, match=why):
-                await server.start(sockets=[tcp, sock])
+                async with server.listening(sockets=[tcp, sock]):
+                    pass
             assert not server.is_serving
     with socket.create_connection(tcp.getsockname()) as connection, pytest.raises(ValueError, match="not connections"):
-        await UsualServer().start(sockets=[connection])
+        async with UsualServer().listening(sockets=[connection]):
+            pass
 
 
 # -- under systemd -----------------------------------------------------------------------------------------------------

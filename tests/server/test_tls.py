@@ -157,7 +157,8 @@ def test_a_new_certificate_is_shown_without_a_restart_and_one_that_is_none_chang
 async def test_files_that_are_not_there(files: Files) -> None:
     for missing in ("certificate", "key", "ca"):
         with pytest.raises(OSError, match=r"nothing\.pem|No such file"):
-            await Server(tls=TLS(**{"certificate": files.server, missing: Path("nothing.pem")})).start(port=0)
+            async with Server(tls=TLS(**{"certificate": files.server, missing: Path("nothing.pem")})).listening(port=0):
+                pass
 
 
 async def test_a_handshake_that_ends_after_the_server_has_stopped(files: Files) -> None:

@@ -1,4 +1,4 @@
-"""How a server in several processes starts: `rpcstream.run`, `--reload`, and workers that hang meanwhile.
+"""How a server in several processes starts: `Server.run`, `--reload`, and workers that hang meanwhile.
 
 Those that hang are killed and replaced, and health checks are answered until one serves.
 """
@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 
-import rpcstream
 from rpcstream import Client, Hub, Server
 
 from ..cli.conftest import environment
@@ -57,9 +56,9 @@ def pid() -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("call", "module"),
     [
-        ('if __name__ == "__main__":\n    rpcstream.run(server, workers=2, port=0)', "script"),
-        ("rpcstream.run(server, workers=2, port=0)", "script"),
-        ('if __name__ == "__main__":\n    rpcstream.run("other:server", workers=2, port=0)', "other"),
+        ('if __name__ == "__main__":\n    server.run(workers=2, port=0)', "script"),
+        ("server.run(workers=2, port=0)", "script"),
+        ('if __name__ == "__main__":\n    from other import server\n    server.run(workers=2, port=0)', "other"),
     ],
 )
 def test_a_script_runs_its_server_in_several_processes(call: str, module: str, tmp_path: Path) -> None:
@@ -79,18 +78,17 @@ def test_a_script_runs_its_server_in_several_processes(call: str, module: str, t
 
 
 @pytest.mark.parametrize(
-    ("target", "options", "text"),
+    ("server", "options", "text"),
     [
-        (Server(), {"workers": 2}, "give an import string"),
+        (Server(), {"workers": 2}, "give it a name"),
         (Hub(), {"workers": 2}, "a hub is one process"),
-        *[("module:server", {"workers": each}, "no number of processes") for each in (0, True, "many", 1.5)],
-        ("not_there_at_all:server", {}, "there is no module 'not_there_at_all'"),
-        *[("module:server", {"workers": 2, "start_timeout": each}, "start_timeout must be a p") for each in (0, -1.0)],
+        *[(Server(), {"workers": each}, "no number of processes") for each in (0, True, "many", 1.5)],
+        *[(Server(), {"workers": 2, "start_timeout": each}, "start_timeout must be a p") for each in (0, -1.0)],
     ],
 )
-def test_what_makes_no_sense_is_refused(target: Any, options: dict[str, Any], text: str) -> None:
+def test_what_makes_no_sense_is_refused(server: Server, options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        rpcstream.run(target, **options)
+        server.run(**options)
 
 
 # -- with --reload -----------------------------------------------------------------------------------------------------

@@ -118,8 +118,7 @@ async def serve() -> AsyncIterator[Serve]:
 
         async def begin(server: Server | None = None, **options: Any) -> Served:
             server = usual_server(**options) if server is None else server
-            served = Served(server, await server.start(port=0))
-            stack.push_async_callback(server.close)
+            served = Served(server, await stack.enter_async_context(server.listening(port=0)))
             stack.push_async_callback(served.close)
             return served
 
@@ -156,14 +155,14 @@ def in_steps(main: Callable[[FakeTimeLoop, Served], Awaitable[None]], **options:
 
     async def run(loop: FakeTimeLoop) -> None:
         server = usual_server(**options)
-        served = Served(server, await server.start(port=0))
-        loop.autojump = False
-        try:
-            await main(loop, served)
-        finally:
-            loop.autojump = True
-            await served.close()
-            await server.close()
+        async with server.listening(port=0) as address:
+            served = Served(server, address)
+            loop.autojump = False
+            try:
+                await main(loop, served)
+            finally:
+                loop.autojump = True
+                await served.close()
 
     with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
         runner.run(run(runner.get_loop()))  # type: ignore[arg-type]

@@ -106,13 +106,3 @@ async def test_clients_with_a_path(kind: Any) -> None:
 def test_what_is_no_path(path: Any) -> None:
     with pytest.raises(ValueError, match="path"):
         Server(http=Http(path=path))
-
-
-async def test_it_is_said_before_the_server_runs(serve: Serve) -> None:
-    server = UsualServer()
-    assert server.path is None
-    server.take_calls_at("/rpc")
-    assert server.path == ("/rpc",)
-    assert (await ask(await serve(server), post(ADD, target="/rpc")))[0] == 200
-    with pytest.raises(RuntimeError, match="running"):
-        server.take_calls_at("/")

@@ -67,14 +67,14 @@ def test_a_server_that_stops_delivers_what_waits(runner: asyncio.Runner) -> None
     server, value = server_of(), "x" * (6 * MIB)
 
     async def main() -> None:
-        peer = await RawPeer.open(await server.start(port=0), tls=client_side())
-        peer.call("echo", value)
-        await until(lambda: any(each.unread_size for each in connections_of(server)))
-        closing = asyncio.ensure_future(server.close())
-        assert await peer.receive() == reply(1, value)
-        await until(lambda: peer.farewells)
-        peer.close()
-        await closing
+        async with server.listening(port=0) as address:
+            peer = await RawPeer.open(address, tls=client_side())
+            peer.call("echo", value)
+            await until(lambda: any(each.unread_size for each in connections_of(server)))
+            server.stop()
+            assert await peer.receive() == reply(1, value)
+            await until(lambda: peer.farewells)
+            peer.close()
 
     runner.run(main())
 

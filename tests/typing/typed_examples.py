@@ -231,4 +231,5 @@ async def async_conversation(client: AsyncClient) -> None:
 async def serving() -> None:
     async with server.listening(port=0) as address:
         assert_type(address, str)
-    await server.serve(unix="/tmp/socket")
+    async with server.listening(unix="/tmp/socket"):
+        server.stop()

@@ -1,8 +1,9 @@
 """A worker: a fresh interpreter that serves the connections which its supervisor has accepted.
 
 The first message of the channel says what to do (`start`). The worker answers `loaded` when the server is there, and
-`ready` when its lifespan has been entered; `listening`, or `refused`, ends that. From then on connections come, and the
-worker reports how many of them are open. `leaving`: it takes no more. The end of the channel is the supervisor's death.
+`ready` when its lifespan has been entered, and the supervisor says where it listens. From then on connections come, and
+the worker reports how many of them are open. `leaving`: it takes no more. The end of the channel means that the
+supervisor has died.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import sysconfig
 from typing import Any
 
 from ..process import on_hangup, replace_run
-from ..server import Server
-from ..server.target import TargetError, load_server
+from ..supervisor.channel import Channel, Message, read_message, write_message
+from ..supervisor.events import KINDS as EVENT_KINDS
+from ..supervisor.events import EventRelay
 from ..text import get_logger
 from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
 from ..transports.listen import Listener
-from .channel import Channel, Message, read_message, write_message
-from .events import KINDS as EVENT_KINDS
-from .events import EventRelay
+from .server import Server
+from .target import TargetError, load_server
 
 log = get_logger("rpcstream.supervisor")
 
@@ -70,8 +71,8 @@ class WorkerLink:
         self._has_channel = asyncio.Event()
         self._listener: Listener | None = None
         self._channel: Channel | None = None
-        self._listening: asyncio.Future[Message] | None = None
-        self._setups: list[ConnectionSetup] = []
+        #: By the host at which a connection was accepted.
+        self._setups: dict[str | None, ConnectionSetup] = {}
         self._received = 0
         self._will_report = self._is_told = self._has_left = False
         self._wear_timer: asyncio.TimerHandle | None = None
@@ -100,11 +101,10 @@ class WorkerLink:
     async def listen(self, listener: Listener, where: dict[str, Any] | None) -> str:
         server = self._server
         assert server is not None
-        loop = asyncio.get_running_loop()
         if where is not None and where.pop("sockets"):
             raise ValueError("sockets= cannot be given to a worker: its supervisor accepts the connections")
         self._listener = listener
-        self._listening = loop.create_future()
+        listener.connections.on_closed = self._report_soon
         self._channel = channel = Channel(
             self._sock,
             self._on_message,
@@ -116,7 +116,7 @@ class WorkerLink:
         self._has_channel.set()
         if where is not None and where["unix"] is not None:
             where = {**where, "unix": os.path.abspath(where["unix"])}
-        channel.send(
+        answer = channel.ask(
             {
                 "type": "ready",
                 "where": where,
@@ -128,13 +128,18 @@ class WorkerLink:
             }
         )
         self.relay.start(channel)
-        answer = await self._listening
-        if answer["type"] == "refused":
-            raise OSError(answer["errno"], answer["text"])
-        listener.take_from(self, addresses=answer["addresses"])
+        await asyncio.wait({answer})
+        if answer.cancelled():  # the supervisor has gone
+            self.is_first = False
+            return ""
+        told = answer.result()
+        if "errno" in told:
+            raise OSError(told["errno"], told["text"])
+        self.hosts = told["hosts"]
+        listener.take_from(self, addresses=told["addresses"])
         if self._max_requests is not None:
             self._check_wear(self._max_requests)
-        return str(answer["addresses"][0] if answer["addresses"] else "")
+        return str(told["addresses"][0] if told["addresses"] else "")
 
     async def stats(self) -> dict[str, Any]:
         return {name: value for name, value in (await self._all_counted()).items() if name not in _METRICS}
@@ -191,7 +196,7 @@ class WorkerLink:
         if self._left is not None:
             # What was on its way when the supervisor was told comes before its answer.
             await asyncio.wait({self._left}, timeout=LEAVING_TIME)
-        for setup in self._setups:
+        for setup in self._setups.values():
             await setup.wait()
 
     # -- messages ---------------------------------------------------------------------------------------------------
@@ -203,11 +208,6 @@ class WorkerLink:
             self._take(message, descriptor)
         elif kind in EVENT_KINDS:
             self.relay.on_message(message)
-        elif kind in ("listening", "refused"):
-            if self._listening is not None and not self._listening.done():
-                # At once: connections come behind it.
-                self._set_up(message.get("hosts", []))
-                self._listening.set_result(message)
         elif kind == "retire":
             self._is_told = True
             if self._server is not None:
@@ -216,13 +216,6 @@ class WorkerLink:
             if self._will_report:  # first, so that what the supervisor knows agrees with what is counted
                 self._report()
             self._channel.answer(message, {"counters": self._counted(self._server)})
-
-    def _set_up(self, hosts: list[str | None]) -> None:
-        """Be ready for connections that are accepted at these hosts."""
-        assert self._listener is not None
-        self.hosts = hosts
-        self._setups = [self._listener.setup(host) for host in hosts]
-        self._listener.connections.on_closed = self._report_soon
 
     def _take(self, message: Message, descriptor: int | None) -> None:
         if descriptor is None or descriptor < 0:
@@ -236,7 +229,11 @@ class WorkerLink:
             os.close(descriptor)
             self._report_soon()
             return
-        self._setups[message["at"]].begin(conn, is_over_limit=message.get("is_over", False))
+        assert self._listener is not None
+        host = message["host"]
+        if host not in self._setups:
+            self._setups[host] = self._listener.setup(host)
+        self._setups[host].begin(conn, is_over_limit=message["is_over"])
 
     def _on_end(self) -> None:
         """The supervisor is dead: finish what runs here."""
@@ -247,9 +244,6 @@ class WorkerLink:
         if not self._is_told and not self._server.stop_signals:
             log.warning("the supervisor has gone: stopping")
         self._is_told = True
-        if self._listening is not None and not self._listening.done():
-            self._listening.set_result({"type": "listening", "addresses": [], "hosts": []})
-            self.is_first = False
         self._server.retire()
 
     def _send(self, message: Message) -> None:
@@ -301,7 +295,7 @@ def imported_files() -> list[str]:
 
 
 def serve_target(link: WorkerLink, arguments: dict[str, Any]) -> int:
-    """Load the server of an import string, and run it; gives the exit status. For `rpcstream.run`.
+    """Load the server of an import string, and run it; gives the exit status. For `Server.run` with workers.
 
     Args:
         arguments: `target`; and `where`, for `Server.run`.
@@ -315,7 +309,7 @@ def serve_target(link: WorkerLink, arguments: dict[str, Any]) -> int:
         server.run(**{"on_listening": lambda address: None, **arguments["where"]})
 
     try:
-        # A script that calls `rpcstream.run` or `server.run` when it is imported serves right there.
+        # A script that calls `server.run` when it is imported serves right there.
         with replace_run(serve):
             server = load_server(arguments["target"])
             if served:
