@@ -47,9 +47,6 @@ PLACE = "RPCSTREAM_WORKER"
 #: The folder of this package, with a separator at its end.
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
-#: Where the metrics stand among the counters: what was counted, and what is now.
-_METRICS = ("metrics", "metrics_present")
-
 
 class WorkerLink:
     """The link of a server to the supervisor: a `Supervision` of the server, and a source of its connections.
@@ -141,24 +138,16 @@ class WorkerLink:
             self._check_wear(self._max_requests)
         return str(told["addresses"][0] if told["addresses"] else "")
 
-    async def stats(self) -> dict[str, Any]:
-        return {name: value for name, value in (await self._all_counted()).items() if name not in _METRICS}
-
-    async def metrics(self) -> dict[str, Any]:
-        counted = await self._all_counted()
-        found = {name: counted.get(name, {}) for name in _METRICS}
-        return found | {name: counted.get(name, {}) for name in ("workers", "supervisor")}
-
-    def ended(self) -> None:
-        assert self._server is not None
-        self._send({"type": "counted", "counters": self._counted(self._server)})
-
-    async def _all_counted(self) -> dict[str, Any]:
+    async def counted(self) -> dict[str, Any]:
         """Ask the supervisor, one question at a time, whose answer is for all that ask meanwhile."""
         await self._has_channel.wait()
         if self._question is None or self._question.done():
             self._question = asyncio.get_running_loop().create_task(self._ask())
         return await asyncio.shield(self._question)
+
+    def ended(self) -> None:
+        assert self._server is not None
+        self._send({"type": "counted", "counters": self._counted(self._server)})
 
     async def _ask(self) -> dict[str, Any]:
         assert self._channel is not None
