@@ -88,17 +88,15 @@ class ServerProgram:
             where: the arguments of `ServerLife.listening`.
             on_listening: called with the address when connections are accepted. None: it is printed to standard error.
         """
-        on_listening = print_address if on_listening is None else on_listening
         with Notifier.take() as self._notifier:
-            notifier = self._notifier
-
-            def listening(address: str) -> None:
+            async with self._life.listening(where) as address:
                 freeze_memory()
-                on_listening(address)
-                notifier.ready(self._status)
-                notifier.watch()
-
-            await self._life.serve(where, listening, lambda: notifier.stopping("Stopping"))
+                (print_address if on_listening is None else on_listening)(address)
+                self._notifier.ready(self._status)
+                self._notifier.watch()
+                assert self._life.running is not None
+                await self._life.running.stopping.wait()
+                self._notifier.stopping("Stopping")
 
     # -- reloading ----------------------------------------------------------------------------------------------------
 
