@@ -169,19 +169,14 @@ def run_workers(
         ValueError: the workers cannot find the server.
         SystemExit: the program has ended with another status than 0.
     """
-    from ..supervisor.process import Program
     from ..supervisor.supervisor import Supervisor
 
     unix, sockets = where["unix"], where["sockets"]
     own = {**where, "unix": None if unix is None else os.path.abspath(unix), "sockets": (), "loop": loop}
-    program = Program(
-        entry="rpcstream.server.worker:serve_target",
-        arguments={"target": _find_target(server), "where": own},
-        argv=list(sys.argv),
-        path=list(sys.path),
-    )
+    arguments = {"target": _find_target(server), "where": own}
+    entry = "rpcstream.server.worker:serve_target"
     with on_hangup():
-        status = Supervisor(program, options, on_listening=on_listening, sockets=sockets).run()
+        status = Supervisor(entry, arguments, options, on_listening=on_listening, sockets=sockets).run()
     if status:
         raise SystemExit(status)
 

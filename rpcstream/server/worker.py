@@ -339,11 +339,6 @@ def main(number: int) -> int:
         return 0
     sys.argv[:] = start["argv"]
     sys.path[:] = start["path"]
-    for name, value in start["environment"].items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
     os.environ[PLACE] = str(start["place"])
     if start["processor"] is not None:
         os.sched_setaffinity(0, {start["processor"]})
@@ -351,7 +346,3 @@ def main(number: int) -> int:
     with on_hangup():  # it is for the supervisor
         status: int = getattr(importlib.import_module(module), function)(WorkerLink(sock, start), start["arguments"])
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
