@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import Any, Protocol
 
 import orjson
 
-from ..errors import MethodNotFound, NotAuthenticated, NotPermitted, RpcError, ServerBusy
+from ..errors import MethodNotFound, NotAuthenticated, NotPermitted, RpcError
 from ..peer.credentials import Credentials
 from ..peer.deadline import INFINITE
 from ..peer.intake import Phase
 from ..peer.ledger import Share
 from ..peer.session import Session
-from ..wire.buffers import Encoded, first_part, json_of
-from ..wire.envelope import ITEM, PROGRESS, error_reply, id_in_head, is_reply_head, oversize
-from ..wire.messages import HEAD_SIZE
+from ..wire.buffers import Encoded, first_part
+from ..wire.envelope import error_reply, oversize
+from ..wire.messages import BinaryFrame, Message, Oversize
 from .channel import NOTIFICATION, Home, NatsChannel
-from .direct import DirectListener, Grant, Output, digest_of
+from .direct import CLAIM_TIME, CallerDetour, DirectListener
 from .identity import Shown
 from .link import NO_RESPONDERS
-from .payloads import direct_message, ids_in, ids_of, no_way
+from .payloads import UNREADABLE, belongs_to_calls, direct_message, ids_in, read_payload, refusal_of
 
 #: Seconds after which an instance acknowledges a call that it has not answered: so the caller knows where to send a
 #: cancel, and which instance to watch. Nearly all calls are answered sooner, and need no such message.
@@ -38,6 +37,9 @@ LOOKUP_TIME = 5.0
 
 #: Errors that a call gets before it is sent by a direct connection.
 _REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
+
+#: Characters of the reason why a client could not connect.
+REASON_MAX = 500
 
 
 class Instance(Home, Protocol):
@@ -95,6 +97,11 @@ class CallerChannel(NatsChannel):
         return Credentials(nats_user=self.shown.user, nats_account=self.shown.account, address=self.address)
 
     @property
+    def is_expected(self) -> bool:
+        """Calls may still come by the direct connection that the caller has asked for."""
+        return False
+
+    @property
     def lookup(self) -> asyncio.Task[Any] | None:
         """Looks up who the caller is; its requests wait for that."""
         return getattr(self.session, "lookup", None)
@@ -127,11 +134,11 @@ class Caller(CallerChannel):
         self.telling: asyncio.TimerHandle | None = None
         #: How many streams the session has had.
         self._streams = 0
-        #: What goes by direct connections, by the id of the call.
-        self._outputs: dict[Any, Output] = {}
+        #: How many calls of each method may come by the direct connection (None: batches), and until when.
+        self._granted: dict[str | None, int] = {}
+        self._granted_until = 0.0
         self._waiting = Share(self.session.server_ledger.waiting)
-        self._is_closing = False
-        self.secrets: set[bytes] = set()
+        self.is_closing = False
         # The form of the inbox says so.
         self.session.sends_binary = self.session.takes_binary
         self.session.offers_binary = False
@@ -187,6 +194,9 @@ class Caller(CallerChannel):
         untold, self._untold = self._untold, []
         if self.is_over or not untold:
             return
+        if self.detour is not None:  # as what comes behind
+            self.detour.add(direct_message(has=untold))
+            return
         payload = orjson.dumps(untold)
         # Ids may be long.
         is_long = len(payload) > self._link.max_payload
@@ -215,120 +225,112 @@ class Caller(CallerChannel):
 
     def _answer(self, question: dict[str, Any]) -> None:
         """Say where a call may be sent that NATS does not carry."""
-        method, size = question.get("method"), question.get("size")
-        error = self._refusal(method, size)
-        if error is not None:
+        method, size, limit = question.get("method"), question.get("size"), self.instance.limits.max_message_size
+        dispatch: Any = self.session.dispatch
+        call = {"jsonrpc": "2.0", "method": method, "id": 0}
+        if type(size) is not int or size > limit:
+            self._refuse_question(question, oversize(size if type(size) is int else 0, limit, side="server"))
+        elif method is not None and isinstance(error := dispatch.refusal_of(call, self.session), _REFUSALS):
             self._refuse_question(question, error)
         elif not self.is_over:
-            self._offer(question.get("ask"), (method,))
+            self._offer(question.get("ask"))
+            self._granted[method] = self._granted.get(method, 0) + 1
+            self._granted_until = self._loop.time() + CLAIM_TIME
 
     def _refuse_question(self, question: dict[str, Any], error: RpcError) -> None:
         for call_id in ids_in(question.get("ids")):
-            self._publish(orjson.dumps(error_reply(call_id, error)))
+            self.publish(orjson.dumps(error_reply(call_id, error)))
 
     def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`: the client asks where it may send items of a call that is here."""
+        """As `NatsChannel.take_direct`: the client connects, cannot, or asks where items of a call here may go."""
+        detour = self.detour
         if "ask" in params:
-            self._offer(params["ask"], ())
-        elif type(unused := params.get("unused")) is str and (digest := digest_of(unused)) in self.secrets:
-            self.instance.direct.lapse(digest)
+            self._offer(params["ask"])
+        elif not isinstance(detour, CallerDetour):
+            return
+        elif "claim" in params:
+            detour.claimed()
+        elif detour.stream is None:
+            detour.fail(str(params.get("failed"))[:REASON_MAX])
+        else:  # the client has given up a connection that is there, and what it was sent is lost
+            self.detour = None
+            detour.over()
+            self.end("the client gave up its direct connection")
 
-    def _offer(self, ask: Any, methods: tuple[str | None, ...]) -> None:
-        direct = self.instance.direct
-        reason = direct.reason
-        if reason is None and not direct.has_room(self):
-            reason = "too many messages wait for their connection"
-        if reason is not None:
-            self._publish(direct_message(ask=ask, reason=reason))
+    def _offer(self, ask: Any = None) -> None:
+        """Say how the caller opens the direct connection, or that it can use the one that it was told of."""
+        reason, offer = self.instance.direct.reason, {}
+        if reason is None and self.detour is None:
+            self.detour = detour = CallerDetour(self, self.instance.direct)
+            offer = detour.offer.to_wire()
+        self.publish(direct_message(ask=ask, reason=reason, **offer))
+
+    @property
+    def is_expected(self) -> bool:
+        """As `CallerChannel.is_expected`."""
+        return bool(self._granted) and self._loop.time() < self._granted_until
+
+    def receive_directly(self, messages: list[Message]) -> None:
+        """As `NatsChannel.receive_directly`: each call needs a permission, which NATS does not check here."""
+        self.heard()
+        super().receive_directly([each for each in messages if self._is_permitted(each)])
+
+    def _is_permitted(self, message: Message) -> bool:
+        """Whether a message may come by the direct connection; a call that may not is refused."""
+        if isinstance(message, Oversize):
+            return True  # it is refused anyway
+        if isinstance(message, BinaryFrame):
+            read = UNREADABLE if message.content is None else message.content[0]
         else:
-            self._publish(direct_message(ask=ask, **direct.offer(Grant(self, methods)).to_wire()))
-
-    def _refusal(self, method: Any, size: Any) -> RpcError | None:
-        """Why a call may not be sent."""
-        limits, session = self.instance.limits, self.session
-        if type(size) is not int or size > limits.max_message_size:
-            return oversize(size, limits.max_message_size, side="server")
-        if not self.instance.direct.has_room(self):
-            return ServerBusy(data={"executed": False, "reason": "too many large calls wait for their connection"})
-        if session.server_ledger.is_full:
-            return session.server_ledger.refusal()
-        if method is None:
-            return None
-        dispatch: Any = session.dispatch
-        found = dispatch.refusal_of({"jsonrpc": "2.0", "method": method, "id": 0}, session)
-        return found if isinstance(found, _REFUSALS) else None
+            read, _ = read_payload(message, self.instance.limits)
+        if read is UNREADABLE or belongs_to_calls(read):
+            return True
+        method = read.get("method") if type(read) is dict else None if type(read) is list else UNREADABLE
+        if (type(method) is str or method is None) and self.is_expected and method in self._granted:
+            self._granted[method] -= 1
+            if not self._granted[method]:
+                del self._granted[method]
+            return True
+        reason = "a call needs a permission, for which the client asks at the subject of its method"
+        error = NotPermitted(data={"executed": False, "reason": reason})
+        refusal = refusal_of(read, error, self.instance.limits.max_message_size)
+        if refusal is not None:
+            self.send([refusal])
+        return False
 
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`."""
         if self.session.streams.opened != self._streams:
             self._note_arrived()
-        if self._outputs:
-            messages = [each for each in messages if not self._has_sent_directly(each)]
-        if messages:
-            super().send(messages)
+        super().send(messages)
 
-    def _has_sent_directly(self, message: Encoded) -> bool:
-        """Send a message of a call, of which all goes by a direct connection now."""
-        call_ids = _calls_of(message)
-        output = self._outputs.get(call_ids[0]) if call_ids else None
-        if output is None:
-            return False
-        if output.session is None:
-            self._keep(output, message, len(message))
-            return True
-        output.send(message)
-        if output.is_whole:
-            del self._outputs[call_ids[0]]
-        return True
-
-    def _send_large(self, message: Encoded, size: int) -> None:
-        call_ids, reason = _calls_of(message), self.instance.direct.reason
-        if not call_ids:
-            reason = "calls of a server to its client, and their streams, go by NATS"
+    def _send_large(self, message: Encoded) -> None:
+        reason = self.instance.direct.reason
         if reason is not None:
-            self.send_instead(message, no_way(size, self._link.max_payload, reason))
-            return
-        output = Output(on_over=partial(self._output_over, call_ids))
-        if self._keep(output, message, size):
-            self._outputs[call_ids[0]] = output
-            offer = self.instance.direct.offer(Grant(self, output=output))
-            self._publish(direct_message(ids=call_ids, **offer.to_wire()))
+            self.refuse_large(message, reason)
+        else:
+            self._offer()
+            super().send([message])
 
-    def _keep(self, output: Output, message: Encoded, size: int) -> bool:
-        """Keep a message until the client has connected; False where there is no room."""
-        limits = self.instance.limits
-        most = limits.max_message_size + 4 * limits.write_buffer
-        if self._waiting.size + size > most or not self._waiting.take(size):
-            reason = "too many bytes wait for a direct connection (max_message_size, max_held_total)"
-            self.send_instead(message, ServerBusy(data={"limit": most, "reason": reason}))
-            return False
-        output.send(message)
-        output.size += size
-        return True
-
-    def _output_over(self, call_ids: list[int | str], output: Output, is_sent: bool) -> None:
-        """What waited was sent, or the client has not come for it."""
-        self._waiting.give_back(output.size)
-        if output.is_whole or not is_sent:
-            self._outputs.pop(call_ids[0], None)
-        if not is_sent and not self.is_over:
-            error = no_way(output.size, self._link.max_payload, "the client did not connect")
-            for call_id in call_ids:
-                self._publish(orjson.dumps(error_reply(call_id, error)))
-        if self._is_closing and not self._outputs:
-            super().close()
+    def say_alive(self, reply: str) -> None:
+        """Answer the question for a sign of life, behind the acknowledgements and all that was sent."""
+        self.hand_over()  # what has come in this turn
+        self.tell()
+        if self.detour is not None:
+            self.detour.add(direct_message(alive=True))
+        self._link.publish(reply, b"[]" if self.detour is None else b"null", self.own)
 
     # -- for the listener (Connection) --------------------------------------------------------------------------------
 
     def close(self) -> None:
         """As `Channel.close`; what waits for the client to connect is still sent."""
-        self._is_closing = True
-        if not self._waiting.size:
+        self.is_closing = True
+        if self.detour is None or self.detour.stream is not None:
             super().close()
 
     def refuse(self, error: RpcError) -> None:
         """As `Connection.refuse`."""
-        self._publish(orjson.dumps(error_reply(None, error)))
+        self.send([orjson.dumps(error_reply(None, error))])
         self.end(error.message)
 
     def drain(self) -> None:
@@ -345,7 +347,7 @@ class Caller(CallerChannel):
     @property
     def is_unused(self) -> bool:
         """Nothing is kept of it: should it call again, it is as if it had not called before."""
-        return self.session.is_unused and not (self._gathered or self._outputs)
+        return self.session.is_unused and not self._gathered
 
     def check(self, now: float) -> str | None:
         """As `Connection.check`: forget a silent caller of which nothing is kept, and look whether others are there."""
@@ -361,27 +363,9 @@ class Caller(CallerChannel):
         if self.telling is not None:
             self.telling.cancel()
             self.telling = None
-        if not self.is_over:
+        if not (self.is_over or (self.detour is not None and self.detour.stream is not None)):
             self._link.publish(self.target, b"", self.own, NO_RESPONDERS)
         super().end(reason)
-        for digest in list(self.secrets):
-            self.instance.direct.lapse(digest)
-
-
-def _calls_of(message: Encoded) -> list[int | str]:
-    """The ids of the calls of the other end that a message belongs to: a reply, an item, or a progress report."""
-    head = first_part(message)[:HEAD_SIZE]
-    if is_reply_head(head):
-        return ids_in([id_in_head(head)])
-    if head.startswith(b"["):
-        return ids_in(ids_of(orjson.loads(json_of(message))))
-    if not head.startswith(NOTIFICATION):
-        return []
-    read = orjson.loads(json_of(message))
-    params, method = read.get("params"), read.get("method")
-    if type(params) is not dict or method not in (ITEM, PROGRESS):
-        return []
-    return ids_in([params.get("id" if method == ITEM else "token")])
 
 
 class MessageCaller(CallerChannel):

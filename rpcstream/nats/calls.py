@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -14,17 +14,16 @@ from ..limits import Limits
 from ..peer.calls import Call
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
-from ..peer.pending import PendingCall, PendingCalls
 from ..peer.session import Session
-from ..peer.stream_table import StreamTable
 from ..transports.message_connection import Trace, trace_sent
 from ..wire import envelope
 from ..wire.buffers import Encoded, first_part
-from .channel import NatsChannel, payload_of
-from .large import LargeCalls
+from .channel import payload_of
+from .instance import Instance, SubjectCalls
+from .large import CONNECT_TIME, LargeCalls
 from .link import NatsLink, NatsMessage, is_unanswerable, size_of
-from .payloads import ids_in, no_way, read_payload
-from .places import PROBE_TOKEN, SERVICE_TOKEN, CallPlaces, Place, Service
+from .payloads import ids_in, read_payload
+from .places import PROBE_TOKEN, SERVICE_TOKEN, CallPlaces, Place
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
 #: Instances that are known at a time; of more, those without a call are forgotten.
@@ -32,26 +31,6 @@ INSTANCES_MAX = 1000
 
 #: Subjects of methods that are kept.
 SUBJECTS_MAX = 10_000
-
-
-#: Sends a message with the calls of these ids; the method of a batch is empty.
-SendCall = Callable[[Encoded, str, Sequence[int | str]], None]
-
-
-class SubjectCalls(OutgoingCalls):
-    """Calls that are sent to the subjects of their methods."""
-
-    __slots__ = ("_send_to_subject",)
-
-    def __init__(self, session: Session, marshaller: Marshaller, send: SendCall) -> None:
-        super().__init__(session, marshaller)
-        self._send_to_subject = send
-
-    def _send_call(self, outgoing: Call, call: PendingCall, left: float) -> None:
-        self._send_to_subject(outgoing.encode(left), outgoing.method, outgoing.call_ids)
-
-    def notify(self, message: Encoded, method: str) -> None:
-        self._send_to_subject(message, method, ())
 
 
 class ServiceCalls(SubjectCalls):
@@ -66,7 +45,7 @@ class ServiceCalls(SubjectCalls):
     def _send_item(self, outgoing: Call, message: dict[str, Any]) -> None:
         """Send an item of an argument to the instance that has the call; it has asked for the item."""
         place, item = self._place_of(outgoing), self.marshaller.encode(message, outgoing.method)
-        if place is not None and not self._service.large.has_sent_item(place, outgoing.call_ids[0], item):
+        if place is not None:
             place.send([item])
 
     def permit(self, outgoing: Call, n: int) -> None:
@@ -80,58 +59,6 @@ class ServiceCalls(SubjectCalls):
     def cancel(self, call_ids: list[int | str]) -> None:
         for call_id in call_ids:
             self._service.places.cancel(call_id)
-
-
-class Instance(NatsChannel):
-    """An instance that a client has heard of: the channel of a session with it.
-
-    Attributes:
-        call_ids: the calls that are known to be there.
-    """
-
-    reads_lines = True
-    sends_lines = False
-
-    def __init__(self, service: Service, subject: str, number: int) -> None:
-        session = service.make_session()
-        super().__init__(service, session, target=subject, own=f"{service.inbox}.i{number}", address=service.address)
-        self.number = number
-        self.call_ids: dict[int | str, None] = {}
-        self._service = service
-        # What comes from an instance belongs to calls to the service.
-        session.pending, session.streams = service.session.pending, service.session.streams
-        session.sends_binary, session.offers_binary = service.session.sends_binary, False
-        session.on_event = service.session.on_event
-        session.calls = SubjectCalls(session, service.calls.marshaller, self.send_call)
-
-    def send_call(self, message: Encoded, method: str, call_ids: Sequence[int | str]) -> None:
-        """Send a call or notification to this very instance, at the subject of its method there.
-
-        Raises:
-            MessageTooLarge: NATS does not carry it. Nothing was sent.
-            ValueError: the name of the method is too long for NATS.
-        """
-        if self._trace is not None:
-            trace_sent(self._trace, [message], as_frames=self.session.sends_binary)
-        subject = f"{self.target}.{encoded(method)}"
-        payload, size = payload_of(message, self.session, self._service.max_payload)
-        if payload is None:
-            raise no_way(size, self._link.max_payload, "it goes to one instance")
-        own = f"{self._service.inbox}.{call_ids[0]}" if call_ids else self.own
-        self._link.publish(subject, payload, own, self._service.headers)
-
-    def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`."""
-        self._service.places.acknowledged(self, self._service.large.take(params, self))
-
-    def closed(self) -> None:
-        """As `NatsChannel.closed`."""
-        self._service.instance_closed(self)
-
-    def end(self, reason: str) -> None:
-        """As `NatsChannel.end`; the calls of other instances go on."""
-        self.session.pending, self.session.streams = PendingCalls(), StreamTable()
-        super().end(reason)
 
 
 class ServiceConnection:
@@ -195,6 +122,7 @@ class ServiceConnection:
         #: A program that knows nothing of sessions has answered.
         self._is_foreign = False
         self._closing: asyncio.Task[None] | None = None
+        self._closing_streams: set[asyncio.Future[None]] = set()
         self._count = 0
 
     # -- for the connection of the client -----------------------------------------------------------------------------
@@ -245,10 +173,8 @@ class ServiceConnection:
             trace_sent(self.trace, [message], as_frames=self.session.sends_binary)
         payload, size = payload_of(message, self.session, self.max_payload)
         if payload is None:
-            payload = self.large.send(message, size, None if is_batch else method, call_ids)
+            payload = self.large.ask(message, size, None if is_batch else method, call_ids)
             self.places.watch()
-            if payload is None:
-                return
         token = "n"
         if call_ids:
             token = str(call_ids[0])
@@ -262,6 +188,10 @@ class ServiceConnection:
     def max_payload(self) -> int:
         """Bytes that NATS carries of a message of this client."""
         return self.link.max_payload - self._head_size
+
+    def is_wanted(self, call_ids: Iterable[int | str]) -> bool:
+        """Whether any of these calls waits for its reply."""
+        return any(map(self.session.pending.find, call_ids))
 
     def inquire(self) -> None:
         """Ask all instances for a sign of life; programs that know nothing of acknowledgements send none."""
@@ -351,6 +281,10 @@ class ServiceConnection:
     def instance_closed(self, instance: Instance) -> None:
         """The session with an instance is over: its calls are lost."""
         self.instances.pop(instance.target, None)
+        closed = self.large.detour_of(instance).closed if instance.detour is not None else None
+        if closed is not None and not closed.done():
+            self._closing_streams.add(closed)
+            closed.add_done_callback(self._closing_streams.discard)
         self.places.lose(instance.call_ids, instance.reason or "the instance is gone")
 
     def _link_lost(self, reason: str) -> None:
@@ -367,7 +301,8 @@ class ServiceConnection:
         self._closing = self._loop.create_task(self._close_link())
 
     async def _close_link(self) -> None:
-        await self.large.close(self.reason or "the client was closed")
+        if self._closing_streams:
+            await asyncio.wait(self._closing_streams, timeout=CONNECT_TIME)
         await self.link.close()
         if not self.closed.done():
             self.closed.set_result(None)

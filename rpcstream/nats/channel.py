@@ -17,6 +17,7 @@ from ..peer.credentials import Credentials
 from ..peer.frame_admission import FrameAdmission
 from ..peer.session import Session
 from ..transports.message_connection import Trace, trace_all, trace_sent
+from ..transports.stream import LineStream
 from ..wire import envelope
 from ..wire.binary_frame import MARK, FrameError, parts_of_frame, whole_frame
 from ..wire.buffers import AttachedMessage, Encoded, first_part, json_of
@@ -58,6 +59,7 @@ class NatsChannel:
         reads_lines: several messages may come in one payload, as lines.
         sends_lines: the other end reads several messages in one payload.
         gathers: messages that come in one turn of the loop are handled together, so that their replies are, too.
+        detour: what is sent goes by it, and no more by NATS; None while there is none.
     """
 
     carrier = "nats"
@@ -79,6 +81,7 @@ class NatsChannel:
         self._gathered: list[Message] = []
         self._frames = FrameAdmission(session)
         self.is_over = False
+        self.detour: Detour | None = None
         session.ledger.can_pause = False
         self._loop = asyncio.get_running_loop()
         self.last_heard = self._loop.time()
@@ -97,7 +100,7 @@ class NatsChannel:
         if data[:1] == _MARK:
             self._take_frame(data)
             return
-        if data.startswith(DIRECT) and (params := direct_params(data, read_payload(data, self._limits)[0])):
+        if data.startswith(DIRECT) and (params := self._direct_params(data)):
             self.hand_over()
             self.take_direct(params)
             return
@@ -115,6 +118,19 @@ class NatsChannel:
         self._gathered += messages
         if not self.gathers:
             self.hand_over()
+
+    def receive_directly(self, messages: list[Message]) -> None:
+        """Handle messages that came by the direct connection."""
+        for message in messages:
+            if type(message) is bytes and message.startswith(DIRECT) and (params := self._direct_params(message)):
+                self.hand_over()
+                self.take_direct(params)
+            else:
+                self._gathered.append(message)
+        self.hand_over()
+
+    def _direct_params(self, data: bytes) -> dict[str, Any]:
+        return direct_params(data, read_payload(data, self._limits)[0])
 
     def hand_over(self) -> None:
         """Give the session what was gathered."""
@@ -146,6 +162,9 @@ class NatsChannel:
             return
         if self._trace is not None:
             trace_sent(self._trace, messages, as_frames=self.session.sends_binary)
+        if self.detour is not None:
+            self.detour.send(messages)
+            return
         if len(messages) == 1:
             self._send_one(messages[0])
             return
@@ -155,29 +174,40 @@ class NatsChannel:
         for message in messages:
             count = len(message) + 1
             if together and (size + count > room or type(message) is not bytes):
-                self._publish(b"\n".join(together))
+                self.publish(b"\n".join(together))
                 together, size = [], 0
-            if type(message) is bytes and count <= room:
+            if self.detour is not None:  # since the message before
+                self.detour.send([message])
+            elif type(message) is bytes and count <= room:
                 together.append(message)
                 size += count
             else:
                 self._send_one(message)
         if together:
-            self._publish(b"\n".join(together))
+            self.publish(b"\n".join(together))
 
     def _send_one(self, message: Encoded) -> None:
-        payload, size = payload_of(message, self.session, self._link.max_payload)
-        if payload is None:
-            self._send_large(message, size)
-        else:
-            self._publish(payload)
+        if not self.has_published(message):
+            self._send_large(message)
 
-    def _publish(self, payload: bytes) -> None:
+    def has_published(self, message: Encoded) -> bool:
+        """Send a message by NATS; returns False for one over `max_payload`, which is not sent."""
+        payload = payload_of(message, self.session, self._link.max_payload)[0]
+        if payload is not None:
+            self.publish(payload)
+        return payload is not None
+
+    def publish(self, payload: bytes) -> None:
+        """Send a payload by NATS."""
         self._link.publish(self.target, payload, self.own)
 
-    def _send_large(self, message: Encoded, size: int) -> None:
+    def _send_large(self, message: Encoded) -> None:
         """Send a message over `max_payload`, or what says that it cannot be."""
-        self.send_instead(message, no_way(size, self._link.max_payload, "this message can take none"))
+        self.refuse_large(message, "this message can take none")
+
+    def refuse_large(self, message: Encoded, why: str) -> None:
+        """Say that a message over `max_payload` cannot be sent, because there is no direct connection."""
+        self.send_instead(message, no_way(len(message), self._link.max_payload, why))
 
     def take_direct(self, params: dict[str, Any]) -> None:
         """Take a message about direct connections."""
@@ -209,6 +239,8 @@ class NatsChannel:
         self.is_over = True
         self.reason = self.reason or reason
         self._frames.give_up()
+        if self.detour is not None:
+            self.detour.over()
         if self.session.channel is self:
             self.session.lost(self._lost)
         self.closed()
@@ -223,7 +255,7 @@ class NatsChannel:
         """Tell who waits for this message that it cannot be sent: the other end, or for a call this one."""
         head = first_part(message)[:HEAD_SIZE]
         if envelope.is_reply_head(head):
-            self._publish(orjson.dumps(envelope.error_reply(envelope.id_in_head(head), error)))
+            self.publish(orjson.dumps(envelope.error_reply(envelope.id_in_head(head), error)))
             return
         read = orjson.loads(json_of(message))
         params = read.get("params") if type(read) is dict else None
@@ -231,10 +263,64 @@ class NatsChannel:
             token = params.get("stream")
             # The call that has an item in its reply ends here for its caller.
             told = envelope.error_reply(params.get("id"), error) if token is None else envelope.end(token, error)
-            self._publish(orjson.dumps(told))
+            self.publish(orjson.dumps(told))
         elif type(read) is dict and (call := self.session.pending.find(read.get("id"))) is not None:
             self.session.pending.discard(read["id"])
             call.fail(error)
+
+
+class Detour:
+    """What a channel sends by a direct connection: everything from the first message over `max_payload` on.
+
+    Attributes:
+        stream: the connection; None until it is made. Messages wait until then.
+    """
+
+    def __init__(self, channel: NatsChannel) -> None:
+        self.stream: LineStream | None = None
+        self._channel = channel
+        self._held: list[Encoded] = []
+
+    def send(self, messages: list[Encoded]) -> None:
+        """As `Channel.send`."""
+        if self.stream is not None:
+            self.stream.send(messages)
+            return
+        for message in messages:
+            self._hold(message)
+
+    def add(self, message: Encoded) -> None:
+        """Send a message behind all that waits."""
+        if self.stream is not None:
+            self.stream.send([message])
+        else:
+            self._held.append(message)
+
+    def _hold(self, message: Encoded) -> None:
+        if type(message) is AttachedMessage:
+            message.secure()
+        self._held.append(message)
+
+    def begin(self, stream: LineStream) -> None:
+        """The connection is made."""
+        self.stream = stream
+        held, self._held = self._held, []
+        for message in held:
+            stream.send([message])
+
+    def fail(self, why: str) -> None:
+        """There will be no connection: what waits goes by NATS as far as possible."""
+        self._channel.detour = None
+        held, self._held = self._held, []
+        for message in held:
+            if not self._channel.has_published(message):
+                self._channel.refuse_large(message, why)
+
+    def over(self) -> None:
+        """The session is over."""
+        self._held = []
+        if self.stream is not None:
+            self.stream.close()
 
 
 def payload_of(message: Encoded, session: Session, limit: int) -> tuple[bytes | None, int]:

@@ -1,56 +1,49 @@
-"""Direct connections to an instance, for what NATS does not carry: its listener, and what each secret permits.
+"""Direct connections to an instance, for what NATS does not carry: its listener, and who may use which of them.
 
-A direct connection is a line stream. Its first request is `rpc.authenticate` with a secret that came by NATS. A secret
-is good once, for one caller, for a short time. It permits calls of the method at whose subject the caller asked for it,
-or brings what waits to be sent for a call.
+A direct connection is a line stream that belongs to the session of one caller. Its first request is `rpc.authenticate`
+with a secret that came by NATS. From then on it carries what the session sends, in both directions. It carries calls,
+too, one for each that the caller has asked for at the subject of the method.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import secrets
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
 import orjson
 
 from ..auth.gate import AUTHENTICATE
-from ..errors import InvalidRequest, NotAuthenticated, NotPermitted, RpcError
+from ..errors import NotAuthenticated, ServerBusy
 from ..peer.credentials import Credentials
-from ..peer.interfaces import Dispatch, Later
+from ..peer.interfaces import Dispatch
+from ..peer.ledger import Share
 from ..peer.session import Session
-from ..peer.stream_table import StreamTable
 from ..tls import TLS, Certificates
 from ..transports.accept import Acceptor, ConnectionSetup, listen_at
 from ..transports.connection import format_address
 from ..transports.listen import Listener
 from ..transports.open_connections import Arrival
 from ..transports.stream import LineStream
-from ..wire.buffers import AttachedMessage, Encoded, first_part
-from .channel import NOTIFICATION
+from ..wire.buffers import Encoded, first_part
+from ..wire.messages import Message
+from .channel import NOTIFICATION, Detour
 from .options import DirectOptions, Offer
 
-#: Seconds for which a secret is good. A client connects as soon as it has it.
+#: Seconds for which a secret is valid. A client connects as soon as it has it.
 CLAIM_TIME = 10.0
 
-#: Seconds that a server which stops waits for secrets of calls to be used.
+#: Seconds that a server which stops waits for clients to connect, and for the calls that they have asked for.
 LEAVE_TIME = 2.0
 
-#: Seconds that a connection has to show its first secret, the handshake of TLS included.
+#: Seconds that a connection has to show its secret, the handshake of TLS included.
 ENTER_TIME = 5.0
 
-#: Secrets of one caller, and of all, that are good at a time.
-OWN_MAX, SECRETS_MAX = 1000, 10_000
-
-#: Seconds for which calls of a method may be sent by the connection that has shown the secret for it.
-CALLS_TIME = 10.0
-
-#: Bytes of a message before a secret was shown.
+#: Bytes of a message before the secret was shown.
 FIRST_MAX = 1024
 
 #: Hosts that stand for all addresses of a machine, none of which others can connect to.
@@ -58,99 +51,87 @@ _ANY = ("", "0.0.0.0", "::")
 
 
 class Caller(Protocol):
-    """A caller as its direct connections see it; see `callers.Caller`.
-
-    Attributes:
-        secrets: the digests of its secrets that are good.
-    """
+    """A caller as its direct connection sees it; see `callers.Caller`."""
 
     session: Session
-    secrets: set[bytes]
+    is_closing: bool
 
     @property
     def credentials(self) -> Credentials: ...
 
+    def close(self) -> None: ...
 
-@dataclass(eq=False)
-class Grant:
-    """What one secret permits.
+    def receive_directly(self, messages: list[Message]) -> None: ...
 
-    Attributes:
-        caller: who may use it.
-        methods: calls of these are permitted; None among them: batches.
-        output: what waits to be sent.
+    def end(self, reason: str) -> None: ...
+
+
+class CallerDetour(Detour):
+    """What an instance sends to a caller by a direct connection. It waits until the caller has connected.
+
+    The caller says by NATS that it connects (`claimed`), behind all else that it has sent there, and then shows the
+    secret (`entered`). So nothing that comes by the connection overtakes what came by NATS.
     """
 
-    caller: Caller
-    methods: tuple[str | None, ...] = ()
-    output: Output | None = None
-    timer: asyncio.TimerHandle | None = None
+    def __init__(self, caller: Any, direct: DirectListener) -> None:
+        super().__init__(caller)
+        self._caller: Caller = caller
+        self.offer = direct.offer(self)
+        self._direct = direct
+        self._share = Share(caller.session.server_ledger.waiting)
+        self._is_claimed = False
+        #: Something waits that must not be overtaken, such as an item by the reply of its call.
+        self._is_ordered = False
+        self._entered: tuple[DirectStream, Any] | None = None
+        self._timer = asyncio.get_running_loop().call_later(CLAIM_TIME, self.fail, "the client did not connect")
 
+    def _hold(self, message: Encoded) -> None:
+        limits, size = self._caller.session.limits, len(message)
+        self._is_ordered = self._is_ordered or first_part(message).startswith(NOTIFICATION)
+        if not self._is_ordered and self._channel.has_published(message):
+            return  # other calls do not wait for this connection
+        most = limits.max_message_size + 4 * limits.write_buffer
+        if self._share.size + size > most or not self._share.take(size):
+            reason = "too many bytes wait for a direct connection (max_message_size, max_held_total)"
+            self._channel.send_instead(message, ServerBusy(data={"limit": most, "reason": reason}))
+        else:
+            super()._hold(message)
 
-@dataclass(eq=False)
-class Detour:
-    """The messages of one call that do not go by NATS any more, in their order.
+    def claimed(self) -> None:
+        """The caller connects, and sends nothing more by NATS."""
+        self._is_claimed = True
+        self._begin_when_ready()
 
-    Attributes:
-        session: of the direct connection; None before it stands.
-    """
+    def entered(self, stream: DirectStream, call_id: Any) -> None:
+        """A connection has shown the secret by a request with this id."""
+        self._entered = stream, call_id
+        self._begin_when_ready()
 
-    session: Session | None = None
-    _waiting: list[Encoded] = field(default_factory=list)
+    def _begin_when_ready(self) -> None:
+        if self._entered is not None and self._is_claimed and self.stream is None and self._entered[0].is_open:
+            stream, call_id = self._entered
+            stream.serve(self._caller)
+            stream.send([orjson.dumps({"jsonrpc": "2.0", "id": call_id, "result": True})])
+            self.begin(stream)
 
-    def send(self, message: Encoded) -> None:
-        """Send a message, or keep it until there is a connection."""
-        if self.session is not None:
-            self.session.send(message)
-            return
-        if type(message) is AttachedMessage:
-            message.secure()
-        self._waiting.append(message)
+    def begin(self, stream: LineStream) -> None:
+        super().begin(stream)
+        self._nothing_is_held()
 
-    def begin(self, session: Session) -> None:
-        """The connection stands."""
-        self.session = session
-        waiting, self._waiting = self._waiting, []
-        for message in waiting:
-            session.send(message)
+    def fail(self, why: str) -> None:
+        super().fail(why)
+        self._nothing_is_held()
 
+    def over(self) -> None:
+        super().over()
+        self._nothing_is_held()
 
-@dataclass(eq=False)
-class Output(Detour):
-    """What an instance sends of one call: its reply, perhaps after items.
-
-    Attributes:
-        on_over: called once, when nothing waits any more: with this object, and whether it was sent.
-        size: bytes that wait for the client to connect.
-        is_whole: the reply was among what was sent.
-    """
-
-    on_over: Callable[[Output, bool], object] = lambda output, is_sent: None
-    size: int = 0
-    is_whole: bool = False
-
-    def send(self, message: Encoded) -> None:
-        self.is_whole = not first_part(message).startswith(NOTIFICATION)
-        super().send(message)
-
-    def begin(self, session: Session) -> None:
-        super().begin(session)
-        self.on_over(self, session.channel is not None)
-
-
-class SharedStreams(StreamTable):
-    """The streams of a session, also for its direct connections: these end without them."""
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, streams: StreamTable) -> SharedStreams:
-        """Share these."""
-        return cls(streams.senders, streams.receivers, streams.early, sent=streams.sent)
-
-    def end(self) -> None:
-        """As `StreamTable.end`; the calls that the streams belong to end by themselves."""
-        self.has_ended = True
+    def _nothing_is_held(self) -> None:
+        self._direct.forget(self.offer.secret)
+        self._timer.cancel()
+        self._share.give_back(self._share.size)
+        if self._caller.is_closing:
+            self._caller.close()
 
 
 class DirectListener:
@@ -174,7 +155,7 @@ class DirectListener:
         self._acceptors: list[Acceptor] = []
         self._certificates: Certificates | None = None
         #: By the digest of the secret: how long a look-up takes tells nothing of secrets.
-        self._grants: dict[bytes, Grant] = {}
+        self._offered: dict[bytes, CallerDetour] = {}
 
     async def start(self, local_host: str, *, is_encrypted: bool) -> None:
         """Listen.
@@ -221,67 +202,41 @@ class DirectListener:
         )
 
     def close(self) -> None:
-        """Listen no more; secrets are not good any more."""
+        """Listen no more; secrets are not valid any more."""
         self.reason = "the server has stopped"
         for acceptor in self._acceptors:
             acceptor.stop()
         self._acceptors = []
-        for digest in list(self._grants):
-            self.lapse(digest)
+        for detour in list(self._offered.values()):
+            detour.fail("the server has stopped")
 
     # -- secrets ------------------------------------------------------------------------------------------------------
 
-    def offer(self, grant: Grant) -> Offer:
-        """Make a secret for this."""
+    def offer(self, detour: CallerDetour) -> Offer:
+        """Make the secret that opens a connection."""
         fingerprint = None
         if self._certificates is not None and self._options.tls is not None:
             self._certificates.refresh()
             fingerprint = fingerprint_of(self._options.tls)
         secret = secrets.token_hex(32)
-        digest = digest_of(secret)
-        grant.timer = asyncio.get_running_loop().call_later(CLAIM_TIME, self.lapse, digest)
-        self._grants[digest] = grant
-        grant.caller.secrets.add(digest)
+        self._offered[_digest_of(secret)] = detour
         return Offer(self._address, secret, fingerprint)
 
-    def has_room(self, caller: Caller) -> bool:
-        """Whether one more secret may be made."""
-        return len(caller.secrets) < OWN_MAX and len(self._grants) < SECRETS_MAX
-
-    def claim(self, stream: DirectStream, secret: Any) -> Grant | None:
-        """Use a secret; None where it is not good for this connection."""
-        digest = digest_of(secret) if type(secret) is str else b""
-        grant = self._grants.get(digest)
-        if grant is None or stream.caller not in (None, grant.caller):
+    def take(self, secret: Any) -> CallerDetour | None:
+        """Use a secret, which is not valid any more; gives what it opens."""
+        detour = self._offered.pop(_digest_of(secret), None) if type(secret) is str else None
+        if detour is None:
             self._listener.counters.logins_refused += 1
-            return None
-        self._take(digest)
-        return grant
+        return detour
 
-    def _take(self, digest: bytes) -> Grant:
-        grant = self._grants.pop(digest)
-        grant.caller.secrets.discard(digest)
-        if grant.timer is not None:
-            grant.timer.cancel()
-        return grant
-
-    def lapse(self, digest: bytes) -> None:
-        """A secret is not good any more."""
-        grant = self._take(digest)
-        if grant.output is not None:
-            grant.output.on_over(grant.output, False)
-
-    async def wait_claimed(self) -> None:
-        """Wait until all secrets were used; not for clients that take long to connect."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEAVE_TIME):
-                while self._grants:
-                    await asyncio.sleep(0.02)
+    def forget(self, secret: str) -> None:
+        """A secret is not valid any more."""
+        self._offered.pop(_digest_of(secret), None)
 
     @property
     def is_expected(self) -> bool:
-        """Clients may still come."""
-        return bool(self._grants)
+        """Clients may still connect."""
+        return bool(self._offered)
 
 
 class _Entrance(Arrival):
@@ -297,99 +252,79 @@ class _Entrance(Arrival):
 
 
 class DirectStream(LineStream):
-    """A direct connection, at the instance.
-
-    Attributes:
-        caller: whose it is; None before it has shown a secret.
-    """
+    """A direct connection, at the instance. Its own session handles the secret; all else goes to that of the caller."""
 
     def __init__(self, listener: DirectListener, session: Session, **options: Any) -> None:
         super().__init__(session, **options)
-        self.caller: Caller | None = None
+        self._caller: Caller | None = None
         self._listener = listener
-        self._is_draining = False
-        #: Until when calls of these methods are permitted (loop time, s).
-        self._permitted: dict[str | None, float] = {}
         self._timer = self._loop.call_later(ENTER_TIME, self.abort, f"no secret was shown for {ENTER_TIME:g} s")
 
     def _connect_session(self) -> None:
-        session = self.session
-        session.identity = self  # the authentication of the server is not asked
+        self.session.identity = self  # the authentication of the server is not asked
         super()._connect_session()
-        session.admit(None, _Permitted(self, session.dispatch))
+        self.session.admit(None, _Entry(self, self._listener, self.session.dispatch))
         self.restrict(FIRST_MAX)
+
+    def serve(self, caller: Caller) -> None:
+        """The connection belongs to this caller from now on."""
+        self._caller = caller
+        self._timer.cancel()
+        self.restrict(None)
+        self.session.sends_binary, self.session.offers_binary = caller.session.sends_binary, False
+        self._receive = caller.receive_directly
 
     @property
     def credentials(self) -> Credentials:
-        """As those of the caller on NATS; for handlers."""
-        return super().credentials if self.caller is None else self.caller.credentials
+        """As those of the caller on NATS."""
+        return super().credentials if self._caller is None else self._caller.credentials
+
+    @property
+    def is_busy(self) -> bool:
+        """As `Connection.is_busy`: it ends with the session of its caller, and is not idle before."""
+        return self._caller is not None or super().is_busy
+
+    def set_full(self, is_full: bool) -> None:
+        super().set_full(is_full)
+        if self._caller is not None:
+            self._caller.session.blocked(is_full)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         super().connection_lost(exc)
+        if self._caller is not None:
+            self._caller.end(self.reason or "the caller closed its direct connection")
 
     def drain(self) -> None:
-        """As `Connection.drain`; one that is about to show a secret may still do so."""
-        self._is_draining = True
-        if self.caller is not None or not self._listener.is_expected:
+        """As `Connection.drain`: that of a caller ends with it, and one that is about to show its secret may do so."""
+        if self._caller is None and not self._listener.is_expected:
             super().drain()
 
-    def error_of(self, method: str | None) -> RpcError | None:
-        """Why a call of this method is not permitted; None if it is. No method: a batch."""
-        if self.caller is None:
-            return NotAuthenticated(data={"reason": "the first message shows the secret, by rpc.authenticate"})
-        if self._permitted.get(method, 0.0) < self._loop.time():
-            reason = "the secrets that were shown permit no calls of this method, or not any more"
-            return NotPermitted(data={"executed": False, "reason": reason})
-        return None
 
-    def enter(self, secret: Any) -> RpcError | None:
-        """Show a secret; gives the error where it is not good."""
-        grant = self._listener.claim(self, secret)
-        if grant is None:
-            if self.caller is None:
-                self._loop.call_soon(self.session.drain)
-            reason = f"the secret was used, is older than {CLAIM_TIME:g} s, or was never given out"
-            return NotAuthenticated(data={"reason": reason})
-        session, caller = self.session, grant.caller
-        if self.caller is None:
-            self.caller = caller
-            self._timer.cancel()
-            self.restrict(None)
-            session.identity = caller.session.identity
-            session.sends_binary, session.offers_binary = caller.session.sends_binary, False
-            session.streams = SharedStreams.of(caller.session.streams)
-        self._permitted.update(dict.fromkeys(grant.methods, self._loop.time() + CALLS_TIME))
-        if grant.output is not None:
-            self._loop.call_soon(grant.output.begin, session)
-        if self._is_draining:
-            self._loop.call_soon(super().drain)
-        return None
+class _Entry:
+    """The `Dispatch` of a direct connection before its secret was shown."""
 
-
-class _Permitted:
-    """The `Dispatch` of a direct connection."""
-
-    def __init__(self, stream: DirectStream, dispatcher: Dispatch) -> None:
+    def __init__(self, stream: DirectStream, listener: DirectListener, dispatcher: Dispatch) -> None:
         self.refuse, self.goes_on = dispatcher.refuse, dispatcher.goes_on
         self._stream = stream
-        self._answer = dispatcher.answer
+        self._listener = listener
 
-    def answer(self, message: Any, line: bytes | bytearray, session: Session) -> Encoded | Later | None:
-        """As `Dispatch.answer`."""
-        method = message.get("method") if type(message) is dict else None
-        if method == AUTHENTICATE:
-            params = message.get("params")
-            error = self._stream.enter(params.get("token") if type(params) is dict else None)
-            reply = {"jsonrpc": "2.0", "id": message.get("id"), "result": True}
-            return orjson.dumps(reply) if error is None else self.refuse(message, error)
-        is_call = type(method) is str or type(message) is list
-        error = self._stream.error_of(method) if is_call else InvalidRequest()
-        return self._answer(message, line, session) if error is None else self.refuse(message, error)
+    def answer(self, message: Any, line: bytes | bytearray, session: Session) -> Encoded | None:
+        """As `Dispatch.answer`. The answer to a valid secret comes when the caller has said that it connects."""
+        if type(message) is not dict or message.get("method") != AUTHENTICATE:
+            reason = "the first message shows the secret, by rpc.authenticate"
+            return self.refuse(message, NotAuthenticated(data={"reason": reason}))
+        params = message.get("params")
+        detour = self._listener.take(params.get("token") if type(params) is dict else None)
+        if detour is None:
+            session.loop.call_soon(session.drain)
+            reason = f"the secret was used, is older than {CLAIM_TIME:g} s, or was never given out"
+            return self.refuse(message, NotAuthenticated(data={"reason": reason}))
+        detour.entered(self._stream, message.get("id"))
+        return None
 
 
-def digest_of(secret: str) -> bytes:
-    """What secrets are found by."""
+def _digest_of(secret: str) -> bytes:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()
 
 

@@ -1,7 +1,8 @@
-"""What NATS does not carry, at the client: calls, items and results over `max_payload` go by direct connections.
+"""What NATS does not carry, at the client: messages over `max_payload` go by a direct connection to the instance.
 
-Each direct connection has an ordinary session with one instance. It carries one call at a time, and is kept for a while
-for the next ones. Who may connect, and for what, is said by NATS (see `payloads`).
+The client asks at the subject of the method where a large call may be sent, and one instance answers. From then on the
+session with that instance goes by a direct connection. Its address, and the secret that opens it, come by NATS (see
+`payloads`).
 """
 
 from __future__ import annotations
@@ -9,110 +10,58 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
 
 from ..auth.gate import AUTHENTICATE
 from ..errors import ConnectFailed, ConnectionLost, ServerBusy, Unread
-from ..peer.deadline import INFINITE
-from ..peer.outgoing import AwaitedCall, OutgoingCalls
-from ..peer.pending import PendingCall, PendingCalls
 from ..transports.stream import LineStream
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.messages import Message
+from .channel import Detour
 from .dial import error_text
-from .direct import CLAIM_TIME, Detour, SharedStreams
+from .instance import Instance
 from .options import DirectError, Offer, split_address
-from .payloads import direct_message, ids_in, no_way
-from .places import Place, Service
+from .payloads import direct_message, no_way
+from .places import Service
 
-#: Seconds for which calls of a method are sent by a connection that has asked for one; the instance permits it longer.
-#: Short, so that other instances get their share of the calls.
-CALLS_TIME = 1.0
+#: Seconds that a client tries to connect, and to show its secret.
+CONNECT_TIME = 5.0
 
-#: Seconds after which a connection without a call is closed.
-IDLE_TIME = 10.0
+#: Seconds after which a question that has no answer is dropped, where no call waits for it.
+QUESTION_TIME = 10.0
 
-
-class _RouteCalls(PendingCalls):
-    """The calls of the service whose replies come by one direct connection, and those that are made on it alone."""
-
-    def __init__(self, service: Service) -> None:
-        super().__init__()
-        self._service = service
-        self._all = service.session.pending
-        #: The ids, and whether the call was sent by this connection; those of calls that are over may be among them.
-        self.expected: dict[Any, bool] = {}
-
-    def add(self, call: PendingCall) -> int:
-        call_id = self._all.add(call)
-        self.expected[call_id] = True
-        return call_id
-
-    def find(self, call_id: Any) -> PendingCall | None:
-        return self._all.find(call_id)
-
-    def discard(self, call_id: int | str) -> bool:
-        return self._all.discard(call_id)
-
-    def items(self) -> list[tuple[int | str, PendingCall]]:
-        found = [(call_id, self._all.find(call_id)) for call_id in self.expected]
-        waiting = [(call_id, call) for call_id, call in found if call is not None]
-        self.expected = {call_id: self.expected[call_id] for call_id, _ in waiting}
-        return waiting
-
-    def settle(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        # An error that belongs to no call is not for calls at other places.
-        call_ids = [call_id for call_id, _ in self.items()] if reply.get("id") is None else [reply["id"]]
-        for call_id in call_ids:
-            self._all.settle({**reply, "id": call_id}, line)
-
-    def fail_all(self, make_error: Callable[[str], Exception]) -> None:
-        for call_id, call in self.items():
-            self._all.discard(call_id)
-            self._service.places.cancel(call_id)
-            call.fail(make_error(call.method))
-
-    def take_unread(self, last: Any) -> list[PendingCall]:
-        """As `PendingCalls.take_unread`: there is one call at a time, which was read, or was not."""
-        if last is envelope.UNSAYABLE or self.find(last) is not None:
-            return []
-        unread = [(call_id, call) for call_id, call in self.items() if self.expected[call_id]]
-        return [call for call_id, call in unread if self._all.discard(call_id)]
+#: The id of the request that shows the secret.
+_ENTRY_ID = 0
 
 
-class Route:
-    """A direct connection to an instance, and the session on it; a `Place` of calls.
+class DirectStream(LineStream):
+    """A direct connection, at the client.
 
     Args:
-        offer: where it goes.
-        on_over: called with this object when it is lost.
+        instance: the other end; gets all messages but the first.
+        offer: where the connection goes, and the secret.
     """
 
-    def __init__(self, service: Service, offer: Offer, on_over: Callable[[Route], object]) -> None:
-        self.address = offer.address
-        self.call_ids: dict[int | str, None] = {}
-        self.session = session = service.make_session()
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._service = service
-        self._offer = offer
-        self._on_over = on_over
-        #: Until when calls of these methods may be sent (loop time, s).
-        self._permitted: dict[str | None, float] = {}
-        self._loop = asyncio.get_running_loop()
-        self._used = self._loop.time()
-        session.pending = self.calls = _RouteCalls(service)
-        session.calls = OutgoingCalls(session, service.calls.marshaller)
-        session.streams = SharedStreams.of(service.session.streams)
+    def __init__(self, service: Service, instance: Instance, offer: Offer) -> None:
+        session = service.make_session()
+        super().__init__(session, address=offer.address)
         session.sends_binary, session.offers_binary = service.session.sends_binary, False
-        session.on_lost.append(self._lost)
+        self.entered: asyncio.Future[None] = self._loop.create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._service = service
+        self._instance = instance
+        self._offer = offer
+        self._receive = self._receive_answer
 
     async def open(self) -> None:
-        """Connect. Raises OSError (TimeoutError, DirectError) where that is not possible."""
-        host, port = split_address(self.address)
+        """Connect, and show the secret. Raises OSError (TimeoutError, DirectError) where that is not possible."""
+        host, port = split_address(self._offer.address)
         how: dict[str, Any] = {}
         if self._offer.fingerprint is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -120,14 +69,15 @@ class Route:
             # The certificate is compared with the one that the offer names, which came by NATS.
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             how = {"ssl": context}
-        stream = LineStream(self.session, address=self.address, trace=self._service.trace, on_close=self._closed)
         try:
-            transport, _ = await self._loop.create_connection(lambda: stream, host, int(port), **how)
+            transport, _ = await self._loop.create_connection(lambda: self, host, int(port), **how)
             self._check_certificate(transport)
+            secret = {"token": self._offer.secret}
+            self.send([orjson.dumps(envelope.request(AUTHENTICATE, secret, call_id=_ENTRY_ID))])
+            await self.entered
         except BaseException:
-            stream.abort("the connection was given up")
+            self.abort("the connection was given up")
             raise
-        self._loop.call_later(IDLE_TIME, self._look)
 
     def _check_certificate(self, transport: asyncio.BaseTransport) -> None:
         if self._offer.fingerprint is not None:
@@ -135,123 +85,125 @@ class Route:
             if found is None or hashlib.sha256(found).hexdigest() != self._offer.fingerprint:
                 raise DirectError("it shows another certificate than the offer says")
 
-    async def show(self, secret: str) -> None:
-        """Show a secret.
+    def _receive_answer(self, messages: list[Message]) -> None:
+        """Take the answer to the secret."""
+        if messages and not self.entered.done():
+            self._receive = self._instance.receive_directly
+            first = messages[0]
+            if type(first) is bytes and b'"result":true' in first:
+                self.entered.set_result(None)
+                self._receive(messages[1:])
+            else:
+                self.entered.set_exception(DirectError("the instance did not take the secret"))
 
-        Raises:
-            DirectError, ConnectionLost: it is not taken.
-        """
-        shown = AwaitedCall(self._loop.create_future(), AUTHENTICATE, INFINITE)
-        call_id = self.calls.add(shown)
-        self.session.send(orjson.dumps(envelope.request(AUTHENTICATE, {"token": secret}, call_id=call_id)))
-        try:
-            reply, _ = await shown.future
-        finally:
-            self.calls.discard(call_id)
-        if "error" in reply:
-            raise DirectError(str(reply["error"].get("data", {}).get("reason")))
+    def set_full(self, is_full: bool) -> None:
+        super().set_full(is_full)
+        self._service.session.blocked(is_full)
 
-    def permit(self, method: str | None) -> None:
-        """Calls of this method may be sent from now on."""
-        self._permitted[method] = self._loop.time() + CALLS_TIME
-
-    def permits(self, method: str | None) -> bool:
-        """Whether a call of this method can be sent now."""
-        return self._permitted.get(method, 0.0) > self._loop.time() and self.is_idle
-
-    @property
-    def is_idle(self) -> bool:
-        """No call waits for something that comes by this connection, and a new one can be sent."""
-        return self.session.is_open and not self.calls.items()
-
-    def expect(self, call_ids: Sequence[int | str], *, is_here: bool = False) -> None:
-        """Something that belongs to these calls comes by this connection; `is_here`: they were sent by it, too."""
-        self._used = self._loop.time()
-        for call_id in call_ids:
-            self.calls.expected.setdefault(call_id, is_here)
-
-    def send(self, messages: list[Encoded]) -> None:
-        """As `Place.send`."""
-        for message in messages:
-            self.session.send(message)
-
-    @property
-    def is_over(self) -> bool:
-        """As `Place.is_over`."""
-        return self.session.channel is None
-
-    def probe(self) -> None:
-        """As `Place.probe`: the system finds out by itself."""
-
-    def abort(self, reason: str) -> None:
-        """Close at once."""
-        self.session.abort(reason)
-
-    def _look(self) -> None:
-        """Close the connection where it was not used for a while."""
-        if self.session.channel is None:
-            return
-        now = self._loop.time()
-        if not self.is_idle:
-            self._used = now
-        if now - self._used >= IDLE_TIME:
-            self.session.end(lambda method: ConnectionLost("not used for long", method=method, address=self.address))
-        else:
-            self._loop.call_later(IDLE_TIME / 2, self._look)
-
-    def _lost(self) -> None:
-        self._on_over(self)
-
-    def _closed(self, stream: LineStream) -> None:
-        if not self.closed.done():
-            self.closed.set_result(None)
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.is_full:
+            self.set_full(False)
+        super().connection_lost(exc)
+        self.closed.set_result(None)
+        reason = self.reason or "the instance closed its direct connection"
+        if not self.entered.done():
+            self.entered.set_exception(ConnectionLost(reason))
+            self.entered.exception()  # it may be that nobody waits for it any more
+        elif not self.entered.cancelled() and self.entered.exception() is None:
+            self._instance.end(reason)
 
 
-#: Seconds that a client tries to connect, and to show its secret.
-CONNECT_TIME = 5.0
+@dataclass(eq=False, frozen=True)
+class LargeCall:
+    """A call that is over `max_payload`; `since` is when it was asked where to send it (loop time, s)."""
 
-
-@dataclass(eq=False)
-class Question:
-    """A question where something may be sent.
-
-    Attributes:
-        number: of the question.
-        call_ids: the calls that it belongs to; a notification has none.
-        size: bytes that wait.
-        since: when it was asked (loop time, s).
-        answer: gets the offer, and the instance that makes it; cancelled when nothing waits for it any more.
-    """
-
-    number: int
-    call_ids: tuple[int | str, ...]
+    message: Encoded
     size: int
+    call_ids: tuple[int | str, ...]
     since: float
-    answer: asyncio.Future[tuple[Offer, Place]]
+
+
+class InstanceDetour(Detour):
+    """What a client sends to an instance by a direct connection. It waits until the connection is made."""
+
+    def __init__(self, instance: Instance, service: Service) -> None:
+        super().__init__(instance)
+        self._instance = instance
+        self._service = service
+        self._calls: list[LargeCall] = []
+        self._address: str | None = None
+        self._opened: DirectStream | None = None
+        self._connecting: asyncio.Task[None] | None = None
+
+    def connect(self, offer: Offer) -> None:
+        """Use an offer; only the first one counts."""
+        if self._connecting is None:
+            self._address = offer.address
+            self._connecting = asyncio.get_running_loop().create_task(self._connect(offer))
+
+    async def _connect(self, offer: Offer) -> None:
+        self._instance.publish(direct_message(claim=True))
+        self._opened = stream = DirectStream(self._service, self._instance, offer)
+        try:
+            async with asyncio.timeout(CONNECT_TIME):
+                await stream.open()
+        except (OSError, ValueError) as error:
+            text = f"no answer within {CONNECT_TIME:g} s" if isinstance(error, TimeoutError) else error_text(error)
+            reason = f"the client could not connect to {offer.address}: {text}"
+            self._instance.publish(direct_message(failed=reason))
+            self._fail_calls(reason, Unread if isinstance(error, ConnectionLost) else ConnectFailed)
+            self.fail(reason)
+        else:
+            self.begin(stream)
+
+    def send_call(self, call: LargeCall) -> None:
+        """Send a call that the instance takes, as soon as the connection is there."""
+        if self.stream is None:
+            self._calls.append(call)
+        elif not call.call_ids or self._service.is_wanted(call.call_ids):
+            self.stream.send([call.message])
+
+    def begin(self, stream: LineStream) -> None:
+        self.stream = stream
+        for call in self._calls:
+            self.send_call(call)
+        self._calls = []
+        super().begin(stream)
+
+    def over(self) -> None:
+        if self._connecting is not None and self.stream is None:
+            self._connecting.cancel()
+        self._fail_calls("the instance is gone", Unread)
+        super().over()
+
+    @property
+    def closed(self) -> asyncio.Future[None] | None:
+        """Done when the connection is closed; None where there is none."""
+        return None if self.stream is None or self._opened is None else self._opened.closed
+
+    def _fail_calls(self, reason: str, kind: type[ConnectFailed | ConnectionLost]) -> None:
+        calls, self._calls = self._calls, []
+        for call in calls:
+            text = f"{call.size} bytes are over NATS's max_payload: {reason} (direct=, --set nats_direct=)"
+            self._service.places.fail(call.call_ids, partial(_failure, kind, text, self._address))
+
+
+def _failure(kind: type[ConnectFailed | ConnectionLost], text: str, address: str | None, method: str) -> Exception:
+    return kind(text, method=method, address=address)
 
 
 class LargeCalls:
-    """What a client sends to a service, and gets from it, by direct connections.
-
-    Attributes:
-        size: bytes of what waits for a connection.
-    """
+    """The calls of a client that wait until an instance says where they may be sent."""
 
     def __init__(self, service: Service) -> None:
-        self.size = 0
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._last = 0
-        self._questions: dict[int, Question] = {}
-        #: The items of arguments that do not go by NATS any more, by call.
-        self._uploads: dict[int | str, Detour] = {}
-        self._routes: dict[Route, None] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        #: By the number of the question.
+        self._waiting: dict[int, LargeCall] = {}
 
-    # -- sending ------------------------------------------------------------------------------------------------------
-
-    def send(self, message: Encoded, size: int, method: str | None, call_ids: Sequence[int | str]) -> bytes | None:
-        """Send a call, if there is a connection for it; else gives the question where it may be sent.
+    def ask(self, message: Encoded, size: int, method: str | None, call_ids: Sequence[int | str]) -> bytes:
+        """Keep a call; gives the question where it may be sent.
 
         Args:
             method: of the call; None for a batch.
@@ -259,171 +211,49 @@ class LargeCalls:
         Raises:
             ServerBusy: too many bytes of calls wait for their connection.
         """
-        route = next((each for each in self._routes if each.permits(method)), None)
-        if route is not None:
-            self._begin(route, message, call_ids)
-            return None
-        if type(message) is AttachedMessage:
-            message.secure()
-        question = self._ask(tuple(call_ids), size)
-        self._start(self._send_call(question, message, method))
-        return direct_message(ask=question.number, method=method, size=size, ids=list(call_ids))
-
-    async def _send_call(self, question: Question, message: Encoded, method: str | None) -> None:
-        route = await self._connect(question.call_ids, *await question.answer, size=question.size, is_call=True)
-        if route is not None:
-            route.permit(method)
-            if not question.call_ids or self._is_wanted(question.call_ids):
-                self._begin(route, message, question.call_ids)
-
-    def _begin(self, route: Route, message: Encoded, call_ids: Sequence[int | str]) -> None:
-        route.expect(call_ids, is_here=True)
-        self._service.places.acknowledged(route, call_ids)
-        route.send([message])
-
-    def has_sent_item(self, place: Place, call_id: int | str, message: Encoded) -> bool:
-        """Send an item of an argument, if NATS does not carry it, or those before it went by here.
-
-        Args:
-            place: that has the call.
-        """
-        upload = self._uploads.get(call_id)
-        if upload is None:
-            if isinstance(place, Route) or len(message) < self._service.max_payload - 4096:
-                return False
-            upload = self._uploads[call_id] = Detour()
-            question = self._ask((call_id,), len(message))
-            place.send([direct_message(ask=question.number)])
-            self._start(self._send_items(question, upload))
-        upload.send(message)
-        return True
-
-    async def _send_items(self, question: Question, upload: Detour) -> None:
-        route = await self._connect(question.call_ids, *await question.answer, size=question.size)
-        if route is not None:
-            upload.begin(route.session)
-
-    def _ask(self, call_ids: tuple[int | str, ...], size: int) -> Question:
         limit = self._service.limits.max_held_total // 2
-        if self.size + size > limit and self._questions:
+        if self._waiting and sum(call.size for call in self._waiting.values()) + size > limit:
             reason = "too many bytes of calls wait for a direct connection (max_held_total)"
             raise ServerBusy(data={"limit": limit, "executed": False, "reason": reason})
+        if type(message) is AttachedMessage:
+            message.secure()
         self._last += 1
-        question = Question(self._last, call_ids, size, self._loop.time(), self._loop.create_future())
-        self._questions[self._last] = question
-        self.size += size
-        return question
+        self._waiting[self._last] = LargeCall(message, size, tuple(call_ids), self._loop.time())
+        return direct_message(ask=self._last, method=method, size=size, ids=list(call_ids))
 
-    def _is_wanted(self, call_ids: Sequence[int | str]) -> bool:
-        return any(map(self._service.session.pending.find, call_ids))
+    def take(self, params: dict[str, Any], instance: Instance) -> None:
+        """Take a message of an instance about its direct connection."""
+        ask = params.get("ask")
+        call = self._waiting.pop(ask, None) if type(ask) is int else None
+        offer = Offer.of(params)
+        if offer is not None and self._service.session.pending:
+            self.detour_of(instance).connect(offer)
+        detour = instance.detour
+        if call is not None and "reason" in params:
+            error = no_way(call.size, self._service.max_payload, str(params["reason"]))
+            self._service.places.fail(call.call_ids, lambda method: error)
+        elif call is not None and isinstance(detour, InstanceDetour):
+            self._service.places.acknowledged(instance, call.call_ids)
+            detour.send_call(call)
+        elif call is not None:  # the instance does not know yet that its connection could not be made
+            reason = "the direct connection to the instance was not made"
+            self._service.places.fail(call.call_ids, partial(_failure, Unread, reason, None))
+        elif "reason" in params and detour is not None:
+            detour.fail(str(params["reason"]))
 
-    def _take(self, number: Any) -> Question | None:
-        question = self._questions.pop(number, None) if type(number) is int else None
-        if question is not None:
-            self.size -= question.size
-        return question
+    def detour_of(self, instance: Instance) -> InstanceDetour:
+        """What the client sends to this instance by its direct connection, from now on."""
+        if instance.detour is None:
+            instance.detour = InstanceDetour(instance, self._service)
+        assert isinstance(instance.detour, InstanceDetour)
+        return instance.detour
 
-    def forget(self, now: float) -> bool:
+    def forget(self) -> bool:
         """Drop what waits in vain: of calls that are over, and of notifications. Returns whether anything waits."""
-        for question in list(self._questions.values()):
-            is_late = bool(question.call_ids) or now - question.since > CLAIM_TIME
-            if is_late and not self._is_wanted(question.call_ids):
-                self._take(question.number)
-                question.answer.cancel()
-        for call_id in [each for each in self._uploads if not self._is_wanted([each])]:
-            del self._uploads[call_id]
-        return bool(self._questions or self._uploads)
-
-    # -- connections --------------------------------------------------------------------------------------------------
-
-    def take(self, params: dict[str, Any], instance: Place) -> list[int | str]:
-        """Take a message of an instance about direct connections; gives the calls for which something waits there."""
-        offer, places = Offer.of(params), self._service.places
-        if "ask" not in params:
-            call_ids = ids_in(params.get("ids"))
-            if offer is not None and self._is_wanted(call_ids):
-                self._start(self._connect(call_ids, offer, instance))
-                places.asked(call_ids)
-                return call_ids
-        elif (question := self._take(params["ask"])) is not None:
-            if offer is not None and (not question.call_ids or self._is_wanted(question.call_ids)):
-                places.asked(question.call_ids)  # `_connect` takes care of them
-                question.answer.set_result((offer, instance))
-                return []
-            error = no_way(question.size, self._service.max_payload, str(params.get("reason")))
-            places.fail(question.call_ids, lambda method: error)
-            question.answer.cancel()
-        if offer is not None:  # what it is for was given up meanwhile
-            instance.send([direct_message(unused=offer.secret)])
-        return []
-
-    def _start(self, work: Coroutine[Any, Any, object]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _connect(
-        self, call_ids: Sequence[int | str], offer: Offer, instance: Place, *, size: int = 0, is_call: bool = False
-    ) -> Route | None:
-        """Use an offer, on a connection that is there, or on a new one; None where the calls have failed.
-
-        Args:
-            size: bytes to send; 0: something waits at the instance.
-            is_call: a call is to be sent, so that one that fails was not carried out.
-        """
-        route = next((each for each in self._routes if each.address == offer.address and each.is_idle), None)
-        while True:
-            is_known = route is not None
-            if route is None:
-                route = Route(self._service, offer, self._over)
-            try:
-                async with asyncio.timeout(CONNECT_TIME):
-                    if not is_known:
-                        await route.open()
-                        self._routes[route] = None
-                    await route.show(offer.secret)
-                if route.is_over or (is_call and not route.session.is_open):
-                    raise ConnectionLost("the instance is leaving")
-            except (OSError, ValueError) as error:
-                route.abort(str(error))
-                route = None
-                if not is_known:
-                    instance.send([direct_message(unused=offer.secret)])
-                    self._fail(call_ids, size, is_call, offer, error)
-                    return None
-                # else the connection may have been closed at this moment
-            else:
-                if not is_call:
-                    route.expect(call_ids)
-                return route
-
-    def _fail(self, call_ids: Sequence[int | str], size: int, is_call: bool, offer: Offer, error: Exception) -> None:
-        """There is no connection: nothing was sent by it."""
-        text = f"no answer within {CONNECT_TIME:g} s" if isinstance(error, TimeoutError) else error_text(error)
-        what = f"{size} bytes" if size else "a message"
-        reason = (
-            f"{what} over NATS's max_payload could not go by a direct connection to {offer.address}: {text} "
-            "(direct=, --set nats_direct=)"
-        )
-        kind: type[ConnectFailed | ConnectionLost] = ConnectionLost
-        if is_call:
-            kind = Unread if isinstance(error, ConnectionLost) else ConnectFailed
-        for call_id in call_ids if not is_call else ():
-            self._service.places.cancel(call_id)
-        self._service.places.fail(call_ids, lambda method: kind(reason, method=method, address=offer.address))
-
-    def _over(self, route: Route) -> None:
-        self._routes.pop(route, None)
-
-    async def close(self, reason: str) -> None:
-        """Close all connections."""
-        for task in self._tasks:
-            task.cancel()
-        routes = list(self._routes)
-        for route in routes:
-            if route.is_idle:
-                route.session.end(lambda method: ConnectionLost(reason, method=method))
-            else:
-                route.abort(reason)
-        if routes:
-            await asyncio.wait([route.closed for route in routes], timeout=CONNECT_TIME)
+        earliest = self._loop.time() - QUESTION_TIME
+        self._waiting = {
+            number: call
+            for number, call in self._waiting.items()
+            if self._service.is_wanted(call.call_ids) or (not call.call_ids and call.since > earliest)
+        }
+        return bool(self._waiting)

@@ -1,12 +1,14 @@
 """Reads payloads of NATS without handling them: which calls they hold, and how these are refused.
 
-Messages `$/direct` are about direct connections, which carry what is over NATS's `max_payload`:
+Messages `$/direct` are about the direct connection of a session, which carries what is over NATS's `max_payload`:
 
 * `ask`, `method`, `size`, `ids`: the client asks where it may send a call. It does so at the subject of the method, or
   without a method at the subject of the session, for items of an argument.
-* `ask`, or `id`, with `address`, `secret`, `tls`: the instance says where, or that something waits there for that call.
+* `address`, `secret`, `tls`, perhaps with the number in `ask`: the instance says where the client connects. With `ask`
+  alone it is where the client was told to before.
 * `ask`, `reason`: there are no direct connections.
-* `unused`: the client could not use this secret.
+* `claim`: the client connects, and sends nothing more by NATS; `failed`: it could not, with the reason.
+* `has`, `alive`: an acknowledgement and a sign of life of the instance, which go by the connection once there is one.
 """
 
 from __future__ import annotations

@@ -88,6 +88,8 @@ class Service(Home, Protocol):
 
     def publish(self, subject: str, payload: bytes, token: str) -> None: ...
 
+    def is_wanted(self, call_ids: Iterable[int | str]) -> bool: ...
+
     def inquire(self) -> None: ...
 
     def instance_closed(self, instance: Any) -> None: ...
@@ -158,11 +160,6 @@ class CallPlaces:
             elif self._pending.discard(call_id):
                 call.fail(error)
 
-    def asked(self, call_ids: Iterable[int | str]) -> None:
-        """An instance has answered a question about these calls, which are not late any more."""
-        for call_id in call_ids:
-            self._sent.pop(call_id, None)
-
     def fail_unsent(self, call_ids: Iterable[int | str], is_missing: bool) -> None:
         """Fail calls that came back: no instance has their method, or the service is away."""
         service = self._service
@@ -224,7 +221,7 @@ class CallPlaces:
         """Look whether the instances are there that have calls, and fail calls that none has acknowledged in time."""
         self._timer = None
         pending, now = self._pending, self._loop.time()
-        goes_on = self._service.large.forget(now)
+        goes_on = self._service.large.forget()
         self._sent = {call_id: sent for call_id, sent in self._sent.items() if pending.find(call_id) is not None}
         for place in list(self._service.instances.values()):
             if self.has_calls(place):

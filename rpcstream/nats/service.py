@@ -7,6 +7,7 @@ connection. Any other has one for each message, which is answered with one messa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,7 +23,7 @@ from ..transports.listen import Listener
 from ..wire import envelope
 from .caller_table import AnyCaller, CallerTable, Sender
 from .callers import Caller
-from .direct import DirectListener
+from .direct import LEAVE_TIME, DirectListener
 from .identity import NO_LOGIN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
 from .options import DirectOptions, NatsOptions
@@ -207,7 +208,8 @@ class NatsService:
 
     def _on_full(self, is_full: bool) -> None:
         for caller in self._callers.all():
-            caller.session.blocked(is_full)
+            if caller.detour is None:
+                caller.session.blocked(is_full)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -297,11 +299,9 @@ class NatsService:
             sender = self._sender(message)
             caller = self._callers.find(sender)
             if caller is not None:
-                caller.hand_over()  # what has come in this turn
-                caller.tell()
-            # Callers of another account have other inboxes here: nothing is acknowledged to them.
-            answer = b"[]" if sender.is_client else b"null"
-            self.link.publish(message.reply, answer, "" if caller is None else caller.own)
+                caller.say_alive(message.reply)
+            else:  # callers of another account have other inboxes here: nothing is acknowledged to them
+                self.link.publish(message.reply, b"[]" if sender.is_client else b"null")
 
     def _ignored(self, message: NatsMessage) -> None:
         """A message that asks for an answer where no inbox is: it is dropped."""
@@ -340,7 +340,10 @@ class NatsService:
             await link.flush()
         except ConnectionError:
             pass
-        await self.direct.wait_claimed()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_TIME):
+                while self.direct.is_expected or any(caller.is_expected for caller in self._callers.all()):
+                    await asyncio.sleep(0.02)
 
     def _drain(self, _: Any = None) -> None:
         for caller in self._callers.all():

@@ -220,6 +220,7 @@ class Intruder:
         direct = RawConnection(*await asyncio.open_connection(host, int(port)))
         request = b'{"jsonrpc":"2.0","id":0,"method":"rpc.authenticate","params":{"token":"%b"}}\n'
         await direct.send(request % params["secret"].encode())
+        raw.publish(answer.reply, ABOUT + b'{"claim":true}}', f"{inbox}.1")
         must(json.loads(await direct.reader.readline())["result"] is True, "the secret was not taken")
         return cls(raw, direct, answer.reply)
 

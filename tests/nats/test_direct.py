@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import Limits
+from rpcstream import Limits, NotPermitted
 
 from ..kit import UsualServer, reply, until
 from ..kit.nats_raw_client import RawClient, RawMessage
@@ -109,6 +109,10 @@ class Peer:
     async def asked(self, method: str = "size", size: int = SIZE * 2, call_id: int = 1) -> dict[str, Any]:
         """Ask where a call may be sent; `session` is the subject of the session."""
         self.send(method, about(ask=call_id, method=method, size=size, ids=[call_id]), call_id)
+        return await self.offered()
+
+    async def offered(self) -> dict[str, Any]:
+        """What says how to connect."""
         while "secret" not in (message := await self.next()).json.get("params", {}):
             pass
         return {**message.json["params"], "session": message.reply}
@@ -120,19 +124,25 @@ class Peer:
         direct.send(secret_of(params) if first is None else first)
         return direct
 
+    def claim(self, params: dict[str, Any]) -> None:
+        """Say by NATS that this client connects."""
+        self.raw.publish(params["session"], about(claim=True), "mine.rpcstream.m")
+
     async def open(self, params: dict[str, Any]) -> Direct:
+        self.claim(params)
         direct = await self.connect(params)
         assert await direct.next() == reply("in", True)
         return direct
 
     async def check(self) -> list[Any]:
         """What is permitted is answered, and nothing else was carried out; gives what has come before."""
-        self.send("echo", call_of("echo", "here", call_id=99), 99)
+        self.raw.publish(self.root + "echo", call_of("echo", "here", call_id=99), "plain.answer")
         found: list[Any] = []
-        while reply(99, "here") not in found:
-            found += [json.loads(line) for line in (await self.next()).data.split(b"\n")]
+        while (message := await self.raw.next()).subject != "plain.answer":
+            found += [json.loads(line) for line in message.data.split(b"\n") if message.subject.endswith(".m") and line]
+        assert message.json == reply(99, "here")
         assert self.server.noted == []
-        return found[:-1]
+        return found
 
 
 @pytest.fixture
@@ -146,7 +156,7 @@ async def peer(service: Service, limits: dict[str, Any]) -> AsyncIterator[Peer]:
     server.add(lambda size: "x" * size, name="make")
     async with (
         service.serving(server, login=login("server")),
-        service.raw("mine.rpcstream.*", user="caller") as raw,
+        service.raw("mine.rpcstream.*", "plain.*", user="caller") as raw,
         service.client(nats=login("caller")) as client,
     ):
         peer = Peer(raw, service, server)
@@ -205,17 +215,30 @@ async def test_secrets_lapse_and_who_says_nothing_is_closed(clock: Clock, peer: 
     assert b"older" in await late.rest()
 
 
-async def test_the_secret_of_another_caller(service: Service, peer: Peer) -> None:
-    """A connection belongs to the caller whose secret it has shown first."""
-    direct = await peer.open(await peer.asked())
+async def test_a_connection_belongs_to_the_caller_whose_secret_it_has_shown(service: Service, peer: Peer) -> None:
+    params = await peer.asked()
     async with service.raw("other.rpcstream.*", user="caller") as other:
         peer.raw.publish(peer.root + "echo", about(ask=1, method="echo", size=SIZE, ids=[1]), "other.rpcstream.1")
         while "secret" not in (message := await other.next()).json.get("params", {}):
             pass
-        direct.send(secret_of(message.json["params"]))
+        # The one that has shown this secret says that it connects; the caller to whom it was given does not.
+        stolen = await peer.connect(message.json["params"])
+        direct = await peer.open(params)
+        stolen.send(LONG_CALL + b"\n")
+        assert b'"result"' not in await stolen.rest()
+    direct.send(secret_of(message.json["params"]) + LONG_CALL + b"\n")
     assert "error" in await direct.next()
-    direct.send(LONG_CALL + b"\n")
     assert (await direct.next())["result"] == 3
+
+
+async def test_nothing_overtakes_what_was_sent_by_nats(peer: Peer) -> None:
+    """The connection is used when the caller has said on NATS that it connects, behind all else that it sent there."""
+    params = await peer.asked()
+    direct = await peer.connect(params)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(direct.reader.readline(), 0.05)
+    peer.claim(params)
+    assert await direct.next() == reply("in", True)
 
 
 @pytest.mark.parametrize("limits", [{"max_message_size": SIZE + 4096}])
@@ -235,18 +258,10 @@ async def test_who_stalls_in_the_middle_is_closed(clock: Clock, peer: Peer) -> N
     await clock.until(rest.done, step=5)
 
 
-async def waiting(peer: Peer) -> dict[str, Any]:
-    """The message that says where a result is."""
-    while "secret" not in (message := await peer.next()).json.get("params", {}):
-        pass
-    params: dict[str, Any] = message.json["params"]
-    return params
-
-
 @pytest.mark.parametrize("limits", [{"max_message_size": 40 << 20}])
 async def test_who_does_not_read_its_result_is_closed(clock: Clock, peer: Peer) -> None:
     peer.send("make", call_of("make", 16 << 20))
-    direct = await peer.open(await waiting(peer))
+    direct = await peer.open(await peer.offered())
     direct.writer.transport.pause_reading()  # type: ignore[attr-defined]  # it is a socket's
     await clock.turn()
     for _ in range(40):
@@ -270,17 +285,20 @@ async def test_results_that_are_never_claimed_are_bounded_and_forgotten(clock: C
     assert sorted(codes) == [-32002] * 4 + [-32001] * 2  # there was room for two
 
 
-async def test_secrets_are_bounded(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rpcstream.nats.direct.OWN_MAX", 4)
-    for number in range(30):
+async def test_one_secret_at_a_time_however_often_a_caller_asks(peer: Peer) -> None:
+    params = await peer.asked()
+    for number in range(2, 30):
         peer.send("size", about(ask=number, method="size", size=SIZE, ids=[number]), number)
-    while "error" not in (message := await peer.next()).json:
-        pass
-    assert message.json["error"]["code"] == -32002
-    peer.raw.publish(message.reply, about(ask=99), "mine.rpcstream.m")  # as for an item of an argument
-    while "reason" not in (message := await peer.next()).json.get("params", {}):
-        pass
-    assert "too many" in message.json["params"]["reason"]
+        answer = (await peer.next()).json["params"]
+        assert answer == {"ask": number}
+    peer.raw.publish(params["session"], about(ask=99), "mine.rpcstream.m")  # as for an item of an argument
+    assert (await peer.next()).json["params"] == {"ask": 99}
+    direct = await peer.open(params)
+    for _ in range(29):
+        direct.send(LONG_CALL + b"\n")
+        assert (await direct.next())["result"] == 3
+    direct.send(LONG_CALL + b"\n")
+    assert (await direct.next())["error"]["code"] == -32006
 
 
 @pytest.mark.parametrize(
@@ -309,11 +327,10 @@ async def test_a_large_call_needs_what_any_call_needs(service: Service) -> None:
         service.raw("mine.rpcstream.*", user="caller") as raw,
         service.client(nats=login("caller"), token="t0ken") as client,
     ):
-        shown = b"NATS/1.0\r\nAuthorization: Bearer t0ken\r\n\r\n"
-        for method, head, code in (("size", None, -32005), ("make", shown, -32006)):
-            asked = about(ask=1, method=method, size=SIZE, ids=[1])
-            raw.publish(service.root + method, asked, "mine.rpcstream.1", head)
-            assert (await raw.next_but_acks()).json["error"]["code"] == code
+        raw.publish(service.root + "size", about(ask=1, method="size", size=SIZE, ids=[1]), "mine.rpcstream.1")
+        assert (await raw.next_but_acks()).json["error"]["code"] == -32005
+        with pytest.raises(NotPermitted):
+            await client.call("make", "x" * SIZE)
         assert await client.size(bytes(SIZE)) == SIZE
 
 
@@ -336,10 +353,9 @@ async def test_a_secret_for_one_method_permits_no_other(peer: Peer, call: bytes)
     while (message := await direct.next()) != reply(1, 3):
         assert "error" in json.dumps(message)
     peer.send("make", call_of("make", SIZE, call_id=7), 7)
-    direct.send(secret_of(await waiting(peer)))  # of a result: it permits no calls
+    assert (await direct.next())["id"] == 7  # a large result permits no calls
     direct.send(call_of("make", 1, call_id=8) + b"\n")
-    found = [await direct.next() for _ in range(3)]
-    assert [each["id"] for each in found if "error" in each] == [8]
+    assert (await direct.next())["error"]["code"] == -32006
 
 
 NOTE = b'{"ask":1,"method":"note","size":2000000,"ids":[1]'
