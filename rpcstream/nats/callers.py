@@ -98,8 +98,11 @@ class CallerChannel(NatsChannel):
 
     @property
     def is_expected(self) -> bool:
-        """Calls may still come by the direct connection that the caller has asked for."""
+        """Calls may still come by a direct connection."""
         return False
+
+    def leave(self) -> None:
+        """Have the caller say when it sends no more calls by its direct connection, because the instance stops."""
 
     @property
     def lookup(self) -> asyncio.Task[Any] | None:
@@ -134,9 +137,9 @@ class Caller(CallerChannel):
         self.telling: asyncio.TimerHandle | None = None
         #: How many streams the session has had.
         self._streams = 0
-        #: How many calls of each method may come by the direct connection (None: batches), and until when.
-        self._granted: dict[str | None, int] = {}
-        self._granted_until = 0.0
+        #: Until when calls of these methods may come by the direct connection (loop time, s; None: batches).
+        self._permitted: dict[str | None, float] = {}
+        self._has_left = False
         self._waiting = Share(self.session.server_ledger.waiting)
         self.is_closing = False
         # The form of the inbox says so.
@@ -234,8 +237,7 @@ class Caller(CallerChannel):
             self._refuse_question(question, error)
         elif not self.is_over:
             self._offer(question.get("ask"))
-            self._granted[method] = self._granted.get(method, 0) + 1
-            self._granted_until = self._loop.time() + CLAIM_TIME
+            self._permitted[method] = self._loop.time() + CLAIM_TIME
 
     def _refuse_question(self, question: dict[str, Any], error: RpcError) -> None:
         for call_id in ids_in(question.get("ids")):
@@ -246,6 +248,8 @@ class Caller(CallerChannel):
         detour = self.detour
         if "ask" in params:
             self._offer(params["ask"])
+        elif "left" in params:
+            self._has_left = True
         elif not isinstance(detour, CallerDetour):
             return
         elif "claim" in params:
@@ -268,7 +272,12 @@ class Caller(CallerChannel):
     @property
     def is_expected(self) -> bool:
         """As `CallerChannel.is_expected`."""
-        return bool(self._granted) and self._loop.time() < self._granted_until
+        return self.detour is not None and not (self._has_left or self.is_over)
+
+    def leave(self) -> None:
+        """As `CallerChannel.leave`."""
+        if self.detour is not None:
+            self.detour.add(direct_message(leaving=True))
 
     def receive_directly(self, messages: list[Message]) -> None:
         """As `NatsChannel.receive_directly`: each call needs a permission, which NATS does not check here."""
@@ -286,10 +295,7 @@ class Caller(CallerChannel):
         if read is UNREADABLE or belongs_to_calls(read):
             return True
         method = read.get("method") if type(read) is dict else None if type(read) is list else UNREADABLE
-        if (type(method) is str or method is None) and self.is_expected and method in self._granted:
-            self._granted[method] -= 1
-            if not self._granted[method]:
-                del self._granted[method]
+        if (type(method) is str or method is None) and self._permitted.get(method, 0.0) > self._loop.time():
             return True
         reason = "a call needs a permission, for which the client asks at the subject of its method"
         error = NotPermitted(data={"executed": False, "reason": reason})

@@ -173,8 +173,10 @@ class ServiceConnection:
             trace_sent(self.trace, [message], as_frames=self.session.sends_binary)
         payload, size = payload_of(message, self.session, self.max_payload)
         if payload is None:
-            payload = self.large.ask(message, size, None if is_batch else method, call_ids)
+            payload = self.large.send(message, size, None if is_batch else method, call_ids)
             self.places.watch()
+            if payload is None:
+                return
         token = "n"
         if call_ids:
             token = str(call_ids[0])

@@ -43,6 +43,7 @@ class Instance(NatsChannel):
 
     Attributes:
         call_ids: the calls that are known to be there.
+        is_leaving: it takes no more calls by its direct connection, because it stops.
     """
 
     reads_lines = True
@@ -53,6 +54,7 @@ class Instance(NatsChannel):
         super().__init__(service, session, target=subject, own=f"{service.inbox}.i{number}", address=service.address)
         self.number = number
         self.call_ids: dict[int | str, None] = {}
+        self.is_leaving = False
         self._service = service
         # What comes from an instance belongs to calls to the service.
         session.pending, session.streams = service.session.pending, service.session.streams

@@ -33,6 +33,10 @@ from .places import Service
 #: Seconds that a client tries to connect, and to show its secret.
 CONNECT_TIME = 5.0
 
+#: Seconds for which calls of a method are sent by a connection that an instance has permitted for one. The instance
+#: permits it longer. Short, so that other instances get their share of the calls.
+PERMIT_TIME = 1.0
+
 #: Seconds after which a question that has no answer is dropped, where no call waits for it.
 QUESTION_TIME = 10.0
 
@@ -115,10 +119,17 @@ class DirectStream(LineStream):
 
 @dataclass(eq=False, frozen=True)
 class LargeCall:
-    """A call that is over `max_payload`; `since` is when it was asked where to send it (loop time, s)."""
+    """A call that is over `max_payload`.
+
+    Attributes:
+        size: bytes.
+        method: None for a batch.
+        since: when it was asked where to send it (loop time, s).
+    """
 
     message: Encoded
     size: int
+    method: str | None
     call_ids: tuple[int | str, ...]
     since: float
 
@@ -199,11 +210,13 @@ class LargeCalls:
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._last = 0
+        #: By method: the instance that has permitted a call last, and until when others may go there (loop time, s).
+        self._permits: dict[str | None, tuple[Instance, float]] = {}
         #: By the number of the question.
         self._waiting: dict[int, LargeCall] = {}
 
-    def ask(self, message: Encoded, size: int, method: str | None, call_ids: Sequence[int | str]) -> bytes:
-        """Keep a call; gives the question where it may be sent.
+    def send(self, message: Encoded, size: int, method: str | None, call_ids: Sequence[int | str]) -> bytes | None:
+        """Send a call, if an instance has just permitted one; else keep it, and give the question where it may be sent.
 
         Args:
             method: of the call; None for a batch.
@@ -211,6 +224,11 @@ class LargeCalls:
         Raises:
             ServerBusy: too many bytes of calls wait for their connection.
         """
+        call = LargeCall(message, size, method, tuple(call_ids), self._loop.time())
+        instance, until = self._permits.get(method, (None, 0.0))
+        if instance is not None and until > call.since and self._is_free(instance):
+            self._send(call, instance)
+            return None
         limit = self._service.limits.max_held_total // 2
         if self._waiting and sum(call.size for call in self._waiting.values()) + size > limit:
             reason = "too many bytes of calls wait for a direct connection (max_held_total)"
@@ -218,7 +236,7 @@ class LargeCalls:
         if type(message) is AttachedMessage:
             message.secure()
         self._last += 1
-        self._waiting[self._last] = LargeCall(message, size, tuple(call_ids), self._loop.time())
+        self._waiting[self._last] = call
         return direct_message(ask=self._last, method=method, size=size, ids=list(call_ids))
 
     def take(self, params: dict[str, Any], instance: Instance) -> None:
@@ -229,17 +247,28 @@ class LargeCalls:
         if offer is not None and self._service.session.pending:
             self.detour_of(instance).connect(offer)
         detour = instance.detour
-        if call is not None and "reason" in params:
+        if "leaving" in params and detour is not None:
+            instance.is_leaving = True
+            detour.add(direct_message(left=True))
+        elif call is not None and "reason" in params:
             error = no_way(call.size, self._service.max_payload, str(params["reason"]))
             self._service.places.fail(call.call_ids, lambda method: error)
-        elif call is not None and isinstance(detour, InstanceDetour):
-            self._service.places.acknowledged(instance, call.call_ids)
-            detour.send_call(call)
-        elif call is not None:  # the instance does not know yet that its connection could not be made
-            reason = "the direct connection to the instance was not made"
+        elif call is not None and detour is not None and not instance.is_leaving:
+            self._permits[call.method] = instance, self._loop.time() + PERMIT_TIME
+            self._send(call, instance)
+        elif call is not None:  # the instance has not heard of that when it permitted the call
+            reason = "the instance leaves, or no direct connection to it could be made"
             self._service.places.fail(call.call_ids, partial(_failure, Unread, reason, None))
         elif "reason" in params and detour is not None:
             detour.fail(str(params["reason"]))
+
+    def _is_free(self, instance: Instance) -> bool:
+        is_usable = instance.detour is not None and not (instance.is_over or instance.is_leaving)
+        return is_usable and not self._service.places.has_calls(instance)
+
+    def _send(self, call: LargeCall, instance: Instance) -> None:
+        self._service.places.acknowledged(instance, call.call_ids)
+        self.detour_of(instance).send_call(call)
 
     def detour_of(self, instance: Instance) -> InstanceDetour:
         """What the client sends to this instance by its direct connection, from now on."""

@@ -8,6 +8,7 @@ Messages `$/direct` are about the direct connection of a session, which carries 
   alone it is where the client was told to before.
 * `ask`, `reason`: there are no direct connections.
 * `claim`: the client connects, and sends nothing more by NATS; `failed`: it could not, with the reason.
+* `leaving`: the instance stops, and wants no more calls by the connection; `left`: no more of them come.
 * `has`, `alive`: an acknowledgement and a sign of life of the instance, which go by the connection once there is one.
 """
 

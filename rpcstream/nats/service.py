@@ -342,7 +342,9 @@ class NatsService:
             pass
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_TIME):
-                while self.direct.is_expected or any(caller.is_expected for caller in self._callers.all()):
+                for caller in self._callers.all():
+                    caller.leave()
+                while any(caller.is_expected for caller in self._callers.all()):
                     await asyncio.sleep(0.02)
 
     def _drain(self, _: Any = None) -> None:
