@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace, argv: Sequence[str], prog: str) -> int:
 
 def _supervise(options: argparse.Namespace, config: ServeConfig, argv: Sequence[str]) -> int | None:
     """Serve in several processes; gives the exit status. None if one process is meant."""
-    from ..supervisor.process import Program, WorkerOptions, worker_count
+    from ..supervisor.process import WorkerOptions, worker_count
     from .serve_config import SUPERVISED
 
     kept = {name: config.process[name] for name in SUPERVISED if name in config.process}
@@ -79,12 +79,10 @@ def _supervise(options: argparse.Namespace, config: ServeConfig, argv: Sequence[
     from .load import passed_sockets
 
     watch = os.getcwd() if options.reload else None
-    program = Program(
-        entry="rpcstream.cli.serve:serve_as_worker", arguments=list(argv), argv=list(sys.argv), path=list(sys.path)
-    )
+    entry = "rpcstream.cli.serve:serve_as_worker"
     try:
         workers = WorkerOptions(count=count, watch=watch, **kept)
-        return Supervisor(program, workers, sockets=passed_sockets(options)).run()
+        return Supervisor(entry, list(argv), workers, sockets=passed_sockets(options)).run()
     except (RuntimeError, ValueError, TargetError) as error:
         print(f"rpcstream-server: {error}", file=sys.stderr)
         return USAGE

@@ -49,7 +49,7 @@ from .guard import Guard
 from .life import ServerLife
 from .methods import ServerMethods
 from .nats import AboutServer, NatsMemberships
-from .observation import Observation, metrics_response
+from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
     Http,
@@ -338,7 +338,7 @@ class Server(ServerMethods):
 
         async def stats() -> dict[str, Any]:
             """The counters of all processes of this server since its start."""
-            return await supervision.stats()
+            return {name: value for name, value in (await supervision.counted()).items() if name not in METRIC_NUMBERS}
 
         self._registry.add(stats, name="rpc.stats", reserved=True, replace=True)
         self.topics.join(supervision.relay, supervision.group)
@@ -381,8 +381,8 @@ class Server(ServerMethods):
 
     async def _metrics_of_all(self, supervision: Supervision) -> Response:
         assert self._observation is not None
-        numbers = await supervision.metrics()
-        return metrics_response(self._observation.text_of(self.counters, self._running, numbers))
+        counted = await supervision.counted()
+        return metrics_response(self._observation.text_of(self.counters, self._running, counted))
 
     def _more_metrics(self) -> list[Family]:
         """Metrics of this kind of server."""

@@ -29,23 +29,6 @@ _NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Program:
-    """What workers run.
-
-    Attributes:
-        entry: `module:function`, called with a `WorkerLink` and `arguments`; it gives the exit status.
-        arguments: of JSON types.
-        argv: `sys.argv` in the workers.
-        path: `sys.path` in the workers.
-    """
-
-    entry: str
-    arguments: Any
-    argv: list[str]
-    path: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
     """How many workers there are, and how they are kept.
 
@@ -81,7 +64,7 @@ class WorkerProcess:
 
     Args:
         index: its place among the workers, from 0.
-        start: the rest of the first message; see `worker.main`.
+        start: the first message; see `server.worker.main`.
         environment: variables in place of those of this process.
         on_message: called with this worker and each message that it sends.
         on_room: called when the worker has taken all that was passed to it.
@@ -103,7 +86,6 @@ class WorkerProcess:
     def __init__(
         self,
         index: int,
-        program: Program,
         start: Message,
         environment: dict[str, str],
         *,
@@ -148,16 +130,7 @@ class WorkerProcess:
             on_room=lambda: on_room(self),
         )
         self.channel.start()
-        self.channel.send(
-            {
-                **start,
-                "entry": program.entry,
-                "arguments": program.arguments,
-                "argv": program.argv,
-                "path": program.path,
-                "environment": {"PYTHONPATH": os.environ.get("PYTHONPATH")},
-            }
-        )
+        self.channel.send(start)
 
     def __str__(self) -> str:
         return f"worker {self.index + 1} (pid {self.pid})"
@@ -259,31 +232,30 @@ def describe_status(status: int) -> str:
 
 
 def _command(number: int) -> list[str]:
-    """The command that starts a worker, with the options of this interpreter.
+    """The command that starts a worker, with the options of this interpreter, and this package wherever it is.
 
     `-P`, so that no file in the current directory takes the place of a module that a worker imports before it knows its
     own `sys.path`.
     """
+    folder = str(Path(__file__).resolve().parents[2])
+    find = f"import sys; sys.path.insert(0, {folder!r})"
+    run = f"from rpcstream.server.worker import main; sys.exit(main({number}))"
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [
         sys.executable,
         *flags,
         *(() if "-P" in flags else ("-P",)),
-        "-m",
-        "rpcstream.server.worker",
-        str(number),
+        "-c",
+        f"{find}; {run}",
     ]
 
 
 def environment_of_workers(count: int, processors: int) -> dict[str, str]:
     """The environment of each of `count` workers.
 
-    This package is found, wherever this process has found it; and what computes with several threads is given its share
-    of the processors, unless the variables for that are set.
+    What computes with several threads is given its share of the processors, unless the variables for that are set.
     """
     environment = dict(os.environ)
-    folder = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, environment.get("PYTHONPATH")]))
     if THREAD_VARIABLES[0] not in environment:  # the other libraries follow it, too
         for variable in THREAD_VARIABLES:
             environment.setdefault(variable, str(max(1, processors // count)))
@@ -317,15 +289,15 @@ def worker_count(workers: int | Literal["auto"] | None) -> int:
     return workers
 
 
-def check_possible(*, watches: bool, affinity: bool, memory_limit: int | None) -> None:
+def check_possible(options: WorkerOptions) -> None:
     """Raise RuntimeError unless workers can be run from here."""
     if sys.platform == "win32" or not hasattr(socket, "send_fds"):
         raise RuntimeError("workers need a POSIX system (Linux, macOS), where connections can be passed to processes")
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("workers are run from the main thread, which gets the signals")
-    if watches:
+    if options.watch is not None:
         check_installed()
-    if affinity and not hasattr(os, "sched_setaffinity"):
+    if options.affinity and not hasattr(os, "sched_setaffinity"):
         raise RuntimeError("affinity: this system does not let processes choose their processors")
-    if memory_limit is not None and not os.path.exists("/proc/self/statm"):
+    if options.memory_limit is not None and not os.path.exists("/proc/self/statm"):
         raise RuntimeError("memory_limit: this system does not say what memory a process takes (/proc)")

@@ -15,6 +15,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from random import random
@@ -28,7 +29,6 @@ from .channel import Message
 from .events import KINDS as EVENT_KINDS
 from .events import EventExchange
 from .process import (
-    Program,
     WorkerOptions,
     WorkerProcess,
     check_possible,
@@ -97,7 +97,8 @@ class Supervisor:
     """Runs a program in several processes, until it is told to stop.
 
     Args:
-        program: what the workers run.
+        entry: `module:function`; workers call it with a `WorkerLink` and `arguments`, and it gives the exit status.
+        arguments: of JSON types.
         options: how many there are, and how they are kept.
         on_listening: called with the address when connections are accepted.
         sockets: listen at these, which stay the caller's, and not where the program says.
@@ -105,13 +106,20 @@ class Supervisor:
 
     def __init__(
         self,
-        program: Program,
+        entry: str,
+        arguments: Any,
         options: WorkerOptions,
         *,
         on_listening: Callable[[str], object] = lambda address: None,
         sockets: Iterable[socket.socket] = (),
     ) -> None:
-        self._program = program
+        #: What workers need to run the program as this process would.
+        self._program: Message = {
+            "entry": entry,
+            "arguments": arguments,
+            "argv": list(sys.argv),
+            "path": list(sys.path),
+        }
         self._options = options
         self._on_listening = on_listening
         self._sockets = list(sockets)
@@ -149,8 +157,7 @@ class Supervisor:
             RuntimeError: this system cannot pass connections to other processes, or has no way for an option; or this
                 is not the main thread.
         """
-        options = self._options
-        check_possible(watches=options.watch is not None, affinity=options.affinity, memory_limit=options.memory_limit)
+        check_possible(self._options)
         raise_descriptor_limit()
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             return runner.run(self._main())
@@ -362,6 +369,7 @@ class Supervisor:
         options = self._options
         limit = options.max_requests
         start: Message = {
+            **self._program,
             "is_first": index == 0 and self._is_first,
             "place": index + 1,
             "group": self._group,
@@ -370,7 +378,6 @@ class Supervisor:
         }
         worker = WorkerProcess(
             index,
-            self._program,
             start,
             self._environment,
             on_message=self._on_message,
