@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..codec import payloads
-from ..shared_memory import SharedMemory
 from ..wire.binary_frame import Admitted, BinaryFrameReader
 from ..wire.messages import BinaryFrame
 from .ledger import PARTLY, Share
 from .session import Session
+from .shared_memory import SharedMemory
 
 
 @dataclass(slots=True, eq=False)

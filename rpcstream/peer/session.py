@@ -17,7 +17,6 @@ from ..codec.payloads import may_have_payload
 from ..errors import CallCancelled, Unread
 from ..limits import Limits
 from ..observe.counters import Counters
-from ..shared_memory import SharedMemory
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
@@ -30,6 +29,7 @@ from .ledger import ConnectionLedger, ServerLedger, WriteGate, counted_size
 from .marshal import Marshaller
 from .outgoing import OutgoingCalls
 from .pending import PendingCalls
+from .shared_memory import SharedMemory
 from .slices import TURN
 from .stream_table import StreamTable
 

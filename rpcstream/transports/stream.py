@@ -18,7 +18,7 @@ from ..errors import ParseError, RpcError
 from ..peer.frame_admission import FrameAdmission
 from ..peer.ledger import Reception
 from ..peer.session import Session
-from ..shared_memory import SharedMemory
+from ..peer.shared_memory import SharedMemory
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.content_length import ContentLengthFramer

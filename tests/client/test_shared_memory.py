@@ -34,7 +34,7 @@ LARGE = np.arange(MIB // 4, dtype=np.float32)
 SIZE = LARGE.nbytes
 ARENA, PAGE = 128 * MIB, 4096
 #: Where the control page and the payload of the raw peer stand.
-CONTROL, FIRST = PAGE, 2 * PAGE
+CONTROL, FIRST = PAGE, MIB
 
 
 @pytest.fixture
@@ -312,8 +312,8 @@ class Arena:
         os.ftruncate(self.fd, ARENA)
         self.map = mmap.mmap(self.fd, ARENA)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self.map[:16] = key = os.urandom(16)
-        self.map[CONTROL : CONTROL + PAGE] = bytes(PAGE)
+        key = os.urandom(16)
+        self.map[:MIB] = key + bytes(MIB - 16)
         self.description = {"pid": os.getpid(), "fd": self.fd, "key": key.hex(), "at": CONTROL}
 
     def place(self, data: bytes = LARGE.tobytes(), at: int = FIRST) -> None:
@@ -370,6 +370,7 @@ async def sharer(address: str, arena: Arena) -> AsyncIterator[RawPeer]:
         f"0:0:0:{SIZE}",
         f"0:1:0:1:{SIZE}",
         f"0:{FIRST + 16 * MIB}:{SIZE}",  # a hole: reading it would take memory that nobody has counted
+        f"0:{FIRST + SIZE // 2}:{SIZE}",  # half of it
     ],
 )
 async def test_a_place_that_is_none_ends_the_connection(

@@ -26,10 +26,11 @@ from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from .local_peer import is_same_user
-from .text import get_logger
-from .wire.binary_frame import SHARED_MIN
-from .wire.buffers import PeerMemory, owner_of
+from ..local_peer import is_same_user
+from ..text import get_logger
+from ..wire.binary_frame import SHARED_MIN
+from ..wire.buffers import PeerMemory, owner_of
+from .ledger import Account
 
 #: Bytes of an arena. Memory is taken only for what was used of it.
 ARENA_SIZE = 128 * 1024 * 1024
@@ -56,33 +57,6 @@ _MAPPED, _ENDED, _GIVEN_BACK = 0, 1, 8
 
 #: Flag of memfd_create (Linux 6.3): the file can never be executed.
 _NOEXEC_SEAL = 0x8
-
-
-class MemoryBudget:
-    """Counts the memory that is copied for peers, and the arenas of peers whole: to read a hole in one takes memory.
-
-    Args:
-        limit: bytes.
-
-    Attributes:
-        arenas: those that are mapped, by their keys. Several connections of one process share one.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._taken = 0
-        self.arenas: WeakValueDictionary[str, _PeerArena] = WeakValueDictionary()
-
-    def take(self, size: int) -> bool:
-        """Count bytes; False, and nothing is counted, if that is over the limit."""
-        if self._taken + size > self._limit:
-            return False
-        self._taken += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """Take bytes off."""
-        self._taken -= size
 
 
 # -- memory of this process -------------------------------------------------------------------------------------------
@@ -266,37 +240,45 @@ class _PeerArena:
     """
 
     _fd = -1
-    _budget: MemoryBudget | None = None
+    _account: Account | None = None
 
-    def __init__(self, pid: int, fd: int, key: str, budget: MemoryBudget) -> None:
+    def __init__(self, pid: int, fd: int, key: str, account: Account) -> None:
         import mmap
 
         self.pid = pid
         self._fd = _open_arena(f"/proc/{pid}/fd/{fd}")
         if os.pread(self._fd, _KEY_SIZE, 0).hex() != key:
             raise ValueError("the memory of the peer is other memory than it says")
-        if not budget.take(ARENA_SIZE):
+        # Whole: the peer can make holes at any time, and reading one takes memory.
+        if account.free < ARENA_SIZE:
             raise ValueError("there is no room for the memory of the peer (max_held_total)")
-        self._budget = budget
+        account.used += ARENA_SIZE
+        self._account = account
         self.map = mmap.mmap(self._fd, ARENA_SIZE, prot=mmap.PROT_READ)
         self._address = _address_of(self.map)
-        self._checked: set[tuple[int, int]] = set()
+        self._written = bytearray(ARENA_SIZE // _STEP)
 
     def find(self, place: int, size: int) -> int:
-        """The address of a part. Raises ValueError: it is not in the arena, or has a hole, which takes memory."""
-        if (place, size) not in self._checked:
-            if place < PAGE or place + size > ARENA_SIZE or os.lseek(self._fd, place, os.SEEK_HOLE) < place + size:
-                raise ValueError("no such place in shared memory")
-            if len(self._checked) > LEASES:
-                self._checked.clear()
-            self._checked.add((place, size))
+        """The address of a part. Raises ValueError: it is not in the arena, or was not written in whole steps."""
+        end = place + size
+        is_inside = PAGE <= place < end <= ARENA_SIZE
+        while is_inside and (step := self._written.find(0, place // _STEP, _rounded(end, _STEP) // _STEP)) >= 0:
+            hole = os.lseek(self._fd, step * _STEP, os.SEEK_HOLE) // _STEP
+            self._written[step:hole] = b"\1" * (hole - step)
+            is_inside = hole > step
+        if not is_inside:
+            raise ValueError("no such place in shared memory")
         return self._address + place
 
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-        if self._budget is not None:
-            self._budget.give_back(ARENA_SIZE)
+        if self._account is not None:
+            self._account.give_back(ARENA_SIZE)
+
+
+#: Those that are mapped, by key and `id` of the account: several connections of one process share one.
+_mapped: WeakValueDictionary[tuple[str, int], _PeerArena] = WeakValueDictionary()
 
 
 class Lease(PeerMemory):
@@ -351,7 +333,7 @@ class SharedMemory:
 
     Args:
         sock: the connected socket.
-        budget: counts the memory.
+        account: counts the memory of peers.
 
     Attributes:
         placed: the number of payloads that were lent by the last `place`.
@@ -363,9 +345,9 @@ class SharedMemory:
     _peer: _PeerArena | None = None
     _peer_control: Any = None
 
-    def __init__(self, sock: Any, budget: MemoryBudget) -> None:
+    def __init__(self, sock: Any, account: Account) -> None:
         self._sock: Any = sock
-        self._budget = budget
+        self._account = account
         self._lent: dict[int, _Lent] = {}
         self._numbers = list(range(LEASES))
         self._lending = self._copied = self.received = self.placed = 0
@@ -408,10 +390,11 @@ class SharedMemory:
     def _map_peer(self, described: dict[str, Any]) -> None:
         pid, fd, at = (_whole(described.get(name)) for name in ("pid", "fd", "at"))
         key = str(described.get("key"))
-        peer = self._budget.arenas.get(key) or _PeerArena(pid, fd, key, self._budget)
+        mapped = (key, id(self._account))
+        peer = _mapped.get(mapped) or _PeerArena(pid, fd, key, self._account)
         peer.find(at, PAGE)
         self._peer_control = memoryview(peer.map)[at : at + PAGE].cast("Q")
-        self._peer = self._budget.arenas[key] = peer
+        self._peer = _mapped[mapped] = peer
 
     def answer(self, description: Any) -> dict[str, Any] | None:
         """Map the memory that the peer offers; gives what it needs to find this end's. None: nothing is shared."""
@@ -462,10 +445,7 @@ class SharedMemory:
         import numpy as np
 
         size = len(payload)
-        if self._copied + size > COPIED_MAX or not self._budget.take(size):
-            return None
-        if (block := arena.allocate(size)) is None:
-            self._budget.give_back(size)
+        if self._copied + size > COPIED_MAX or (block := arena.allocate(size)) is None:
             return None
         self._copied += size
         copy = np.asarray(block)
@@ -479,9 +459,7 @@ class SharedMemory:
             if control[_GIVEN_BACK + number] == lent.lease or lent.lease > came:
                 del self._lent[number]
                 self._numbers.append(number)
-                if lent.copied:
-                    self._copied -= lent.copied
-                    self._budget.give_back(lent.copied)
+                self._copied -= lent.copied
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
