@@ -72,6 +72,7 @@ def arena_file(kind: str, key: bytes, folder: Path) -> int:
         os.pwrite(fd, b"?" * 16 if kind == "another key" else key, 0)
         if kind != "control page is a hole":
             os.pwrite(fd, bytes(MIB - 16), 16)
+            os.pwrite(fd, struct.pack("=Q", 7), CONTROL + 16)
     seals = {"may shrink": fcntl.F_SEAL_SHRINK, "may grow": fcntl.F_SEAL_GROW, "may be sealed": fcntl.F_SEAL_SEAL}
     if kind not in ("plain", "never sealed"):
         all_seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -85,7 +86,7 @@ def offered(folder: Path, kind: str = "right", **changed: Any) -> Iterator[dict[
     key = os.urandom(16)
     fd = arena_file(kind, key, folder)
     try:
-        yield {"binary": 1, "shm": {"pid": os.getpid(), "fd": fd, "key": key.hex(), "at": CONTROL, **changed}}
+        yield {"binary": 1, "shm": {"pid": os.getpid(), "fd": fd, "key": key.hex(), "at": CONTROL, "id": 7, **changed}}
     finally:
         os.close(fd)
 
@@ -117,6 +118,7 @@ KINDS = (
         *({"pid": pid} for pid in (2**31 - 1, -1, "1", 2**63 - 1)),
         *({"fd": fd} for fd in (1_000_000, True)),
         *({"at": at} for at in (0, -PAGE, ARENA, ARENA - 8, ARENA // 2, "4096", None, 2**63)),
+        *({"id": number} for number in (0, 8, -1, None)),
         *({"key": key} for key in ("0" * 32, "0" * 31, "é" * 32, "zz" * 16, None, [])),
     ],
     ids=repr,

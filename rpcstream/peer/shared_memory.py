@@ -22,6 +22,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Sequence
+from secrets import randbits
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -52,8 +53,9 @@ _ZEROS = bytes(_STEP)
 
 _KEY_SIZE = 16
 #: Words of eight bytes in a control page: 1 once the peer's arena is mapped; 1 plus the number of leases that came,
-#: once the connection has ended; and for each number of a lease the count of the last one that was given back.
-_MAPPED, _ENDED, _GIVEN_BACK = 0, 1, 8
+#: once the connection has ended; which connection it is; and for each number of a lease the count of the last one that
+#: was given back.
+_MAPPED, _ENDED, _ID, _GIVEN_BACK = 0, 1, 2, 8
 
 #: Flag of memfd_create (Linux 6.3): the file can never be executed.
 _NOEXEC_SEAL = 0x8
@@ -369,9 +371,10 @@ class SharedMemory:
         page = np.asarray(block)
         page[:] = 0
         self._control = memoryview(page).cast("Q")  # type: ignore[arg-type]
+        self._control[_ID] = number = 1 + randbits(30)
         self._arena = arena
         arena.connections.add(id(self))
-        return arena.description | {"at": block.place}
+        return arena.description | {"at": block.place, "id": number}
 
     def accept(self, description: Any) -> bool:
         """Map the memory that the peer has described; False, and nothing is shared, if it is not as it should be."""
@@ -388,12 +391,14 @@ class SharedMemory:
         return True
 
     def _map_peer(self, described: dict[str, Any]) -> None:
-        pid, fd, at = (_whole(described.get(name)) for name in ("pid", "fd", "at"))
+        pid, fd, at, self._peer_id = (_whole(described.get(name)) for name in ("pid", "fd", "at", "id"))
         key = str(described.get("key"))
         mapped = (key, id(self._account))
         peer = _mapped.get(mapped) or _PeerArena(pid, fd, key, self._account)
         peer.find(at, PAGE)
         self._peer_control = memoryview(peer.map)[at : at + PAGE].cast("Q")
+        if self._peer_control[_ID] != self._peer_id or not self._peer_id:
+            raise ValueError("the control page of the peer is another one than it says")
         self._peer = _mapped[mapped] = peer
 
     def answer(self, description: Any) -> dict[str, Any] | None:
@@ -496,10 +501,10 @@ class SharedMemory:
 
     def is_given_back(self) -> bool:
         """Whether the peer has given back all that was lent, or is gone. For a connection that has ended."""
-        if self._peer is not None and not os.path.exists(f"/proc/{self._peer.pid}"):
-            self._take_back(0)
-        else:
-            self._take_back((self._peer_control[_ENDED] or sys.maxsize) - 1)
+        ended, pid = self._peer_control[_ENDED], self._peer.pid if self._peer is not None else 0
+        # A page is only used again when nothing reads what came with its connection.
+        is_over = self._peer_control[_ID] != self._peer_id or not os.path.exists(f"/proc/{pid}")
+        self._take_back(0 if is_over else (ended or sys.maxsize) - 1)
         if not self._lent:
             self._peer = self._peer_control = None
         return self._peer is None
