@@ -29,7 +29,7 @@ from weakref import WeakValueDictionary
 
 from ..local_peer import is_same_user
 from ..text import get_logger
-from ..wire.binary_frame import SHARED_MIN
+from ..wire.binary_frame import SHARED_MIN, FrameError
 from ..wire.buffers import PeerMemory, owner_of
 from .ledger import Account
 
@@ -52,11 +52,14 @@ _STEP = 1024 * 1024
 _ZEROS = bytes(_STEP)
 
 _KEY_SIZE = 16
+_NO_PLACE = "the header of a binary frame is malformed: no such place in shared memory"
 #: Words of eight bytes in a control page: 1 once the peer's arena is mapped; 1 plus the number of leases that came,
 #: once the connection has ended; which connection it is; and for each number of a lease the count of the last one that
 #: was given back.
 _MAPPED, _ENDED, _ID, _GIVEN_BACK = 0, 1, 2, 8
 
+#: F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW: the size of the file never changes.
+_SEALS = 7
 #: Flag of memfd_create (Linux 6.3): the file can never be executed.
 _NOEXEC_SEAL = 0x8
 
@@ -107,8 +110,9 @@ class Arena:
         self.ended: deque[SharedMemory] = deque()
         self._fd = _memory_file()
         os.ftruncate(self._fd, ARENA_SIZE)
-        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self._touch(0, PAGE)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
+        if not self._touch(0, PAGE):
+            raise OSError("the system gives no memory")
         key = os.urandom(_KEY_SIZE)
         os.pwrite(self._fd, key, 0)
         self._map = mmap.mmap(self._fd, ARENA_SIZE)
@@ -122,23 +126,16 @@ class Arena:
 
     def allocate(self, size: int) -> Block | None:
         """A block of at least one byte, whose content is undefined; None: there is none of that size."""
+        needed = _rounded(size, _ALIGNMENT)
         with self._lock:
-            try:
-                return self._take(size, _rounded(size, _ALIGNMENT))
-            except OSError as error:
-                _note(str(error))
-                return None
-
-    def _take(self, size: int, needed: int) -> Block | None:
-        for _ in range(2):
-            self._note_freed()
-            # The first that fits: the caches have it.
-            for number, (start, end) in enumerate(self._gaps):
-                if end - start >= needed:
-                    self._touch(start, start + needed)
-                    self._gaps[number] = start + needed, end
-                    return Block(self, start, size, start + needed)
-            self._take_back()
+            for _ in range(2):
+                self._note_freed()
+                # The first that fits: the caches have it.
+                for number, (start, end) in enumerate(self._gaps):
+                    if end - start >= needed and self._touch(start, start + needed):
+                        self._gaps[number] = start + needed, end
+                        return Block(self, start, size, start + needed)
+                self._take_back()
         return None
 
     def trim(self) -> None:
@@ -172,25 +169,31 @@ class Arena:
             else:
                 merged.append((start, end))
 
-    def _touch(self, start: int, end: int) -> None:
-        """Have the system give memory now: a write without would end the process if there is none. Raises OSError."""
+    def _touch(self, start: int, end: int) -> bool:
+        """Have the system give memory now, if it can: a write without it would end the process."""
         first, last = start // _STEP, _rounded(end, _STEP) // _STEP
-        while (step := self._given.find(0, first, last)) >= 0:
-            if os.pwrite(self._fd, _ZEROS, step * _STEP) < _STEP:
-                raise OSError("the system gives no memory")
-            self._given[step] = 1
+        try:
+            while (step := self._given.find(0, first, last)) >= 0 and os.pwrite(
+                self._fd, _ZEROS, step * _STEP
+            ) == _STEP:
+                self._given[step] = 1
+        except OSError as error:
+            _note(str(error))
+        return self._given.find(0, first, last) < 0
 
 
 _current: Arena | None = None
 
 
-def _arena() -> Arena:
-    """The arena of this process. Raises OSError: there can be none."""
+def _arena() -> Arena | None:
+    """The arena of this process; None where there can be none."""
     global _current
-    if sys.platform != "linux":
-        raise OSError("memory is shared on Linux only")
-    if _current is None or not _current.is_usable:
-        _current = Arena()
+    if sys.platform == "linux" and (_current is None or not _current.is_usable):
+        _current = None
+        try:
+            _current = Arena()
+        except OSError as error:
+            _note(str(error))
     return _current
 
 
@@ -219,10 +222,8 @@ def shared_empty(shape: int | Sequence[int], dtype: Any = float) -> Any:
     if kind.hasobject:
         raise TypeError(f"objects cannot be shared, and the dtype is {kind}")
     size = np.broadcast_to(np.empty((), kind), shape).size * kind.itemsize
-    try:
-        block = _arena().allocate(size) if size else None
-    except OSError:
-        block = None
+    arena = _arena()
+    block = arena.allocate(size) if size and arena is not None else None
     return np.empty(shape, kind) if block is None else np.asarray(block).view(kind).reshape(shape)
 
 
@@ -245,10 +246,16 @@ class _PeerArena:
     _account: Account | None = None
 
     def __init__(self, pid: int, fd: int, key: str, account: Account) -> None:
+        import fcntl
         import mmap
 
         self.pid = pid
-        self._fd = _open_arena(f"/proc/{pid}/fd/{fd}")
+        self._fd = _open_memory_file(f"/proc/{pid}/fd/{fd}")
+        if fcntl.fcntl(self._fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise ValueError("the memory of the peer is not sealed")
+        # Sealed: its size does not change any more. With large pages, reading a hole may end the process.
+        if os.fstat(self._fd).st_size != ARENA_SIZE or os.fstatvfs(self._fd).f_bsize != PAGE:
+            raise ValueError("the memory of the peer has another size, or large pages")
         if os.pread(self._fd, _KEY_SIZE, 0).hex() != key:
             raise ValueError("the memory of the peer is other memory than it says")
         # Whole: the peer can make holes at any time, and reading one takes memory.
@@ -261,7 +268,7 @@ class _PeerArena:
         self._written = bytearray(ARENA_SIZE // _STEP)
 
     def find(self, place: int, size: int) -> int:
-        """The address of a part. Raises ValueError: it is not in the arena, or was not written in whole steps."""
+        """The address of a part. Raises FrameError: it is not in the arena, or was not written in whole steps."""
         end = place + size
         is_inside = PAGE <= place < end <= ARENA_SIZE
         while is_inside and (step := self._written.find(0, place // _STEP, _rounded(end, _STEP) // _STEP)) >= 0:
@@ -269,7 +276,7 @@ class _PeerArena:
             self._written[step:hole] = b"\1" * (hole - step)
             is_inside = hole > step
         if not is_inside:
-            raise ValueError("no such place in shared memory")
+            raise FrameError(_NO_PLACE)
         return self._address + place
 
     def __del__(self) -> None:
@@ -357,17 +364,11 @@ class SharedMemory:
     def offer(self) -> dict[str, Any] | None:
         """What the peer needs to find the memory of this end. None where there can be none: also the second time."""
         sock, self._sock = self._sock, None
-        if sock is None or sys.platform != "linux" or not is_same_user(sock):
+        arena = _arena() if sock is not None and is_same_user(sock) else None
+        if arena is None or (block := arena.allocate(PAGE)) is None:
             return None
         import numpy as np
 
-        try:
-            arena = _arena()
-        except OSError as error:
-            _note(str(error))
-            return None
-        if (block := arena.allocate(PAGE)) is None:
-            return None
         page = np.asarray(block)
         page[:] = 0
         self._control = memoryview(page).cast("Q")  # type: ignore[arg-type]
@@ -477,7 +478,7 @@ class SharedMemory:
             sizes: bytes of each.
 
         Raises:
-            ValueError: there is no such place.
+            FrameError: there is no such place.
         """
         return [place and self._borrowed(size, *place) for place, size in zip(places, sizes, strict=True)]
 
@@ -485,14 +486,14 @@ class SharedMemory:
         import numpy as np
 
         if self._peer is None or number >= LEASES:
-            raise ValueError("no such place in shared memory")
+            raise FrameError(_NO_PLACE)
         keep: Any = self._peer
         if within is None:
             address = keep.find(place, size)
         else:
             lent = self._lent.get(place)
             if lent is None or not isinstance(lent.owner, Block) or within + size > lent.size:
-                raise ValueError("no such place in shared memory")
+                raise FrameError(_NO_PLACE)
             keep, address = lent.owner, lent.address + within
         self.received += 1
         return np.asarray(Lease(address, size, keep, self._control, number, self.received))
@@ -577,10 +578,8 @@ def _memory_file() -> int:
     return fd
 
 
-def _open_arena(path: str) -> int:
-    """Open the arena of a peer to be read; gives its descriptor. OSError, ValueError: it is not as it should be."""
-    import fcntl
-
+def _open_memory_file(path: str) -> int:
+    """Open a file in memory of this user to be read; gives its descriptor. OSError, ValueError: it is none."""
     # Opened as a path first: that has no effect, whatever it is.
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -589,17 +588,6 @@ def _open_arena(path: str) -> int:
             raise ValueError("the memory of the peer is no file of this user")
         if not os.readlink(name).startswith("/memfd:"):
             raise ValueError("the memory of the peer is no file in memory")
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         os.close(place)
-    wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    try:
-        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted != wanted:
-            raise ValueError("the memory of the peer is not sealed")
-        # Sealed: its size does not change any more. With large pages, reading a hole may end the process.
-        if os.fstat(fd).st_size != ARENA_SIZE or os.fstatvfs(fd).f_bsize != PAGE:
-            raise ValueError("the memory of the peer has another size, or large pages")
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
