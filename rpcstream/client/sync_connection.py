@@ -15,10 +15,9 @@ from typing import Any
 from ..errors import CallTimeout, ConnectionLost
 from ..local_peer import widen_buffers
 from ..peer.calls import Call
-from ..peer.ledger import Account
 from ..peer.marshal import Marshaller
 from ..peer.pending import OnProgress, PendingCall
-from ..peer.shared_memory import ARENA_SIZE, SharedMemory
+from ..peer.shared_memory import SharedMemory
 from ..wire.buffers import Encoded
 from .conversation import READ_SIZE, ClientConversation
 from .options import Settings
@@ -82,7 +81,7 @@ class SyncConnection:
         sock.setblocking(False)
         shared = None
         if settings.binary and settings.delimiter == b"\n" and sock.family == getattr(socket, "AF_UNIX", None):
-            shared = SharedMemory(sock, Account(ARENA_SIZE))
+            shared = SharedMemory(sock)
         self.conversation = ClientConversation(settings, marshaller, shared)
         self._socket = sock
         self._on_receive = settings.on_receive

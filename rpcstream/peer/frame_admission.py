@@ -58,7 +58,7 @@ class FrameAdmission:
         if session.counters is not None:
             session.counters.frames_received += 1
             session.counters.shared_received += len(lent) - sum(each is None for each in lent)
-        memory: list[memoryview] = frame.content[1].take_memory(lent, copies=session.shares_memory == "copy")
+        memory: list[memoryview] = frame.content[1].take_memory(lent, copies=session.takes_binary == "copy")
         return frame, memory
 
     def grow(self, received: int, frame: BinaryFrameReader) -> None:

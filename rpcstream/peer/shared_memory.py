@@ -22,16 +22,17 @@ import stat
 import sys
 from collections import deque
 from collections.abc import Sequence
-from secrets import randbits
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from ..local_peer import is_same_user
 from ..text import get_logger
 from ..wire.binary_frame import SHARED_MIN, FrameError
 from ..wire.buffers import PeerMemory, owner_of
-from .ledger import Account
+
+if TYPE_CHECKING:
+    from .ledger import Account  # imports asyncio
 
 #: Bytes of an arena. Memory is taken only for what was used of it.
 ARENA_SIZE = 128 * 1024 * 1024
@@ -245,7 +246,7 @@ class _PeerArena:
     _fd = -1
     _account: Account | None = None
 
-    def __init__(self, pid: int, fd: int, key: str, account: Account) -> None:
+    def __init__(self, pid: int, fd: int, key: str, account: Account | None) -> None:
         import fcntl
         import mmap
 
@@ -258,10 +259,11 @@ class _PeerArena:
             raise ValueError("the memory of the peer has another size, or large pages")
         if os.pread(self._fd, _KEY_SIZE, 0).hex() != key:
             raise ValueError("the memory of the peer is other memory than it says")
-        # Whole: the peer can make holes at any time, and reading one takes memory.
-        if account.free < ARENA_SIZE:
-            raise ValueError("there is no room for the memory of the peer (max_held_total)")
-        account.used += ARENA_SIZE
+        if account is not None:
+            # Whole: the peer can make holes at any time, and reading one takes memory.
+            if account.free < ARENA_SIZE:
+                raise ValueError("there is no room for the memory of the peer (max_held_total)")
+            account.used += ARENA_SIZE
         self._account = account
         self.map = mmap.mmap(self._fd, ARENA_SIZE, prot=mmap.PROT_READ)
         self._address = _address_of(self.map)
@@ -342,7 +344,7 @@ class SharedMemory:
 
     Args:
         sock: the connected socket.
-        account: counts the memory of peers.
+        account: counts the memory of peers; None: that of a server is not counted.
 
     Attributes:
         placed: the number of payloads that were lent by the last `place`.
@@ -354,7 +356,7 @@ class SharedMemory:
     _peer: _PeerArena | None = None
     _peer_control: Any = None
 
-    def __init__(self, sock: Any, account: Account) -> None:
+    def __init__(self, sock: Any, account: Account | None = None) -> None:
         self._sock: Any = sock
         self._account = account
         self._lent: dict[int, _Lent] = {}
@@ -372,7 +374,7 @@ class SharedMemory:
         page = np.asarray(block)
         page[:] = 0
         self._control = memoryview(page).cast("Q")  # type: ignore[arg-type]
-        self._control[_ID] = number = 1 + randbits(30)
+        self._control[_ID] = number = 1 + int.from_bytes(os.urandom(3), "little")
         self._arena = arena
         arena.connections.add(id(self))
         return arena.description | {"at": block.place, "id": number}

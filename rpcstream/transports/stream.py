@@ -79,7 +79,7 @@ class LineStream(MessageConnection, SocketConnection):
     def _connect_session(self) -> None:
         if self._frames is None:
             self.session.takes_binary = self.session.offers_binary = False
-        elif self.session.shares_memory and self.carrier == "unix":
+        elif self.session.takes_binary and self.carrier == "unix":
             self.session.shared = SharedMemory(self.socket, self.session.server_ledger.shared)
         self.session.connected(self, splits_values=bool(self._delimiter))
 
