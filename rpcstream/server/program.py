@@ -30,7 +30,7 @@ from .life import ServerLife
 from .options import ListenOptions
 
 if TYPE_CHECKING:
-    from ..supervisor.process import WorkerOptions
+    from ..supervisor.options import WorkerOptions
 
 log = get_logger("rpcstream.server")
 
@@ -163,7 +163,7 @@ def run_workers(
     """Run a server that stands in a module or script in several processes, which import it again. Blocks.
 
     Args:
-        where, loop, on_listening: the arguments of `Server.run`.
+        options, where, loop, on_listening: the arguments of `Server.run`.
 
     Raises:
         ValueError: the workers cannot find the server.

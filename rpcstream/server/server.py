@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ..auth.gate import GatedSession
 from ..codec import Codec
@@ -35,6 +35,7 @@ from ..observe.metrics import Family
 from ..peer.ledger import ServerLedger
 from ..peer.session import Session
 from ..process import CLEAN_UP, LoopName, raise_descriptor_limit
+from ..supervisor.options import WORKER_DEFAULTS, WorkerOptions, wants_supervisor
 from ..text import get_logger
 from ..tls import TLS, Certificates, ClientTLS
 from ..transports.listen import Listener, transport_of
@@ -393,6 +394,7 @@ class Server(ServerMethods):
 
     # -- how it runs ------------------------------------------------------------------------------------------------
 
+    @with_options(WORKER_DEFAULTS, WorkerOptions)
     def run(
         self,
         *,
@@ -403,11 +405,7 @@ class Server(ServerMethods):
         sockets: Iterable[socket.socket] = (),
         loop: LoopName = "auto",
         on_listening: Callable[[str], None] | None = None,
-        workers: int | Literal["auto"] | None = None,
-        max_requests: int | None = None,
-        affinity: bool = False,
-        memory_limit: int | None = None,
-        start_timeout: float | None = 60.0,
+        **processes: Unpack[WorkerOptions],
     ) -> None:
         """Serve until SIGINT or SIGTERM, or until `stop` is called: in this process, or in several. Blocks.
 
@@ -434,13 +432,7 @@ class Server(ServerMethods):
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
             on_listening: called once with the address, when connections are accepted; None: a line with the address is
                 printed to standard error.
-            workers: the number of processes; "auto": one for each processor; None or 1: this one alone.
-            max_requests: a worker that has answered this many requests (and up to a tenth more) is replaced. None:
-                never.
-            affinity: each worker runs on one processor only.
-            memory_limit: bytes of main memory; a worker that takes more is replaced (Linux). None: no limit.
-            start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started. None:
-                no limit.
+            processes: see below.
 
         In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
         process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
@@ -467,19 +459,10 @@ class Server(ServerMethods):
         if is_served_elsewhere(self, {**where, "loop": loop, "on_listening": on_listening}):
             return
         check_no_loop("run", RUN_HINT)
-        from ..supervisor.process import WorkerOptions, worker_count
-
-        count = worker_count(workers)
-        if count > 1 or max_requests is not None or affinity or memory_limit is not None:
-            options = WorkerOptions(
-                count=count,
-                max_requests=max_requests,
-                affinity=affinity,
-                memory_limit=memory_limit,
-                start_timeout=start_timeout,
-            )
+        check_names("run()", processes, WORKER_DEFAULTS)
+        if wants_supervisor(processes):
             self._check_may_have_workers()
-            run_workers(self, options, where, loop, on_listening or print_address)
+            run_workers(self, processes, where, loop, on_listening or print_address)
             return
         raise_descriptor_limit()
         self._program.run(lambda: self._program.serve(where, on_listening), loop)

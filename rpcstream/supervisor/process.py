@@ -12,9 +12,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .channel import Channel, Message
 from .watch import check_installed
@@ -26,37 +25,6 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 _LAST_READS = 100
 
 _NUMBERS = itertools.count(1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """How many workers there are, and how they are kept.
-
-    Attributes:
-        count: of the workers.
-        max_requests: a worker that has answered so many is replaced; up to a tenth more, by chance. None: no limit.
-        affinity: worker k runs on the k-th processor only.
-        memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
-        start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started after the
-            pause. None: no limit.
-        watch: a folder: when a Python file in it or below has changed, or one that a worker has imported from elsewhere
-            (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
-            then tried again with the next change, also at the first start. None: none.
-
-    Raises:
-        ValueError: `start_timeout` makes no sense.
-    """
-
-    count: int
-    max_requests: int | None = None
-    affinity: bool = False
-    memory_limit: int | None = None
-    start_timeout: float | None = 60.0
-    watch: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.start_timeout is not None and not self.start_timeout > 0:
-            raise ValueError(f"start_timeout must be a positive number of seconds, or None, got {self.start_timeout!r}")
 
 
 class WorkerProcess:
@@ -274,30 +242,15 @@ def processors() -> list[int]:
     return numbers[: max(1, most)]
 
 
-def worker_count(workers: int | Literal["auto"] | None) -> int:
-    """The number of workers that is meant.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if workers is None:
-        return 1
-    if workers == "auto":
-        return len(processors())
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f'workers: {workers!r} is no number of processes: give one from 1 on, or "auto"')
-    return workers
-
-
-def check_possible(options: WorkerOptions) -> None:
+def check_possible(*, watches: bool, affinity: bool, memory_limit: int | None) -> None:
     """Raise RuntimeError unless workers can be run from here."""
     if sys.platform == "win32" or not hasattr(socket, "send_fds"):
         raise RuntimeError("workers need a POSIX system (Linux, macOS), where connections can be passed to processes")
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("workers are run from the main thread, which gets the signals")
-    if options.watch is not None:
+    if watches:
         check_installed()
-    if options.affinity and not hasattr(os, "sched_setaffinity"):
+    if affinity and not hasattr(os, "sched_setaffinity"):
         raise RuntimeError("affinity: this system does not let processes choose their processors")
-    if options.memory_limit is not None and not os.path.exists("/proc/self/statm"):
+    if memory_limit is not None and not os.path.exists("/proc/self/statm"):
         raise RuntimeError("memory_limit: this system does not say what memory a process takes (/proc)")
