@@ -27,7 +27,7 @@ nearest:
 keyword_options: nearest
 option:
 observe: errors text
-shared_memory: local_peer text
+shared_memory: local_peer text wire
 process:
 systemd: text
 wire: errors limits text
@@ -56,7 +56,7 @@ stubs: codec openrpc peer text
 typed: client events
 cli: client codec config errors hub limits mcp methods nats nearest observe openrpc option process server stubs
     supervisor systemd text tls wire
-__init__: auth backoff client codec errors hub limits methods nats peer server tls web wire
+__init__: auth backoff client codec errors hub limits methods nats peer server shared_memory tls web wire
 __main__: cli
 """
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ..auth.gate import GatedSession
 from ..codec import Codec
+from ..codec.options import Binary
 from ..events.topics import Carrier, Topics
 from ..keyword_options import check_names, with_options
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
@@ -124,7 +125,7 @@ class Server(ServerMethods):
         self._ledger = ServerLedger(limits.max_held_total)
         self._delimiter: bytes = given["delimiter"]
         #: Whether large payloads may travel as binary frames; set before the server runs.
-        self.binary: bool = given["binary"]
+        self.binary: Binary = given["binary"]
         #: Makes spans of the calls; None: there are none.
         self._tracing = make_tracing(given["tracing"])
         # Who may connect, and how.
@@ -649,7 +650,7 @@ class Server(ServerMethods):
             paths=self.path,
             patience=self._patience,
             ledger=self._ledger,
-            binary=self.binary,
+            binary=bool(self.binary),
             notification_status=self.http.notification_status,
             proxies=self._proxies,
         )
@@ -675,7 +676,7 @@ class Server(ServerMethods):
         return AboutServer(
             version=self.info.version,
             description=self.info.description or str(self.info.title),
-            takes_binary=self.binary,
+            takes_binary=bool(self.binary),
             metrics=self._observation.calls if self._observation is not None else None,
             certificate=self._guard.tls,
         )
@@ -718,7 +719,7 @@ class Server(ServerMethods):
             session = Session(dispatcher, **options, on_gone=on_gone)
         else:
             session = GatedSession(dispatcher, self._guard.authenticator, **options, on_gone=on_gone)
-        session.takes_binary = self.binary
+        session.takes_binary, session.shares_memory = bool(self.binary), self.binary
         session.counters = self.counters
         if self._tracing is not None:
             from ..peer.tracing import traced_calls
