@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import types
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,7 +20,7 @@ from ..codec import Codec
 from ..codec.options import Binary
 from ..events.topics import Carrier, Topics
 from ..keyword_options import check_names, with_options
-from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
+from ..limits import Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from ..methods.discovery import OpenRpcDocument, head_of
 from ..methods.dispatch import Dispatcher
@@ -53,6 +51,8 @@ from .nats import AboutServer, NatsMemberships
 from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
+    LISTEN_DEFAULTS,
+    RUN_DEFAULTS,
     Http,
     Info,
     Lifespan,
@@ -60,6 +60,7 @@ from .options import (
     Logs,
     Metrics,
     ReadAccess,
+    RunOptions,
     ServerOptions,
     with_configured,
 )
@@ -395,18 +396,13 @@ class Server(ServerMethods):
 
     # -- how it runs ------------------------------------------------------------------------------------------------
 
-    @with_options(WORKER_DEFAULTS, WorkerOptions)
+    @with_options(RUN_DEFAULTS, ListenOptions, WorkerOptions)
     def run(
         self,
         *,
-        host: str = DEFAULT_HOST,
-        port: int = DEFAULT_PORT,
-        unix: str | os.PathLike[str] | None = None,
-        unix_mode: int | None = None,
-        sockets: Iterable[socket.socket] = (),
         loop: LoopName = "auto",
         on_listening: Callable[[str], None] | None = None,
-        **processes: Unpack[WorkerOptions],
+        **options: Unpack[RunOptions],
     ) -> None:
         """Serve until SIGINT or SIGTERM, or until `stop` is called: in this process, or in several. Blocks.
 
@@ -423,17 +419,10 @@ class Server(ServerMethods):
         ends the old ones when all of the new ones are ready.
 
         Args:
-            host: the name or address to listen at; "" for all.
-            port: the port; 0 for one that is free.
-            unix: the path of a Unix socket to listen at, instead of host and port.
-            unix_mode: the permissions of its file, such as 0o660; None: by the umask.
-            sockets: listen at these instead, which were bound before: stream sockets of TCP or Unix, such as those that
-                systemd passes (`rpcstream.systemd.take_sockets`). They stay the caller's: at the end they are not
-                closed, and connections that wait to be accepted are left to the next server. None given: host and port.
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
             on_listening: called once with the address, when connections are accepted; None: a line with the address is
                 printed to standard error.
-            processes: see below.
+            options: see below.
 
         In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
         process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
@@ -450,17 +439,12 @@ class Server(ServerMethods):
                 or a handler kept the event loop for too long after the first: the code is 128 and the signal's number.
                 With workers: a worker could not be started; the code is its exit status.
         """
-        where: ListenOptions = {
-            "host": host,
-            "port": port,
-            "unix": unix,
-            "unix_mode": unix_mode,
-            "sockets": sockets,
-        }
+        check_names("run()", options, RUN_DEFAULTS)
+        where: Any = {name: options.get(name, default) for name, default in LISTEN_DEFAULTS.items()}
+        processes: Any = {name: value for name, value in options.items() if name in WORKER_DEFAULTS}
         if is_served_elsewhere(self, {**where, "loop": loop, "on_listening": on_listening}):
             return
         check_no_loop("run", RUN_HINT)
-        check_names("run()", processes, WORKER_DEFAULTS)
         if wants_supervisor(processes):
             self._check_may_have_workers()
             run_workers(self, processes, where, loop, on_listening or print_address)
@@ -504,6 +488,7 @@ class Server(ServerMethods):
             agents = self._agents(running.dispatcher, running.invoker)
             await agents.talk(pipe, running, identity, log_message if self.debug else None)
 
+    @with_options(LISTEN_DEFAULTS, ListenOptions)
     def listening(self, **where: Unpack[ListenOptions]) -> AbstractAsyncContextManager[str]:
         """Serve in the running event loop while the block runs; gives the address in the form that clients take.
 
@@ -511,7 +496,7 @@ class Server(ServerMethods):
         Handlers that do not end when they are cancelled continue in that loop; a warning names them.
 
         Args:
-            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`. Port 0: one that is free.
+            where: see below.
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
