@@ -1,7 +1,7 @@
-"""The class `Server`: joins methods, peer, auth, events, web and transports, and says what its options make.
+"""The class `Server`: composes methods, peer, auth, events, web and transports.
 
-How it lives stands in `life`, and how signals stop and reload it in `program`. A call does not come by here; it goes
-from the transport through the session to the dispatcher.
+`life` starts and stops it, and `program` runs it with signals. A call does not pass through here: it goes from the
+transport through the session to the dispatcher.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
 log = get_logger("rpcstream.server")
 
-#: What `run` names in an event loop that runs already.
+#: The advice of `run` in a running event loop.
 RUN_HINT = ": use `async with server.listening():`"
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -104,7 +104,7 @@ class Server(ServerMethods):
 
     DEFAULT_TITLE = "rpcstream server"
 
-    #: Whether it may run in several processes, which share nothing.
+    #: Whether it may run in several processes.
     MAY_HAVE_WORKERS = True
 
     def __init__(self, **options: Unpack[ServerOptions]) -> None:
@@ -114,7 +114,7 @@ class Server(ServerMethods):
         self.limits = limits
         self.debug: bool = given["debug"]
         info: Info = given["info"]
-        #: What it says of itself in `rpc.discover`.
+        #: What it says about itself in `rpc.discover`.
         self.info = info if info.title is not None else replace(info, title=self.DEFAULT_TITLE)
         #: How it answers HTTP and WebSocket.
         self.http: Http = given["http"]
@@ -127,7 +127,7 @@ class Server(ServerMethods):
         self._delimiter: bytes = given["delimiter"]
         #: Whether large payloads may travel as binary frames; set before the server runs.
         self.binary: Binary = given["binary"]
-        #: Makes spans of the calls; None: there are none.
+        #: Makes a span for each call; None: no spans.
         self._tracing = make_tracing(given["tracing"])
         # Who may connect, and how.
         self._guard = Guard(given, options, limits=limits, counters=self.counters)
@@ -147,9 +147,9 @@ class Server(ServerMethods):
         #: Send a value to all subscribers of a topic: `server.publish("ticks", value)`, from any thread; with
         #: `retain=True` it is kept for later subscribers, too; see `Topics.publish`.
         self.publish = self.topics.publish
-        #: The web pages: what is answered to HTTP's GET.
+        #: The web pages: answers to HTTP's GET.
         self.routes = Routes(codec=self.codec, debug=self.debug, slow=self.logs.slow_call)
-        #: Answer a path with bytes or a file: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
+        #: Serve bytes or a file at a path: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
