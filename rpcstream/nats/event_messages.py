@@ -17,7 +17,7 @@ from ..wire import envelope
 from ..wire.binary_frame import MARK, parts_of_frame, read_header
 from ..wire.buffers import AttachedMessage, Encoded, padding
 from ..wire.json_scan import is_deeper
-from .link import NatsMessage
+from .protocol import NatsMessage
 from .subjects import decoded
 
 #: Bytes of NATS's headers that stand with a last value, and that JetStream adds when it passes it on.

@@ -23,7 +23,8 @@ from ..text import get_logger
 from ..wire.buffers import Encoded
 from .event_messages import ALONE, mark_of, passed_on, payload_of, prefix_of_marks, topic_of
 from .last_values import revision_of
-from .link import NatsLink, NatsMessage, Subscription
+from .link import NatsLink, Subscription
+from .protocol import NatsMessage
 from .shared_values import SharedValues
 from .subjects import event_prefix, event_subject
 
@@ -124,7 +125,7 @@ class NatsEvents:
         assert topics is not None
         self._loop = asyncio.get_running_loop()
         self._group = topics.group or ALONE
-        self._inbox, self._number = link.client.new_inbox(), 0
+        self._inbox, self._number = link.new_inbox(), 0
         self._marks = prefix_of_marks(self._inbox, self._group)
         self._subscriptions = {}
         link.ended.append(lambda reason: self._forget_link())

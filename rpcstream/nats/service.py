@@ -25,7 +25,7 @@ from .caller_table import AnyCaller, CallerTable, Sender
 from .callers import Caller
 from .direct import LEAVE_TIME, DirectListener
 from .identity import NO_LOGIN, CallerIdentities
-from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
+from .link import NO_RESPONDERS, REJOINING, NatsLink, Subscription, is_unanswerable
 from .options import DirectOptions, NatsOptions
 from .payloads import (
     DIRECT_METHOD,
@@ -36,6 +36,7 @@ from .payloads import (
     read_payload,
     refusal_of,
 )
+from .protocol import NatsMessage
 from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
 
 log = get_logger("rpcstream.nats")

@@ -16,7 +16,8 @@ from ..errors import BY_CODE
 from ..observe.limited_log import LimitedLog
 from ..observe.metrics import CallMetrics, MethodCalls
 from ..text import get_logger
-from .link import UNSENT_MAX, NatsLink, NatsMessage, Subscription
+from .link import NatsLink, Subscription
+from .protocol import UNSENT_MAX, NatsMessage
 from .subjects import NO_INBOX, QUEUE
 
 log = get_logger("rpcstream.nats")
