@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from .server.options import Http as Http
     from .server.options import Info as Info
     from .server.options import Logs as Logs
+    from .shared_memory import shared_empty as shared_empty
     from .tls import TLS as TLS
 
 #: The public names of each module.
@@ -103,6 +104,7 @@ _NAMES = {
     "peer.remote": "Peer",
     "server": "Server",
     "server.options": "Http Info Logs",
+    "shared_memory": "shared_empty",
     "tls": "TLS",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

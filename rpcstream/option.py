@@ -43,6 +43,8 @@ class Option(NamedTuple):
 
 
 FLAG = Kind(bool)
+#: `codec.options.Binary`.
+BINARY = Kind(bool | Literal["copy"])
 TEXT = Kind(str)
 SECONDS = Kind(float, 0, is_time=True)
 #: A time where 0, and null in JSON, stand for no limit.

@@ -1,14 +1,18 @@
-"""Payloads in shared memory, between two ends of a Unix socket (wire page, "Shared memory").
+"""Arrays in memory that two programs on one machine both see (wire page, "Shared memory"). Linux only.
 
-A connection has two rings: one that this end writes payloads into, and the peer's, which it only reads. Each is a file
-in memory that its maker has sealed against a change of its size, so that no peer can make the other end read what is
-not there. Linux only; elsewhere nothing is ever offered.
+A process has one `Arena`: a file in memory, in which blocks are allocated for `shared_empty` and for payloads that are
+copied. Peers on Unix sockets that run as the same user map the file, read-only. A message then says where in the arena
+a payload is, and no bytes follow.
 
-A payload is copied into the ring of its sender, and out of it when its message is read. A slot is free again when the
-reader has counted it. These counts stand in the first page of the reader's own ring, as one word of eight bytes that is
-written and read whole. No other order is needed between the two processes: a payload is written before its message goes
-through the socket, and read after it, and the system's locks of the socket order the two; a count is written after
-`_end_reads` has ended all reads before it, and an end that sees the count writes into the slot only because of it.
+Each payload sent this way is lent: the sender keeps the block until the receiver gives it back. The receiver makes an
+array over the memory. The base of this array, and of all its views, is a `Lease`, which ends with the last of them and
+then writes its count into the control page of its connection. The sender looks there before it lends again. An array
+that came from a peer and is sent back to it is lent, too, and not copied.
+
+Nothing here waits: without a free block or lease, or over a limit, a payload goes through the socket. The file is
+sealed, so that no peer can make it shorter under a reader (SIGBUS). Two orders matter between the processes: a payload
+is written before its message goes through the socket and read after it, which the system's locks of the socket ensure;
+and a lease is given back after all reads, which `_end_reads` ensures.
 """
 
 from __future__ import annotations
@@ -19,465 +23,600 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from .local_peer import is_same_user
 from .text import get_logger
+from .wire.binary_frame import SHARED_MIN
+from .wire.buffers import PeerMemory, owner_of
 
-#: Bytes of a ring. Memory is taken for what was used of it only; a message of the default `max_message_size` fits.
-RING_SIZE = 64 * 1024 * 1024
+#: Bytes of an arena. Memory is taken only for what was used of it.
+ARENA_SIZE = 128 * 1024 * 1024
 
-#: Bytes before the first slot: a page for the nonce and the count.
-FIRST = 4096
+#: Bytes of a page. The first page of an arena holds its key, and no block.
+PAGE = 4096
 
-#: Bytes of a payload from which on it goes by the ring. Below, a Unix socket is as fast or faster: it copies as often,
-#: but both ends at the same time, and in pieces that the caches hold.
-SHARED_MIN = 1024 * 1024
+#: Blocks begin at multiples of it: a line of the processor's cache.
+_ALIGNMENT = 64
 
-#: Slots begin at multiples of it: a line of the processor's cache.
-ALIGNMENT = 64
+#: Payloads that one end of a connection may have lent to the other at a time; and bytes of those that were copied for
+#: it: a receiver that keeps all it gets leaves half of the memory to others.
+LEASES = 504
+COPIED_MAX = ARENA_SIZE // 2
 
-#: Seconds after which the memory of a ring is given back that was not used.
-IDLE = 30.0
-
-#: Bytes of memory that are taken at a time.
+#: Bytes of memory that are taken and given back at a time.
 _STEP = 1024 * 1024
+_ZEROS = bytes(_STEP)
 
-_NONCE_SIZE = 16
-#: Where the count stands: 0 until this end has the peer's ring, then 1 and the number of payloads that were read.
-_COUNT_AT = 64
+_KEY_SIZE = 16
+#: Words of eight bytes in a control page: 1 once the peer's arena is mapped; 1 plus the number of leases that came,
+#: once the connection has ended; and for each number of a lease the count of the last one that was given back.
+_MAPPED, _ENDED, _GIVEN_BACK = 0, 1, 8
+
 #: Flag of memfd_create (Linux 6.3): the file can never be executed.
 _NOEXEC_SEAL = 0x8
 
 
-class RingBudget:
-    """Counts the memory of all rings of a server, and the rings of its peers whole: reading a hole takes memory.
+class MemoryBudget:
+    """Counts the memory that is copied for peers, and the arenas of peers whole: to read a hole in one takes memory.
 
     Args:
         limit: bytes.
-    """
 
-    __slots__ = ("_limit", "taken")
+    Attributes:
+        arenas: those that are mapped, by their keys. Several connections of one process share one.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.taken = 0
+        self._taken = 0
+        self.arenas: WeakValueDictionary[str, _PeerArena] = WeakValueDictionary()
 
     def take(self, size: int) -> bool:
         """Count bytes; False, and nothing is counted, if that is over the limit."""
-        if self.taken + size > self._limit:
+        if self._taken + size > self._limit:
             return False
-        self.taken += size
+        self._taken += size
         return True
 
     def give_back(self, size: int) -> None:
         """Take bytes off."""
-        self.taken -= size
+        self._taken -= size
 
 
-class Ring:
-    """Memory that this end writes payloads into, for its peer to read; slots are freed in the order they were taken.
+# -- memory of this process -------------------------------------------------------------------------------------------
 
-    Args:
-        budget: counts the memory.
+
+class Block(PeerMemory):
+    """A part of an arena, free again when no array over it is left and no peer has borrowed it.
 
     Attributes:
-        freed: the number of slots that were taken and are free again.
-
-    Raises:
-        OSError: the system gives none, or has not many file descriptors left.
+        place: where it begins in the arena.
     """
 
-    def __init__(self, budget: RingBudget) -> None:
+    __slots__ = ("_end", "arena", "place")
+
+    def __init__(self, arena: Arena, place: int, size: int, end: int) -> None:
+        super().__init__(arena.address + place, size, is_writable=True)
+        self.arena, self.place, self._end = arena, place, end
+
+    def __del__(self) -> None:
+        self.arena.freed.append((self.place, self._end))
+
+
+class Arena:
+    """The memory of this process that its peers may see.
+
+    Attributes:
+        description: what a peer needs to find it.
+        freed: parts that are free again, still to be noted. Finalizers add to it, in any thread.
+        connections: the `id` of those that share it now.
+        ended: those that have ended, and of which the peer still has something.
+
+    Raises:
+        OSError: the system gives no memory, or has not many file descriptors left.
+    """
+
+    def __init__(self) -> None:
         import fcntl
         import mmap
-        import resource
 
-        import numpy as np
-
-        self._budget = budget
-        self._slots: deque[tuple[int, int]] = deque()
-        self._touched = FIRST
         self._maker = os.getpid()
-        self._fd = -1
-        self.freed = 0
-        fd = _memory_file()
-        try:
-            if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
-                raise OSError("half of the file descriptors are in use")
-            os.ftruncate(fd, RING_SIZE)
-            os.posix_fallocate(fd, 0, FIRST)
-            self._map = mmap.mmap(fd, RING_SIZE)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._fd = fd
-        self._nonce = os.urandom(_NONCE_SIZE)
-        self._map[:_NONCE_SIZE] = self._nonce
-        self._bytes = np.frombuffer(self._map, np.uint8)
-        self._count = np.frombuffer(self._map, np.uint64, 1, _COUNT_AT)
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """What the peer needs to find the ring (`shm` of `rpc.hello`)."""
-        return {"pid": self._maker, "fd": self._fd, "size": RING_SIZE, "nonce": self._nonce.hex()}
+        self._lock = Lock()
+        self._gaps = [(PAGE, ARENA_SIZE)]
+        self._given = bytearray(ARENA_SIZE // _STEP)
+        self.freed: deque[tuple[int, int]] = deque()
+        self.connections: set[int] = set()
+        self.ended: deque[SharedMemory] = deque()
+        self._fd = _memory_file()
+        os.ftruncate(self._fd, ARENA_SIZE)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        self._touch(0, PAGE)
+        key = os.urandom(_KEY_SIZE)
+        os.pwrite(self._fd, key, 0)
+        self._map = mmap.mmap(self._fd, ARENA_SIZE)
+        self.address = _address_of(self._map)
+        self.description = {"pid": self._maker, "fd": self._fd, "key": key.hex()}
 
     @property
     def is_usable(self) -> bool:
         """Whether it is this process that has made it, and not one that was forked from that."""
         return self._maker == os.getpid()
 
-    def publish(self, count: int) -> None:
-        """Tell the peer how many of its payloads were read, and one more."""
-        self._count[0] = count
+    def allocate(self, size: int) -> Block | None:
+        """A block of at least one byte, whose content is undefined; None: there is none of that size."""
+        with self._lock:
+            try:
+                return self._take(size, _rounded(size, _ALIGNMENT))
+            except OSError as error:
+                _note(str(error))
+                return None
 
-    def place(self, payload: Any) -> int | None:
-        """Copy a payload into the next slot; gives where that begins, or None if there is no room for it now."""
-        import numpy as np
+    def _take(self, size: int, needed: int) -> Block | None:
+        for _ in range(2):
+            self._note_freed()
+            # The first that fits: the caches have it.
+            for number, (start, end) in enumerate(self._gaps):
+                if end - start >= needed:
+                    self._touch(start, start + needed)
+                    self._gaps[number] = start + needed, end
+                    return Block(self, start, size, start + needed)
+            self._take_back()
+        return None
 
-        size = len(payload)
-        start = self._free_slot(size)
-        if start is None or not self._take_memory(start + size):
-            return None
-        self._bytes[start : start + size] = np.frombuffer(payload, np.uint8)
-        self._slots.append((start, start + size))
-        return start
-
-    def take_back(self, count: int) -> None:
-        """Free the slots that were taken last, whose message is not sent."""
-        for _ in range(count):
-            self._slots.pop()
-
-    def free(self, freed: int) -> bool:
-        """Free the first slots, until so many were freed in all; False if that is no number that a peer can say."""
-        if not self.freed <= freed <= self.freed + len(self._slots):
-            return False
-        while self.freed < freed:
-            self._slots.popleft()
-            self.freed += 1
-        return True
-
-    def release(self) -> bool:
-        """Give the memory of the slots back to the system; False if some are in use."""
+    def trim(self) -> None:
+        """Take back what ended connections have given back; without others, give unused memory back to the system."""
         import mmap
 
-        if self._slots or not self.is_usable:
-            return False
-        if self._touched > FIRST:
-            try:
-                self._map.madvise(mmap.MADV_REMOVE, FIRST, self._touched - FIRST)
-            except OSError:  # a system that cannot
-                return True
-            self._give_back()
-        return True
+        with self._lock:
+            self._take_back()
+            self._note_freed()
+            for start, end in () if self.connections else self._gaps:
+                for step in range(_rounded(start, _STEP) // _STEP, end // _STEP):
+                    if self._given[step]:
+                        self._map.madvise(mmap.MADV_REMOVE, step * _STEP, _STEP)
+                        self._given[step] = 0
 
-    def close(self) -> None:
-        """Give up the ring; its memory is free when the peer has given it up, too."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self.release()
-            self._give_back()
-            # No view of the map is given out: it ends with these.
-            del self._bytes, self._count, self._map
-            os.close(fd)
+    def _take_back(self) -> None:
+        for _ in range(len(self.ended)):
+            if not (connection := self.ended.popleft()).is_given_back():
+                self.ended.append(connection)
+
+    def _note_freed(self) -> None:
+        if not self.freed:
+            return
+        gaps = self._gaps
+        while self.freed:
+            gaps.append(self.freed.popleft())
+        self._gaps = merged = [(PAGE, PAGE)]
+        for start, end in sorted(gaps):
+            if start == merged[-1][1]:
+                merged[-1] = merged[-1][0], end
+            else:
+                merged.append((start, end))
+
+    def _touch(self, start: int, end: int) -> None:
+        """Have the system give memory now: a write without would end the process if there is none. Raises OSError."""
+        first, last = start // _STEP, _rounded(end, _STEP) // _STEP
+        while (step := self._given.find(0, first, last)) >= 0:
+            if os.pwrite(self._fd, _ZEROS, step * _STEP) < _STEP:
+                raise OSError("the system gives no memory")
+            self._given[step] = 1
+
+
+_current: Arena | None = None
+
+
+def _arena() -> Arena:
+    """The arena of this process. Raises OSError: there can be none."""
+    global _current
+    if sys.platform != "linux":
+        raise OSError("memory is shared on Linux only")
+    if _current is None or not _current.is_usable:
+        _current = Arena()
+    return _current
+
+
+def shared_empty(shape: int | Sequence[int], dtype: Any = float) -> Any:
+    """An uninitialized array like that of `numpy.empty`, which programs on this machine see without a copy.
+
+    Sent over a Unix socket to a program of the same user, as an argument, a result or an item of a stream, it is not
+    copied: the receiver sees its memory, and what you write there later. Take a new one for each value that you send.
+    This costs little, because memory is used again once no array needs it, here and at receivers. Any other peer gets
+    a copy, as of every array.
+
+    Args:
+        shape: the length along each axis.
+        dtype: of the items, as for `numpy.empty`; not of objects.
+
+    Returns:
+        A C-ordered array. It is an ordinary one where none can be shared: not on Linux, or when the 128 MiB are in use
+        that each program has for this.
+
+    Raises:
+        TypeError, ValueError: shape or dtype are none.
+    """
+    import numpy as np
+
+    kind = np.dtype(dtype)
+    if kind.hasobject:
+        raise TypeError(f"objects cannot be shared, and the dtype is {kind}")
+    size = np.broadcast_to(np.empty((), kind), shape).size * kind.itemsize
+    try:
+        block = _arena().allocate(size) if size else None
+    except OSError:
+        block = None
+    return np.empty(shape, kind) if block is None else np.asarray(block).view(kind).reshape(shape)
+
+
+# -- memory of a peer -------------------------------------------------------------------------------------------------
+
+
+class _PeerArena:
+    """The arena of a peer, mapped to be read; it is counted whole until nothing refers to it any more.
+
+    Args:
+        pid: of the peer.
+        fd: the number of its file descriptor there.
+        key: what its first page begins with, as hexadecimal digits.
+
+    Raises:
+        OSError, ValueError: it is not as it should be, or there is no room for it.
+    """
+
+    _fd = -1
+    _budget: MemoryBudget | None = None
+
+    def __init__(self, pid: int, fd: int, key: str, budget: MemoryBudget) -> None:
+        import mmap
+
+        self.pid = pid
+        self._fd = _open_arena(f"/proc/{pid}/fd/{fd}")
+        if os.pread(self._fd, _KEY_SIZE, 0).hex() != key:
+            raise ValueError("the memory of the peer is other memory than it says")
+        if not budget.take(ARENA_SIZE):
+            raise ValueError("there is no room for the memory of the peer (max_held_total)")
+        self._budget = budget
+        self.map = mmap.mmap(self._fd, ARENA_SIZE, prot=mmap.PROT_READ)
+        self._address = _address_of(self.map)
+        self._checked: set[tuple[int, int]] = set()
+
+    def find(self, place: int, size: int) -> int:
+        """The address of a part. Raises ValueError: it is not in the arena, or has a hole, which takes memory."""
+        if (place, size) not in self._checked:
+            if place < PAGE or place + size > ARENA_SIZE or os.lseek(self._fd, place, os.SEEK_HOLE) < place + size:
+                raise ValueError("no such place in shared memory")
+            if len(self._checked) > LEASES:
+                self._checked.clear()
+            self._checked.add((place, size))
+        return self._address + place
 
     def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            self.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+        if self._budget is not None:
+            self._budget.give_back(ARENA_SIZE)
 
-    def _give_back(self) -> None:
-        self._budget.give_back(self._touched - FIRST)
-        self._touched = FIRST
 
-    def _free_slot(self, size: int) -> int | None:
-        """Where a slot of so many bytes can begin."""
-        if not self._slots:
-            return FIRST if size <= RING_SIZE - FIRST else None  # where the caches have it
-        tail, head = self._slots[0][0], -(-self._slots[-1][1] // ALIGNMENT) * ALIGNMENT
-        if self._slots[-1][1] > tail:
-            if size <= RING_SIZE - head:
-                return head
-            head = FIRST
-        return head if size <= tail - head else None
+class Lease(PeerMemory):
+    """Memory that a peer has lent; given back when no array over it is left.
 
-    def _take_memory(self, end: int) -> bool:
-        """Have the system give memory up to this place now: a write without would end the process if there is none."""
-        if end <= self._touched:
-            return True
-        end = min(-(-end // _STEP) * _STEP, RING_SIZE)
-        if not self._budget.take(end - self._touched):
-            return False
-        try:
-            os.posix_fallocate(self._fd, self._touched, end - self._touched)
-        except OSError:
-            self._budget.give_back(end - self._touched)
-            return False
-        self._touched = end
-        return True
+    Args:
+        address: of the memory.
+        size: bytes.
+        keep: what keeps the memory: the arena of the peer, or a block of ours that came back.
+        control: the control page of this end of the connection.
+        number: the number of the lease.
+        count: how many leases had come with it.
+    """
+
+    __slots__ = ("_count", "_maker", "control", "keep", "number")
+
+    def __init__(self, address: int, size: int, keep: Any, control: memoryview, number: int, count: int) -> None:
+        super().__init__(address, size, is_writable=False)
+        self._maker, self._count = os.getpid(), count
+        self.keep, self.control, self.number = keep, control, number
+
+    def __del__(self) -> None:
+        if os.getpid() == self._maker:  # not in a process that was forked
+            _end_reads()
+            self.control[_GIVEN_BACK + self.number] = self._count
+
+
+# -- one connection ---------------------------------------------------------------------------------------------------
+
+
+class _Lent(NamedTuple):
+    """What was lent.
+
+    Attributes:
+        owner: the block, or the lease of the peer's own memory.
+        address, size: of the part.
+        lease: how many leases there had been with it.
+        copied: bytes that were copied for it, and are counted.
+    """
+
+    owner: Any
+    address: int
+    size: int
+    lease: int
+    copied: int
 
 
 class SharedMemory:
-    """The rings of one connection: this end's, and the peer's (`wire.messages.SharedPayloads`).
+    """What one connection shares, in both directions.
 
     The client calls `offer`, then `accept` with the server's answer; the server calls `answer`.
 
     Args:
         sock: the connected socket.
-        budget: counts the memory of the rings; None: one that is bounded by the size of the two rings alone.
+        budget: counts the memory.
 
     Attributes:
-        ring: this end's; None: it has none.
-        placed: the number of payloads that were put into the ring by the last `place`.
-        received: the number of payloads that were taken from the ring of the peer.
+        placed: the number of payloads that were lent by the last `place`.
+        received: the number of payloads that came as leases.
     """
 
-    __slots__ = (
-        "_budget",
-        "_lock",
-        "_peer",
-        "_peer_count",
-        "_peer_fd",
-        "_sock",
-        "_unpublished",
-        "placed",
-        "received",
-        "ring",
-    )
+    _arena: Arena | None = None
+    _control: Any = None
+    _peer: _PeerArena | None = None
+    _peer_control: Any = None
 
-    def __init__(self, sock: Any, budget: RingBudget | None = None) -> None:
+    def __init__(self, sock: Any, budget: MemoryBudget) -> None:
         self._sock: Any = sock
-        self._budget = RingBudget(2 * RING_SIZE) if budget is None else budget
-        self.ring: Ring | None = None
-        #: The peer's ring, its file, and the count in it; None where that is not known.
-        self._peer: Any = None
-        self._peer_fd = -1
-        self._peer_count: Any = None
-        self.received = self.placed = 0
-        #: Bytes of payloads that were taken from the peer's ring, of which it was not told yet.
-        self._unpublished = 0
-        self._lock = Lock()
-
-    # -- which ring the peer has ----------------------------------------------------------------------------------
+        self._budget = budget
+        self._lent: dict[int, _Lent] = {}
+        self._numbers = list(range(LEASES))
+        self._lending = self._copied = self.received = self.placed = 0
 
     def offer(self) -> dict[str, Any] | None:
-        """Make this end's ring; gives what the peer needs to find it. None where none can be: also the second time."""
+        """What the peer needs to find the memory of this end. None where there can be none: also the second time."""
         sock, self._sock = self._sock, None
         if sock is None or sys.platform != "linux" or not is_same_user(sock):
             return None
+        import numpy as np
+
         try:
-            self.ring = Ring(self._budget)
+            arena = _arena()
         except OSError as error:
             _note(str(error))
             return None
-        return self.ring.description
+        if (block := arena.allocate(PAGE)) is None:
+            return None
+        page = np.asarray(block)
+        page[:] = 0
+        self._control = memoryview(page).cast("Q")  # type: ignore[arg-type]
+        self._arena = arena
+        arena.connections.add(id(self))
+        return arena.description | {"at": block.place}
 
     def accept(self, description: Any) -> bool:
-        """Take the ring that the peer has described; False, and this end's is given up, if it is none that we read."""
-        if self.ring is None or self._peer is not None:
+        """Map the memory that the peer has described; False, and nothing is shared, if it is not as it should be."""
+        if self._arena is None or self._peer is not None:
             return False
         try:
-            peer, count, fd = _open_ring(description)
-            if not self._budget.take(len(peer)):
-                os.close(fd)
-                raise ValueError("there is no room for the ring of the peer (max_held_total)")
-            self._peer, self._peer_count, self._peer_fd = peer, count, fd
+            self._map_peer(description if type(description) is dict else {})
         except (OSError, ValueError) as error:
             if description is not None:
                 _note(str(error))
             self.close()
             return False
-        self.ring.publish(1)
+        self._control[_MAPPED] = 1
         return True
+
+    def _map_peer(self, described: dict[str, Any]) -> None:
+        pid, fd, at = (_whole(described.get(name)) for name in ("pid", "fd", "at"))
+        key = str(described.get("key"))
+        peer = self._budget.arenas.get(key) or _PeerArena(pid, fd, key, self._budget)
+        peer.find(at, PAGE)
+        self._peer_control = memoryview(peer.map)[at : at + PAGE].cast("Q")
+        self._peer = self._budget.arenas[key] = peer
 
     def answer(self, description: Any) -> dict[str, Any] | None:
-        """Take the ring that the peer offers; gives what it needs to find this end's. None: there is neither."""
-        if description is None:
-            return None
-        own = self.offer()
+        """Map the memory that the peer offers; gives what it needs to find this end's. None: nothing is shared."""
+        own = None if description is None else self.offer()
         return own if own is not None and self.accept(description) else None
 
-    # -- sending --------------------------------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------------------------------
 
-    def place(self, payloads: Sequence[Any]) -> list[int | None]:
-        """Copy the large ones of these payloads into the ring, for a message that is sent at once.
+    def place(self, payloads: list[Any]) -> list[bytes | None]:
+        """Lend the large ones of these payloads, for a message that is sent at once.
+
+        A payload that is copied is replaced by its copy, which the next connection then lends.
 
         Returns:
-            Where each stands; None for one that is to be sent behind its message.
+            What stands for each in the header; None for one that is to be sent behind its message.
         """
         self.placed = 0
-        offsets: list[int | None] = [None] * len(payloads)
-        ring = self.ring
-        if ring is None or not self._has_room(ring):
-            return offsets
-        for number, payload in enumerate(payloads):
-            if len(payload) >= SHARED_MIN and (start := ring.place(payload)) is not None:
-                offsets[number] = start
-                self.placed += 1
-        return offsets
+        places: list[bytes | None] = [None] * len(payloads)
+        arena = self._arena
+        if arena is None or self._peer is None or not self._peer_control[_MAPPED] or not arena.is_usable:
+            return places
+        self._take_back()
+        for position, payload in enumerate(payloads):
+            if len(payload) >= SHARED_MIN and self._numbers:
+                places[position] = self._lend(arena, payloads, position)
+        self.placed = len(places) - places.count(None)
+        return places
 
-    def take_back(self) -> None:
-        """Free what `place` has taken last: nothing of its message was sent."""
-        if self.ring is not None:
-            self.ring.take_back(self.placed)
-        self.placed = 0
+    def _lend(self, arena: Arena, payloads: list[Any], position: int) -> bytes | None:
+        payload, copied = payloads[position], 0
+        owner = owner_of(payload)
+        if isinstance(owner, Lease) and isinstance(owner.keep, Block):
+            owner = owner.keep
+        comes_back = isinstance(owner, Lease) and owner.control is self._control
+        if not comes_back and not (isinstance(owner, Block) and owner.arena is arena):
+            payload, copied = self._copy(arena, payload), len(payload)
+            if payload is None:
+                return None
+            payloads[position], owner = payload, payload.base
+        number, address = self._numbers.pop(), payload.__array_interface__["data"][0]
+        self._lending += 1
+        self._lent[number] = _Lent(owner, address, len(payload), self._lending, copied)
+        at = address - owner.address
+        return b"%d:%d:%d" % (number, owner.number, at) if comes_back else b"%d:%d" % (number, owner.place + at)
 
-    def _has_room(self, ring: Ring) -> bool:
-        """Free what the peer has read; False if it has not taken the ring, or says what cannot be."""
-        if self._peer_count is None or not ring.is_usable:
-            return False
-        count = int(self._peer_count[0])
-        if not count:
-            return False
-        if not ring.free(count - 1):
-            _note("the count of the peer is wrong")
-            self._peer_count = None
-            return False
-        return True
-
-    # -- receiving ------------------------------------------------------------------------------------------------
-
-    def holds(self, places: Sequence[tuple[int, int]]) -> bool:
-        """Whether payloads may stand there in the peer's ring, of one message: an offset and a size each.
-
-        All that came with one read, before `publish`, is no more than the ring: else a peer that names one place again
-        and again would have memory taken for each. The places have no holes: reading these takes memory.
-        """
-        if self._peer is None:
-            return False
-        end = len(self._peer)
-        if self._unpublished + sum([size for _, size in places]) > end:
-            return False
-        return all(
-            start >= FIRST
-            and not start % ALIGNMENT
-            and start + size <= end
-            and os.lseek(self._peer_fd, start, os.SEEK_HOLE) >= start + size
-            for start, size in places
-        )
-
-    def read(self, offset: int, memory: memoryview) -> None:
-        """Copy a payload out, for which `holds` was true."""
+    def _copy(self, arena: Arena, payload: Any) -> Any:
+        """A copy of a payload in a block; None: there is no room."""
         import numpy as np
 
-        np.frombuffer(memory, np.uint8)[:] = self._peer[offset : offset + len(memory)]
+        size = len(payload)
+        if self._copied + size > COPIED_MAX or not self._budget.take(size):
+            return None
+        if (block := arena.allocate(size)) is None:
+            self._budget.give_back(size)
+            return None
+        self._copied += size
+        copy = np.asarray(block)
+        copy[:] = np.frombuffer(payload, np.uint8)
+        return copy
 
-    def count_read(self, places: Sequence[tuple[int, int]]) -> None:
-        """The payloads of one message were read, or will not be."""
-        self.received += len(places)
-        self._unpublished += sum([size for _, size in places])
+    def _take_back(self, came: int = sys.maxsize) -> None:
+        """Take what the peer has given back, and all that has not come: more than so many leases."""
+        control = self._peer_control
+        for number, lent in list(self._lent.items()):
+            if control[_GIVEN_BACK + number] == lent.lease or lent.lease > came:
+                del self._lent[number]
+                self._numbers.append(number)
+                if lent.copied:
+                    self._copied -= lent.copied
+                    self._budget.give_back(lent.copied)
 
-    def publish(self) -> None:
-        """Tell the peer how many of its payloads were read, when what came with one read of the socket was."""
-        if self._unpublished and self.ring is not None:
-            self._unpublished = 0
-            self._end_reads()
-            self.ring.publish(1 + self.received)
+    # -- receiving ----------------------------------------------------------------------------------------------------
 
-    def _end_reads(self) -> None:
-        """End all reads so far before anything is written, also on processors that exchange the two (arm64)."""
-        # No read is put off behind a lock's release, and no write goes ahead of the lock's being taken after that.
-        for _ in range(2):
-            with self._lock:
-                pass
+    def receive(self, places: Sequence[tuple[int, ...] | None], sizes: Sequence[int]) -> list[Any]:
+        """The payloads of one message, in order, as read-only arrays of bytes; None for one that is not lent.
 
-    # -- the end --------------------------------------------------------------------------------------------------
+        Args:
+            places: the number of each lease, and its place in the peer's arena; or the number of the lease, the number
+                of the lease of ours that it is a part of, and where in that.
+            sizes: bytes of each.
 
-    def release_idle(self) -> bool:
-        """Give back the memory of the ring; False if the peer has not read all of it."""
-        ring = self.ring
-        if ring is None:
-            return True
-        return self._has_room(ring) and ring.release()
+        Raises:
+            ValueError: there is no such place.
+        """
+        return [place and self._borrowed(size, *place) for place, size in zip(places, sizes, strict=True)]
+
+    def _borrowed(self, size: int, number: int, place: int, within: int | None = None) -> Any:
+        import numpy as np
+
+        if self._peer is None or number >= LEASES:
+            raise ValueError("no such place in shared memory")
+        keep: Any = self._peer
+        if within is None:
+            address = keep.find(place, size)
+        else:
+            lent = self._lent.get(place)
+            if lent is None or not isinstance(lent.owner, Block) or within + size > lent.size:
+                raise ValueError("no such place in shared memory")
+            keep, address = lent.owner, lent.address + within
+        self.received += 1
+        return np.asarray(Lease(address, size, keep, self._control, number, self.received))
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def is_given_back(self) -> bool:
+        """Whether the peer has given back all that was lent, or is gone. For a connection that has ended."""
+        if self._peer is not None and not os.path.exists(f"/proc/{self._peer.pid}"):
+            self._take_back(0)
+        else:
+            self._take_back((self._peer_control[_ENDED] or sys.maxsize) - 1)
+        if not self._lent:
+            self._peer = self._peer_control = None
+        return self._peer is None
 
     def close(self) -> None:
-        """Give up both rings. Harmless at any time."""
-        ring, self.ring, self._sock = self.ring, None, None
-        if ring is not None:
-            if self._peer_count is not None:
-                self._has_room(ring)
-            ring.close()
-        if self._peer is not None:
-            self._budget.give_back(len(self._peer))
-        self._peer = self._peer_count = None
-        fd, self._peer_fd = self._peer_fd, -1
-        if fd >= 0:
-            os.close(fd)
+        """Share nothing more. Arrays in memory of the peer stay as they are. Harmless at any time."""
+        arena = self._arena
+        self._leave()
+        if arena is not None and arena.is_usable:
+            arena.trim()
+
+    def _leave(self) -> None:
+        arena, self._arena = self._arena, None
+        if arena is not None and arena.is_usable:
+            self._control[_ENDED] = 1 + self.received
+            arena.connections.discard(id(self))
+            if self._lent:  # the peer still reads it
+                arena.ended.append(self)
+                return
+        self._lent.clear()
+        self._peer = self._peer_control = None
 
     def __del__(self) -> None:
-        if getattr(self, "_peer_fd", -1) >= 0:
-            self.close()
+        if self._arena is not None:
+            self._leave()
 
 
 def _note(reason: str) -> None:
     get_logger("rpcstream.wire").debug("payloads are not sent by shared memory: %s", reason)
 
 
-def _memory_file() -> int:
-    """A file in memory, which can be sealed; gives its descriptor. OSError if the system gives none."""
-    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-    try:
-        return os.memfd_create("rpcstream", flags | _NOEXEC_SEAL)
-    except OSError:  # an older system
-        return os.memfd_create("rpcstream", flags)
-
-
-def _open_ring(description: Any) -> tuple[Any, Any, int]:
-    """The ring that a peer has described, to be read: all of it, the count in it, and its file.
-
-    Raises:
-        OSError, ValueError: it is not as it should be.
-    """
-    path, size, nonce = _checked(description)
-    # Opened as a path first: that has no effect, whatever it is.
-    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        found = os.fstat(place)
-        name = f"/proc/self/fd/{place}"
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_size != size:
-            raise ValueError("the ring of the peer is no file of its size and of this user")
-        if not os.readlink(name).startswith("/memfd:"):
-            raise ValueError("the ring of the peer is no file in memory")
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    finally:
-        os.close(place)
-    try:
-        return *_mapped(fd, size, nonce), fd
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def _checked(description: Any) -> tuple[str, int, bytes]:
-    """The path, the size and the nonce of the ring that a peer has described. ValueError if these make no sense."""
-    given = description if type(description) is dict else {}
-    pid, fd, size = (_whole(given.get(name)) for name in ("pid", "fd", "size"))
-    nonce = given.get("nonce")
-    if type(nonce) is not str or len(nonce) != 2 * _NONCE_SIZE or not nonce.isascii() or not nonce.isalnum():
-        raise ValueError("the peer gives no nonce")
-    if not FIRST < size <= RING_SIZE or size % FIRST:
-        raise ValueError("the ring of the peer has no size that a ring may have")
-    return f"/proc/{pid}/fd/{fd}", size, bytes.fromhex(nonce)
+def _rounded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 def _whole(number: Any) -> int:
     if type(number) is not int or not 0 <= number < 2**31:
-        raise ValueError("the peer describes no ring")
+        raise ValueError("the peer describes no memory")
     return number
 
 
-def _mapped(fd: int, size: int, nonce: bytes) -> tuple[Any, Any]:
-    """The whole of a ring, and its count, if it is sealed and has this nonce; else ValueError."""
-    import fcntl
-    import mmap
-
+def _address_of(mapped: Any) -> int:
     import numpy as np
 
+    address: int = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+    return address
+
+
+def _end_reads() -> None:
+    """End all reads so far before anything is written, also on processors that exchange the two (arm64)."""
+    # No read is put off behind a lock's release, and no write goes ahead of the lock's being taken after that.
+    lock = Lock()
+    for _ in range(2):
+        with lock:
+            pass
+
+
+def _memory_file() -> int:
+    """A file in memory, which can be sealed; gives its descriptor. OSError if the system gives none."""
+    import resource
+
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        fd = os.memfd_create("rpcstream", flags | _NOEXEC_SEAL)
+    except OSError:  # an older system
+        fd = os.memfd_create("rpcstream", flags)
+    if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
+        os.close(fd)
+        raise OSError("half of the file descriptors are in use")
+    return fd
+
+
+def _open_arena(path: str) -> int:
+    """Open the arena of a peer to be read; gives its descriptor. OSError, ValueError: it is not as it should be."""
+    import fcntl
+
+    # Opened as a path first: that has no effect, whatever it is.
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        found, name = os.fstat(place), f"/proc/self/fd/{place}"
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise ValueError("the memory of the peer is no file of this user")
+        if not os.readlink(name).startswith("/memfd:"):
+            raise ValueError("the memory of the peer is no file in memory")
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    finally:
+        os.close(place)
     wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted != wanted:
-        raise ValueError("the ring of the peer is not sealed")
-    # Sealed: from here on its size does not change.
-    if os.fstat(fd).st_size != size or os.pread(fd, _NONCE_SIZE, 0) != nonce:
-        raise ValueError("the ring of the peer is another one than it says")
-    mapped = mmap.mmap(fd, size, prot=mmap.PROT_READ)
-    return np.frombuffer(mapped, np.uint8), np.frombuffer(mapped, np.uint64, 1, _COUNT_AT)
+    try:
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted != wanted:
+            raise ValueError("the memory of the peer is not sealed")
+        # Sealed: its size does not change any more. With large pages, reading a hole may end the process.
+        if os.fstat(fd).st_size != ARENA_SIZE or os.fstatvfs(fd).f_bsize != PAGE:
+            raise ValueError("the memory of the peer has another size, or large pages")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd

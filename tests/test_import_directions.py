@@ -27,7 +27,7 @@ nearest:
 keyword_options: nearest
 option:
 observe: errors text
-shared_memory: local_peer text
+shared_memory: local_peer text wire
 process:
 systemd: text
 wire: errors limits text
@@ -41,7 +41,7 @@ local_peer:
 transports: auth errors limits local_peer observe peer shared_memory tls wire
 nats: auth backoff codec errors events limits observe peer text tls transports wire
 web: codec errors methods observe text wire
-supervisor: errors events limits observe process systemd text transports wire
+supervisor: errors events limits observe option process systemd text transports wire
 mcp: codec errors limits methods observe openrpc peer text transports web wire
 config: codec limits nearest option text tls
 server: auth codec errors events keyword_options limits mcp methods nats observe option peer process supervisor systemd
@@ -56,7 +56,7 @@ stubs: codec openrpc peer text
 typed: client events
 cli: client codec config errors hub limits mcp methods nats nearest observe openrpc option process server stubs
     supervisor systemd text tls wire
-__init__: auth backoff client codec errors hub limits methods nats peer server tls web wire
+__init__: auth backoff client codec errors hub limits methods nats peer server shared_memory tls web wire
 __main__: cli
 """
 

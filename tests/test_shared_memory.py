@@ -1,4 +1,4 @@
-"""Payloads in shared memory: which rings are taken, what stands in them, and the memory that they take."""
+"""Payloads in shared memory: which memory of a peer is mapped, what stands in it, and how much memory it takes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ import numpy as np
 import orjson
 import pytest
 
-from rpcstream import AsyncClient, Client, Limits
-from rpcstream.testing import FakeTimeLoop, serve_in_thread
+from rpcstream import AsyncClient, Client, Limits, shared_empty
+from rpcstream.testing import serve_in_thread
 
-from .kit import RawPeer, UsualServer, request, until
+from .client.conftest import in_child
+from .kit import RawPeer, UsualServer, request, until, until_in_thread
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="has no files in memory that can be sealed")
 
 MIB = 1024 * 1024
-RING = 64 * MIB
-#: Where the first payload stands in a ring, and from which size on payloads go by it.
-FIRST, LARGE = 4096, MIB
+ARENA = 128 * MIB
+#: Bytes of a page, and of a payload that stands in an arena.
+PAGE, LARGE = 4096, MIB
+#: Where the control page of the raw peer stands, and its payloads.
+CONTROL, PAYLOADS = PAGE, 2 * PAGE
 
 
 @pytest.fixture
@@ -51,16 +54,24 @@ async def peer(address: str) -> AsyncIterator[RawPeer]:
     peer.close()
 
 
-def ring_file(kind: str, nonce: bytes, folder: Path) -> int:
-    """A ring as the wire page has it, or a file that is described like one, and is none."""
+def arena_file(kind: str, key: bytes, folder: Path) -> int:
+    """An arena as the wire page has it, or a file that is described like one, and is none."""
     if kind == "directory":
         return os.open(folder, os.O_RDONLY)
     if kind == "plain":
-        fd = os.open(folder / "memfd:ring", os.O_RDWR | os.O_CREAT)
+        fd = os.open(folder / "memfd:arena", os.O_RDWR | os.O_CREAT)
+    elif kind == "large pages":
+        try:
+            fd = os.memfd_create("arena", os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+        except OSError:
+            pytest.skip("this system has no large pages")
     else:
-        fd = os.memfd_create("ring", 0 if kind == "never sealed" else os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, RING // 2 if kind == "shorter" else RING)
-    os.pwrite(fd, b"?" * 16 if kind == "another nonce" else nonce, 0)
+        fd = os.memfd_create("arena", 0 if kind == "never sealed" else os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, ARENA // 2 if kind == "shorter" else ARENA)
+    if kind != "large pages":
+        os.pwrite(fd, b"?" * 16 if kind == "another key" else key, 0)
+        if kind != "control page is a hole":
+            os.pwrite(fd, bytes(PAGE), CONTROL)
     seals = {"may shrink": fcntl.F_SEAL_SHRINK, "may grow": fcntl.F_SEAL_GROW, "may be sealed": fcntl.F_SEAL_SEAL}
     if kind not in ("plain", "never sealed"):
         all_seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -70,11 +81,11 @@ def ring_file(kind: str, nonce: bytes, folder: Path) -> int:
 
 @contextlib.contextmanager
 def offered(folder: Path, kind: str = "right", **changed: Any) -> Iterator[dict[str, Any]]:
-    """The description of a ring, in `rpc.hello`."""
-    nonce = bytes(range(16))
-    fd = ring_file(kind, nonce, folder)
+    """The description of an arena, in `rpc.hello`."""
+    key = os.urandom(16)
+    fd = arena_file(kind, key, folder)
     try:
-        yield {"binary": 1, "shm": {"pid": os.getpid(), "fd": fd, "size": RING, "nonce": nonce.hex(), **changed}}
+        yield {"binary": 1, "shm": {"pid": os.getpid(), "fd": fd, "key": key.hex(), "at": CONTROL, **changed}}
     finally:
         os.close(fd)
 
@@ -83,17 +94,20 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def memory_of_rings() -> int:
-    """Bytes of memory that the system has given for the rings of this process, and are not the first page."""
+def memory_of_arenas() -> int:
+    """Bytes of memory that the system has given for the arenas of this process."""
     blocks = {}
     for fd in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:rpcstream"):
-                blocks[os.fstat(fd).st_ino] = os.fstat(fd).st_blocks * 512 - FIRST
+                blocks[os.fstat(fd).st_ino] = os.fstat(fd).st_blocks * 512
     return sum(blocks.values())
 
 
-KINDS = ("plain", "directory", "never sealed", "may shrink", "may grow", "may be sealed", "shorter", "another nonce")
+KINDS = (
+    *("plain", "directory", "never sealed", "may shrink", "may grow", "may be sealed", "shorter", "another key"),
+    *("large pages", "control page is a hole"),
+)
 
 
 @pytest.mark.parametrize(
@@ -102,12 +116,13 @@ KINDS = ("plain", "directory", "never sealed", "may shrink", "may grow", "may be
         *({"kind": kind} for kind in KINDS),
         *({"pid": pid} for pid in (2**31 - 1, -1, "1", 2**63 - 1)),
         *({"fd": fd} for fd in (1_000_000, True)),
-        *({"size": size} for size in (RING // 2, 2 * RING, RING + 1, 0)),
-        *({"nonce": nonce} for nonce in ("0" * 32, "0" * 31, "é" * 32, "zz" * 16, None)),
+        *({"at": at} for at in (0, -PAGE, ARENA, ARENA - 8, ARENA // 2, "4096", None, 2**63)),
+        *({"key": key} for key in ("0" * 32, "0" * 31, "é" * 32, "zz" * 16, None, [])),
     ],
     ids=repr,
 )
-async def test_what_is_no_ring_is_not_taken(peer: RawPeer, changed: dict[str, Any], tmp_path: Path) -> None:
+async def test_what_is_no_arena_is_not_mapped(peer: RawPeer, changed: dict[str, Any], tmp_path: Path) -> None:
+    shared_empty(PAGE)  # this process has an arena of its own
     before = open_files()
     with offered(tmp_path, **changed) as params:
         assert await peer.result("rpc.hello", params=params) == {"binary": 1}
@@ -116,7 +131,14 @@ async def test_what_is_no_ring_is_not_taken(peer: RawPeer, changed: dict[str, An
     assert await peer.result("add", 1, 2) == 3
 
 
-def test_a_ring_as_the_wire_page_has_it(address: str, tmp_path: Path) -> None:
+async def test_a_ring_of_an_older_version_is_not_mapped(peer: RawPeer, tmp_path: Path) -> None:
+    with offered(tmp_path) as params:
+        shm = params["shm"]
+        params["shm"] = {"pid": shm["pid"], "fd": shm["fd"], "size": ARENA, "nonce": shm["key"]}
+        assert await peer.result("rpc.hello", params=params) == {"binary": 1}
+
+
+def test_an_arena_as_the_wire_page_has_it(address: str, tmp_path: Path) -> None:
     with offered(tmp_path) as params, socket.socket(socket.AF_UNIX) as sock:
         sock.connect(address.removeprefix("unix://"))
         lines = sock.makefile("rwb", buffering=0)
@@ -125,21 +147,39 @@ def test_a_ring_as_the_wire_page_has_it(address: str, tmp_path: Path) -> None:
         fd = os.open(f"/proc/{theirs['pid']}/fd/{theirs['fd']}", os.O_RDWR)
         with pytest.raises(PermissionError):  # sealed: nothing that is read can go away
             os.ftruncate(fd, 0)
-        with mmap.mmap(fd, theirs["size"]) as ring:
-            assert (ring[:16].hex(), ring[64:72]) == (theirs["nonce"], struct.pack("=Q", 1))
-            for number in range(1, 4):
+        with mmap.mmap(fd, ARENA) as arena:
+            control = theirs["at"]
+            assert (arena[:16].hex(), arena[control : control + 8]) == (theirs["key"], struct.pack("=Q", 1))
+            os.pwrite(ours, struct.pack("=Q", 1), CONTROL)
+            for count in range(1, 4):
                 data = os.urandom(LARGE)
-                os.pwrite(ours, data, FIRST)
-                os.pwrite(ours, struct.pack("=Q", number), 64)
-                call = request("echo", {"$type": "bytes", "data": {"$bin": 0}}, id=number)
-                json = orjson.dumps(call) + b"\n"
-                lines.write(b"@%d %d:%d\n" % (len(json), FIRST, LARGE) + json)
-                # What was read is free, and taken first: the caches have it.
-                assert lines.readline().split()[1] == b"%d:%d" % (FIRST, LARGE)
-                assert orjson.loads(lines.readline())["id"] == number
-                assert ring[FIRST : FIRST + LARGE] == data
-                assert ring[64:72] == struct.pack("=Q", 1 + number)
+                os.pwrite(ours, data, PAYLOADS)
+                tagged = {"$type": "bytes", "data": {"$bin": 0}}
+                json = orjson.dumps(request("echo", tagged, id=count)) + b"\n"
+                lines.write(b"@%d 7:%d:%d\n" % (len(json), PAYLOADS, LARGE) + json)
+                lease, place, size = map(int, lines.readline().split()[1].split(b":"))
+                assert orjson.loads(lines.readline())["id"] == count
+                assert (size, arena[place : place + size]) == (LARGE, data)
+                # Given back: both leases are free.
+                at = control + 8 * (8 + 7)
+                until_in_thread(lambda at=at, count=count: arena[at : at + 8] == struct.pack("=Q", count))
+                os.pwrite(ours, struct.pack("=Q", count), CONTROL + 8 * (8 + lease))
         os.close(fd)
+
+
+def test_an_array_that_is_sent_back_names_the_lease_it_came_with(address: str, tmp_path: Path) -> None:
+    with offered(tmp_path) as params, socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(address.removeprefix("unix://"))
+        lines = sock.makefile("rwb", buffering=0)
+        lines.write(orjson.dumps(request("rpc.hello", params=params)) + b"\n")
+        lines.readline()
+        ours = params["shm"]["fd"]
+        os.pwrite(ours, struct.pack("=Q", 1), CONTROL)
+        os.pwrite(ours, os.urandom(LARGE), PAYLOADS)
+        tagged = {"$type": "ndarray", "dtype": "|u1", "shape": [LARGE], "data": {"$bin": 0}}
+        json = orjson.dumps(request("echo", tagged, id=1)) + b"\n"
+        lines.write(b"@%d 7:%d:%d\n" % (len(json), PAYLOADS, LARGE) + json)
+        assert lines.readline().split()[1].partition(b":")[2] == b"7:0:%d" % LARGE
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may become someone else")
@@ -164,16 +204,17 @@ def test_the_ring_of_another_user_is_not_taken(server: UsualServer) -> None:
 
 def test_few_descriptors_left(server: UsualServer, address: str) -> None:
     before, array = resource.getrlimit(resource.RLIMIT_NOFILE), np.zeros(LARGE, np.uint8)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * open_files(), before[1]))
-    try:
+
+    def work() -> None:  # in a process without an arena
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files() + 10, before[1]))
         with Client(address) as client:
             assert [client.echo(array).nbytes for _ in range(3)] == [LARGE] * 3
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    assert in_child(work) == 0
     assert server.stats()["shared_received"] == 0
 
 
-async def test_what_comes_back_is_what_was_sent_however_full_the_rings_are(server: UsualServer, tmp_path: Path) -> None:
+async def test_what_comes_back_is_what_was_sent_however_full_the_memory_is(server: UsualServer, tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     async with server.listening(unix=tmp_path / "socket") as address, AsyncClient(address) as client:
         await client.echo(np.zeros(LARGE, np.uint8))
@@ -183,44 +224,48 @@ async def test_what_comes_back_is_what_was_sent_however_full_the_rings_are(serve
         assert 4 < server.stats()["shared_received"] < 11, "some had no room"
 
 
-async def test_the_rings_of_peers_are_counted_whole(tmp_path: Path) -> None:
+async def test_the_arenas_of_peers_are_counted_whole(tmp_path: Path) -> None:
     """Reading the holes in them takes memory, and a peer can make holes at any time."""
-    server = UsualServer(limits=Limits(max_held_total=2 * RING + 3 * MIB), drain_timeout=0.2)
-    with serve_in_thread(server, unix=tmp_path / "socket") as address, offered(tmp_path) as params:
+    server = UsualServer(limits=Limits(max_held_total=2 * ARENA + 3 * MIB), drain_timeout=0.2)
+
+    @server
+    def zeros(size: int) -> np.ndarray:
+        return np.zeros(size, np.uint8)
+
+    with serve_in_thread(server, unix=tmp_path / "socket") as address, contextlib.ExitStack() as stack:
+        offers = [stack.enter_context(offered(tmp_path)) for _ in range(3)]
         peers = [await RawPeer.open(address) for _ in range(4)]
-        taken = ["shm" in await peer.result("rpc.hello", params=params) for peer in peers[:3]]
-        assert taken == [True, True, False]
-        peers[0].close()
-        await until(lambda: server.stats()["connections"] == 3)
+        rows = zip(peers, [offers[0], *offers], strict=True)
+        taken = ["shm" in await peer.result("rpc.hello", params=params) for peer, params in rows]
+        assert taken == [True, True, True, False], "two connections of one process share its arena"
+        for peer in peers[:2]:
+            peer.close()
+        await until(lambda: server.stats()["connections"] == 2)
         with Client(address) as client:
-            client.echo(np.zeros(LARGE, np.uint8))
-            array, before = np.zeros(2 * MIB, np.uint8), server.stats()["shared_sent"]
-            for _ in range(3):
-                assert [each.nbytes for each in client.echo([array, array])] == [2 * MIB] * 2
-            assert server.stats()["shared_sent"] == before + 3, "one of two: the server has 3 MiB left for its own"
-        for peer in peers:
+            while client.zeros(LARGE).flags.writeable:
+                pass
+            kept = [client.zeros(2 * MIB) for _ in range(3)]
+            assert [array.flags.writeable for array in kept] == [False, True, True], "3 MiB are left for copies"
+            del kept
+            assert not client.zeros(2 * MIB).flags.writeable
+        for peer in peers[2:]:
             peer.close()
 
 
-def test_memory_that_is_not_used_is_given_back(server: UsualServer, tmp_path: Path) -> None:
+def test_memory_is_given_back_when_nothing_is_connected_any_more(server: UsualServer, address: str) -> None:
     array = np.zeros(5 * MIB, np.uint8)
+    with Client(address) as client:
+        client.echo(array)
+        kept = [client.echo(array) for _ in range(4)]
+        assert memory_of_arenas() >= 20 * MIB
+    del array
+    until_in_thread(lambda: server.stats()["connections"] == 0)
+    assert [each.nbytes for each in kept] == [5 * MIB] * 4
+    kept.clear()
 
-    async def test() -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, FakeTimeLoop)
-        loop.autojump = False
-        async with server.listening(unix=tmp_path / "socket") as address, AsyncClient(address) as client:
-            for _ in range(4):
-                await client.echo(array)
-            assert 10 * MIB <= memory_of_rings() <= 14 * MIB
-            for _ in range(2):
-                loop.jump(31)
-                await asyncio.sleep(0)
-                await client.call("rpc.ping")
-            assert memory_of_rings() == 0
-            assert (await client.echo(array)).nbytes == 5 * MIB
-            assert server.stats()["shared_received"] == 4
-            loop.autojump = True
+    def is_given_back() -> bool:
+        with Client(address) as client:  # it is looked at when a connection ends
+            client.echo(np.zeros(LARGE, np.uint8))
+        return memory_of_arenas() <= 2 * MIB
 
-    with asyncio.Runner(loop_factory=FakeTimeLoop) as runner:
-        runner.run(test())
+    until_in_thread(is_given_back)

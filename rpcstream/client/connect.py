@@ -164,7 +164,7 @@ async def _join_service(connection: ClientConnection, settings: Settings) -> Non
         token=settings.token,
         trace=settings.trace,
     )
-    session.offers_binary, session.sends_binary = False, settings.binary
+    session.offers_binary, session.sends_binary = False, bool(settings.binary)
     if settings.binary:
         connection.calls.marshaller.attach_payloads()
     connection.use(service.calls)

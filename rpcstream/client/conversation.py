@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from _thread import get_ident
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,10 +16,10 @@ from ..peer.marshal import Marshaller
 from ..peer.pending import PendingCalls
 from ..shared_memory import SharedMemory
 from ..wire import envelope
-from ..wire.binary_frame import BinaryFrameReader, parts_of_frame
+from ..wire.binary_frame import Admitted, BinaryFrameReader, parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.framing import LineFramer
-from ..wire.messages import LONG, BinaryFrame, Message, Oversize
+from ..wire.messages import LONG, Message, Oversize
 from .address import Address
 from .attempts import Unsent
 from .callbacks import ClientDispatcher
@@ -75,7 +76,7 @@ class ClientConversation:
         self.lost: str | None = None
         self.outgoing: list[memoryview] = []
         self.replies_size = 0
-        self.offers_binary = settings.binary and settings.delimiter == b"\n"
+        self.offers_binary = bool(settings.binary) and settings.delimiter == b"\n"
         self.sends_binary = self.is_partial = self.has_left = False
         self.reporting: int | None = None
         self._trace = settings.trace
@@ -173,14 +174,14 @@ class ClientConversation:
     def refuses_frames(self) -> str | None:
         return None if self._takes_binary else "the peer sent a binary frame, and these are switched off (binary=False)"
 
-    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
+    def admit(self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()) -> Admitted:
         frame = read_frame(json, sizes, self.limits, "client")
         message, line = frame.content
         if frame.refusal is not None:
             return frame, []
         if envelope.is_reply(message) and message.get("id") is not None and self.pending.find(message["id"]) is None:
             return frame, []  # it is dropped
-        return frame, line.take_memory()
+        return frame, line.take_memory(lent, copies=self._takes_binary == "copy")
 
     def grow(self, received: int, frame: BinaryFrameReader) -> None:
         """Nothing is counted: only one reply is awaited, and that is as large as `max_message_size` at most."""

@@ -12,10 +12,11 @@ import orjson
 
 from ..backoff import Backoff
 from ..codec import Codec
+from ..codec.options import Binary
 from ..keyword_options import check_names
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from ..observe import make_tracing
-from ..option import FLAG, SECONDS_OR_NONE, TEXT, Kind, Option, defaults_of, whole
+from ..option import BINARY, FLAG, SECONDS_OR_NONE, TEXT, Kind, Option, defaults_of, whole
 from .address import Address, check_lasting, check_one_server, parse_address
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ class ClientOptions(TypedDict, total=False):
         delimiter: the bytes that end each message on a line stream; the server must use the same.
         trace: called with "send" or "receive" and the bytes of each message; a `Trace` reports bytes, too.
         binary: send and receive large payloads (arrays, images, bytes) as raw bytes if the server does so, too; on a
-            Unix socket in shared memory. False: always as base64.
+            Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so writable.
+            False: always as base64.
         token: authenticates the client: sent first on each new connection of a line stream, and as
             `Authorization: Bearer` with each HTTP request and WebSocket handshake. Never logged or shown.
         tls: whom to trust, for addresses with TLS: a PEM file with the certificate authorities, a `TLS` that also has
@@ -142,7 +144,7 @@ class ClientOptions(TypedDict, total=False):
     limits: Annotated[Limits, Option(DEFAULT_LIMITS)]
     delimiter: Annotated[bytes, Option(b"\n")]
     trace: Annotated[TraceMessage | Trace | None, Option(None)]
-    binary: Annotated[bool, Option(True, FLAG)]
+    binary: Annotated[Binary, Option(True, BINARY)]
     token: Annotated[str | None, Option(None, TEXT, env=True)]
     tls: Annotated["ClientTLS | None", Option(None)]
     name: Annotated[str | None, Option(None, TEXT, aliases=("client_id",))]
@@ -194,7 +196,7 @@ class Settings:
     trace: TraceMessage | None
     on_send: Callable[[int, int], None] | None
     on_receive: Callable[[int], object] | None
-    binary: bool
+    binary: Binary
     token: str | None
     tls: "ssl.SSLContext | None"
     http_connections: int

@@ -17,7 +17,7 @@ from ..local_peer import widen_buffers
 from ..peer.calls import Call
 from ..peer.marshal import Marshaller
 from ..peer.pending import OnProgress, PendingCall
-from ..shared_memory import SharedMemory
+from ..shared_memory import ARENA_SIZE, MemoryBudget, SharedMemory
 from ..wire.buffers import Encoded
 from .conversation import READ_SIZE, ClientConversation
 from .options import Settings
@@ -80,8 +80,8 @@ class SyncConnection:
     def __init__(self, sock: socket.socket, settings: Settings, marshaller: Marshaller) -> None:
         sock.setblocking(False)
         shared = None
-        if settings.binary and settings.delimiter == b"\n":
-            shared = SharedMemory(sock) if sock.family == getattr(socket, "AF_UNIX", None) else None
+        if settings.binary and settings.delimiter == b"\n" and sock.family == getattr(socket, "AF_UNIX", None):
+            shared = SharedMemory(sock, MemoryBudget(2 * ARENA_SIZE))
         self.conversation = ClientConversation(settings, marshaller, shared)
         self._socket = sock
         self._on_receive = settings.on_receive

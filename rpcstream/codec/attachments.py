@@ -6,6 +6,7 @@ They came so, as raw bytes, in a binary frame; or they are base64 that was cut o
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -30,7 +31,8 @@ class Attachment:
 
     Attributes:
         size: bytes; not 0.
-        memory: the array of bytes that it is received into; None while only its size is known.
+        memory: the array of bytes that it is received into, or in memory of the peer, which cannot be written to and
+            which the peer may change; None while only its size is known.
     """
 
     __slots__ = ("_is_taken", "memory", "size")
@@ -41,15 +43,21 @@ class Attachment:
         self.memory: Any = None
 
     def view(self) -> memoryview:
-        """Its bytes, to be read; shared by all that look at them."""
+        """Its bytes, to be read; shared by all that look at them, and copied first if the peer may change them."""
+        if not self.memory.flags.writeable:
+            self.memory = self.memory.copy()
         return memoryview(self.memory)
 
     def take(self) -> Any:
         """The array of bytes, which then belongs to the caller: a copy from the second time on."""
         if self._is_taken:
             return self.memory.copy()
-        self._is_taken = True
-        return self.memory
+        self._is_taken = self.memory.flags.writeable
+        return self.memory if self._is_taken else self.memory.copy()
+
+    def lend(self) -> Any:
+        """The array of bytes: in memory of the peer, it is as it came; else as `take`."""
+        return self.take() if self.memory.flags.writeable else self.memory
 
 
 class Payload:
@@ -107,15 +115,25 @@ class CutLine(SharedLine):
 class FrameLine(CutLine):
     """The JSON of a binary frame, and its payloads."""
 
-    def take_memory(self) -> list[memoryview]:
-        """Take memory for the payloads; gives it, to receive them into."""
+    def take_memory(self, lent: Sequence[Any] = (), *, copies: bool = False) -> list[memoryview]:
+        """Take memory for the payloads; gives it, to receive them into.
+
+        Args:
+            lent: those that stand in memory of the peer, as arrays, and need none; None for the others.
+            copies: these are copied.
+        """
         import numpy as np
 
         if self.payload_size >= BIG:
             keep_freed_memory()
-        for payload in self.payloads:
-            payload.memory = np.empty(payload.size, np.uint8)
-        return [payload.view() for payload in self.payloads]
+        taken = []
+        for payload, found in zip(self.payloads, lent or [None] * len(self.payloads), strict=True):
+            if found is None:
+                payload.memory = np.empty(payload.size, np.uint8)
+                taken.append(payload.view())
+            else:
+                payload.memory = found.copy() if copies else found
+        return taken
 
     def drop_memory(self) -> None:
         """Free the memory of the payloads: the message is not handled."""

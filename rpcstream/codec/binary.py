@@ -23,7 +23,7 @@ def encode_bytes(value: bytes | bytearray | memoryview, encoding: Encoding) -> o
 def decode_bytes(tagged: dict[str, Any], _: object = None) -> bytes:
     """The bytes of a tagged object. ValueError if it is not what the wire page says."""
     (data,) = members(tagged, "data")
-    return bytes(base64.readable(data))
+    return bytes(data.lend() if type(data) is Attachment else base64.readable(data))
 
 
 class BytesHint:

@@ -1,8 +1,8 @@
 """Arrays as `{"$type": "ndarray", "dtype", "shape", "data"}`, both ways, and as what a hint asks for.
 
 Objects with `__array__` are sent as arrays, too. Shape and dtype of what comes in are checked against the bytes before
-memory is used as an array. Arrays that come in are C-ordered (those of a `.npy` file as the file says),
-writable, over memory of their own.
+memory is used as an array. Arrays that come in are C-ordered (those of a `.npy` file as the file says), writable, over
+memory of their own; or read-only, over memory that a peer on this machine shares, unless the hint wants a writable one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ Array = np.ndarray[Any, Any]
 TAG = "ndarray"
 #: How an array is written, for those who sent something else.
 ARRAY_FORM = 'an array is an object {"$type": "ndarray", "dtype": "<f4", "shape": [2, 3], "data": "<base64>"}'
+#: Kinds of dtypes whose items may be any bits.
+_NUMBERS = "iufc"
 #: numpy 1 had 32, numpy 2 has 64.
 MAX_DIMENSIONS = 32
 
@@ -74,7 +76,9 @@ def decode_array(tagged: dict[str, Any], _: object = None) -> Array:
         raise ValueError(f"shape must be an array of at most {MAX_DIMENSIONS} integers")
     if not all(type(each) is int and 0 <= each < 2**62 for each in shape):
         raise ValueError("shape must be an array of integers that are not negative, each below 2**62")
-    memory, size = base64.writable(data), math.prod(shape) * dtype.itemsize
+    # The items of other dtypes are checked, here or by numpy: they must not change afterwards.
+    is_lent = type(data) is Attachment and dtype.kind in _NUMBERS
+    memory, size = data.lend() if is_lent else base64.writable(data), math.prod(shape) * dtype.itemsize
     if len(memory) != size:
         raise ValueError(f"ndarray: {len(memory)} bytes of data, shape and dtype need {size}")
     return array_over(memory, dtype, shape)
@@ -219,6 +223,8 @@ class ArrayHint:
         dtype, shape = array.dtype, array.shape
         if not dtypes.fits(dtype, self._kinds) or not (self._shape is None or self._shape.matches(shape)):
             raise ValueError(f"Expected `{self.name}`, got `{TAG} of {dtype.name} of shape {shape}`")
+        if self._shape is not None and self._shape.writable and not array.flags.writeable:
+            array = array.copy()
         return array if self._is_any or dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 

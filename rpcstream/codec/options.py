@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import Literal
 
+#: Whether large payloads travel as raw bytes; "copy": and those in shared memory are copied where they arrive.
+Binary = bool | Literal["copy"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
@@ -90,18 +93,21 @@ class Shape:
 
     Args:
         dims: the length along each axis; None for any length; one `...` for any number of axes, none included.
+        writable: the array can be changed: one that a program on this machine shares, which is read-only, is copied.
 
     Raises:
         ValueError: a dimension is negative, or of another type, or there are two `...`.
     """
 
     dims: tuple[int | EllipsisType | None, ...]
+    writable: bool
 
-    def __init__(self, *dims: int | EllipsisType | None) -> None:
+    def __init__(self, *dims: int | EllipsisType | None, writable: bool = False) -> None:
         known = all(dim is None or dim is Ellipsis or (type(dim) is int and dim >= 0) for dim in dims)
         if not known or dims.count(Ellipsis) > 1:
             raise ValueError(f"a dimension is an int that is not negative, None, or once ..., got {dims!r}")
         object.__setattr__(self, "dims", dims)
+        object.__setattr__(self, "writable", writable)
 
     def matches(self, shape: tuple[int, ...]) -> bool:
         """True if an array of this shape fits."""
@@ -116,7 +122,8 @@ class Shape:
         return f"({names[0]},)" if len(names) == 1 else f"({', '.join(names)})"
 
     def __repr__(self) -> str:
-        return f"Shape({', '.join('...' if dim is Ellipsis else repr(dim) for dim in self.dims)})"
+        parts = ["..." if dim is Ellipsis else repr(dim) for dim in self.dims]
+        return f"Shape({', '.join(parts + ['writable=True'] * self.writable)})"
 
 
 def is_measure(each: object) -> bool:

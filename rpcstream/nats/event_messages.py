@@ -133,7 +133,7 @@ def _on_one_line(text: bytes) -> bytes:
 def _read_frame(data: bytes, limits: Limits) -> tuple[Any, bytes]:
     head, _, rest = data.partition(b"\n")
     header = read_header(head + b"\n")
-    if header.shared or len(rest) != header.body_size:
+    if any(header.places) or len(rest) != header.body_size:
         raise ValueError("a binary frame that is not whole")
     frame = payloads.read_frame(rest[: header.json_size], header.sizes, limits, "server")
     if frame.refusal is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..codec import payloads
 from ..shared_memory import SharedMemory
-from ..wire.binary_frame import BinaryFrameReader
+from ..wire.binary_frame import Admitted, BinaryFrameReader
 from ..wire.messages import BinaryFrame
 from .ledger import PARTLY, Share
 from .session import Session
@@ -34,8 +36,6 @@ class FrameAdmission:
     _share: Share = field(init=False)
     #: Nothing is kept of what still comes.
     _is_skipped: bool = False
-    #: Payloads in shared memory that were counted.
-    _shared: int = 0
 
     def __post_init__(self) -> None:
         self._share = Share(self._session.server_ledger.waiting)
@@ -47,7 +47,7 @@ class FrameAdmission:
     def refuses_frames(self) -> str | None:
         return self.reason if self._session.takes_binary else "binary frames are switched off here (binary=False)"
 
-    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
+    def admit(self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()) -> Admitted:
         session = self._session
         frame = payloads.read_frame(json, sizes, session.limits, session.side)
         if frame.refusal is not None:
@@ -57,7 +57,8 @@ class FrameAdmission:
         self._frame = frame
         if session.counters is not None:
             session.counters.frames_received += 1
-        memory: list[memoryview] = frame.content[1].take_memory()
+            session.counters.shared_received += len(lent) - sum(each is None for each in lent)
+        memory: list[memoryview] = frame.content[1].take_memory(lent, copies=session.shares_memory == "copy")
         return frame, memory
 
     def grow(self, received: int, frame: BinaryFrameReader) -> None:
@@ -76,10 +77,6 @@ class FrameAdmission:
     def over(self) -> None:
         self._release()
         self._is_skipped = False
-        session = self._session
-        if session.shared is not None and session.counters is not None:
-            number, self._shared = self._shared, session.shared.received
-            session.counters.shared_received += self._shared - number
 
     def give_up(self) -> None:
         """The connection is lost, or about to be: what is being received is dropped."""

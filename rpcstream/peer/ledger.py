@@ -16,7 +16,7 @@ from ..codec import payloads
 from ..codec.attachments import SharedLine
 from ..errors import ServerBusy
 from ..limits import Limits
-from ..shared_memory import RingBudget
+from ..shared_memory import MemoryBudget
 from ..wire.json_scan import values_roughly
 
 #: Bytes of memory for each value of a parsed message (as `wire.json_scan` counts them): measured, a little more than
@@ -116,10 +116,10 @@ class ServerLedger:
         waiting: messages that wait for room or have come in part, and items of streams that wait.
         frames: the binary frames among these which are being received (`FrameAdmission`).
         unread: what each peer with much to read has not read; as much again.
-        rings: the shared memory in which it stands; as much again.
+        shared: the memory that it shares with peers; as much again.
     """
 
-    __slots__ = ("frames", "limit", "rings", "running", "unread", "waiting")
+    __slots__ = ("frames", "limit", "running", "shared", "unread", "waiting")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -127,7 +127,7 @@ class ServerLedger:
         self.waiting = Account(limit // 2)
         self.frames = Shares(limit // 2)
         self.unread = Shares(limit)
-        self.rings = RingBudget(limit)
+        self.shared = MemoryBudget(limit)
 
     @property
     def is_full(self) -> bool:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..codec import Codec
+from ..codec.options import Binary
 from ..codec.payloads import may_have_payload
 from ..errors import CallCancelled, Unread
 from ..limits import Limits
@@ -97,8 +98,8 @@ class Session:
     takes_binary: bool = True
     sends_binary: bool = False
     offers_binary: bool = False
-    #: Payloads may go by shared memory, where the transport has some; that memory.
-    shares_memory: bool = True
+    #: Payloads may go by shared memory, where the transport has some ("copy": what comes so is copied); that memory.
+    shares_memory: Binary = True
     shared: SharedMemory | None = None
     #: Of the server; None at a client.
     counters: Counters | None = None

@@ -98,26 +98,6 @@ class ServerLife:
 
     # -- from the start to the stop ------------------------------------------------------------------------------------
 
-    async def serve(
-        self,
-        where: ListenOptions,
-        on_listening: Callable[[str], object] | None,
-        on_stopping: Callable[[], object] = lambda: None,
-    ) -> None:
-        """Serve until `stop` is called or the task is cancelled.
-
-        Args:
-            where: the arguments of `listening`.
-            on_listening: called with the address when connections are accepted.
-            on_stopping: called when the stop begins.
-        """
-        async with self.listening(where) as address:
-            if on_listening is not None:
-                on_listening(address)
-            assert self.running is not None
-            await self.running.stopping.wait()
-            on_stopping()
-
     @asynccontextmanager
     async def listening(self, where: ListenOptions) -> AsyncIterator[str]:
         """Serve while the block runs; see `Server.listening`."""

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 log = get_logger("rpcstream.server")
 
+#: Where the metrics stand among what a process has counted: what was counted, and what is now.
+METRIC_NUMBERS = ("metrics", "metrics_present")
+
 #: Of the names of all metrics, but for those of the process.
 PREFIX = "rpcstream_"
 
@@ -121,12 +124,14 @@ class Observation:
             },
         }
 
-    def text_of(self, counters: Counters, running: RunningServer | None, numbers: Mapping[str, Any]) -> str:
+    def text_of(self, counters: Counters, running: RunningServer | None, counted: Mapping[str, Any]) -> str:
         """The text of such numbers of all processes, and of the processes themselves."""
-        found = {**numbers["metrics"], **numbers["metrics_present"]}
+        found: dict[str, Any] = {}
+        for name in METRIC_NUMBERS:
+            found.update(counted.get(name, {}))
         return (
             render(self._families(counters, running), found, prefix=PREFIX)
-            + render(_worker_families(numbers["workers"], numbers["supervisor"]), prefix=PREFIX)
+            + render(_worker_families(counted.get("workers", []), counted.get("supervisor", {})), prefix=PREFIX)
             + render(process_families(), found)
         )
 

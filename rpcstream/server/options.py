@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from ..auth.authenticator import Authenticate
 from ..codec import Codec
+from ..codec.options import Binary
 from ..errors import RegistrationError
 from ..events.event_queue import Policy
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from ..observe.call_log import AccessLogFormat
-from ..option import FLAG, SECONDS, SECONDS_OR_NONE, TEXT, TEXTS, Kind, Option, choice, defaults_of, whole
+from ..option import BINARY, FLAG, SECONDS, SECONDS_OR_NONE, TEXT, TEXTS, Kind, Option, choice, defaults_of, whole
 from ..tls import TLS
 from ..web.paths import check_path
 from .addresses import checked_urls
@@ -149,7 +150,9 @@ class ServerOptions(TypedDict, total=False):
         threads: the largest number of handlers with `offload="thread"` that run at a time.
         processes: the same for `offload="process"`.
         delimiter: ends a message on the line stream.
-        binary: send and receive large payloads (arrays, images, bytes) as they are, to and from clients that do so too.
+        binary: send and receive large payloads (arrays, images, bytes) as raw bytes, to and from clients that do so
+            too; on a Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so
+            writable. False: always as base64.
         tls: the server's certificate; with it all connections are encrypted, without it none is.
         trusted_proxies: networks of proxies that tell the addresses of clients, by the PROXY protocol,
             `X-Forwarded-For`, or `Forwarded`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. Such an
@@ -182,7 +185,7 @@ class ServerOptions(TypedDict, total=False):
     threads: Annotated[int | None, Option(None, whole(1))]
     processes: Annotated[int | None, Option(None, whole(1))]
     delimiter: Annotated[bytes, Option(b"\n")]
-    binary: Annotated[bool, Option(True, FLAG)]
+    binary: Annotated[Binary, Option(True, BINARY)]
     tls: Annotated[TLS | None, Option(None)]
     trusted_proxies: Annotated[Iterable[str], Option((), TEXTS)]
     drain_timeout: Annotated[float, Option(10.0, SECONDS)]

@@ -30,7 +30,7 @@ from .life import ServerLife
 from .options import ListenOptions
 
 if TYPE_CHECKING:
-    from ..supervisor.process import WorkerOptions
+    from ..supervisor.options import WorkerOptions
 
 log = get_logger("rpcstream.server")
 
@@ -88,17 +88,15 @@ class ServerProgram:
             where: the arguments of `ServerLife.listening`.
             on_listening: called with the address when connections are accepted. None: it is printed to standard error.
         """
-        on_listening = print_address if on_listening is None else on_listening
         with Notifier.take() as self._notifier:
-            notifier = self._notifier
-
-            def listening(address: str) -> None:
+            async with self._life.listening(where) as address:
                 freeze_memory()
-                on_listening(address)
-                notifier.ready(self._status)
-                notifier.watch()
-
-            await self._life.serve(where, listening, lambda: notifier.stopping("Stopping"))
+                (print_address if on_listening is None else on_listening)(address)
+                self._notifier.ready(self._status)
+                self._notifier.watch()
+                assert self._life.running is not None
+                await self._life.running.stopping.wait()
+                self._notifier.stopping("Stopping")
 
     # -- reloading ----------------------------------------------------------------------------------------------------
 
@@ -165,25 +163,20 @@ def run_workers(
     """Run a server that stands in a module or script in several processes, which import it again. Blocks.
 
     Args:
-        where, loop, on_listening: the arguments of `Server.run`.
+        options, where, loop, on_listening: the arguments of `Server.run`.
 
     Raises:
         ValueError: the workers cannot find the server.
         SystemExit: the program has ended with another status than 0.
     """
-    from ..supervisor.process import Program
     from ..supervisor.supervisor import Supervisor
 
     unix, sockets = where["unix"], where["sockets"]
     own = {**where, "unix": None if unix is None else os.path.abspath(unix), "sockets": (), "loop": loop}
-    program = Program(
-        entry="rpcstream.server.worker:serve_target",
-        arguments={"target": _find_target(server), "where": own},
-        argv=list(sys.argv),
-        path=list(sys.path),
-    )
+    arguments = {"target": _find_target(server), "where": own}
+    entry = "rpcstream.server.worker:serve_target"
     with on_hangup():
-        status = Supervisor(program, options, on_listening=on_listening, sockets=sockets).run()
+        status = Supervisor(entry, arguments, options, on_listening=on_listening, sockets=sockets).run()
     if status:
         raise SystemExit(status)
 

@@ -60,14 +60,11 @@ class Supervision(Protocol):
             OSError: the address cannot be listened at; the text names it.
         """
 
-    async def stats(self) -> dict[str, Any]:
-        """The result of `rpc.stats` for all processes."""
+    async def counted(self) -> dict[str, Any]:
+        """`Server.stats` and `Server.metric_numbers` of all processes together; with `workers` and `supervisor`."""
 
     def ended(self) -> None:
         """The server has ended: what it has counted is final."""
-
-    async def metrics(self) -> dict[str, Any]:
-        """`Server.metric_numbers` of all processes together, and `workers` as in `stats`."""
 
 
 class RunningServer:

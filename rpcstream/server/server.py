@@ -15,10 +15,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ..auth.gate import GatedSession
 from ..codec import Codec
+from ..codec.options import Binary
 from ..events.topics import Carrier, Topics
 from ..keyword_options import check_names, with_options
 from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
@@ -35,6 +36,7 @@ from ..observe.metrics import Family
 from ..peer.ledger import ServerLedger
 from ..peer.session import Session
 from ..process import CLEAN_UP, LoopName, raise_descriptor_limit
+from ..supervisor.options import WORKER_DEFAULTS, WorkerOptions, wants_supervisor
 from ..text import get_logger
 from ..tls import TLS, Certificates, ClientTLS
 from ..transports.listen import Listener, transport_of
@@ -48,7 +50,7 @@ from .guard import Guard
 from .life import ServerLife
 from .methods import ServerMethods
 from .nats import AboutServer, NatsMemberships
-from .observation import Observation, metrics_response
+from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
     Http,
@@ -123,7 +125,7 @@ class Server(ServerMethods):
         self._ledger = ServerLedger(limits.max_held_total)
         self._delimiter: bytes = given["delimiter"]
         #: Whether large payloads may travel as binary frames; set before the server runs.
-        self.binary: bool = given["binary"]
+        self.binary: Binary = given["binary"]
         #: Makes spans of the calls; None: there are none.
         self._tracing = make_tracing(given["tracing"])
         # Who may connect, and how.
@@ -337,7 +339,7 @@ class Server(ServerMethods):
 
         async def stats() -> dict[str, Any]:
             """The counters of all processes of this server since its start."""
-            return await supervision.stats()
+            return {name: value for name, value in (await supervision.counted()).items() if name not in METRIC_NUMBERS}
 
         self._registry.add(stats, name="rpc.stats", reserved=True, replace=True)
         self.topics.join(supervision.relay, supervision.group)
@@ -380,8 +382,8 @@ class Server(ServerMethods):
 
     async def _metrics_of_all(self, supervision: Supervision) -> Response:
         assert self._observation is not None
-        numbers = await supervision.metrics()
-        return metrics_response(self._observation.text_of(self.counters, self._running, numbers))
+        counted = await supervision.counted()
+        return metrics_response(self._observation.text_of(self.counters, self._running, counted))
 
     def _more_metrics(self) -> list[Family]:
         """Metrics of this kind of server."""
@@ -393,6 +395,7 @@ class Server(ServerMethods):
 
     # -- how it runs ------------------------------------------------------------------------------------------------
 
+    @with_options(WORKER_DEFAULTS, WorkerOptions)
     def run(
         self,
         *,
@@ -403,11 +406,7 @@ class Server(ServerMethods):
         sockets: Iterable[socket.socket] = (),
         loop: LoopName = "auto",
         on_listening: Callable[[str], None] | None = None,
-        workers: int | Literal["auto"] | None = None,
-        max_requests: int | None = None,
-        affinity: bool = False,
-        memory_limit: int | None = None,
-        start_timeout: float | None = 60.0,
+        **processes: Unpack[WorkerOptions],
     ) -> None:
         """Serve until SIGINT or SIGTERM, or until `stop` is called: in this process, or in several. Blocks.
 
@@ -434,13 +433,7 @@ class Server(ServerMethods):
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
             on_listening: called once with the address, when connections are accepted; None: a line with the address is
                 printed to standard error.
-            workers: the number of processes; "auto": one for each processor; None or 1: this one alone.
-            max_requests: a worker that has answered this many requests (and up to a tenth more) is replaced. None:
-                never.
-            affinity: each worker runs on one processor only.
-            memory_limit: bytes of main memory; a worker that takes more is replaced (Linux). None: no limit.
-            start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started. None:
-                no limit.
+            processes: see below.
 
         In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
         process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
@@ -467,19 +460,10 @@ class Server(ServerMethods):
         if is_served_elsewhere(self, {**where, "loop": loop, "on_listening": on_listening}):
             return
         check_no_loop("run", RUN_HINT)
-        from ..supervisor.process import WorkerOptions, worker_count
-
-        count = worker_count(workers)
-        if count > 1 or max_requests is not None or affinity or memory_limit is not None:
-            options = WorkerOptions(
-                count=count,
-                max_requests=max_requests,
-                affinity=affinity,
-                memory_limit=memory_limit,
-                start_timeout=start_timeout,
-            )
+        check_names("run()", processes, WORKER_DEFAULTS)
+        if wants_supervisor(processes):
             self._check_may_have_workers()
-            run_workers(self, options, where, loop, on_listening or print_address)
+            run_workers(self, processes, where, loop, on_listening or print_address)
             return
         raise_descriptor_limit()
         self._program.run(lambda: self._program.serve(where, on_listening), loop)
@@ -666,7 +650,7 @@ class Server(ServerMethods):
             paths=self.path,
             patience=self._patience,
             ledger=self._ledger,
-            binary=self.binary,
+            binary=bool(self.binary),
             notification_status=self.http.notification_status,
             proxies=self._proxies,
         )
@@ -692,7 +676,7 @@ class Server(ServerMethods):
         return AboutServer(
             version=self.info.version,
             description=self.info.description or str(self.info.title),
-            takes_binary=self.binary,
+            takes_binary=bool(self.binary),
             metrics=self._observation.calls if self._observation is not None else None,
             certificate=self._guard.tls,
         )
@@ -735,7 +719,7 @@ class Server(ServerMethods):
             session = Session(dispatcher, **options, on_gone=on_gone)
         else:
             session = GatedSession(dispatcher, self._guard.authenticator, **options, on_gone=on_gone)
-        session.takes_binary = self.binary
+        session.takes_binary, session.shares_memory = bool(self.binary), self.binary
         session.counters = self.counters
         if self._tracing is not None:
             from ..peer.tracing import traced_calls

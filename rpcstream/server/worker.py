@@ -47,9 +47,6 @@ PLACE = "RPCSTREAM_WORKER"
 #: The folder of this package, with a separator at its end.
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
-#: Where the metrics stand among the counters: what was counted, and what is now.
-_METRICS = ("metrics", "metrics_present")
-
 
 class WorkerLink:
     """The link of a server to the supervisor: a `Supervision` of the server, and a source of its connections.
@@ -141,24 +138,16 @@ class WorkerLink:
             self._check_wear(self._max_requests)
         return str(told["addresses"][0] if told["addresses"] else "")
 
-    async def stats(self) -> dict[str, Any]:
-        return {name: value for name, value in (await self._all_counted()).items() if name not in _METRICS}
-
-    async def metrics(self) -> dict[str, Any]:
-        counted = await self._all_counted()
-        found = {name: counted.get(name, {}) for name in _METRICS}
-        return found | {name: counted.get(name, {}) for name in ("workers", "supervisor")}
-
-    def ended(self) -> None:
-        assert self._server is not None
-        self._send({"type": "counted", "counters": self._counted(self._server)})
-
-    async def _all_counted(self) -> dict[str, Any]:
+    async def counted(self) -> dict[str, Any]:
         """Ask the supervisor, one question at a time, whose answer is for all that ask meanwhile."""
         await self._has_channel.wait()
         if self._question is None or self._question.done():
             self._question = asyncio.get_running_loop().create_task(self._ask())
         return await asyncio.shield(self._question)
+
+    def ended(self) -> None:
+        assert self._server is not None
+        self._send({"type": "counted", "counters": self._counted(self._server)})
 
     async def _ask(self) -> dict[str, Any]:
         assert self._channel is not None
@@ -350,11 +339,6 @@ def main(number: int) -> int:
         return 0
     sys.argv[:] = start["argv"]
     sys.path[:] = start["path"]
-    for name, value in start["environment"].items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
     os.environ[PLACE] = str(start["place"])
     if start["processor"] is not None:
         os.sched_setaffinity(0, {start["processor"]})
@@ -362,7 +346,3 @@ def main(number: int) -> int:
     with on_hangup():  # it is for the supervisor
         status: int = getattr(importlib.import_module(module), function)(WorkerLink(sock, start), start["arguments"])
     return status
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from .channel import Channel, Message
 from .watch import check_installed
@@ -28,60 +27,12 @@ _LAST_READS = 100
 _NUMBERS = itertools.count(1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    """What workers run.
-
-    Attributes:
-        entry: `module:function`, called with a `WorkerLink` and `arguments`; it gives the exit status.
-        arguments: of JSON types.
-        argv: `sys.argv` in the workers.
-        path: `sys.path` in the workers.
-    """
-
-    entry: str
-    arguments: Any
-    argv: list[str]
-    path: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """How many workers there are, and how they are kept.
-
-    Attributes:
-        count: of the workers.
-        max_requests: a worker that has answered so many is replaced; up to a tenth more, by chance. None: no limit.
-        affinity: worker k runs on the k-th processor only.
-        memory_limit: bytes of main memory; a worker that takes more is replaced. None: no limit.
-        start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started after the
-            pause. None: no limit.
-        watch: a folder: when a Python file in it or below has changed, or one that a worker has imported from elsewhere
-            (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
-            then tried again with the next change, also at the first start. None: none.
-
-    Raises:
-        ValueError: `start_timeout` makes no sense.
-    """
-
-    count: int
-    max_requests: int | None = None
-    affinity: bool = False
-    memory_limit: int | None = None
-    start_timeout: float | None = 60.0
-    watch: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.start_timeout is not None and not self.start_timeout > 0:
-            raise ValueError(f"start_timeout must be a positive number of seconds, or None, got {self.start_timeout!r}")
-
-
 class WorkerProcess:
     """One worker, from its start until its process has ended.
 
     Args:
         index: its place among the workers, from 0.
-        start: the rest of the first message; see `worker.main`.
+        start: the first message; see `server.worker.main`.
         environment: variables in place of those of this process.
         on_message: called with this worker and each message that it sends.
         on_room: called when the worker has taken all that was passed to it.
@@ -103,7 +54,6 @@ class WorkerProcess:
     def __init__(
         self,
         index: int,
-        program: Program,
         start: Message,
         environment: dict[str, str],
         *,
@@ -148,16 +98,7 @@ class WorkerProcess:
             on_room=lambda: on_room(self),
         )
         self.channel.start()
-        self.channel.send(
-            {
-                **start,
-                "entry": program.entry,
-                "arguments": program.arguments,
-                "argv": program.argv,
-                "path": program.path,
-                "environment": {"PYTHONPATH": os.environ.get("PYTHONPATH")},
-            }
-        )
+        self.channel.send(start)
 
     def __str__(self) -> str:
         return f"worker {self.index + 1} (pid {self.pid})"
@@ -259,31 +200,30 @@ def describe_status(status: int) -> str:
 
 
 def _command(number: int) -> list[str]:
-    """The command that starts a worker, with the options of this interpreter.
+    """The command that starts a worker, with the options of this interpreter, and this package wherever it is.
 
     `-P`, so that no file in the current directory takes the place of a module that a worker imports before it knows its
     own `sys.path`.
     """
+    folder = str(Path(__file__).resolve().parents[2])
+    find = f"import sys; sys.path.insert(0, {folder!r})"
+    run = f"from rpcstream.server.worker import main; sys.exit(main({number}))"
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [
         sys.executable,
         *flags,
         *(() if "-P" in flags else ("-P",)),
-        "-m",
-        "rpcstream.server.worker",
-        str(number),
+        "-c",
+        f"{find}; {run}",
     ]
 
 
 def environment_of_workers(count: int, processors: int) -> dict[str, str]:
     """The environment of each of `count` workers.
 
-    This package is found, wherever this process has found it; and what computes with several threads is given its share
-    of the processors, unless the variables for that are set.
+    What computes with several threads is given its share of the processors, unless the variables for that are set.
     """
     environment = dict(os.environ)
-    folder = str(Path(__file__).resolve().parents[2])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, environment.get("PYTHONPATH")]))
     if THREAD_VARIABLES[0] not in environment:  # the other libraries follow it, too
         for variable in THREAD_VARIABLES:
             environment.setdefault(variable, str(max(1, processors // count)))
@@ -300,21 +240,6 @@ def processors() -> list[int]:
     except (OSError, ValueError):  # no such group, or "max"
         return numbers
     return numbers[: max(1, most)]
-
-
-def worker_count(workers: int | Literal["auto"] | None) -> int:
-    """The number of workers that is meant.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if workers is None:
-        return 1
-    if workers == "auto":
-        return len(processors())
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f'workers: {workers!r} is no number of processes: give one from 1 on, or "auto"')
-    return workers
 
 
 def check_possible(*, watches: bool, affinity: bool, memory_limit: int | None) -> None:

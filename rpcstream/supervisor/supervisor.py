@@ -15,10 +15,11 @@ import os
 import secrets
 import signal
 import socket
+import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from random import random
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..process import CLEAN_UP, join_names, raise_descriptor_limit
 from ..systemd import Notifier
@@ -27,9 +28,8 @@ from .acceptor import SharedAcceptor
 from .channel import Message
 from .events import KINDS as EVENT_KINDS
 from .events import EventExchange
+from .options import WORKER_DEFAULTS, WorkerOptions
 from .process import (
-    Program,
-    WorkerOptions,
     WorkerProcess,
     check_possible,
     describe_status,
@@ -97,32 +97,51 @@ class Supervisor:
     """Runs a program in several processes, until it is told to stop.
 
     Args:
-        program: what the workers run.
-        options: how many there are, and how they are kept.
+        entry: `module:function`; workers call it with a `WorkerLink` and `arguments`, and it gives the exit status.
+        arguments: of JSON types.
+        options: how many workers there are, and how they are kept.
+        watch: a folder: when a Python file in it or below has changed, or one that a worker has imported from elsewhere
+            (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
+            then tried again with the next change, also at the first start. None: none.
         on_listening: called with the address when connections are accepted.
         sockets: listen at these, which stay the caller's, and not where the program says.
     """
 
     def __init__(
         self,
-        program: Program,
+        entry: str,
+        arguments: Any,
         options: WorkerOptions,
         *,
+        watch: str | None = None,
         on_listening: Callable[[str], object] = lambda address: None,
         sockets: Iterable[socket.socket] = (),
     ) -> None:
-        self._program = program
-        self._options = options
+        #: What workers need to run the program as this process would.
+        self._program: Message = {
+            "entry": entry,
+            "arguments": arguments,
+            "argv": list(sys.argv),
+            "path": list(sys.path),
+        }
+        given: Any = {**WORKER_DEFAULTS, **options}
+        self._affinity: bool = given["affinity"]
+        self._max_requests: int | None = given["max_requests"]
+        self._memory_limit: int | None = given["memory_limit"]
+        self._start_timeout: float | None = given["start_timeout"]
+        self._watch = watch
         self._on_listening = on_listening
         self._sockets = list(sockets)
         self._processors = processors()
         # Systemd hears of this process alone: its variables are gone when workers inherit the others.
         self._notifier = Notifier.take()
-        self._environment = environment_of_workers(options.count, len(self._processors))
-        if options.watch is not None:
+        workers: int | Literal["auto"] | None = given["workers"]
+        count = len(self._processors) if workers == "auto" else workers or 1
+        self._environment = environment_of_workers(count, len(self._processors))
+        if watch is not None:
             # Compiled modules are told from changed ones by the second and the size only.
             self._environment["PYTHONDONTWRITEBYTECODE"] = "1"
-        self._places = [Place(index) for index in range(options.count)]
+        self._places = [Place(index) for index in range(count)]
         #: All workers whose processes have not ended.
         self._workers: set[WorkerProcess] = set()
         #: Files that workers have imported from outside `watch`, and the folders that they stand in.
@@ -149,8 +168,7 @@ class Supervisor:
             RuntimeError: this system cannot pass connections to other processes, or has no way for an option; or this
                 is not the main thread.
         """
-        options = self._options
-        check_possible(watches=options.watch is not None, affinity=options.affinity, memory_limit=options.memory_limit)
+        check_possible(watches=self._watch is not None, affinity=self._affinity, memory_limit=self._memory_limit)
         raise_descriptor_limit()
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             return runner.run(self._main())
@@ -164,13 +182,13 @@ class Supervisor:
         if self._sockets:
             self._acceptor.listen_at_sockets(self._sockets)
             self._loop.call_later(ACCEPT_AFTER, self._acceptor.start)
-        if self._options.memory_limit is not None:
-            self._run(self._limit_memory(self._options.memory_limit))
+        if self._memory_limit is not None:
+            self._run(self._limit_memory(self._memory_limit))
         with contextlib.ExitStack() as self._open:
             self._open.enter_context(self._notifier)
             self._open.enter_context(self._handled_signals())
-            if self._options.watch is not None:
-                self._open.enter_context(watched([self._options.watch], self._on_change))
+            if self._watch is not None:
+                self._open.enter_context(watched([self._watch], self._on_change))
             self._begin_version()
             try:
                 await self._stopping.wait()
@@ -287,7 +305,7 @@ class Supervisor:
         try:
             await self._start(self._places)
         except StartFailed as failed:
-            if self._options.watch is None and not failed.is_late:
+            if self._watch is None and not failed.is_late:
                 return failed.status
             pause = self._longer_pause(self._places[0]) if failed.is_late else math.inf
             log.error("it is tried again %s", f"in {pause:g} s" if failed.is_late else "when a file changes")
@@ -303,7 +321,7 @@ class Supervisor:
         return None
 
     async def _reloaded(self) -> None:
-        log.info("reload: starting %d workers", self._options.count)
+        log.info("reload: starting %d workers", len(self._places))
         self._notifier.reloading("Starting new workers")
         try:
             await self._start(self._places)
@@ -359,18 +377,17 @@ class Supervisor:
             self._activate(worker)
 
     def _spawn(self, index: int) -> WorkerProcess:
-        options = self._options
-        limit = options.max_requests
+        limit = self._max_requests
         start: Message = {
+            **self._program,
             "is_first": index == 0 and self._is_first,
             "place": index + 1,
             "group": self._group,
             "max_requests": None if limit is None else limit + int(limit * JITTER * random()),
-            "processor": self._processors[index % len(self._processors)] if options.affinity else None,
+            "processor": self._processors[index % len(self._processors)] if self._affinity else None,
         }
         worker = WorkerProcess(
             index,
-            self._program,
             start,
             self._environment,
             on_message=self._on_message,
@@ -386,7 +403,7 @@ class Supervisor:
         Raises:
             StartFailed: one of these workers has ended; or this one has had `start_timeout`, and is killed.
         """
-        limit = self._options.start_timeout
+        limit = self._start_timeout
         left = None if limit is None else max(worker.started + limit - self._loop.time(), 0)
         ends = {each.exited for each in workers}
         await asyncio.wait({future, *ends}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
@@ -497,7 +514,7 @@ class Supervisor:
 
     def _watch_imported(self, files: Iterable[str]) -> None:
         """Watch the files that a worker has imported from elsewhere, such as a package that is being developed, too."""
-        base = self._options.watch
+        base = self._watch
         if base is not None:
             self._imported.update(file for file in files if not file.startswith(base + os.sep))
             folders = {os.path.dirname(file) for file in self._imported} - self._folders
@@ -512,7 +529,7 @@ class Supervisor:
     @property
     def _status(self) -> str:
         """What systemd is told while connections are accepted."""
-        return f"Listening at {', '.join(self._acceptor.addresses)}, with {self._options.count} workers"
+        return f"Listening at {', '.join(self._acceptor.addresses)}, with {len(self._places)} workers"
 
     # -- what workers tell --------------------------------------------------------------------------------------------
 

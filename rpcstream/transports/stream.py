@@ -18,7 +18,7 @@ from ..errors import ParseError, RpcError
 from ..peer.frame_admission import FrameAdmission
 from ..peer.ledger import Reception
 from ..peer.session import Session
-from ..shared_memory import IDLE, SharedMemory
+from ..shared_memory import SharedMemory
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.content_length import ContentLengthFramer
@@ -65,9 +65,6 @@ class LineStream(MessageConnection, SocketConnection):
         self._framer = self._make_framer()
         self._peer_ended = False
         self._buffered: _BufferedStream | None = None
-        #: Gives memory back that is shared with the peer, when it was not used for a while; None while none is used.
-        self._idle_check: asyncio.TimerHandle | None = None
-        self._shared_sent = 0
 
     def _make_framer(self) -> LineFramer:
         return LineFramer(
@@ -83,7 +80,7 @@ class LineStream(MessageConnection, SocketConnection):
         if self._frames is None:
             self.session.takes_binary = self.session.offers_binary = False
         elif self.session.shares_memory and self.carrier == "unix":
-            self.session.shared = SharedMemory(self.socket, self.session.server_ledger.rings)
+            self.session.shared = SharedMemory(self.socket, self.session.server_ledger.shared)
         self.session.connected(self, splits_values=bool(self._delimiter))
 
     def data_received(self, data: bytes) -> None:
@@ -172,21 +169,10 @@ class LineStream(MessageConnection, SocketConnection):
         self._reception.over()
         if self._frames is not None:
             self._frames.give_up()
-        self._stop_sharing()
-        super().connection_lost(exc)
-
-    def _stop_sharing(self) -> None:
         shared, self.session.shared = self.session.shared, None
         if shared is not None:
             shared.close()
-        if self._idle_check is not None:
-            self._idle_check.cancel()
-
-    def _release_idle(self, sent: int) -> None:
-        """Give back the memory that is shared with the peer, if nothing was put there meanwhile."""
-        shared, self._idle_check = self.session.shared, None
-        if shared is not None and (self._shared_sent != sent or not shared.release_idle()):
-            self._idle_check = self._loop.call_later(IDLE, self._release_idle, self._shared_sent)
+        super().connection_lost(exc)
 
     def _receive_rest(self) -> None:
         """Receive what came before the connection broke.
@@ -248,20 +234,11 @@ class LineStream(MessageConnection, SocketConnection):
             self._trace("send", message.shown())
         if session.counters is not None:
             session.counters.frames_sent += 1
-        if session.shared is not None and session.shared.placed:
-            self._count_shared(session.shared.placed)
+            session.counters.shared_sent += 0 if session.shared is None else session.shared.placed
         if before:
             first = b"".join((*map(bytes, self._framed(before)), first))
         parts.insert(0, first)
         self._write_attached(parts, message, () if self._buffered is None else self._buffered.lent)
-
-    def _count_shared(self, number: int) -> None:
-        """Count payloads that were put into shared memory."""
-        self._shared_sent += number
-        if self.session.counters is not None:
-            self.session.counters.shared_sent += number
-        if self._idle_check is None:
-            self._idle_check = self._loop.call_later(IDLE, self._release_idle, self._shared_sent)
 
     def close(self) -> None:
         if self._closing:

@@ -4,7 +4,7 @@ r"""Binary frames: a JSON message with its payloads behind it as raw bytes (wire
     <JSON of exactly J bytes, ending in \n>
     <n1 bytes>[zeros to a multiple of 8]<n2 bytes>...
 
-A size may also be `off:n`, for a payload in shared memory: no bytes follow for it.
+A size may also be `lease:place:n` or `lease:lease:off:n`, for a payload in shared memory: no bytes follow for it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,21 @@ MARK = 0x40
 #: Bytes of a payload from which on it is attached: below, base64 inside the JSON costs less than the frame.
 ATTACHED_MIN = 4 * 1024
 
+#: Bytes of a payload from which on shared memory takes it. Below, a socket is as fast.
+SHARED_MIN = 64 * 1024
+
 #: Payloads of one frame that is sent. A message with more is sent as text, whose base64 does not count as JSON.
 ATTACHED_MAX = 64
 
 #: Bytes of a header, which has at most 256 sizes.
 HEADER_MAX = 4096
 
-_HEADER = re.compile(rb"@(\d{1,12})((?: (?:\d{1,12}:)?\d{1,12}){1,256}) {0,7}\n")
-_PLAIN_HEADER = re.compile(rb"@([1-9]\d{0,11}) ([1-9]\d{0,11}) {0,7}\n")
+_HEADER = re.compile(rb"@(\d{1,12})((?: (?:\d{1,12}:(?:\d{1,12}:){1,2})?\d{1,12}){1,256}) {0,7}\n")
+_PLAIN_HEADER = re.compile(rb"@([1-9]\d{0,11}) ((?:\d{1,12}:){2,3})?([1-9]\d{0,11}) {0,7}\n")
 _ZEROS = bytes(8)
+
+#: A frame, and memory for its payloads.
+Admitted = tuple[BinaryFrame, list[memoryview]]
 
 
 class FrameError(ValueError):
@@ -45,40 +51,39 @@ class FrameHeader(NamedTuple):
     Attributes:
         json_size: bytes of the JSON.
         sizes: bytes of each payload.
-        offsets: where each payload stands in shared memory; None for one that stands behind the JSON.
+        places: where each payload stands in shared memory; None for one that stands behind the JSON.
     """
 
     json_size: int
     sizes: tuple[int, ...]
-    offsets: tuple[int | None, ...]
-
-    @property
-    def shared(self) -> list[tuple[int, int]]:
-        """Offset and size of each payload in shared memory."""
-        return [(at, size) for at, size in zip(self.offsets, self.sizes, strict=True) if at is not None]
+    places: tuple[tuple[int, ...] | None, ...]
 
     @property
     def size(self) -> int:
         """Bytes of the message, those in shared memory included."""
-        return self.body_size + sum([size for _, size in self.shared])
+        shared = [size for place, size in zip(self.places, self.sizes, strict=True) if place]
+        return self.body_size + sum(shared)
 
     @property
     def body_size(self) -> int:
         """Bytes behind the header: JSON, the payloads that follow it, and the padding between these."""
-        inline = [size for at, size in zip(self.offsets, self.sizes, strict=True) if at is None]
+        inline = [size for place, size in zip(self.places, self.sizes, strict=True) if place is None]
         return self.json_size + sum(inline) + sum(map(padding, inline[:-1]))
 
 
-def header(json_size: int, sizes: Sequence[int], offsets: Sequence[int | None] = ()) -> bytes:
+def header(json_size: int, sizes: Sequence[int], places: Sequence[bytes | None] = ()) -> bytes:
     """The header of a frame, so long that the payload behind the JSON begins at a multiple of 8 bytes from the `@`.
 
     Args:
         json_size: bytes of the JSON.
         sizes: bytes of each payload.
-        offsets: where each stands in shared memory, None behind the JSON; empty: none stands there.
+        places: where each stands in shared memory, None behind the JSON; empty: none stands there.
     """
-    places = zip(sizes, offsets or [None] * len(sizes), strict=True)
-    entries = [b"%d" % size if at is None else b"%d:%d" % (at, size) for size, at in places]
+    entries = [b"%d" % size for size in sizes]
+    if any(places):
+        entries = [
+            entry if place is None else b"%b:%b" % (place, entry) for place, entry in zip(places, entries, strict=True)
+        ]
     text = b"@%d %b" % (json_size, b" ".join(entries))
     return text + b" " * padding(len(text) + 1 + json_size) + b"\n"
 
@@ -91,10 +96,10 @@ def read_header(line: bytes) -> FrameHeader:
     """
     found = _HEADER.fullmatch(line)
     if found is not None and len(line) <= HEADER_MAX:
-        parts = [entry.rpartition(b":") for entry in found[2].split()]
-        sizes = tuple([int(size) for _, _, size in parts])
+        entries = [tuple(map(int, entry.split(b":"))) for entry in found[2].split()]
+        sizes = tuple([entry[-1] for entry in entries])
         if int(found[1]) and all(sizes):
-            return FrameHeader(int(found[1]), sizes, tuple([int(at) if at else None for at, _, _ in parts]))
+            return FrameHeader(int(found[1]), sizes, tuple([entry[:-1] or None for entry in entries]))
     raise FrameError("the header of a binary frame is malformed: '@', the bytes of the JSON, and of each payload")
 
 
@@ -106,10 +111,10 @@ def parts_of_frame(message: AttachedMessage, shared: Any = None) -> list[Any]:
         shared: a `SharedMemory`, which takes large payloads that are then not among the bytes; None: there is none.
     """
     json, payloads = message.json, message.payloads
-    offsets = [None] * len(payloads) if shared is None else shared.place(payloads)
-    parts: list[Any] = [header(len(json), list(map(len, payloads)), offsets) + json]
-    for payload, offset in zip(payloads, offsets, strict=True):
-        if offset is not None:
+    places = [None] * len(payloads) if shared is None else shared.place(payloads)
+    parts: list[Any] = [header(len(json), list(map(len, payloads)), places) + json]
+    for payload, place in zip(payloads, places, strict=True):
+        if place is not None:
             continue
         if len(parts) > 1 and (zeros := padding(len(parts[-1]))):
             parts.append(_ZEROS[:zeros])
@@ -132,7 +137,7 @@ def whole_frame(data: bytes, intake: FrameIntake, max_size: int) -> BinaryFrame 
 
 
 def plain_frame(data: bytes, at: int, intake: FrameIntake, max_size: int) -> tuple[BinaryFrame | None, int]:
-    """A whole frame with one payload behind its JSON, as nearly all short ones are, and the place behind the frame.
+    """A whole frame with one payload, as nearly all short ones are, and the place behind the frame.
 
     None for anything else, which a `BinaryFrameReader` reads.
 
@@ -142,18 +147,30 @@ def plain_frame(data: bytes, at: int, intake: FrameIntake, max_size: int) -> tup
     found = _PLAIN_HEADER.match(data, at)
     if found is None:
         return None, at
-    begin, size = found.end(), int(found[2])
+    begin, place, size = found.end(), found[2], int(found[3])
     payload = begin + int(found[1])
-    end = payload + size
-    if end > len(data) or end - begin > max_size:
+    end = payload if place else payload + size
+    if end > len(data) or payload + size - begin > max_size:
         return None, at
     if (reason := intake.refuses_frames()) is not None:
         raise FrameError(reason)
-    frame, memory = intake.admit(data[begin:payload], (size,))
+    lent = _lent(intake, [tuple(map(int, place[:-1].split(b":")))], (size,)) if place else ()
+    frame, memory = intake.admit(data[begin:payload], (size,), lent)
     if memory:
         memory[0][:] = memoryview(data)[payload:end]
     intake.over()
     return frame, end
+
+
+def _lent(intake: FrameIntake, places: Sequence[tuple[int, ...] | None], sizes: Sequence[int]) -> Sequence[Any]:
+    """The payloads of a frame that stand in shared memory, as arrays; None for the others. Raises FrameError."""
+    shared = intake.shared
+    try:
+        if shared is None:
+            raise ValueError("there is no shared memory")
+        return shared.receive(places, sizes)  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise FrameError(f"the header of a binary frame is malformed: {error}") from None
 
 
 class FrameIntake(Protocol):
@@ -166,16 +183,17 @@ class FrameIntake(Protocol):
     def refuses_frames(self) -> str | None:
         """Why no frame may come now; None if one may."""
 
-    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
+    def admit(self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()) -> Admitted:
         """Look at a frame.
 
         Args:
             json: as it came.
             sizes: bytes of each payload.
+            lent: the payloads in shared memory, as arrays; None for one that stands behind the JSON. Empty: all do.
 
         Returns:
-            The frame, and the memory that its payloads are received into; no memory for a frame that was refused, whose
-            payloads are skipped.
+            The frame, and the memory that its other payloads are received into; no memory for a frame that was refused,
+            whose payloads are skipped.
         """
 
     def grow(self, received: int, frame: BinaryFrameReader) -> None:
@@ -208,6 +226,8 @@ class BinaryFrameReader:
     #: The header, and then the JSON, until all of it has come.
     _head: ReceiveBuffer = field(default_factory=ReceiveBuffer, init=False)
     _header: FrameHeader | None = field(default=None, init=False)
+    #: The payloads in shared memory, until the JSON has come.
+    _lent: Sequence[Any] = field(default=(), init=False)
     _frame: BinaryFrame | Oversize | None = field(default=None, init=False)
     #: What is still to come: memory to fill, or a number of bytes to skip.
     _steps: deque[memoryview | int] = field(default_factory=deque, init=False)
@@ -295,8 +315,8 @@ class BinaryFrameReader:
             self._head.append(line)
             return len(data)
         self._header = read_header(line)
-        if b":" in line and not ((shared := self.intake.shared) and shared.holds(self._header.shared)):
-            raise FrameError("the header of a binary frame is malformed: no such place in shared memory")
+        if any(self._header.places):
+            self._lent = _lent(self.intake, self._header.places, self._header.sizes)
         if self._header.json_size > self.max_size:
             self._begin(Oversize(self._header.size, b"", self.max_size), [], self._header.body_size)
         return end
@@ -309,23 +329,18 @@ class BinaryFrameReader:
             if header.size > self.max_size:
                 self._begin(Oversize(header.size, json[:HEAD_SIZE], self.max_size), [], rest)
             else:
-                frame, memory = self.intake.admit(json, header.sizes)
+                frame, memory = self.intake.admit(json, header.sizes, self._lent)
                 self._begin(frame, memory, rest)
+            self._lent = ()
         return end
 
     def _begin(self, frame: BinaryFrame | Oversize, memory: list[memoryview], rest: int) -> None:
         """Receive the payloads into this memory; without any, skip the rest of the frame."""
         assert self._header is not None
         self._frame = frame
-        if self._header.shared and (shared := self.intake.shared) is not None:
-            for view, offset in zip(memory, self._header.offsets, strict=False):
-                if offset is not None:
-                    shared.read(offset, view)
-            shared.count_read(self._header.shared)
         if memory:
-            inline = [view for view, at in zip(memory, self._header.offsets, strict=True) if at is None]
-            for view in inline:
-                self._steps += [view, zeros] if (zeros := padding(len(view))) and view is not inline[-1] else [view]
+            for view in memory:
+                self._steps += [view, zeros] if (zeros := padding(len(view))) and view is not memory[-1] else [view]
         elif rest:
             self._steps.append(rest)
         if not self._steps:

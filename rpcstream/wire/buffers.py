@@ -142,8 +142,33 @@ class AttachedMessage(MessageParts):
 _PLACE = b'{"$bin":00}'
 
 
+class PeerMemory:
+    """Memory that a peer sees as well, as numpy takes it: the base of each array over it.
+
+    Args:
+        address: of the memory.
+        size: bytes.
+        is_writable: arrays over it can be written to.
+    """
+
+    __slots__ = ("__array_interface__", "address")
+
+    def __init__(self, address: int, size: int, *, is_writable: bool) -> None:
+        self.address = address
+        data = (address, not is_writable)
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": data}
+
+
+def owner_of(payload: Any) -> Any:
+    """What owns the memory of a payload that is an array of bytes: the innermost base; None for any other."""
+    owner = getattr(payload, "base", None)
+    while (inner := getattr(owner, "base", None)) is not None:
+        owner = inner
+    return owner
+
+
 def is_own(payload: Any, lent: Sequence[int] = ()) -> bool:
-    """Whether no code can change the memory of a payload, as far as Python knows who holds it.
+    """Whether no code can change the memory of a payload, or may, as far as Python knows who holds it.
 
     Args:
         payload: bytes, or a view of an array, which only the caller holds.
@@ -153,7 +178,7 @@ def is_own(payload: Any, lent: Sequence[int] = ()) -> bool:
         return True
     owner = getattr(payload, "base", None)
     if owner is None or getattr(owner, "base", owner) is not None:
-        return type(owner) is bytes
+        return type(owner) is bytes or isinstance(owner_of(payload), PeerMemory)
     return getrefcount(owner) <= _refs_of_own() + lent.count(id(owner))
 
 

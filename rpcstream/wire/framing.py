@@ -146,8 +146,6 @@ class LineFramer:
                     self._end_frame(self.frame, messages)
         except FrameError as error:
             self.fault, self.ended, self.frame = str(error), True, None
-        if (shared := intake.shared) is not None:
-            shared.publish()
 
     def _begin_frame(self, data: bytes, at: int, intake: FrameIntake, messages: list[Message]) -> int:
         """Take the text in front of a frame, and begin with that, or take all of it; gives the place behind."""

@@ -35,6 +35,7 @@ from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
 from rpcstream.server.options import DEFAULTS as SERVER_DEFAULTS
 from rpcstream.server.options import ServerOptions
+from rpcstream.supervisor.options import WORKER_DEFAULTS, WorkerOptions
 
 from .blocks import DOCS, FRONT, PAGES, PROGRAMS, README, REASONS, ROOT, RUN, blocks_of
 from .check_types import all_modules
@@ -71,6 +72,7 @@ OPTIONS: dict[str, tuple[Collection[str], Mapping[str, Any]]] = {
     "Server": (ServerOptions.__optional_keys__, SERVER_DEFAULTS),
     "Client": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
     "AsyncClient": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
+    "Server.run": (WorkerOptions.__optional_keys__, WORKER_DEFAULTS),
     "Server.add": (MethodOptions.__optional_keys__, METHOD_DEFAULTS),
 }
 

@@ -54,7 +54,10 @@ class Frame(bytes):
 
 
 class MessageReader:
-    """Cuts a stream into messages: lines, and binary frames as `Frame`."""
+    """Cuts a stream into messages: lines, and binary frames as `Frame`.
+
+    Of a payload in shared memory, a frame has what its header says of it (`b"0:4096:100"`).
+    """
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -80,17 +83,19 @@ class MessageReader:
         if not line.startswith(b"@"):
             del self._data[:end]
             return line.strip()
-        json_size, *sizes = map(int, line[1:].split())
-        begins = [end + json_size]
+        json_size, *entries = line[1:].split()
+        end_of_json, sizes = int(json_size), [0 if b":" in entry else int(entry) for entry in entries]
+        begins = [end + end_of_json]
         for size in sizes[:-1]:
             begins.append(begins[-1] + size + -size % 8)
         self._needed = begins[-1] + (sizes[-1] if sizes else 0)
         if len(self._data) < self._needed:
             return None
-        text = bytes(self._data[end : end + json_size])
+        text = bytes(self._data[end : end + end_of_json])
         assert begins[0] % 8 == 0, "the payloads are not aligned"
         assert text.endswith(b"\n")
         payloads = [bytes(self._data[begin : begin + size]) for begin, size in zip(begins, sizes, strict=False)]
+        payloads = [payload or entry for payload, entry in zip(payloads, entries, strict=False)]
         del self._data[: self._needed]
         return Frame(text, payloads)
 

@@ -25,7 +25,13 @@ class Connection:
 
     def __init__(self, ledger: ServerLedger) -> None:
         session: Any = SimpleNamespace(
-            side="server", takes_binary=True, shared=None, counters=None, limits=LIMITS, server_ledger=ledger
+            side="server",
+            takes_binary=True,
+            shares_memory=True,
+            shared=None,
+            counters=None,
+            limits=LIMITS,
+            server_ledger=ledger,
         )
         self.frames = FrameAdmission(session)
         self.framer = LineFramer(

@@ -208,3 +208,39 @@ server = Server(drain_timeout=5, lifespan=life)
             os.kill(other, signal.SIGKILL)
             assert await anext(events) not in (own, other)
     assert program.end() == 0, program.log
+
+
+async def test_a_slow_worker_misses_events_and_gets_the_last_values_when_it_takes_them(start: StartWorkers) -> None:
+    app = EVENTS_APP + (
+        "\n@server\ndef block() -> None:\n    open('blocked', 'w').close()\n"
+        "    while os.path.exists('blocked'):\n        time.sleep(0.01)\n"
+        "\n@server\ndef publish_arrays(topic: str, count: int) -> int:\n"
+        "    large = np.zeros(1 << 17)\n"
+        "    return sum(server.publish(topic, large) for _ in range(count))\n"
+        "\n@server\ndef retain_arrays(count: int) -> None:\n"
+        "    for number in range(count):\n"
+        "        server.publish(f'kept.{number}', np.full(1 << 17, float(number)), retain=True)\n"
+    )
+    program = start("--workers", "2", app=app)
+    blocked = program.folder / "blocked"
+    async with AsyncExitStack() as stack:
+        fast, slow = await one_for_each_worker(stack, program)
+        events, reached = await stack.enter_async_context(slow.subscribe("large")), 0
+        for publish in (lambda: fast.publish_arrays("large", 60), lambda: fast.retain_arrays(40)):
+            block = asyncio.ensure_future(slow.block())
+            while not blocked.exists():
+                await asyncio.sleep(0.001)
+            count = await publish()
+            reached = reached if count is None else count
+            blocked.unlink()
+            await block
+        assert 0 < reached < 60
+        for _ in range(reached):
+            await asyncio.wait_for(anext(events), 20)
+        assert (await fast.call("rpc.stats"))["events_dropped"] >= 60 - reached
+        async with slow.subscribe("kept.*", returns=np.ndarray) as kept:
+            async with asyncio.timeout(20):
+                found: set[float] = set()
+                while len(found) < 40:  # each as the last value, or as an event a moment later
+                    found.add(float((await anext(kept))[0]))
+    assert program.end() == 0, program.log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,14 +111,16 @@ class TakesAll:
     def refuses_frames(self) -> str | None:
         return self.reason
 
-    def admit(self, json: bytes, sizes: tuple[int, ...]) -> tuple[BinaryFrame, list[memoryview]]:
+    def admit(
+        self, json: bytes, sizes: tuple[int, ...], lent: Sequence[Any] = ()
+    ) -> tuple[BinaryFrame, list[memoryview]]:
         self.admitted += 1
         frame = payloads.read_frame(json, sizes, None, "server")
         if frame.refusal is not None:
             return frame, []
         self.memory = sum(sizes)
         self.most = max(self.most, self.memory)
-        return frame, frame.content[1].take_memory()
+        return frame, frame.content[1].take_memory(lent)
 
     def grow(self, received: int, frame: BinaryFrameReader) -> None:
         self.frame = frame

@@ -68,13 +68,15 @@ class TensorHint:
 
 
 def tensor_of(array: Any) -> Any:
-    """The tensor over the memory of an array that may be written to; in native byte order.
+    """The tensor over the memory of an array, copied where it cannot be written to; in native byte order.
 
     Raises:
         ValueError: torch has no such dtype.
     """
     import torch
 
+    if not array.flags.writeable:  # torch writes to it all the same
+        array = array.copy()
     if dtypes.is_extension(array.dtype):
         dtype = getattr(torch, array.dtype.name, None)
         if dtype is None:
