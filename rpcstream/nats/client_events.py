@@ -14,7 +14,7 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import payload_of, prefix_of_marks, read_event, topic_of
+from .event_messages import payload_of, read_event, topic_of
 from .last_values import LastValues, NoLastValues, NotNow, StoredValue, raise_failure, revision_of
 from .link import NatsLink, Subscription
 from .protocol import NatsMessage
@@ -47,8 +47,6 @@ class ClientEvents:
         self._log = LimitedLog(log)
         self._values = LastValues(link, service)
         self._readers: dict[str, _Reader] = {}
-        self._marks = prefix_of_marks(link.new_inbox())
-        self._last = 0
         self._ending: set[asyncio.Task[None]] = set()
 
     # -- subscribing --------------------------------------------------------------------------------------------------
@@ -141,8 +139,7 @@ class ClientEvents:
             if retain:
                 await self._values.put(topic, payload, is_end=is_end)
             else:
-                self._last += 1
-                self._link.publish(subject, payload, f"{self._marks}{self._last}")
+                self._link.publish(subject, payload)
                 with self._link.watched(subject) as watch:
                     await self._link.flush()
                     raise_failure(watch)

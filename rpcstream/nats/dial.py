@@ -97,6 +97,7 @@ async def _open(protocol: NatsProtocol, server: str, options: NatsOptions, host:
         "name": options.name,
         "headers": True,
         "no_responders": True,
+        "echo": options.has_echo,
         **(login.members if info.get("auth_required") else {}),
     }
     protocol.write(b"CONNECT ", orjson.dumps(connect), b"\r\n")
