@@ -47,7 +47,6 @@ class ClientEvents:
         self._log = LimitedLog(log)
         self._values = LastValues(link, service)
         self._readers: dict[str, _Reader] = {}
-        self._ending: set[asyncio.Task[None]] = set()
 
     # -- subscribing --------------------------------------------------------------------------------------------------
 
@@ -82,7 +81,7 @@ class ClientEvents:
         confirmed()
 
     async def _begin(self, subject: str, reader: _Reader, confirmed: Callable[[], object]) -> None:
-        made = await self._link.subscribe(subject, reader.on_message)
+        made = self._link.subscribe(subject, reader.on_message)
         try:
             with self._link.watched(subject, "subscription") as watch:
                 await self._link.flush()
@@ -91,7 +90,7 @@ class ClientEvents:
         except NoLastValues:
             values = []
         except BaseException:
-            await made.drop()
+            made.drop()
             raise
         reader.subscription = made
         confirmed()
@@ -108,9 +107,7 @@ class ClientEvents:
             del self._readers[reader.pattern]
         reader.beginning.cancel()
         if reader.subscription is not None:
-            ending = asyncio.get_running_loop().create_task(reader.subscription.drop())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            reader.subscription.drop()
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 

@@ -63,9 +63,8 @@ class NatsEvents:
         self._is_scheduled = False
         #: Subscriptions at NATS by the name of the topic or pattern.
         self._subscriptions: dict[str, Subscription] = {}
-        #: Names that may have got their first subscriber, or lost their last one.
-        self._changed: set[str] = set()
-        self._subscribing: asyncio.Task[None] | None = None
+        #: How often these have changed, and how many of the changes NATS knows.
+        self._changes = self._settled = 0
 
     # -- for the topics of this process, under their lock -------------------------------------------------------------
 
@@ -98,13 +97,16 @@ class NatsEvents:
     def changed(self, subscriber: Subscriber, name: str) -> None:
         """As `Carrier.changed`."""
         if not name.startswith("rpc."):
-            self._changed.add(name)
-            self._subscribe_soon()
+            self._subscribe(name)
 
     async def settled(self) -> None:
         """As `Carrier.settled`."""
-        if self._subscribing is not None:
-            await asyncio.wait({self._subscribing}, timeout=SETTLE_TIME)
+        changes = self._changes
+        if self._link is not None and self._settled < changes:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(SETTLE_TIME):
+                    await self._link.flush()
+            self._settled = max(self._settled, changes)
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
@@ -123,8 +125,9 @@ class NatsEvents:
         await self._values.begin(link)
         with self._lock:
             self._link = link
-            self._changed.update(name for name in topics.own.by_topic if not name.startswith("rpc."))
-        self._subscribe_soon()
+            for name in topics.own.by_topic:
+                if not name.startswith("rpc."):
+                    self._subscribe(name)
         await self.settled()
         self._values.put_waiting()
 
@@ -202,38 +205,20 @@ class NatsEvents:
 
     # -- subscriptions at NATS ----------------------------------------------------------------------------------------
 
-    def _subscribe_soon(self) -> None:
-        if self._link is not None and self._changed and (self._subscribing is None or self._subscribing.done()):
-            self._subscribing = asyncio.get_running_loop().create_task(self._subscribe(self._link))
-
-    async def _subscribe(self, link: NatsLink) -> None:
-        """Have NATS send the events of all topics and patterns with subscribers here, and no others."""
-        topics = self._topics
-        assert topics is not None
-        with contextlib.suppress(ConnectionError):
-            while self._changed and self._link is link:
-                names, self._changed = self._changed, set()
-                for name in names:
-                    if name not in topics.own.by_topic:
-                        await self._end(name)
-                    elif name not in self._subscriptions:
-                        await self._begin(link, name)
-                await link.flush()
-
-    async def _begin(self, link: NatsLink, name: str) -> None:
-        try:
-            subject = event_subject(self._service, name)
-        except ValueError as error:
-            self._log.warning(name, "events of %s do not come from NATS: %s", name, error)
+    def _subscribe(self, name: str) -> None:
+        """Have NATS send the events of this topic or pattern if it has subscribers here, and else not."""
+        assert self._topics is not None
+        link, made = self._link, self._subscriptions
+        if link is None or not link.is_open or (name in self._topics.own.by_topic) == (name in made):
             return
-        made = await link.subscribe(subject, partial(self._on_event, name))
-        if self._link is link:
-            self._subscriptions[name] = made
-
-    async def _end(self, name: str) -> None:
-        subscription = self._subscriptions.pop(name, None)
-        if subscription is not None:
-            await subscription.drop()
+        if name in made:
+            made.pop(name).drop()
+        else:
+            try:
+                made[name] = link.subscribe(event_subject(self._service, name), partial(self._on_event, name))
+            except ValueError as error:
+                self._log.warning(name, "events of %s do not come from NATS: %s", name, error)
+        self._changes += 1
 
     # -- from NATS ----------------------------------------------------------------------------------------------------
 
