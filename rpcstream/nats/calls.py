@@ -143,7 +143,7 @@ class ServiceConnection:
         link.ended.append(self._link_lost)
         link.denied.append(collect)
         link.on_full = self.session.blocked
-        await link.subscribe(f"{self.inbox}.*", self._received)
+        link.subscribe(f"{self.inbox}.*", self._received)
         await link.flush()
         if denied:
             what = f"does not permit this login to subscribe to {denied[0]!r}, for answers (inbox_prefix= of NatsLogin)"

@@ -37,17 +37,17 @@ _TOO_OLD = (
 )
 
 
-async def open_connection(server: str, options: NatsOptions, host: str) -> NatsProtocol:
+async def open_connection(protocol: NatsProtocol, server: str, options: NatsOptions, host: str) -> None:
     """Connect to one server.
 
     Args:
+        protocol: gets the connection.
         server: `host:port`.
         host: in its certificate.
 
     Raises:
         ConnectFailed: the server is not there, or does not take this login; permanent in the latter case.
     """
-    protocol = NatsProtocol()
     try:
         async with asyncio.timeout(options.connect_timeout):
             await _open(protocol, server, options, host)
@@ -65,12 +65,10 @@ async def open_connection(server: str, options: NatsOptions, host: str) -> NatsP
     except BaseException:
         protocol.fail(NatsError("it was given up"))
         raise
-    return protocol
 
 
 async def _open(protocol: NatsProtocol, server: str, options: NatsOptions, host: str) -> None:
     loop = asyncio.get_running_loop()
-    login = _login(options)
     name, _, port = server.rpartition(":")
     await loop.create_connection(lambda: protocol, name.strip("[]"), int(port))
     await protocol.greeted
@@ -85,8 +83,7 @@ async def _open(protocol: NatsProtocol, server: str, options: NatsOptions, host:
             raise NatsError("the NATS server sent something before the handshake of TLS")
         context = options.tls or client_context()
         protocol.use(await loop.start_tls(protocol.transport, protocol, context, server_hostname=host.strip("[]")))
-    if "nonce" in info:
-        login.sign(str(info["nonce"]))
+    login = _login(options, str(info.get("nonce", "")))
     connect = {
         "verbose": False,
         "pedantic": False,
@@ -97,7 +94,8 @@ async def _open(protocol: NatsProtocol, server: str, options: NatsOptions, host:
         "name": options.name,
         "headers": True,
         "no_responders": True,
-        **(login.members if info.get("auth_required") else {}),
+        "echo": options.has_echo,
+        **(login if info.get("auth_required") else {}),
     }
     protocol.write(b"CONNECT ", orjson.dumps(connect), b"\r\n")
     await protocol.ping()
@@ -115,32 +113,22 @@ async def close_connection(protocol: NatsProtocol) -> None:
 # -- the login --------------------------------------------------------------------------------------------------------
 
 
-class _Login:
-    """A login as members of `CONNECT`."""
+def _login(options: NatsOptions, nonce: str) -> dict[str, str]:
+    """Return a login as members of `CONNECT`. Raises ConnectFailed as `_key_in`.
 
-    def __init__(self, members: dict[str, str], key: Any = None) -> None:
-        self.members = members
-        self._key = key
-
-    def sign(self, nonce: str) -> None:
-        """Add the signature of what the server has sent for that, if there is a key."""
-        if self._key is not None:
-            self.members["sig"] = base64.b64encode(self._key.sign(nonce.encode())).decode()
-            self._key.wipe()
-
-
-def _login(options: NatsOptions) -> _Login:
-    """Read the login. Raises ConnectFailed as `_key_in`."""
+    Args:
+        nonce: of the server; a key signs it.
+    """
     login = options.login
-    if login.creds is not None:
-        key, jwt = _key_in(login.creds, "creds=", options)
-        return _Login({"jwt": jwt}, key)
-    if login.nkey is not None:
-        key, _ = _key_in(login.nkey, "nkey=", options)
-        return _Login({"nkey": key.public_key.decode()}, key)
-    if login.user is not None and login.password is None:
-        return _Login({"auth_token": login.user})
-    return _Login({} if login.user is None else {"user": login.user, "pass": login.password or ""})
+    if login.creds is None and login.nkey is None:
+        if login.user is None:
+            return {}
+        return {"auth_token": login.user} if login.password is None else {"user": login.user, "pass": login.password}
+    key, jwt = _key_in(login.nkey or login.creds or "", "creds=" if login.nkey is None else "nkey=", options)
+    signature = base64.b64encode(key.sign(nonce.encode())).decode()
+    who = {"jwt": jwt} if login.nkey is None else {"nkey": key.public_key.decode()}
+    key.wipe()
+    return {**who, "sig": signature}
 
 
 def _key_in(path: str | os.PathLike[str], option: str, options: NatsOptions) -> tuple[Any, str]:

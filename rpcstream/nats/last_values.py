@@ -233,7 +233,7 @@ class LastValues:
         name, inbox = f"rpc{secrets.token_hex(8)}", link.new_inbox()
         subject = self._prefix + event_tokens(pattern)
         messages: asyncio.Queue[NatsMessage | str] = asyncio.Queue()
-        subscription = await link.subscribe(inbox, messages.put_nowait)
+        subscription = link.subscribe(inbox, messages.put_nowait)
         link.ended.append(messages.put_nowait)
         try:
             created = f"CONSUMER.CREATE.{self._stream}.{name}.{subject}"
@@ -253,7 +253,7 @@ class LastValues:
         finally:
             link.ended.remove(messages.put_nowait)
             if link.is_open:
-                await subscription.drop()
+                subscription.drop()
                 link.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{name}", b"")  # it would expire later
 
     async def _received(

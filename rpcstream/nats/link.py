@@ -16,7 +16,6 @@ from typing import Any
 from ..backoff import Backoff
 from ..errors import ConnectFailed, NotPermitted
 from ..limits import DEFAULT_HOST
-from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from .dial import close_connection, error_text, open_connection
 from .options import NatsOptions
@@ -53,38 +52,31 @@ def size_of(headers: dict[str, str] | None) -> int:
     return 0 if headers is None else len(header_block(headers))
 
 
-class NatsLink:
+class NatsLink(NatsProtocol):
     """A connection to NATS that stands; made by `connect`.
 
     Attributes:
         address: of the server, for errors.
         inbox: a subject of this connection alone, for subscriptions below it.
         reason: why it ended; None while it stands.
-        on_full: called with True when much waits to be written, and with False when it was written.
         denied: called with "publish" or "subscription", and the subject, where NATS does not permit one.
         ended: called once with the reason, when it has ended without `close`.
     """
 
-    def __init__(self, protocol: NatsProtocol, options: NatsOptions, server: str, host: str) -> None:
+    def __init__(self, options: NatsOptions, server: str, host: str) -> None:
+        super().__init__()
         self.address = options.address
         self.reason: str | None = None
-        self.on_full: Callable[[bool], object] = lambda is_full: None
         self.denied: list[Callable[[str, str], object]] = []
         self.ended: list[Callable[[str], object]] = []
-        self._protocol = protocol
         self._options = options
         self._host = host
         self._connected_to = server
         self.inbox = self.new_inbox()
-        self._learn()
-        self._is_closing = False
         self._last_number = 0
-        self._log = LimitedLog(log)
         #: The subject below which answers to requests come, once there was one, and those that wait, by token.
         self._answers: str | None = None
         self._asked: dict[str, asyncio.Future[NatsMessage]] = {}
-        protocol.on_denied, protocol.on_full = self._denied, self._full
-        protocol.lost.add_done_callback(lambda _: self._lost())
 
     @classmethod
     async def connect(cls, options: NatsOptions) -> NatsLink:
@@ -98,12 +90,16 @@ class NatsLink:
         failures = []
         for server in servers + random.sample(others, len(others)):
             host = options.learned[server] if server in others else server.rpartition(":")[0]
+            link = cls(options, server, host)
             try:
-                return cls(await open_connection(server, options, host), options, server, host)
+                await open_connection(link, server, options, host)
             except ConnectFailed as error:
                 failures.append(f"{server}: {error.reason}" if len(servers) + len(others) > 1 else error.reason)
                 if error.is_permanent:
                     raise ConnectFailed(error.reason, address=options.address, is_permanent=True) from error
+            else:
+                link._learn()
+                return link
         raise ConnectFailed("; ".join(failures), address=options.address)
 
     def _learn(self) -> None:
@@ -125,11 +121,6 @@ class NatsLink:
         return self.reason is None
 
     @property
-    def max_payload(self) -> int:
-        """Bytes that a message may have, its headers included; the NATS server says so."""
-        return self._protocol.max_payload
-
-    @property
     def is_encrypted(self) -> bool:
         """Whether the connection has TLS."""
         return self._extra("ssl_object") is not None
@@ -141,34 +132,23 @@ class NatsLink:
         return str(name[0]) if isinstance(name, tuple) else DEFAULT_HOST
 
     def _extra(self, name: str) -> Any:
-        transport = self._protocol.transport
-        return None if transport is None else transport.get_extra_info(name)
-
-    @property
-    def unsent(self) -> int:
-        """Bytes that wait to be written."""
-        return self._protocol.unsent
-
-    @property
-    def received(self) -> int:
-        """How many messages have come."""
-        return self._protocol.received
+        return None if self.transport is None else self.transport.get_extra_info(name)
 
     @property
     def has_jetstream(self) -> bool:
         """This NATS server has JetStream; others of its cluster may have it where it has not."""
-        return bool(self._protocol.info.get("jetstream"))
+        return bool(self.info.get("jetstream"))
 
     @property
     def version(self) -> tuple[int, ...]:
         """Of the NATS server, such as (2, 11)."""
-        numbers = str(self._protocol.info.get("version", "")).split(".")[:2]
+        numbers = str(self.info.get("version", "")).split(".")[:2]
         return tuple(int(number) for number in numbers if number.isdecimal())
 
     @property
     def other_servers(self) -> tuple[str, ...]:
         """`host:port` of servers of the same cluster that this one has named."""
-        named = self._protocol.info.get("connect_urls") or ()
+        named = self.info.get("connect_urls") or ()
         return tuple(each for each in named if type(each) is str and each != self._connected_to)
 
     def publish(self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
@@ -183,13 +163,13 @@ class NatsLink:
             return
         size = len(payload)
         block = b"" if headers is None else header_block(headers)
-        if size + len(block) > self._protocol.max_payload or _is_too_long(subject, reply):
+        if size + len(block) > self.max_payload or _is_too_long(subject, reply):
             self._log.warning(None, "NATS %s: not sent, %d bytes to %.100r are too many", self.address, size, subject)
         elif headers is None:
-            self._protocol.write(f"PUB {subject} {reply} {size}\r\n".encode(), payload, b"\r\n")
+            self.write(f"PUB {subject} {reply} {size}\r\n".encode(), payload, b"\r\n")
         else:
             line = f"HPUB {subject} {reply} {len(block)} {len(block) + size}\r\n"
-            self._protocol.write(line.encode(), block, payload, b"\r\n")
+            self.write(line.encode(), block, payload, b"\r\n")
 
     async def flush(self) -> None:
         """Wait until the server has handled all that was sent, and all that it had sent by then has been delivered.
@@ -199,7 +179,7 @@ class NatsLink:
         """
         try:
             async with asyncio.timeout(FLUSH_TIME):
-                await self._protocol.ping()
+                await self.ping()
         except TimeoutError:
             raise ConnectionError(f"the NATS server did not answer for {FLUSH_TIME} s") from None
         except OSError as error:
@@ -217,7 +197,7 @@ class NatsLink:
         """
         if self._answers is None:
             self._answers = self.new_inbox()
-            await self.subscribe(f"{self._answers}.*", self._answered)
+            self.subscribe(f"{self._answers}.*", self._answered)
         token = secrets.token_hex(8)
         with self.watched(subject) as watch:
             future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
@@ -271,7 +251,7 @@ class NatsLink:
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, subject: str, on_message: OnMessage, queue: str = "") -> Subscription:
+    def subscribe(self, subject: str, on_message: OnMessage, queue: str = "") -> Subscription:
         """Have a function called with each message of a subject or pattern, for all subscriptions in one order.
 
         Args:
@@ -283,34 +263,31 @@ class NatsLink:
         if self.reason is not None:
             raise ConnectionError(self.reason)
         self._last_number += 1
-        made = Subscription(self._protocol, self._last_number, subject, on_message)
-        self._protocol.takers[made.number] = made.take
-        self._protocol.write(f"SUB {subject} {queue} {made.number}\r\n".encode())
+        made = Subscription(self, self._last_number, subject, on_message)
+        self.takers[made.number] = made.take
+        self.write(f"SUB {subject} {queue} {made.number}\r\n".encode())
         return made
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Write what waits, and close. `ended` are not called."""
-        self._is_closing = True
         self.reason = self.reason or "it was closed"
-        await close_connection(self._protocol)
+        await close_connection(self)
 
-    def _denied(self, what: str, subject: str) -> None:
+    def on_denied(self, what: str, subject: str) -> None:
+        """As `NatsProtocol.on_denied`."""
         for told in list(self.denied):
             told(what, subject)
 
-    def _full(self, is_full: bool) -> None:
-        self.on_full(is_full)
-
-    def _lost(self) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.on_full(False)
+        self._learn()
         if self.reason is None:
-            self.reason = error_text(self._protocol.error) or "the NATS server closed the connection"
-            self._learn()
-            self._full(False)
-            if not self._is_closing:
-                for told in list(self.ended):
-                    told(self.reason)
+            self.reason = error_text(self.error) or "the NATS server closed the connection"
+            for told in list(self.ended):
+                told(self.reason)
 
 
 class Subscription:
@@ -340,14 +317,14 @@ class Subscription:
         self.received += 1
         self._on_message(message)
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """Want no more messages; those that the server has sent before it knew are still delivered until a `flush`."""
         self._protocol.write(f"UNSUB {self.number}\r\n".encode())
 
-    async def drop(self) -> None:
+    def drop(self) -> None:
         """Want no more messages, from now on."""
         self._protocol.takers.pop(self.number, None)
-        await self.end()
+        self.end()
 
 
 def _is_too_long(subject: str, reply: str) -> bool:

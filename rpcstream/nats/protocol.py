@@ -79,7 +79,6 @@ class NatsProtocol(asyncio.Protocol):
         max_payload: bytes of a message that the server takes.
         error: why the connection has ended; None while there is no reason.
         lost: done when the connection has ended.
-        on_denied: called with "publish" or "subscription", and the subject, where NATS does not permit one.
         on_full: called with True when much waits to be written, and with False when most of it was written.
     """
 
@@ -93,7 +92,6 @@ class NatsProtocol(asyncio.Protocol):
         self.max_payload = DEFAULT_MAX_PAYLOAD
         self.error: BaseException | None = None
         self.lost: asyncio.Future[None] = self._loop.create_future()
-        self.on_denied: Callable[[str, str], object] = lambda what, subject: None
         self.on_full: Callable[[bool], object] = lambda is_full: None
         self._log = LimitedLog(log)
         self._buffer = bytearray()
@@ -250,6 +248,9 @@ class NatsProtocol(asyncio.Protocol):
             self.max_payload = limit
         if not self.greeted.done():
             self.greeted.set_result(None)
+
+    def on_denied(self, what: str, subject: str) -> None:
+        """NATS does not permit a "publish" or a "subscription" to this subject."""
 
     def _take_error(self, text: str) -> None:
         denied = _DENIED.search(text)
