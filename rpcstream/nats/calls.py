@@ -21,9 +21,10 @@ from ..wire.buffers import Encoded, first_part
 from .channel import payload_of
 from .instance import Instance, SubjectCalls
 from .large import CONNECT_TIME, LargeCalls
-from .link import NatsLink, NatsMessage, is_unanswerable, size_of
+from .link import NatsLink, is_unanswerable, size_of
 from .payloads import ids_in, read_payload
 from .places import PROBE_TOKEN, SERVICE_TOKEN, CallPlaces, Place
+from .protocol import NatsMessage
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
 #: Instances that are known at a time; of more, those without a call are forgotten.
@@ -142,7 +143,7 @@ class ServiceConnection:
         link.ended.append(self._link_lost)
         link.denied.append(collect)
         link.on_full = self.session.blocked
-        await link.subscribe(f"{self.inbox}.*", self._received)
+        link.subscribe(f"{self.inbox}.*", self._received)
         await link.flush()
         if denied:
             what = f"does not permit this login to subscribe to {denied[0]!r}, for answers (inbox_prefix= of NatsLogin)"

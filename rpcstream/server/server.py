@@ -281,8 +281,8 @@ class Server(ServerMethods):
         """Offer the methods as an instance of a service on NATS, too, whenever the server runs.
 
         Any number of servers may join a service; each call goes to one of them, and events reach the subscribers of
-        all, and those on NATS. Clients call it by
-        `Client("nats://host/service")`. Needs the extra `rpcstream[nats]`.
+        all, and those on NATS. Clients call it by `Client("nats://host/service")`. Logins by credentials files and
+        nkeys need the extra `rpcstream[nats]`.
 
         Args:
             url: one or more NATS servers: "nats://host:4222,other:4222", perhaps with the service behind a slash.
