@@ -39,7 +39,7 @@ class ServerMethods:
 
     def __init__(self, codec: Codec, *, knows_callers: bool) -> None:
         self.codec = codec
-        #: For tests: functions that replace those of dependencies from the next call on: `{open_session: fake_session}`.
+        #: For tests: functions that replace those of dependencies, from the next call: `{open_session: fake_session}`.
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._registry = MethodRegistry(codec, knows_callers=knows_callers, overrides=self.dependency_overrides)
 
