@@ -103,12 +103,13 @@ class NatsProtocol(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_size = 0
         self._pongs: deque[asyncio.Future[None] | None] = deque()
-        self._pinging = self._loop.call_later(PING_EVERY, self._ping)
+        self._pinging: asyncio.TimerHandle | None = None
 
     # -- callbacks of asyncio -----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.use(transport)
+        self._pinging = self._loop.call_later(PING_EVERY, self._ping)
 
     def use(self, transport: Any) -> None:
         """Write to this transport from now on: the socket, or TLS on it."""
@@ -129,7 +130,8 @@ class NatsProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.error = self.error or exc
         self.transport = None
-        self._pinging.cancel()
+        if self._pinging is not None:
+            self._pinging.cancel()
         self._buffer.clear()
         error = self.error or NatsError("the NATS server closed the connection")
         for future in (self.greeted, *self._pongs):
