@@ -40,7 +40,7 @@ local_peer:
 transports: auth errors limits local_peer observe peer tls wire
 nats: auth backoff codec errors events limits observe peer text tls transports wire
 web: codec errors methods observe text wire
-supervisor: errors events limits observe process systemd text transports wire
+supervisor: errors events limits observe option process systemd text transports wire
 mcp: codec errors limits methods observe openrpc peer text transports web wire
 config: codec limits nearest option text tls
 server: auth codec errors events keyword_options limits mcp methods nats observe option peer process supervisor systemd

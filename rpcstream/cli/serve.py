@@ -66,12 +66,9 @@ def _run(options: argparse.Namespace, argv: Sequence[str], prog: str) -> int:
 
 def _supervise(options: argparse.Namespace, config: ServeConfig, argv: Sequence[str]) -> int | None:
     """Serve in several processes; gives the exit status. None if one process is meant."""
-    from ..supervisor.process import WorkerOptions, worker_count
-    from .serve_config import SUPERVISED
+    from ..supervisor.options import wants_supervisor
 
-    kept = {name: config.process[name] for name in SUPERVISED if name in config.process}
-    count = worker_count(config.process.get("workers"))
-    if count == 1 and not kept and not options.reload:
+    if not wants_supervisor(config.process) and not options.reload:
         return None
     _set_up_logging(config.logging, is_one_of_several=True)
     from ..server.target import TargetError
@@ -81,8 +78,8 @@ def _supervise(options: argparse.Namespace, config: ServeConfig, argv: Sequence[
     watch = os.getcwd() if options.reload else None
     entry = "rpcstream.cli.serve:serve_as_worker"
     try:
-        workers = WorkerOptions(count=count, watch=watch, **kept)
-        return Supervisor(entry, list(argv), workers, sockets=passed_sockets(options)).run()
+        sockets = passed_sockets(options)
+        return Supervisor(entry, list(argv), config.process, watch=watch, sockets=sockets).run()
     except (RuntimeError, ValueError, TargetError) as error:
         print(f"rpcstream-server: {error}", file=sys.stderr)
         return USAGE

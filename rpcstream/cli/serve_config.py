@@ -5,62 +5,38 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.files import MAX_TOKENS, ConfigError, one_or_all, read_file, read_tokens, warn_of_readers
 from ..config.schema import Schema, Values
 from ..hub.config import EXCLUSIVE, FIELDS, LOGGING, WHERE, ServerFile, User
 from ..hub.users import authenticate_users
 from ..limits import Limits
-from ..option import FILE, FLAG, SECONDS_OR_NONE, TEXT, Kind, Option, options_of, whole
+from ..option import FILE, FLAG, TEXT, Kind, Option, options_of
 from ..server.options import GROUPS
 from ..server.target import TargetError
+from ..supervisor.options import WORKER_DEFAULTS, WorkerOptions
 from .options import option_fault, with_option_names
-from .serve_options import FLAGS, TLS_FLAGS, parse_workers
+from .serve_options import FLAGS, TLS_FLAGS
 
 if TYPE_CHECKING:
     from ..nats.options import NatsLogin
     from ..server import Server
 
 
-def _size(size: int | str, folder: str) -> int:
-    found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)B?", str(size), re.IGNORECASE)
-    if found is None or int(found[1]) == 0:
-        raise ValueError("expected a number of bytes, or one with K, M, G or T behind it, such as 2G")
-    power = " KMGT".index(found[2].upper() or " ")
-    return int(int(found[1]) * 1024**power)
-
-
-def _workers(count: int | str, folder: str) -> int | Literal["auto"]:
-    try:
-        return parse_workers(str(count))
-    except argparse.ArgumentTypeError as error:
-        raise ValueError(str(error)) from None
-
-
 def _direct(address: bool | str, folder: str) -> bool | str:
     return False if address == "off" else address
 
 
-class ServeFile(ServerFile, total=False):
+class ServeFile(ServerFile, WorkerOptions, total=False):
     """What the configuration of a server has besides what a hub has, too.
 
     Attributes:
-        workers: processes that share the connections, or "auto": one for each processor.
-        max_requests: a worker that has answered this many requests is replaced.
-        memory_limit: bytes, or a text such as "2G"; a worker that takes more is replaced.
-        affinity: keep worker k on processor k.
-        start_timeout: seconds in which a worker must be ready; 0: no limit.
         nats: the URL of the NATS server to join, with the name of the service behind a slash.
         nats_only: listen at no port.
         nats_direct: the address for messages over NATS's `max_payload`, or "off".
     """
 
-    workers: Annotated[int | str, Option(None, Kind(int | str, finish=_workers))]
-    max_requests: Annotated[int, Option(None, whole(1))]
-    memory_limit: Annotated[int, Option(None, Kind(int | str, finish=_size))]
-    affinity: Annotated[bool, Option(False, FLAG)]
-    start_timeout: Annotated[float | None, Option(60.0, SECONDS_OR_NONE)]
     nats: Annotated[str, Option(None, TEXT)]
     nats_service: Annotated[str, Option(None, TEXT)]
     nats_only: Annotated[bool, Option(False, FLAG)]
@@ -78,8 +54,6 @@ class ServeFile(ServerFile, total=False):
 
 SERVE = Schema(options_of(ServeFile) | FIELDS, what="a server", prefix="", exclusive=EXCLUSIVE)
 
-#: Options that a supervisor of several processes carries out.
-SUPERVISED = ("max_requests", "memory_limit", "affinity", "start_timeout")
 _ACCESS = ("token", "token_file", "users", "tls")
 
 
@@ -87,7 +61,7 @@ class ServeConfig:
     """The configuration of one run for a target.
 
     Attributes:
-        process: `workers`, and how workers are kept.
+        process: how many workers there are, and how they are kept.
         logging: `log_level`, `log_config` and `logging`.
         where: where to listen.
         access: who may connect.
@@ -96,7 +70,7 @@ class ServeConfig:
     """
 
     def __init__(self, found: Values) -> None:
-        self.process = _taken(found, "workers", *SUPERVISED)
+        self.process: WorkerOptions = _taken(found, *WORKER_DEFAULTS)  # type: ignore[assignment]
         self.logging = _taken(found, *LOGGING)
         self.where = _taken(found, *WHERE)
         self.access = _taken(found, *_ACCESS)

@@ -18,9 +18,6 @@ FUNCTIONS_PORT = 2102
 FUNCTIONS_MODULE = "controlFunctions"
 FUNCTIONS_PATTERN = "control_*"
 
-#: Processes at most: a thousand interpreters take 40 GB without any program in them.
-MAX_WORKERS = 1000
-
 #: Flags that are options of the configuration with the same name.
 FLAGS = (
     *("host", "port", "unix", "workers", "debug", "log_level", "access_log", "metrics", "docs", "nats", "token_file"),
@@ -109,6 +106,8 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
 
 def parse_workers(text: str) -> int | Literal["auto"]:
     """Parse a number of processes, or "auto"; for `type=`."""
+    from ..supervisor.options import MAX_WORKERS
+
     return "auto" if text == "auto" else parse_count(text, MAX_WORKERS)
 
 

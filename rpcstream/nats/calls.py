@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from ..errors import ConnectFailed, ConnectionLost
+from ..errors import ConnectFailed, ConnectionLost, NotPermitted
 from ..limits import Limits
 from ..peer.calls import Call
 from ..peer.marshal import Marshaller
@@ -21,13 +21,24 @@ from ..wire.buffers import Encoded, first_part
 from .channel import payload_of
 from .instance import Instance, SubjectCalls
 from .large import CONNECT_TIME, LargeCalls
-from .link import NatsLink, NatsMessage, is_unanswerable, size_of
+from .link import NatsLink, is_unanswerable, size_of
 from .payloads import ids_in, read_payload
-from .places import PROBE_TOKEN, SERVICE_TOKEN, CallPlaces, Place
+from .places import CallPlaces, Place
+from .protocol import NatsMessage
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
 #: Instances that are known at a time; of more, those without a call are forgotten.
 INSTANCES_MAX = 1000
+
+#: How the reply subject of the question to the whole service ends.
+SERVICE_TOKEN = "q0"
+
+#: What is sent to the subject of a method to see whether anything subscribes: JSON that no subscriber takes for a call.
+PROBE = b"0"
+
+#: Seconds for each answer about calls that came back, because handlers may block the event loops of instances. A late
+#: answer counts as none: the calls may be made again.
+ANSWER_TIME = 2.0
 
 #: Subjects of methods that are kept.
 SUBJECTS_MAX = 10_000
@@ -116,11 +127,10 @@ class ServiceConnection:
         self._subject_of = lru_cache(SUBJECTS_MAX)(lambda method: root + encoded(method))
         self.instances: dict[str, Instance] = {}
         self._last_number = 0
-        self._has_heard = False
         self.large = LargeCalls(self)
         self.places = CallPlaces(self)
-        #: A program that knows nothing of sessions has answered.
-        self._is_foreign = False
+        #: Programs that know nothing of sessions have answered, and no instance of ours (None: nobody).
+        self._is_foreign: bool | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closing_streams: set[asyncio.Future[None]] = set()
         self._count = 0
@@ -142,7 +152,7 @@ class ServiceConnection:
         link.ended.append(self._link_lost)
         link.denied.append(collect)
         link.on_full = self.session.blocked
-        await link.subscribe(f"{self.inbox}.*", self._received)
+        link.subscribe(f"{self.inbox}.*", self._received)
         await link.flush()
         if denied:
             what = f"does not permit this login to subscribe to {denied[0]!r}, for answers (inbox_prefix= of NatsLogin)"
@@ -197,11 +207,19 @@ class ServiceConnection:
 
     def inquire(self) -> None:
         """Ask all instances for a sign of life; programs that know nothing of acknowledgements send none."""
-        self.publish(self._root + INQUIRY, b"[]", SERVICE_TOKEN)
+        self.link.publish(self._root + INQUIRY, b"[]", f"{self.inbox}.{SERVICE_TOKEN}", self.headers)
 
-    def publish(self, subject: str, payload: bytes, token: str) -> None:
-        """Send a message to the service, with this token at the end of the reply subject."""
-        self.link.publish(subject, payload, f"{self.inbox}.{token}", self.headers)
+    async def is_missing(self, subject: str) -> bool:
+        """Whether an instance says that it has joined, and after that nothing subscribes to this subject."""
+        try:
+            is_joined = await self._is_answered(self._root + INQUIRY, b"[]") or bool(self._is_foreign)
+            return is_joined and not await self._is_answered(subject, PROBE)
+        except (OSError, NotPermitted):
+            return False
+
+    async def _is_answered(self, subject: str, payload: bytes) -> bool:
+        """Whether anything subscribes to a subject. Raises TimeoutError if what does so is silent."""
+        return not is_unanswerable(await self.link.request(subject, payload, self.headers, seconds=ANSWER_TIME))
 
     # -- what comes ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +231,8 @@ class ServiceConnection:
         if not data:  # of NATS, or of an instance that looks whether this client is there
             self._take_status(token, message, instance)
         elif token == SERVICE_TOKEN:
-            self._take_sign_of_life(instance, data)
+            if data == b"[]":  # it acknowledges calls of this client
+                self.places.answered(instance)
         elif message.reply:
             instance = instance or self._add_instance(message.reply)
             if instance is None:
@@ -222,18 +241,9 @@ class ServiceConnection:
                 self.places.acknowledged(instance, ids_in(read_payload(data, self.limits)[0]))
             else:
                 instance.receive(data)
-        elif token[:1] == PROBE_TOKEN:
-            self.places.probed(token, False)
         else:  # of a program that knows nothing of sessions, or of an instance that could not read the message
-            self._is_foreign = True
+            self._is_foreign = self._is_foreign is not False
             self._take_refusal(data)
-
-    def _take_sign_of_life(self, instance: Instance | None, data: bytes) -> None:
-        """An instance says that it is there, and whether it acknowledges calls of this client."""
-        if data == b"[]":
-            self._has_heard = True
-            self.places.answered(instance)
-        self.places.service_is(True)
 
     def _take_status(self, token: str, message: NatsMessage, instance: Instance | None) -> None:
         """Take a message without content: nothing subscribes to the subject of the message with this token."""
@@ -245,11 +255,7 @@ class ServiceConnection:
         elif token[:1] == "i":
             for each in [each for each in self.instances.values() if str(each.number) == token[1:]]:
                 each.end("the instance is gone")
-        elif token == SERVICE_TOKEN:
-            self.places.service_is(self._is_foreign and not self._has_heard)
-        elif token[:1] == PROBE_TOKEN:
-            self.places.probed(token, True)
-        else:
+        elif token != SERVICE_TOKEN:
             self.places.came_back(token)
 
     def _take_refusal(self, data: bytes) -> None:
@@ -273,7 +279,7 @@ class ServiceConnection:
             else:
                 return None
         self._last_number += 1
-        self._has_heard = True
+        self._is_foreign = False
         instance = self.instances[subject] = Instance(self, subject, self._last_number)
         instance.session.connected(instance)
         return instance

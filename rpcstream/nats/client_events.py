@@ -14,9 +14,10 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import payload_of, prefix_of_marks, read_event, topic_of
-from .last_values import LastValues, NoLastValues, NotNow, StoredValue, ask, revision_of
-from .link import NatsLink, NatsMessage, Subscription
+from .event_messages import payload_of, read_event, topic_of
+from .last_values import LastValues, NoLastValues, NotNow, StoredValue, raise_failure, revision_of
+from .link import NatsLink, Subscription
+from .protocol import NatsMessage
 from .subjects import event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
@@ -46,9 +47,6 @@ class ClientEvents:
         self._log = LimitedLog(log)
         self._values = LastValues(link, service)
         self._readers: dict[str, _Reader] = {}
-        self._marks = prefix_of_marks(link.client.new_inbox())
-        self._last = 0
-        self._ending: set[asyncio.Task[None]] = set()
 
     # -- subscribing --------------------------------------------------------------------------------------------------
 
@@ -83,14 +81,16 @@ class ClientEvents:
         confirmed()
 
     async def _begin(self, subject: str, reader: _Reader, confirmed: Callable[[], object]) -> None:
-        made = await self._link.subscribe(subject, reader.on_message)
+        made = self._link.subscribe(subject, reader.on_message)
         try:
-            await ask(self._link, self._link.flush(), subject, what="subscription")
+            with self._link.watched(subject, "subscription") as watch:
+                await self._link.flush()
+                raise_failure(watch)
             values = await self._values.read(reader.pattern)
         except NoLastValues:
             values = []
         except BaseException:
-            await made.drop()
+            made.drop()
             raise
         reader.subscription = made
         confirmed()
@@ -107,9 +107,7 @@ class ClientEvents:
             del self._readers[reader.pattern]
         reader.beginning.cancel()
         if reader.subscription is not None:
-            ending = asyncio.get_running_loop().create_task(reader.subscription.drop())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            reader.subscription.drop()
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
@@ -138,9 +136,10 @@ class ClientEvents:
             if retain:
                 await self._values.put(topic, payload, is_end=is_end)
             else:
-                self._last += 1
-                self._link.publish(subject, payload, f"{self._marks}{self._last}")
-                await ask(self._link, self._link.flush(), subject)
+                self._link.publish(subject, payload)
+                with self._link.watched(subject) as watch:
+                    await self._link.flush()
+                    raise_failure(watch)
         return 1
 
     def _subject(self, topic: str, fault: str | None) -> str:

@@ -20,7 +20,6 @@ import orjson
 from ..auth.gate import AUTHENTICATE
 from ..errors import NotAuthenticated, ServerBusy
 from ..peer.credentials import Credentials
-from ..peer.interfaces import Dispatch
 from ..peer.ledger import Share
 from ..peer.session import Session
 from ..tls import TLS, Certificates
@@ -33,6 +32,7 @@ from ..wire.buffers import Encoded, first_part
 from ..wire.messages import Message
 from .channel import NOTIFICATION, Detour
 from .options import DirectOptions, Offer
+from .payloads import read_payload
 
 #: Seconds for which a secret is valid. A client connects as soon as it has it.
 CLAIM_TIME = 10.0
@@ -252,7 +252,7 @@ class _Entrance(Arrival):
 
 
 class DirectStream(LineStream):
-    """A direct connection, at the instance. Its own session handles the secret; all else goes to that of the caller."""
+    """A direct connection, at the instance. Its own session gets nothing: the messages are for that of the caller."""
 
     def __init__(self, listener: DirectListener, session: Session, **options: Any) -> None:
         super().__init__(session, **options)
@@ -263,8 +263,28 @@ class DirectStream(LineStream):
     def _connect_session(self) -> None:
         self.session.identity = self  # the authentication of the server is not asked
         super()._connect_session()
-        self.session.admit(None, _Entry(self, self._listener, self.session.dispatch))
+        self._receive = self._receive_secret
         self.restrict(FIRST_MAX)
+
+    def _receive_secret(self, messages: list[Message]) -> None:
+        """Take the first message. The answer to a valid secret comes when the caller has said that it connects."""
+        if not messages:
+            return
+        first, self._receive = messages[0], self._refuse_messages
+        read = read_payload(first, self.session.limits)[0] if type(first) is bytes else None
+        request = read if type(read) is dict and read.get("method") == AUTHENTICATE else {}
+        params = request.get("params")
+        detour = self._listener.take(params.get("token") if type(params) is dict else None)
+        if detour is None:
+            self._refuse_messages(messages)
+        else:
+            detour.entered(self, request.get("id"))
+
+    def _refuse_messages(self, messages: list[Message]) -> None:
+        if messages:
+            which = f"this one was used, is older than {CLAIM_TIME:g} s, or was never given out"
+            reason = f"the first message is rpc.authenticate with a secret; {which}"
+            self.refuse(NotAuthenticated(data={"reason": reason}))
 
     def serve(self, caller: Caller) -> None:
         """The connection belongs to this caller from now on."""
@@ -299,29 +319,6 @@ class DirectStream(LineStream):
         """As `Connection.drain`: that of a caller ends with it, and one that is about to show its secret may do so."""
         if self._caller is None and not self._listener.is_expected:
             super().drain()
-
-
-class _Entry:
-    """The `Dispatch` of a direct connection before its secret was shown."""
-
-    def __init__(self, stream: DirectStream, listener: DirectListener, dispatcher: Dispatch) -> None:
-        self.refuse, self.goes_on = dispatcher.refuse, dispatcher.goes_on
-        self._stream = stream
-        self._listener = listener
-
-    def answer(self, message: Any, line: bytes | bytearray, session: Session) -> Encoded | None:
-        """As `Dispatch.answer`. The answer to a valid secret comes when the caller has said that it connects."""
-        if type(message) is not dict or message.get("method") != AUTHENTICATE:
-            reason = "the first message shows the secret, by rpc.authenticate"
-            return self.refuse(message, NotAuthenticated(data={"reason": reason}))
-        params = message.get("params")
-        detour = self._listener.take(params.get("token") if type(params) is dict else None)
-        if detour is None:
-            session.loop.call_soon(session.drain)
-            reason = f"the secret was used, is older than {CLAIM_TIME:g} s, or was never given out"
-            return self.refuse(message, NotAuthenticated(data={"reason": reason}))
-        detour.entered(self._stream, message.get("id"))
-        return None
 
 
 def _digest_of(secret: str) -> bytes:

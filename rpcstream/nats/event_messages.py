@@ -5,7 +5,6 @@ Any program of NATS may have written what is read here.
 
 from __future__ import annotations
 
-import re
 from typing import Any, NamedTuple
 
 from ..codec import payloads
@@ -17,17 +16,15 @@ from ..wire import envelope
 from ..wire.binary_frame import MARK, parts_of_frame, read_header
 from ..wire.buffers import AttachedMessage, Encoded, padding
 from ..wire.json_scan import is_deeper
-from .link import NatsMessage
+from .protocol import NatsMessage
 from .subjects import decoded
 
 #: Bytes of NATS's headers that stand with a last value, and that JetStream adds when it passes it on.
 HEADERS_MAX = 1024
 
-#: In the mark of a publisher that is not one of several processes of a server.
-ALONE = "-"
-
-#: The reply subject of an event: it tells its publisher, and which of its events this is.
-_MARK = re.compile(r"(.*)\.event\.([^.]*)\.[0-9]+", re.DOTALL)
+#: What the reply subject of an event begins with that one of several processes of a server has published. The id of the
+#: server follows.
+OF_PROCESSES = "rpcstream.processes."
 
 
 class ReadEvent(NamedTuple):
@@ -35,22 +32,6 @@ class ReadEvent(NamedTuple):
 
     params: dict[str, Any]
     line: bytes
-
-
-def prefix_of_marks(inbox: str, group: str = ALONE) -> str:
-    """Return what the marks of one connection begin with; the number of the event follows.
-
-    Args:
-        inbox: a subject of the connection alone.
-        group: the id of the server that this connection is one process of.
-    """
-    return f"{inbox}.event.{group}."
-
-
-def mark_of(reply: str) -> tuple[str, str] | None:
-    """Return the inbox and the group in the reply subject of an event; None if another program has published it."""
-    found = _MARK.fullmatch(reply)
-    return None if found is None else (found[1], found[2])
 
 
 def topic_of(message: NatsMessage, prefix: int, events_log: LimitedLog) -> str | None:

@@ -1,7 +1,7 @@
 """Events of one instance of a service: to NATS, and from there to the subscribers at its own port.
 
-An instance sends its own events to its own subscribers at once, and publishes them on NATS. It skips what comes back,
-which it knows by its mark (`mark_of`), and so an event that arrives by two subscriptions that overlap. The
+An instance sends its own events to its own subscribers at once, and publishes them on NATS, which does not send them
+back. An event that arrives by several subscriptions that overlap counts where it arrives by the oldest one. The
 processes of one server send each other events without NATS, but last values by NATS, where JetStream decides their
 order.
 """
@@ -21,16 +21,14 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import ALONE, mark_of, passed_on, payload_of, prefix_of_marks, topic_of
+from .event_messages import OF_PROCESSES, passed_on, payload_of, topic_of
 from .last_values import revision_of
-from .link import NatsLink, NatsMessage, Subscription
+from .link import NatsLink, Subscription
+from .protocol import NatsMessage
 from .shared_values import SharedValues
 from .subjects import event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
-
-#: Events that are remembered to recognize copies. NATS sends the copies of one event together.
-REMEMBERED_MAX = 4096
 
 #: Seconds that a subscriber waits for its reply, at most, until NATS sends the events.
 SETTLE_TIME = 2.0
@@ -57,21 +55,16 @@ class NatsEvents:
         self._values = SharedValues(service, limits, self.receive)
         self._link: NatsLink | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._group = ALONE
-        #: The inbox that the marks on this connection begin with, and how many events it has published.
-        self._inbox = self._marks = ""
-        self._number = 0
-        #: The events that came last, by mark and payload: who forges the mark of another's next event cannot hide it.
-        self._seen: dict[tuple[str, int], None] = {}
+        #: The reply subject of events of this server, where it has several processes.
+        self._own = ""
         #: Events to be published in the next turn of the loop, and the bytes they take.
         self._out: list[tuple[str, Encoded | None, Keep]] = []
         self._out_size = 0
         self._is_scheduled = False
         #: Subscriptions at NATS by the name of the topic or pattern.
         self._subscriptions: dict[str, Subscription] = {}
-        #: Names that may have got their first subscriber, or lost their last one.
-        self._changed: set[str] = set()
-        self._subscribing: asyncio.Task[None] | None = None
+        #: How often these have changed, and how many of the changes NATS knows.
+        self._changes = self._settled = 0
 
     # -- for the topics of this process, under their lock -------------------------------------------------------------
 
@@ -104,13 +97,16 @@ class NatsEvents:
     def changed(self, subscriber: Subscriber, name: str) -> None:
         """As `Carrier.changed`."""
         if not name.startswith("rpc."):
-            self._changed.add(name)
-            self._subscribe_soon()
+            self._subscribe(name)
 
     async def settled(self) -> None:
         """As `Carrier.settled`."""
-        if self._subscribing is not None:
-            await asyncio.wait({self._subscribing}, timeout=SETTLE_TIME)
+        changes = self._changes
+        if self._link is not None and self._settled < changes:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(SETTLE_TIME):
+                    await self._link.flush()
+            self._settled = max(self._settled, changes)
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
@@ -123,16 +119,15 @@ class NatsEvents:
         topics = self._topics
         assert topics is not None
         self._loop = asyncio.get_running_loop()
-        self._group = topics.group or ALONE
-        self._inbox, self._number = link.client.new_inbox(), 0
-        self._marks = prefix_of_marks(self._inbox, self._group)
+        self._own = f"{OF_PROCESSES}{topics.group}" if topics.group else ""
         self._subscriptions = {}
         link.ended.append(lambda reason: self._forget_link())
         await self._values.begin(link)
         with self._lock:
             self._link = link
-            self._changed.update(name for name in topics.own.by_topic if not name.startswith("rpc."))
-        self._subscribe_soon()
+            for name in topics.own.by_topic:
+                if not name.startswith("rpc."):
+                    self._subscribe(name)
         await self.settled()
         self._values.put_waiting()
 
@@ -199,8 +194,7 @@ class NatsEvents:
 
     def _publish(self, subject: str, payload: bytes) -> None:
         if self._link is not None and payload:
-            self._number += 1
-            self._link.publish(subject, payload, f"{self._marks}{self._number}")
+            self._link.publish(subject, payload, self._own)
 
     def _drop(self, topic: str, keep: Keep) -> None:
         """Count an event for which there is no room; a last value is stored later. Under the lock."""
@@ -211,38 +205,20 @@ class NatsEvents:
 
     # -- subscriptions at NATS ----------------------------------------------------------------------------------------
 
-    def _subscribe_soon(self) -> None:
-        if self._link is not None and self._changed and (self._subscribing is None or self._subscribing.done()):
-            self._subscribing = asyncio.get_running_loop().create_task(self._subscribe(self._link))
-
-    async def _subscribe(self, link: NatsLink) -> None:
-        """Have NATS send the events of all topics and patterns with subscribers here, and no others."""
-        topics = self._topics
-        assert topics is not None
-        with contextlib.suppress(ConnectionError):
-            while self._changed and self._link is link:
-                names, self._changed = self._changed, set()
-                for name in names:
-                    if name not in topics.own.by_topic:
-                        await self._end(name)
-                    elif name not in self._subscriptions:
-                        await self._begin(link, name)
-                await link.flush()
-
-    async def _begin(self, link: NatsLink, name: str) -> None:
-        try:
-            subject = event_subject(self._service, name)
-        except ValueError as error:
-            self._log.warning(name, "events of %s do not come from NATS: %s", name, error)
+    def _subscribe(self, name: str) -> None:
+        """Have NATS send the events of this topic or pattern if it has subscribers here, and else not."""
+        assert self._topics is not None
+        link, made = self._link, self._subscriptions
+        if link is None or not link.is_open or (name in self._topics.own.by_topic) == (name in made):
             return
-        made = await link.subscribe(subject, partial(self._on_event, name))
-        if self._link is link:
-            self._subscriptions[name] = made
-
-    async def _end(self, name: str) -> None:
-        subscription = self._subscriptions.pop(name, None)
-        if subscription is not None:
-            await subscription.drop()
+        if name in made:
+            made.pop(name).drop()
+        else:
+            try:
+                made[name] = link.subscribe(event_subject(self._service, name), partial(self._on_event, name))
+            except ValueError as error:
+                self._log.warning(name, "events of %s do not come from NATS: %s", name, error)
+        self._changes += 1
 
     # -- from NATS ----------------------------------------------------------------------------------------------------
 
@@ -250,31 +226,18 @@ class NatsEvents:
         """Take an event that arrives by the subscription of this name."""
         if message.headers and self._values.is_shared and revision_of(message):
             return  # a last value, which arrives from the bucket
+        if self._own and message.reply == self._own:
+            return  # another process of this server has sent it here
         topic = topic_of(message, self._prefix, self._log)
-        if topic is None:
-            return
-        mark = mark_of(message.reply)
-        if mark is None:
-            if self._first_name(topic) != name:
-                return  # another program has published it, and the copy by that subscription counts
-        elif mark[0] == self._inbox or (mark[1] == self._group != ALONE) or not self._is_new(message):
-            return
-        if message.data:
+        if topic is not None and message.data and self._is_oldest(name, topic):
             self.receive(topic, message.data, "")
 
-    def _is_new(self, message: NatsMessage) -> bool:
-        key = message.reply, hash(message.data)
-        if key in self._seen:
-            return False
-        self._seen[key] = None
-        if len(self._seen) > REMEMBERED_MAX:
-            del self._seen[next(iter(self._seen))]
-        return True
-
-    def _first_name(self, topic: str) -> str:
-        """Return one of the subscriptions that events of a topic arrive by."""
+    def _is_oldest(self, name: str, topic: str) -> bool:
+        """Whether the subscription of this name is the oldest one that events of a topic arrive by."""
         assert self._topics is not None
-        return next((name for name in self._topics.own.names_for(topic) if name in self._subscriptions), "")
+        made = self._subscriptions
+        numbers = [made[each].number for each in self._topics.own.names_for(topic) if each in made]
+        return not numbers or (name in made and made[name].number == min(numbers))
 
     def receive(self, topic: str, data: bytes, keep: Keep) -> bool:
         """Give an event of another publisher to the subscribers here.

@@ -10,8 +10,7 @@ from ..auth.authenticator import Authenticator
 from ..auth.gate import WRONG_TOKEN
 from ..errors import NotAuthenticated
 from ..peer.credentials import Credentials
-from .link import NatsMessage
-from .protocol import REQUEST_INFO
+from .protocol import REQUEST_INFO, NatsMessage
 
 #: The header with a token, as in HTTP.
 AUTHORIZATION = "Authorization"

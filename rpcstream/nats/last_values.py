@@ -9,22 +9,22 @@ and the revisions tell which values came twice.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import nats.errors
-import nats.js.errors
-from nats.js import api
+import orjson
 
-from ..errors import NotPermitted, ServerBusy
+from ..errors import ServerBusy
 from ..events.retained import MAX_RETAINED_SIZE
 from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from .event_messages import topic_of
-from .link import NatsLink, NatsMessage
+from .link import NatsLink, is_unanswerable
+from .protocol import NatsMessage
 from .subjects import event_prefix, event_tokens
 
 log = get_logger("rpcstream.nats")
@@ -50,7 +50,12 @@ _IS_OFF, _NO_STREAM, _FULL, _FEW_NODES = 10039, 10059, (10047, 10077), (10005, 1
 #: Headers: the value was removed; the revision that JetStream gave it.
 _OPERATION, REVISION = "KV-Operation", "Nats-Sequence"
 
-Answer = TypeVar("Answer")
+#: The reply subject of a value: its number among those that were sent, its revision, and how many wait behind it.
+_VALUE = re.compile(
+    r"\$JS\.ACK\..*\.[0-9]{1,19}\.(?P<revision>[0-9]{1,19})\.(?P<sent>[0-9]{1,19})\.[0-9]+\.(?P<pending>[0-9]{1,19})"
+    r"(\.[A-Za-z0-9]+)?",
+    re.ASCII,
+)
 
 
 class NoLastValues(Exception):
@@ -59,6 +64,18 @@ class NoLastValues(Exception):
 
 class NotNow(Exception):
     """JetStream does not answer in time, or refuses for a reason that may pass."""
+
+
+class _NoBucket(NoLastValues):
+    """No instance has made the bucket."""
+
+
+class _Refused(NotNow):
+    """JetStream refuses; `code` is that of its error."""
+
+    def __init__(self, code: Any, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class StoredValue(NamedTuple):
@@ -88,8 +105,6 @@ class LastValues:
     def __init__(self, link: NatsLink, service: str) -> None:
         self._link = link
         self._service = service
-        self._jetstream = link.client.jetstream(timeout=ANSWER_TIME)
-        self._manager = link.client.jsm(timeout=ANSWER_TIME)
         self._bucket = f"rpc_{service}_last"
         self._stream = f"KV_{self._bucket}"
         self._prefix = f"$KV.{self._bucket}."
@@ -106,56 +121,53 @@ class LastValues:
             NotPermitted: NATS does not permit this login to use JetStream.
             ConnectionError: the connection has ended.
         """
-        subjects = [f"$JS.API.STREAM.{verb}.{self._stream}" for verb in ("INFO", "CREATE")]
-        config = await self._ask(self._find_or_create(limits), *subjects)
-        destination = config.republish.dest if config.republish is not None else None
-        if destination != self._events or not config.allow_rollup_hdrs:
+        config = (await self._find_or_create(limits)).get("config")
+        made: dict[str, Any] = config if type(config) is dict else {}
+        if (made.get("republish") or {}).get("dest") != self._events or not made.get("allow_rollup_hdrs"):
             needs = f"republish to {self._events}, and allow_rollup_hdrs"
             raise NoLastValues(f"the bucket {self._bucket} was made by something else: it needs {needs}")
 
-    async def _find_or_create(self, limits: Limits) -> api.StreamConfig:
+    async def _find_or_create(self, limits: Limits) -> dict[str, Any]:
         try:
-            return (await self._manager.stream_info(self._stream)).config
-        except nats.js.errors.NotFoundError:
-            copies = _COPIES if self._link.other_servers else 1
-        try:
-            return (await self._manager.add_stream(self._config(limits, copies))).config
-        except nats.js.errors.APIError as error:
-            if copies == 1 or error.err_code not in _FEW_NODES:
-                raise
-            return (await self._manager.add_stream(self._config(limits, 1))).config
+            return await self._api(f"STREAM.INFO.{self._stream}")
+        except _NoBucket:
+            pass
+        create = f"STREAM.CREATE.{self._stream}"
+        if self._link.other_servers:
+            try:
+                return await self._api(create, self._config(limits, _COPIES))
+            except _Refused as error:
+                if error.code not in _FEW_NODES:
+                    raise
+        return await self._api(create, self._config(limits, 1))
 
     @property
     def _events(self) -> str:
         return f"{event_prefix(self._service)}>"
 
-    def _config(self, limits: Limits, copies: int) -> api.StreamConfig:
-        """Return the settings of a key-value bucket (ADR-8) that publishes what it stores.
-
-        nats-py's `create_key_value` has no limit for the number of values.
-        """
-        return api.StreamConfig(
-            name=self._stream,
-            description=f"last values of topics of the service {self._service}",
-            subjects=[f"{self._prefix}>"],
-            max_msgs_per_subject=1,
-            max_msgs=limits.max_retained,
-            max_bytes=MAX_RETAINED_SIZE,
-            discard=api.DiscardPolicy.NEW,
-            storage=api.StorageType.FILE,
-            num_replicas=copies,
-            allow_rollup_hdrs=True,
-            deny_delete=True,
-            allow_direct=True,
-            republish=api.RePublish(src=f"{self._prefix}>", dest=self._events),
-            allow_msg_ttl=self._has_ttl or None,
-        )
+    def _config(self, limits: Limits, copies: int) -> dict[str, Any]:
+        """Return the settings of a key-value bucket (ADR-8) that publishes what it stores."""
+        config = {
+            "name": self._stream,
+            "description": f"last values of topics of the service {self._service}",
+            "subjects": [f"{self._prefix}>"],
+            "max_msgs_per_subject": 1,
+            "max_msgs": limits.max_retained,
+            "max_bytes": MAX_RETAINED_SIZE,
+            "discard": "new",
+            "storage": "file",
+            "num_replicas": copies,
+            "allow_rollup_hdrs": True,
+            "deny_delete": True,
+            "allow_direct": True,
+            "republish": {"src": f"{self._prefix}>", "dest": self._events},
+        }
+        return {**config, "allow_msg_ttl": True} if self._has_ttl else config
 
     @property
     def _has_ttl(self) -> bool:
         """NATS 2.11 and later can forget the mark of a removed value."""
-        version = self._link.client.connected_server_version
-        return (version.major, version.minor) >= (2, 11)
+        return self._link.version >= (2, 11)
 
     # -- storing ------------------------------------------------------------------------------------------------------
 
@@ -181,8 +193,8 @@ class LastValues:
         headers = {_OPERATION: "PURGE", "Nats-Rollup": "sub"} if is_end else {}
         if is_end and self._has_ttl:
             headers["Nats-TTL"] = _ENDED_FOR
-        stored = await self._ask(self._jetstream.publish(subject, payload, headers=headers or None), subject)
-        return int(stored.seq)
+        stored = await self._ask(subject, payload, headers or None)
+        return stored["seq"] if type(stored.get("seq")) is int else 0
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
@@ -193,7 +205,7 @@ class LastValues:
         """
         try:
             async with asyncio.timeout(ANSWER_TIME):
-                return await ask(self._link, self._read(pattern))
+                return await self._read(pattern)
         except TimeoutError as error:
             raise NotNow(f"JetStream did not send the last values of {pattern!r} in {ANSWER_TIME:g} s") from error
 
@@ -209,8 +221,7 @@ class LastValues:
     async def follow(self, pattern: str) -> AsyncGenerator[StoredValue | None]:
         """Yield the last values that match a pattern, then None, then each value that is stored from then on.
 
-        This is an ordered consumer. That of nats-py has no name, so NATS could not permit it for some topics only, and
-        does not tell how many values it will send at first.
+        This is an ordered consumer with a name, so that NATS can permit it for some topics only.
 
         Raises:
             NoLastValues: JetStream is off, or no instance has made the bucket.
@@ -219,34 +230,36 @@ class LastValues:
             ConnectionError: the connection has ended.
         """
         link = self._link
-        name, inbox = f"rpc{secrets.token_hex(8)}", link.client.new_inbox()
+        name, inbox = f"rpc{secrets.token_hex(8)}", link.new_inbox()
         subject = self._prefix + event_tokens(pattern)
-        messages: asyncio.Queue[NatsMessage] = asyncio.Queue()
-        subscription = await link.subscribe(inbox, messages.put_nowait)
+        messages: asyncio.Queue[NatsMessage | str] = asyncio.Queue()
+        subscription = link.subscribe(inbox, messages.put_nowait)
+        link.ended.append(messages.put_nowait)
         try:
-            created = self._manager.add_consumer(self._stream, _consumer(name, inbox, subject))
-            info = await self._ask(created, f"$JS.API.CONSUMER.CREATE.{self._stream}.{name}.{subject}")
-            is_current = not info.num_pending and not (info.delivered and info.delivered.consumer_seq)
+            created = f"CONSUMER.CREATE.{self._stream}.{name}.{subject}"
+            info = await self._api(created, {"stream_name": self._stream, "config": _consumer(name, inbox, subject)})
+            delivered = info.get("delivered") or {}
+            is_current = not info.get("num_pending") and not delivered.get("consumer_seq")
             if is_current:
                 yield None
             async with aclosing(self._received(messages)) as received:
-                async for message in received:
-                    topic, metadata = topic_of(message, len(self._prefix), self._log), message.metadata
+                async for message, revision, pending in received:
+                    topic = topic_of(message, len(self._prefix), self._log)
                     if topic is not None:
-                        is_end = _OPERATION in (message.headers or {})
-                        yield StoredValue(topic, metadata.sequence.stream, message.data, is_end)
-                    if not (is_current or metadata.num_pending):
+                        yield StoredValue(topic, revision, message.data, _OPERATION in (message.headers or {}))
+                    if not (is_current or pending):
                         is_current = True
                         yield None
-        except (nats.errors.Error, ValueError, OverflowError) as error:
-            raise NotNow(f"JetStream sent something else: {error}") from error
         finally:
+            link.ended.remove(messages.put_nowait)
             if link.is_open:
-                await subscription.drop()
+                subscription.drop()
                 link.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{name}", b"")  # it would expire later
 
-    async def _received(self, messages: asyncio.Queue[NatsMessage]) -> AsyncGenerator[NatsMessage]:
-        """Yield each message with a value; raise where one is missing."""
+    async def _received(
+        self, messages: asyncio.Queue[NatsMessage | str]
+    ) -> AsyncGenerator[tuple[NatsMessage, int, int]]:
+        """Yield each message with a value, its revision, and how many follow at once; raise where one is missing."""
         count = 0
         while True:
             try:
@@ -254,76 +267,49 @@ class LastValues:
                     message = await messages.get()
             except TimeoutError as error:
                 raise NotNow(f"JetStream was silent for {SILENCE:g} s") from error
-            is_value = message.reply.startswith("$JS.ACK.")
-            if is_value:
+            if isinstance(message, str):
+                raise ConnectionError(message)
+            value = _VALUE.fullmatch(message.reply)
+            if value is not None:
                 count += 1
-                sent = message.metadata.sequence.consumer
+                sent = int(value["sent"])
             else:  # a heartbeat, which tells how many values were sent
-                sent = int((message.headers or {}).get("Nats-Last-Consumer", count))
+                said = (message.headers or {}).get("Nats-Last-Consumer", "")
+                sent = int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else count
             if sent != count:
                 raise NotNow("a value was lost on the way from JetStream")
-            if is_value:
-                yield message
+            if value is not None:
+                yield message, int(value["revision"]), int(value["pending"])
 
-    async def _ask(self, request: Awaitable[Answer], *subjects: str) -> Answer:
+    # -- requests to JetStream ----------------------------------------------------------------------------------------
+
+    async def _api(self, verb: str, members: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ask JetStream's API. Raises what `_ask` raises."""
+        return await self._ask(f"$JS.API.{verb}", b"" if members is None else orjson.dumps(members))
+
+    async def _ask(self, subject: str, payload: bytes, headers: dict[str, str] | None = None) -> dict[str, Any]:
         """Await JetStream's answer. Raises ServerBusy, NotPermitted, ConnectionError, NoLastValues, and NotNow."""
         try:
-            return await ask(self._link, request, *subjects)
-        except (nats.errors.NoRespondersError, nats.js.errors.NoStreamResponseError) as error:
-            raise NoLastValues("JetStream is off, or no instance has made the bucket") from error
-        except nats.js.errors.APIError as error:
-            raise _failure(error) from error
-        except nats.errors.TimeoutError as error:
+            message = await self._link.request(subject, payload, headers, seconds=ANSWER_TIME)
+            answer = {} if is_unanswerable(message) else orjson.loads(message.data)
+        except TimeoutError as error:
             raise NotNow(f"JetStream did not answer within {ANSWER_TIME:g} s") from error
-        except (nats.errors.Error, ValueError, TypeError, KeyError) as error:
+        except orjson.JSONDecodeError as error:
             raise NotNow(f"JetStream's answer cannot be read: {error}") from error
+        if is_unanswerable(message):
+            raise NoLastValues("JetStream is off, or no instance has made the bucket")
+        if type(answer) is not dict:
+            raise NotNow("JetStream's answer cannot be read: it is no object")
+        refusal = answer.get("error")
+        if type(refusal) is dict:
+            raise _failure(refusal.get("err_code"), str(refusal.get("description")))
+        return answer
 
 
-async def ask(link: NatsLink, request: Awaitable[Answer], *subjects: str, what: str = "publish") -> Answer:
-    """Await a request of nats-py, which by itself does not notice that NATS denies it, or that the connection ends.
-
-    Args:
-        link: the connection that the request uses.
-        request: the request.
-        subjects: what the request publishes or subscribes to.
-        what: "publish" or "subscription".
-
-    Raises:
-        NotPermitted: NATS does not permit this login one of the subjects, or its inbox.
-        ConnectionError: the connection has ended.
-        nats.errors.Error: as the request raises it.
-    """
-    inboxes = link.inbox.rpartition(".")[0] + "."
-    task = asyncio.ensure_future(request)
-    failure: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-
-    def fail(error: Exception) -> None:
-        if not failure.done():
-            failure.set_exception(error)
-
-    def on_denied(denied: str, subject: str) -> None:
-        if (denied == what and subject in subjects) or (denied == "subscription" and subject.startswith(inboxes)):
-            verb = "publish" if denied == "publish" else "subscribe"
-            fail(NotPermitted(data={"reason": f"NATS does not permit this login to {verb} to {subject}"}))
-
-    def on_ended(reason: str) -> None:
-        fail(ConnectionError(reason))
-
-    link.denied.append(on_denied)
-    link.ended.append(on_ended)
-    try:
-        await asyncio.wait({task, failure}, return_when=asyncio.FIRST_COMPLETED)
-        return await (failure if failure.done() else task)
-    except nats.errors.Error as error:
-        if link.is_open:
-            raise
-        raise ConnectionError(link.reason) from error
-    finally:
-        link.denied.remove(on_denied)
-        link.ended.remove(on_ended)
-        for waiting in (task, failure):
-            waiting.cancel()
-            waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
+def raise_failure(watch: asyncio.Future[Any]) -> None:
+    """Raise what `NatsLink.watched` has found, if anything."""
+    if watch.done():
+        watch.result()
 
 
 def revision_of(message: NatsMessage) -> int:
@@ -332,27 +318,25 @@ def revision_of(message: NatsMessage) -> int:
     return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else 0
 
 
-def _consumer(name: str, inbox: str, subject: str) -> api.ConsumerConfig:
-    return api.ConsumerConfig(
-        name=name,
-        deliver_policy=api.DeliverPolicy.LAST_PER_SUBJECT,
-        ack_policy=api.AckPolicy.NONE,
-        deliver_subject=inbox,
-        filter_subject=subject,
-        mem_storage=True,
-        num_replicas=1,
-        max_deliver=1,
-        idle_heartbeat=HEARTBEAT,
-        inactive_threshold=_FORGET_AFTER,
-    )
+def _consumer(name: str, inbox: str, subject: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "deliver_policy": "last_per_subject",
+        "ack_policy": "none",
+        "deliver_subject": inbox,
+        "filter_subject": subject,
+        "mem_storage": True,
+        "num_replicas": 1,
+        "max_deliver": 1,
+        "idle_heartbeat": int(HEARTBEAT * 1e9),
+        "inactive_threshold": int(_FORGET_AFTER * 1e9),
+    }
 
 
-def _failure(error: nats.js.errors.APIError) -> Exception:
+def _failure(code: Any, description: str) -> Exception:
     """Return the error that tells what JetStream refuses."""
-    if error.err_code in _FULL:
-        return ServerBusy(f"Server busy: the service has no room for this last value ({error.description})")
-    if error.err_code == _NO_STREAM:
-        return NoLastValues("no instance has made the bucket")
-    if error.err_code in (_IS_OFF, None):  # nats-py raises it without a code where nothing answers
+    if code in _FULL:
+        return ServerBusy(f"Server busy: the service has no room for this last value ({description})")
+    if code == _IS_OFF:
         return NoLastValues("JetStream is off")
-    return NotNow(error.description or "JetStream refuses")
+    return _NoBucket("no instance has made the bucket") if code == _NO_STREAM else _Refused(code, description)

@@ -1,34 +1,27 @@
-"""The connection of this process to NATS, by nats-py.
+"""The connection of this process to NATS.
 
-Owns what arrives in which order, what waits to be written, and why the connection ended. It lives as long as one
-connection to one server (made by `dial`): a lost one is not mended here, since calls and subscriptions that were under
-way are lost with it; who uses it makes another. Knows neither messages nor sessions.
+It lives as long as one connection to one server (made by `dial`): a lost one is not mended here, since calls and
+subscriptions that were under way are lost with it; who uses it makes another. Knows neither calls nor sessions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-
-try:
-    import nats.errors
-    from nats.aio.msg import Msg
-except ImportError as missing:
-    raise ImportError("NATS needs the package nats-py: pip install 'rpcstream[nats]'") from missing
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from ..backoff import Backoff
-from ..errors import ConnectFailed
+from ..errors import ConnectFailed, NotPermitted
 from ..limits import DEFAULT_HOST
-from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from .dial import SecureClient, close_client, error_text, open_client
+from .dial import close_connection, error_text, open_connection
 from .options import NatsOptions
+from .protocol import NatsMessage, NatsProtocol, header_block
 
 log = get_logger("rpcstream.nats")
-
-#: Bytes that wait to be written; above this producers pause until half of it is written.
-UNSENT_MAX = 1024 * 1024
 
 #: Bytes of the two subjects of a message: NATS ends a connection with a line of over 4,096, where numbers stand, too.
 SUBJECTS_MAX = 4000
@@ -36,23 +29,11 @@ SUBJECTS_MAX = 4000
 #: Servers of a cluster that are kept for the next connection. With as many no list of addresses is needed.
 LEARNED_MAX = 64
 
-#: Seconds between two looks at what still waits to be written.
-_LOOK = 0.005
-
 #: The pauses before a link that was lost is replaced.
 REJOINING = Backoff(first=0.1, longest=5.0)
 
 #: Seconds that the server has to confirm what was sent.
 FLUSH_TIME = 5
-
-#: Subscriptions have numbers over this one; nats-py gives its own few lesser ones.
-FIRST_NUMBER = 1_000_000_000
-
-#: Seconds; longer than any connection stays without an answer.
-_NEVER = 1_000_000
-
-#: A message of NATS: `subject`, `reply`, `data`, `headers`.
-NatsMessage = Msg
 
 #: Called with each message of a subscription.
 OnMessage = Callable[[NatsMessage], object]
@@ -68,43 +49,34 @@ def is_unanswerable(message: NatsMessage) -> bool:
 
 def size_of(headers: dict[str, str] | None) -> int:
     """Bytes that headers take of `max_payload`."""
-    if headers is None:
-        return 0
-    return len("NATS/1.0\r\n\r\n") + sum(len(f"{name}: {text}\r\n".encode()) for name, text in headers.items())
+    return 0 if headers is None else len(header_block(headers))
 
 
-class NatsLink:
+class NatsLink(NatsProtocol):
     """A connection to NATS that stands; made by `connect`.
 
     Attributes:
         address: of the server, for errors.
         inbox: a subject of this connection alone, for subscriptions below it.
-        client: of nats-py, for JetStream.
         reason: why it ended; None while it stands.
-        on_full: called with True when much waits to be written, and with False when it was written.
         denied: called with "publish" or "subscription", and the subject, where NATS does not permit one.
         ended: called once with the reason, when it has ended without `close`.
     """
 
-    def __init__(self, client: SecureClient, options: NatsOptions, host: str) -> None:
-        client.on_error, client.on_denied, client.on_closed = self._failed, self._denied, self._closed
-        self.client = client
+    def __init__(self, options: NatsOptions, server: str, host: str) -> None:
+        super().__init__()
         self.address = options.address
-        self.inbox = client.new_inbox()
         self.reason: str | None = None
-        self.on_full: Callable[[bool], object] = lambda is_full: None
         self.denied: list[Callable[[str, str], object]] = []
         self.ended: list[Callable[[str], object]] = []
         self._options = options
         self._host = host
-        self._connected_to = self.server
-        assert client.writer is not None
-        self._writer = client.writer
-        self._learn()
-        self._is_closing = self._is_full = False
-        self._last_number = FIRST_NUMBER
-        self._loop = asyncio.get_running_loop()
-        self._log = LimitedLog(log)
+        self._connected_to = server
+        self.inbox = self.new_inbox()
+        self._last_number = 0
+        #: The subject below which answers to requests come, once there was one, and those that wait, by token.
+        self._answers: str | None = None
+        self._asked: dict[str, asyncio.Future[NatsMessage]] = {}
 
     @classmethod
     async def connect(cls, options: NatsOptions) -> NatsLink:
@@ -117,13 +89,17 @@ class NatsLink:
         others = [server for server in options.learned if server not in servers]
         failures = []
         for server in servers + random.sample(others, len(others)):
-            host = options.learned.get(server) if server in others else None
+            host = options.learned[server] if server in others else server.rpartition(":")[0]
+            link = cls(options, server, host)
             try:
-                return cls(await open_client(server, options, host), options, host or server.rpartition(":")[0])
+                await open_connection(link, server, options, host)
             except ConnectFailed as error:
                 failures.append(f"{server}: {error.reason}" if len(servers) + len(others) > 1 else error.reason)
                 if error.is_permanent:
                     raise ConnectFailed(error.reason, address=options.address, is_permanent=True) from error
+            else:
+                link._learn()
+                return link
         raise ConnectFailed("; ".join(failures), address=options.address)
 
     def _learn(self) -> None:
@@ -133,6 +109,10 @@ class NatsLink:
             learned.clear()
             learned.update(dict.fromkeys((self._connected_to, *others), self._host))
 
+    def new_inbox(self) -> str:
+        """A subject that nobody else knows."""
+        return f"{self._options.login.inbox_prefix or '_INBOX'}.{secrets.token_hex(11)}"
+
     # -- sending ------------------------------------------------------------------------------------------------------
 
     @property
@@ -141,47 +121,35 @@ class NatsLink:
         return self.reason is None
 
     @property
-    def max_payload(self) -> int:
-        """Bytes that a message may have, its headers included; the NATS server says so."""
-        return self.client.max_payload
-
-    @property
-    def server(self) -> str:
-        """`host:port` of the NATS server; empty when the connection has ended."""
-        url = self.client.connected_url
-        return "" if url is None else str(url.netloc).rpartition("@")[2]
-
-    @property
     def is_encrypted(self) -> bool:
         """Whether the connection has TLS."""
-        return self._writer.get_extra_info("ssl_object") is not None
+        return self._extra("ssl_object") is not None
 
     @property
     def local_host(self) -> str:
         """The address of this machine on the connection."""
-        name = self._writer.get_extra_info("sockname")
+        name = self._extra("sockname")
         return str(name[0]) if isinstance(name, tuple) else DEFAULT_HOST
 
-    @property
-    def unsent(self) -> int:
-        """Bytes that wait to be written, in nats-py and in the transport below it."""
-        # nats-py waits while the latter is full, but asyncio's `writelines` (3.12, 3.13.0) forgets to say that it is.
-        return self.client.pending_data_size + self._writer.transport.get_write_buffer_size()
-
-    @property
-    def received(self) -> int:
-        """How many messages have come."""
-        return self.client.received
+    def _extra(self, name: str) -> Any:
+        return None if self.transport is None else self.transport.get_extra_info(name)
 
     @property
     def has_jetstream(self) -> bool:
         """This NATS server has JetStream; others of its cluster may have it where it has not."""
-        return self.client.has_jetstream
+        return bool(self.info.get("jetstream"))
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Of the NATS server, such as (2, 11)."""
+        numbers = str(self.info.get("version", "")).split(".")[:2]
+        return tuple(int(number) for number in numbers if number.isdecimal())
 
     @property
     def other_servers(self) -> tuple[str, ...]:
         """`host:port` of servers of the same cluster that this one has named."""
-        return tuple(server.netloc for server in self.client.discovered_servers)
+        named = self.info.get("connect_urls") or ()
+        return tuple(each for each in named if type(each) is str and each != self._connected_to)
 
     def publish(self, subject: str, payload: bytes, reply: str = "", headers: dict[str, str] | None = None) -> None:
         """Send a message with the others of this turn; dropped where the connection has ended.
@@ -193,30 +161,15 @@ class NatsLink:
         """
         if self.reason is not None:
             return
-        if len(payload) + size_of(headers) > self.client.max_payload or _is_too_long(subject, reply):
-            size = len(payload)
+        size = len(payload)
+        block = b"" if headers is None else header_block(headers)
+        if size + len(block) > self.max_payload or _is_too_long(subject, reply):
             self._log.warning(None, "NATS %s: not sent, %d bytes to %.100r are too many", self.address, size, subject)
-            return
-        try:
-            # It never waits: nats-py only does so for a limit that is not reached here, and takes the message first.
-            self.client.publish(subject, payload, reply, headers).send(None)
-        except StopIteration:
-            pass
-        except nats.errors.Error as error:
-            self._end(f"a message could not be sent: {error_text(error)}")
-            return
-        if not self._is_full and self.unsent > UNSENT_MAX:
-            self._is_full = True
-            self.on_full(True)
-            self._loop.call_later(_LOOK, self._look)
-
-    def _look(self) -> None:
-        """See whether what waits has been written."""
-        if self.reason is None and self.unsent > UNSENT_MAX // 2:
-            self._loop.call_later(_LOOK, self._look)
-            return
-        self._is_full = False
-        self.on_full(False)
+        elif headers is None:
+            self.write(f"PUB {subject} {reply} {size}\r\n".encode(), payload, b"\r\n")
+        else:
+            line = f"HPUB {subject} {reply} {len(block)} {len(block) + size}\r\n"
+            self.write(line.encode(), block, payload, b"\r\n")
 
     async def flush(self) -> None:
         """Wait until the server has handled all that was sent, and all that it had sent by then has been delivered.
@@ -224,25 +177,81 @@ class NatsLink:
         Raises:
             ConnectionError: the connection has ended, or the server does not answer.
         """
-        # nats-py's own ends its reader when the answer comes after the time, or after the wait was cancelled.
-        flushing = asyncio.ensure_future(self._flush())
-        flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
-        done, _ = await asyncio.wait({flushing}, timeout=FLUSH_TIME)
-        if not done:
-            raise ConnectionError(f"the NATS server did not answer for {FLUSH_TIME} s")
-        flushing.result()
-
-    async def _flush(self) -> None:
         try:
-            # nats-py writes its ping ahead of what waits; that is gone when the first one is answered.
-            await self.client.flush(_NEVER)
-            await self.client.flush(_NEVER)
-        except (nats.errors.Error, OSError) as error:
+            async with asyncio.timeout(FLUSH_TIME):
+                await self.ping()
+        except TimeoutError:
+            raise ConnectionError(f"the NATS server did not answer for {FLUSH_TIME} s") from None
+        except OSError as error:
             raise ConnectionError(self.reason or error_text(error)) from error
+
+    async def request(
+        self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, *, seconds: float
+    ) -> NatsMessage:
+        """Send a message, and wait for its answer.
+
+        Raises:
+            TimeoutError: there is none within these seconds.
+            NotPermitted: NATS does not permit this login to publish there, or to listen for answers.
+            ConnectionError: the connection has ended.
+        """
+        if self._answers is None:
+            self._answers = self.new_inbox()
+            self.subscribe(f"{self._answers}.*", self._answered)
+        token = secrets.token_hex(8)
+        with self.watched(subject) as watch:
+            future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
+            self._asked[token] = future
+            self.publish(subject, payload, f"{self._answers}.{token}", headers)
+            try:
+                async with asyncio.timeout(seconds):
+                    await asyncio.wait({future, watch}, return_when=asyncio.FIRST_COMPLETED)
+                return (watch if watch.done() else future).result()
+            finally:
+                del self._asked[token]
+
+    def _answered(self, message: NatsMessage) -> None:
+        future = self._asked.get(message.subject.rpartition(".")[2])
+        if future is not None and not future.done():
+            future.set_result(message)
+
+    @contextmanager
+    def watched(self, subject: str, what: str = "publish") -> Iterator[asyncio.Future[Any]]:
+        """Give a future that fails when NATS denies this subject or a subscription to an inbox, or the connection ends.
+
+        Args:
+            what: "publish" or "subscription".
+        """
+        failure: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        inboxes = self.inbox.rpartition(".")[0] + "."
+
+        def fail(error: Exception) -> None:
+            if not failure.done():
+                failure.set_exception(error)
+                failure.exception()  # it may be that nobody waits for it
+
+        def on_denied(denied: str, denied_subject: str) -> None:
+            is_inbox = denied == "subscription" and denied_subject.startswith(inboxes)
+            if is_inbox or (denied, denied_subject) == (what, subject):
+                verb = "publish" if denied == "publish" else "subscribe"
+                fail(NotPermitted(data={"reason": f"NATS does not permit this login to {verb} to {denied_subject}"}))
+
+        def on_ended(reason: str) -> None:
+            fail(ConnectionError(reason))
+
+        self.denied.append(on_denied)
+        self.ended.append(on_ended)
+        try:
+            if self.reason is not None:
+                fail(ConnectionError(self.reason))
+            yield failure
+        finally:
+            self.denied.remove(on_denied)
+            self.ended.remove(on_ended)
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, subject: str, on_message: OnMessage, queue: str = "") -> Subscription:
+    def subscribe(self, subject: str, on_message: OnMessage, queue: str = "") -> Subscription:
         """Have a function called with each message of a subject or pattern, for all subscriptions in one order.
 
         Args:
@@ -254,85 +263,68 @@ class NatsLink:
         if self.reason is not None:
             raise ConnectionError(self.reason)
         self._last_number += 1
-        made = Subscription(self.client, self._last_number, subject, on_message, self._log)
-        # nats-py would have a task for each, and so lose the order between them: a cancel could come before its call.
-        self.client.takers[made.number] = made.take
-        await self.client.send_line(f"SUB {subject} {queue} {made.number}")
+        made = Subscription(self, self._last_number, subject, on_message)
+        self.takers[made.number] = made.take
+        self.write(f"SUB {subject} {queue} {made.number}\r\n".encode())
         return made
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Write what waits, and close. `ended` are not called."""
-        self._is_closing = True
         self.reason = self.reason or "it was closed"
-        await close_client(self.client)
+        await close_connection(self)
 
-    def _failed(self, error: Exception) -> None:
-        """Take an error that nats-py reports, and does not raise."""
-        if self.is_open and not (self._is_closing or isinstance(error, nats.errors.UnexpectedEOF)):
-            log.warning("NATS %s: %s", self.address, error_text(error))
-
-    def _denied(self, what: str, subject: str) -> None:
+    def on_denied(self, what: str, subject: str) -> None:
+        """As `NatsProtocol.on_denied`."""
         for told in list(self.denied):
             told(what, subject)
 
-    def _closed(self) -> None:
-        error = self.client.last_error
-        is_plain = error is None or isinstance(error, nats.errors.UnexpectedEOF)
-        self._end("the NATS server closed the connection" if is_plain else error_text(error))
-
-    def _end(self, reason: str) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.on_full(False)
+        self._learn()
         if self.reason is None:
-            self.reason = reason
-            self._learn()
-            if not self._is_closing:
-                for told in list(self.ended):
-                    told(reason)
+            self.reason = error_text(self.error) or "the NATS server closed the connection"
+            for told in list(self.ended):
+                told(self.reason)
 
 
 class Subscription:
     """A subscription of a link.
 
     Args:
-        client: has it.
+        protocol: has it.
         number: by which the NATS server knows it.
         subject: the subject or pattern.
         on_message: called with each message.
-        errors: gets what it raises.
 
     Attributes:
         received: how many messages have come.
     """
 
-    __slots__ = ("_client", "_log", "_on_message", "number", "received", "subject")
+    __slots__ = ("_on_message", "_protocol", "number", "received", "subject")
 
-    def __init__(
-        self, client: SecureClient, number: int, subject: str, on_message: OnMessage, errors: LimitedLog
-    ) -> None:
+    def __init__(self, protocol: NatsProtocol, number: int, subject: str, on_message: OnMessage) -> None:
         self.number = number
         self.subject = subject
         self.received = 0
-        self._client = client
+        self._protocol = protocol
         self._on_message = on_message
-        self._log = errors
 
     def take(self, message: NatsMessage) -> None:
         """Take a message that has come."""
         self.received += 1
-        try:
-            self._on_message(message)
-        except Exception as error:  # it would end nats-py's reader
-            self._log.error(None, "a message of NATS could not be handled", error=error)
+        self._on_message(message)
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """Want no more messages; those that the server has sent before it knew are still delivered until a `flush`."""
-        await self._client.send_line(f"UNSUB {self.number}")
+        self._protocol.write(f"UNSUB {self.number}\r\n".encode())
 
-    async def drop(self) -> None:
+    def drop(self) -> None:
         """Want no more messages, from now on."""
-        self._client.takers.pop(self.number, None)
-        await self.end()
+        self._protocol.takers.pop(self.number, None)
+        self.end()
 
 
 def _is_too_long(subject: str, reply: str) -> bool:

@@ -79,6 +79,7 @@ class NatsOptions:
         is_secure: TLS also where the server does not ask for it.
         name: of this connection in NATS's monitoring.
         connect_timeout: seconds for one server.
+        has_echo: NATS sends back what this connection itself publishes.
     """
 
     servers: tuple[str, ...]
@@ -88,6 +89,7 @@ class NatsOptions:
     is_secure: bool = False
     name: str = "rpcstream"
     connect_timeout: float = 5.0
+    has_echo: bool = True
 
     @property
     def address(self) -> str:
@@ -118,7 +120,12 @@ def joining_options(
 
         context = client_context(tls)
     return check_service(name), NatsOptions(
-        servers=servers, login=login or NatsLogin(), tls=context, is_secure=is_secure, name=f"rpcstream {name}"
+        servers=servers,
+        login=login or NatsLogin(),
+        tls=context,
+        is_secure=is_secure,
+        name=f"rpcstream {name}",
+        has_echo=False,
     )
 
 

@@ -33,17 +33,6 @@ LATE_AFTER = 1.0
 #: Calls that were given up before it was known where they are, and are cancelled when it is.
 CANCELLED_MAX = 10_000
 
-#: Seconds for each answer about calls that came back, because handlers may block the event loops of instances. A late
-#: answer counts as none: the calls may be made again.
-ANSWER_TIME = 2.0
-
-#: What is sent to the subject of a method to see whether anything subscribes: JSON that no subscriber takes for a call.
-PROBE = b"0"
-
-#: How the reply subjects of probes begin, and the reply subject of the question to the service.
-PROBE_TOKEN, SERVICE_TOKEN = "p", "q0"
-
-
 #: Makes the error for a call of this method.
 MakeError = Callable[[str], Exception]
 
@@ -86,11 +75,11 @@ class Service(Home, Protocol):
     @property
     def instances(self) -> Mapping[str, Place]: ...
 
-    def publish(self, subject: str, payload: bytes, token: str) -> None: ...
-
     def is_wanted(self, call_ids: Iterable[int | str]) -> bool: ...
 
     def inquire(self) -> None: ...
+
+    async def is_missing(self, subject: str) -> bool: ...
 
     def instance_closed(self, instance: Any) -> None: ...
 
@@ -115,10 +104,6 @@ class CallPlaces:
         #: The calls that came back, by subject, and the tasks that find out why.
         self._returned: dict[str, list[int | str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Get whether an instance has joined, and by token whether a method has no subscriber.
-        self._joined: asyncio.Future[bool] | None = None
-        self._probes: dict[str, asyncio.Future[bool]] = {}
-        self._last_probe = 0
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -274,33 +259,8 @@ class CallPlaces:
 
     async def _explain(self, subject: str) -> None:
         """Find out why calls came back from this subject, and fail them."""
-        joined, is_missing = self._joined, False
-        if joined is None:
-            joined = self._joined = self._loop.create_future()
-            self._service.inquire()
-        if await _in_time(joined):
-            self._last_probe += 1
-            token = f"{PROBE_TOKEN}{self._last_probe}"
-            self._probes[token] = probe = self._loop.create_future()
-            self._service.publish(subject, PROBE, token)
-            is_missing = await _in_time(probe)
-            del self._probes[token]
-        elif self._joined is joined:
-            self._joined = None
+        is_missing = await self._service.is_missing(subject)
         self.fail_unsent(self._returned.pop(subject, ()), is_missing)
-
-    def service_is(self, is_there: bool) -> None:
-        """An instance has said that it has joined, or there is none that could."""
-        if self._joined is not None:
-            if not self._joined.done():
-                self._joined.set_result(is_there)
-            self._joined = None
-
-    def probed(self, token: str, is_missing: bool) -> None:
-        """NATS says that a method still has no subscriber, or one has answered."""
-        probe = self._probes.get(token)
-        if probe is not None and not probe.done():
-            probe.set_result(is_missing)
 
     def stop(self) -> None:
         """Nothing is heard any more."""
@@ -311,9 +271,3 @@ class CallPlaces:
         for call_ids in self._returned.values():
             self.fail_unsent(call_ids, False)
         self._returned = {}
-
-
-async def _in_time(answer: asyncio.Future[bool]) -> bool:
-    """The answer; False where it does not come in time."""
-    await asyncio.wait({answer}, timeout=ANSWER_TIME)
-    return answer.done() and answer.result()

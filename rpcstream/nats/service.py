@@ -25,7 +25,7 @@ from .caller_table import AnyCaller, CallerTable, Sender
 from .callers import Caller
 from .direct import LEAVE_TIME, DirectListener
 from .identity import NO_LOGIN, CallerIdentities
-from .link import NO_RESPONDERS, REJOINING, NatsLink, NatsMessage, Subscription, is_unanswerable
+from .link import NO_RESPONDERS, REJOINING, NatsLink, Subscription, is_unanswerable
 from .options import DirectOptions, NatsOptions
 from .payloads import (
     DIRECT_METHOD,
@@ -36,6 +36,7 @@ from .payloads import (
     read_payload,
     refusal_of,
 )
+from .protocol import NatsMessage
 from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
 
 log = get_logger("rpcstream.nats")
@@ -126,12 +127,12 @@ class NatsService:
         link.on_full = self._on_full
         await self._listen(link)
         try:
-            await link.subscribe(f"{self._own}>", self._direct)
+            link.subscribe(f"{self._own}>", self._direct)
             # Behind that: who calls may be told at once where its call is.
-            self._others = [await link.subscribe(f"{self._root}{BATCH}", partial(self._called, None), QUEUE)]
+            self._others = [link.subscribe(f"{self._root}{BATCH}", partial(self._called, None), QUEUE)]
             for name in self._methods():
-                await self._offer(link, name)
-            self._others.append(await link.subscribe(f"{self._root}{INQUIRY}", self._asked))
+                self._offer(link, name)
+            self._others.append(link.subscribe(f"{self._root}{INQUIRY}", self._asked))
             await link.flush()
             for joined in self.on_joined:
                 await joined(link)
@@ -154,7 +155,7 @@ class NatsService:
             reason = f"cannot listen for direct connections (direct=): {error.strerror or error}"
             raise ConnectFailed(reason, address=self._options.address, is_permanent=True) from error
 
-    async def _offer(self, link: NatsLink, name: str) -> None:
+    def _offer(self, link: NatsLink, name: str) -> None:
         if name in self.subscriptions:
             return
         try:
@@ -162,14 +163,13 @@ class NatsService:
         except ValueError as error:
             log.warning("the method %.100r is not offered by NATS: %s", name, error)
             return
-        self.subscriptions[name] = await link.subscribe(self._root + tokens, partial(self._called, name), QUEUE)
+        self.subscriptions[name] = link.subscribe(self._root + tokens, partial(self._called, name), QUEUE)
 
     def offer(self, name: str) -> None:
         """Offer one more method; called when it was registered while the server runs."""
-        link = self.link
-        if link is not None and not self._stopping:
-            task = asyncio.get_running_loop().create_task(self._offer(link, name))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if self.link is not None and not self._stopping:
+            with contextlib.suppress(ConnectionError):
+                self._offer(self.link, name)
 
     def _leave_callers(self, reason: str) -> None:
         """End the sessions of all callers: the connection to NATS has ended."""
@@ -336,7 +336,7 @@ class NatsService:
             return
         try:
             for subscription in (*self._others, *self.subscriptions.values()):
-                await subscription.end()
+                subscription.end()
             await link.flush()
         except ConnectionError:
             pass

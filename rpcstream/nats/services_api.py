@@ -16,7 +16,8 @@ from ..errors import BY_CODE
 from ..observe.limited_log import LimitedLog
 from ..observe.metrics import CallMetrics, MethodCalls
 from ..text import get_logger
-from .link import UNSENT_MAX, NatsLink, NatsMessage, Subscription
+from .link import NatsLink, Subscription
+from .protocol import UNSENT_MAX, NatsMessage
 from .subjects import NO_INBOX, QUEUE
 
 log = get_logger("rpcstream.nats")
@@ -61,7 +62,7 @@ class ServicesApi:
         """Answer on this connection until it ends. Raises ConnectionError if it has ended."""
         for verb, make in (("PING", self._ping), ("INFO", self._info), ("STATS", self._stats)):
             for end in ("", f".{self.name}", f".{self.name}.{self.instance}"):
-                await link.subscribe(f"{PREFIX}.{verb}{end}", partial(self._answer, link, make))
+                link.subscribe(f"{PREFIX}.{verb}{end}", partial(self._answer, link, make))
 
     def _answer(self, link: NatsLink, make: Callable[[], dict[str, Any]], message: NatsMessage) -> None:
         if not message.reply or message.reply.startswith(NO_INBOX):

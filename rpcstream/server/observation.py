@@ -1,8 +1,4 @@
-"""What is observed of a server: metrics for `/metrics`, the access log, and the log of slow calls.
-
-Owns which observers there are, and the families that are read off a running server when it is asked. Counts nothing by
-itself: calls are counted in `observe.metrics`, all else by those who do it.
-"""
+"""Observes a server: metrics for `/metrics`, the access log, and the log of slow calls."""
 
 from __future__ import annotations
 
@@ -25,13 +21,13 @@ if TYPE_CHECKING:
 
 log = get_logger("rpcstream.server")
 
-#: Where the metrics stand among what a process has counted: what was counted, and what is now.
+#: The metrics among the counters of a process: those that only grow, and present values.
 METRIC_NUMBERS = ("metrics", "metrics_present")
 
-#: Of the names of all metrics, but for those of the process.
+#: The prefix of all metrics but those of the process.
 PREFIX = "rpcstream_"
 
-#: What each counter of a server is as a metric: its name, its kind and its text.
+#: The metric of each counter of a server: name, kind and description.
 _COUNTERS: Mapping[str, tuple[str, Kind, str]] = {
     "connections_total": ("connections_accepted_total", "counter", "Connections that were accepted."),
     "accept_pauses": (
@@ -95,7 +91,7 @@ class Observation:
 
     @classmethod
     def of(cls, logs: Logs, metrics: Metrics, *, is_known: Callable[[str], bool]) -> Observation | None:
-        """The observers of these options; None if there is nothing to observe, so that calls pass no observer.
+        """The observers for these options; None if there is nothing to observe, so that calls pass no observer.
 
         Raises:
             ValueError: `metrics` makes no sense.
@@ -106,13 +102,13 @@ class Observation:
         return observation if metrics or observation.logs else None
 
     def text(self, counters: Counters, running: RunningServer | None, more: Iterable[Family]) -> str:
-        """The metrics of a server, in the format of Prometheus; `more` are those of its kind of server."""
+        """The metrics of a server in the format of Prometheus, with `more` families."""
         return render([*self._families(counters, running), *more], prefix=PREFIX) + render(process_families())
 
     def numbers(self, counters: Counters, running: RunningServer | None) -> dict[str, Numbers]:
-        """The same as numbers, to be added to those of the server's other processes: what was counted, what is now.
+        """The same as numbers, to be added to those of the server's other processes.
 
-        What the system tells of each process has its id as a label, since that is not to be added.
+        Metrics of the process itself have its id as a label, because they must not be added.
         """
         families = self._families(counters, running)
         own = labels(pid=str(os.getpid()))
@@ -125,7 +121,7 @@ class Observation:
         }
 
     def text_of(self, counters: Counters, running: RunningServer | None, counted: Mapping[str, Any]) -> str:
-        """The text of such numbers of all processes, and of the processes themselves."""
+        """The text for the added numbers of all processes."""
         found: dict[str, Any] = {}
         for name in METRIC_NUMBERS:
             found.update(counted.get(name, {}))
@@ -170,7 +166,7 @@ def _worker_families(workers: list[Mapping[str, Any]], supervisor: Mapping[str, 
 
 
 def _running_families(running: RunningServer) -> list[Family]:
-    """The families that are read off the sessions, connections and pools of a running server."""
+    """The present values of sessions, connections and pools."""
     in_flight = waiting = streams = 0
     for session in running.listener.sessions:
         in_flight += session.ledger.calls

@@ -1,28 +1,26 @@
-"""The class `Server`: joins methods, peer, auth, events, web and transports, and says what its options make.
+"""The class `Server`: composes methods, peer, auth, events, web and transports.
 
-How it lives stands in `life`, and how signals stop and reload it in `program`. A call does not come by here; it goes
-from the transport through the session to the dispatcher.
+`life` starts and stops it, and `program` runs it with signals. A call does not pass through here: it goes from the
+transport through the session to the dispatcher.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import types
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from ..auth.gate import GatedSession
 from ..codec import Codec
 from ..codec.options import Binary
 from ..events.topics import Carrier, Topics
 from ..keyword_options import check_names, with_options
-from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
+from ..limits import Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from ..methods.discovery import OpenRpcDocument, head_of
 from ..methods.dispatch import Dispatcher
@@ -36,6 +34,7 @@ from ..observe.metrics import Family
 from ..peer.ledger import ServerLedger
 from ..peer.session import Session
 from ..process import CLEAN_UP, LoopName, raise_descriptor_limit
+from ..supervisor.options import WORKER_DEFAULTS, WorkerOptions, wants_supervisor
 from ..text import get_logger
 from ..tls import TLS, Certificates, ClientTLS
 from ..transports.listen import Listener, transport_of
@@ -52,6 +51,8 @@ from .nats import AboutServer, NatsMemberships
 from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
+    LISTEN_DEFAULTS,
+    RUN_DEFAULTS,
     Http,
     Info,
     Lifespan,
@@ -59,6 +60,7 @@ from .options import (
     Logs,
     Metrics,
     ReadAccess,
+    RunOptions,
     ServerOptions,
     with_configured,
 )
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
 
 log = get_logger("rpcstream.server")
 
-#: What `run` names in an event loop that runs already.
+#: The advice of `run` in a running event loop.
 RUN_HINT = ": use `async with server.listening():`"
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -102,7 +104,7 @@ class Server(ServerMethods):
 
     DEFAULT_TITLE = "rpcstream server"
 
-    #: Whether it may run in several processes, which share nothing.
+    #: Whether it may run in several processes.
     MAY_HAVE_WORKERS = True
 
     def __init__(self, **options: Unpack[ServerOptions]) -> None:
@@ -112,7 +114,7 @@ class Server(ServerMethods):
         self.limits = limits
         self.debug: bool = given["debug"]
         info: Info = given["info"]
-        #: What it says of itself in `rpc.discover`.
+        #: What it says about itself in `rpc.discover`.
         self.info = info if info.title is not None else replace(info, title=self.DEFAULT_TITLE)
         #: How it answers HTTP and WebSocket.
         self.http: Http = given["http"]
@@ -125,7 +127,7 @@ class Server(ServerMethods):
         self._delimiter: bytes = given["delimiter"]
         #: Whether large payloads may travel as binary frames; set before the server runs.
         self.binary: Binary = given["binary"]
-        #: Makes spans of the calls; None: there are none.
+        #: Makes a span for each call; None: no spans.
         self._tracing = make_tracing(given["tracing"])
         # Who may connect, and how.
         self._guard = Guard(given, options, limits=limits, counters=self.counters)
@@ -145,9 +147,9 @@ class Server(ServerMethods):
         #: Send a value to all subscribers of a topic: `server.publish("ticks", value)`, from any thread; with
         #: `retain=True` it is kept for later subscribers, too; see `Topics.publish`.
         self.publish = self.topics.publish
-        #: The web pages: what is answered to HTTP's GET.
+        #: The web pages: answers to HTTP's GET.
         self.routes = Routes(codec=self.codec, debug=self.debug, slow=self.logs.slow_call)
-        #: Answer a path with bytes or a file: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
+        #: Serve bytes or a file at a path: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
@@ -279,8 +281,8 @@ class Server(ServerMethods):
         """Offer the methods as an instance of a service on NATS, too, whenever the server runs.
 
         Any number of servers may join a service; each call goes to one of them, and events reach the subscribers of
-        all, and those on NATS. Clients call it by
-        `Client("nats://host/service")`. Needs the extra `rpcstream[nats]`.
+        all, and those on NATS. Clients call it by `Client("nats://host/service")`. Logins by credentials files and
+        nkeys need the extra `rpcstream[nats]`.
 
         Args:
             url: one or more NATS servers: "nats://host:4222,other:4222", perhaps with the service behind a slash.
@@ -394,21 +396,13 @@ class Server(ServerMethods):
 
     # -- how it runs ------------------------------------------------------------------------------------------------
 
+    @with_options(RUN_DEFAULTS, ListenOptions, WorkerOptions)
     def run(
         self,
         *,
-        host: str = DEFAULT_HOST,
-        port: int = DEFAULT_PORT,
-        unix: str | os.PathLike[str] | None = None,
-        unix_mode: int | None = None,
-        sockets: Iterable[socket.socket] = (),
         loop: LoopName = "auto",
         on_listening: Callable[[str], None] | None = None,
-        workers: int | Literal["auto"] | None = None,
-        max_requests: int | None = None,
-        affinity: bool = False,
-        memory_limit: int | None = None,
-        start_timeout: float | None = 60.0,
+        **options: Unpack[RunOptions],
     ) -> None:
         """Serve until SIGINT or SIGTERM, or until `stop` is called: in this process, or in several. Blocks.
 
@@ -425,23 +419,10 @@ class Server(ServerMethods):
         ends the old ones when all of the new ones are ready.
 
         Args:
-            host: the name or address to listen at; "" for all.
-            port: the port; 0 for one that is free.
-            unix: the path of a Unix socket to listen at, instead of host and port.
-            unix_mode: the permissions of its file, such as 0o660; None: by the umask.
-            sockets: listen at these instead, which were bound before: stream sockets of TCP or Unix, such as those that
-                systemd passes (`rpcstream.systemd.take_sockets`). They stay the caller's: at the end they are not
-                closed, and connections that wait to be accepted are left to the next server. None given: host and port.
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
             on_listening: called once with the address, when connections are accepted; None: a line with the address is
                 printed to standard error.
-            workers: the number of processes; "auto": one for each processor; None or 1: this one alone.
-            max_requests: a worker that has answered this many requests (and up to a tenth more) is replaced. None:
-                never.
-            affinity: each worker runs on one processor only.
-            memory_limit: bytes of main memory; a worker that takes more is replaced (Linux). None: no limit.
-            start_timeout: seconds in which a worker must be ready; then it is killed, and another one is started. None:
-                no limit.
+            options: see below.
 
         In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
         process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
@@ -458,29 +439,15 @@ class Server(ServerMethods):
                 or a handler kept the event loop for too long after the first: the code is 128 and the signal's number.
                 With workers: a worker could not be started; the code is its exit status.
         """
-        where: ListenOptions = {
-            "host": host,
-            "port": port,
-            "unix": unix,
-            "unix_mode": unix_mode,
-            "sockets": sockets,
-        }
+        check_names("run()", options, RUN_DEFAULTS)
+        where: Any = {name: options.get(name, default) for name, default in LISTEN_DEFAULTS.items()}
+        processes: Any = {name: value for name, value in options.items() if name in WORKER_DEFAULTS}
         if is_served_elsewhere(self, {**where, "loop": loop, "on_listening": on_listening}):
             return
         check_no_loop("run", RUN_HINT)
-        from ..supervisor.process import WorkerOptions, worker_count
-
-        count = worker_count(workers)
-        if count > 1 or max_requests is not None or affinity or memory_limit is not None:
-            options = WorkerOptions(
-                count=count,
-                max_requests=max_requests,
-                affinity=affinity,
-                memory_limit=memory_limit,
-                start_timeout=start_timeout,
-            )
+        if wants_supervisor(processes):
             self._check_may_have_workers()
-            run_workers(self, options, where, loop, on_listening or print_address)
+            run_workers(self, processes, where, loop, on_listening or print_address)
             return
         raise_descriptor_limit()
         self._program.run(lambda: self._program.serve(where, on_listening), loop)
@@ -521,6 +488,7 @@ class Server(ServerMethods):
             agents = self._agents(running.dispatcher, running.invoker)
             await agents.talk(pipe, running, identity, log_message if self.debug else None)
 
+    @with_options(LISTEN_DEFAULTS, ListenOptions)
     def listening(self, **where: Unpack[ListenOptions]) -> AbstractAsyncContextManager[str]:
         """Serve in the running event loop while the block runs; gives the address in the form that clients take.
 
@@ -528,7 +496,7 @@ class Server(ServerMethods):
         Handlers that do not end when they are cancelled continue in that loop; a warning names them.
 
         Args:
-            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`. Port 0: one that is free.
+            where: see below.
 
         Raises:
             OSError: the address cannot be listened at; the text names it.

@@ -12,22 +12,29 @@ pytest.importorskip("nats")
 
 from rpcstream import AsyncClient, ConnectFailed, ConnectionLost, NatsLogin, Server
 
+from ..kit import until
+from .conftest import Clock
+
 pytestmark = pytest.mark.nats
 
 INFO = b'INFO {"server_id":"x","version":"2.11.0","headers":true,"max_payload":1048576%b}\r\n'
 
 
 @asynccontextmanager
-async def played(info: bytes = INFO % b"", after: bytes = b"", *, seen: bytearray | None = None) -> AsyncIterator[str]:
-    """The address of a server that answers pings, and the first call with these bytes."""
+async def played(
+    info: bytes = INFO % b"", after: bytes = b"", *, seen: bytearray | None = None, pings: int = 1000
+) -> AsyncIterator[str]:
+    """The address of a server that answers up to `pings` pings, and each call with these bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        left = pings
         writer.write(info)
         while line := await reader.readline():
             if seen is not None:
                 seen.extend(line)
             if line == b"PING\r\n":
-                writer.write(b"PONG\r\n")
+                left -= 1
+                writer.write(b"PONG\r\n" if left >= 0 else b"")
             elif after and line.startswith(b"PUB"):
                 writer.write(after)
         writer.close()
@@ -71,6 +78,32 @@ async def test_what_a_server_lacks_is_said_at_once_at_both_ends(info: bytes, sch
 async def test_bytes_that_are_no_protocol_end_the_connection(after: bytes) -> None:
     async with played(after=after) as address, AsyncClient(f"nats://{address}/service", timeout=20) as client:
         with pytest.raises(ConnectionLost):
+            await client.call("add")
+
+
+async def test_pings_of_the_server_are_answered() -> None:
+    seen = bytearray()
+    async with (
+        played(after=b"PING\r\n", seen=seen) as address,
+        AsyncClient(f"nats://{address}/service", timeout=20) as client,
+    ):
+        call = asyncio.create_task(client.call("add"))
+        await until(lambda: b"PONG\r\n" in seen)
+        call.cancel()
+
+
+async def test_a_server_that_answers_no_pings_is_noticed(clock: Clock) -> None:
+    async with played(pings=2) as address, AsyncClient(f"nats://{address}/service", timeout=None) as client:
+        call = asyncio.create_task(client.call("add"))
+        await clock.until(call.done, step=1)
+        with pytest.raises(ConnectionLost, match="does not answer"):
+            await call
+
+
+async def test_nothing_is_read_that_came_before_the_handshake_of_tls() -> None:
+    info = INFO % b',"tls_required":true' + b"MSG a 1 "
+    async with played(info) as address, AsyncClient(f"nats+tls://{address}/service", wait_for=None) as client:
+        with pytest.raises(ConnectFailed, match="before the handshake"):
             await client.call("add")
 
 
