@@ -705,7 +705,7 @@ class Server(ServerMethods):
             session = Session(dispatcher, **options, on_gone=on_gone)
         else:
             session = GatedSession(dispatcher, self._guard.authenticator, **options, on_gone=on_gone)
-        session.takes_binary, session.shares_memory = bool(self.binary), self.binary
+        session.takes_binary = self.binary
         session.counters = self.counters
         if self._tracing is not None:
             from ..peer.tracing import traced_calls
