@@ -75,11 +75,11 @@ if TYPE_CHECKING:
     from .peer.context import Context as Context
     from .peer.credentials import Credentials as Credentials
     from .peer.remote import Peer as Peer
+    from .peer.shared_memory import shared_empty as shared_empty
     from .server import Server as Server
     from .server.options import Http as Http
     from .server.options import Info as Info
     from .server.options import Logs as Logs
-    from .shared_memory import shared_empty as shared_empty
     from .tls import TLS as TLS
 
 #: The public names of each module.
@@ -102,9 +102,9 @@ _NAMES = {
     "peer.context": "Context",
     "peer.credentials": "Credentials",
     "peer.remote": "Peer",
+    "peer.shared_memory": "shared_empty",
     "server": "Server",
     "server.options": "Http Info Logs",
-    "shared_memory": "shared_empty",
     "tls": "TLS",
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -27,18 +27,17 @@ nearest:
 keyword_options: nearest
 option:
 observe: errors text
-shared_memory: local_peer text wire
 process:
 systemd: text
 wire: errors limits text
 codec: errors limits wire
-peer: codec errors limits local_peer observe shared_memory text wire
+peer: codec errors limits local_peer observe text wire
 auth: errors limits observe peer text wire
 events: codec errors limits observe peer text wire
 methods: auth codec errors events keyword_options limits nearest observe option peer text wire
 tls:
 local_peer:
-transports: auth errors limits local_peer observe peer shared_memory tls wire
+transports: auth errors limits local_peer observe peer tls wire
 nats: auth backoff codec errors events limits observe peer text tls transports wire
 web: codec errors methods observe text wire
 supervisor: errors events limits observe option process systemd text transports wire
@@ -48,7 +47,7 @@ server: auth codec errors events keyword_options limits mcp methods nats observe
     text tls transports web wire
 hub: auth codec config errors events keyword_options limits methods nearest observe option peer server text wire
 client: backoff codec config errors events keyword_options limits local_peer methods nats nearest observe openrpc
-    option peer process shared_memory text tls transports wire
+    option peer process text tls transports wire
 testing: auth client limits peer process server transports
 pytest_plugin: client server testing
 openrpc: codec text
@@ -56,7 +55,7 @@ stubs: codec openrpc peer text
 typed: client events
 cli: client codec config errors hub limits mcp methods nats nearest observe openrpc option process server stubs
     supervisor systemd text tls wire
-__init__: auth backoff client codec errors hub limits methods nats peer server shared_memory tls web wire
+__init__: auth backoff client codec errors hub limits methods nats peer server tls web wire
 __main__: cli
 """
 

@@ -32,7 +32,6 @@ COMMANDS = ("rpcstream.cli.call", "rpcstream.cli.serve")
 #: Files that look deeper, for as long as the reason holds.
 EXCEPTIONS = {
     "abuse/attacks_transports.py": "the server under attack runs in a process of its own, where a limit is set",
-    "abuse/attacks_shared_memory.py": "the size of the memory that is attacked",
     "docs/test_worst_case.py": "the sum of all limits is compared with the page that gives it",
     "docs/test_documentation.py": "the tables of options are compared with the declarations that they describe",
     "interop/autobahn/run.py": "a program run by hand, which has our frames without the calls above them",

@@ -92,8 +92,7 @@ class ClientConnection:
             on_slow=dispatch.report_slow,
             server_ledger=ledger or ServerLedger(settings.limits.max_held_total),
         )
-        session.takes_binary = session.offers_binary = bool(settings.binary)
-        session.shares_memory = settings.binary
+        session.takes_binary, session.offers_binary = settings.binary, bool(settings.binary)
         return session
 
     def use(self, calls: OutgoingCalls) -> None:

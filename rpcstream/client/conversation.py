@@ -14,7 +14,7 @@ from ..errors import ConnectionLost, Unread
 from ..peer import binary_offer, control_messages, incoming
 from ..peer.marshal import Marshaller
 from ..peer.pending import PendingCalls
-from ..shared_memory import SharedMemory
+from ..peer.shared_memory import SharedMemory
 from ..wire import envelope
 from ..wire.binary_frame import Admitted, BinaryFrameReader, parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of

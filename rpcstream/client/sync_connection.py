@@ -17,7 +17,7 @@ from ..local_peer import widen_buffers
 from ..peer.calls import Call
 from ..peer.marshal import Marshaller
 from ..peer.pending import OnProgress, PendingCall
-from ..shared_memory import ARENA_SIZE, MemoryBudget, SharedMemory
+from ..peer.shared_memory import SharedMemory
 from ..wire.buffers import Encoded
 from .conversation import READ_SIZE, ClientConversation
 from .options import Settings
@@ -81,7 +81,7 @@ class SyncConnection:
         sock.setblocking(False)
         shared = None
         if settings.binary and settings.delimiter == b"\n" and sock.family == getattr(socket, "AF_UNIX", None):
-            shared = SharedMemory(sock, MemoryBudget(2 * ARENA_SIZE))
+            shared = SharedMemory(sock)
         self.conversation = ClientConversation(settings, marshaller, shared)
         self._socket = sock
         self._on_receive = settings.on_receive

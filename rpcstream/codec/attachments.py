@@ -126,14 +126,10 @@ class FrameLine(CutLine):
 
         if self.payload_size >= BIG:
             keep_freed_memory()
-        taken = []
-        for payload, found in zip(self.payloads, lent or [None] * len(self.payloads), strict=True):
-            if found is None:
-                payload.memory = np.empty(payload.size, np.uint8)
-                taken.append(payload.view())
-            else:
-                payload.memory = found.copy() if copies else found
-        return taken
+        found = lent or [None] * len(self.payloads)
+        for payload, each in zip(self.payloads, found, strict=True):
+            payload.memory = np.empty(payload.size, np.uint8) if each is None else each.copy() if copies else each
+        return [payload.view() for payload, each in zip(self.payloads, found, strict=True) if each is None]
 
     def drop_memory(self) -> None:
         """Free the memory of the payloads: the message is not handled."""

@@ -10,8 +10,8 @@ import msgspec
 from ..config.files import MAX_TOKENS, read_file, read_tls, read_tokens, take_token
 from ..config.schema import ConfigSource, Schema, limit_options, log, take_groups
 from ..limits import Limits
-from ..option import FILE, FILE_MODE, SECONDS_OR_NONE, TEXT, Kind, Option, choice, group_options, options_of, whole
-from ..server.options import GROUPS, ServerOptions
+from ..option import FILE, SECONDS_OR_NONE, Kind, Option, choice, group_options, options_of, whole
+from ..server.options import GROUPS, ListenOptions, ServerOptions
 from .rules import Rule
 
 PREFIX = "RPCSTREAM_HUB_"
@@ -19,7 +19,7 @@ PREFIX = "RPCSTREAM_HUB_"
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 #: The address that a hub listens at: arguments of `run`, not of the constructor.
-WHERE = ("host", "port", "unix", "unix_mode")
+WHERE = tuple(name for name, option in options_of(ListenOptions).items() if option.file is not None)
 
 #: How `rpcstream-server` logs: a level, and a file or a table for Python's `logging`.
 LOGGING = ("log_level", "log_config", "logging")
@@ -81,16 +81,12 @@ def _tls(table: TlsTable, folder: str) -> Any:
     return read_tls(certificate=certificate, key=key, password=table.password, ca=ca)
 
 
-class ServerFile(ServerOptions, total=False):
+class ServerFile(ServerOptions, ListenOptions, total=False):
     """What a configuration file of a server or a hub may have besides the options of `Server`."""
 
     tls: Annotated[Any, Option(None, Kind(TlsTable, finish=_tls))]
     users: Annotated[Any, Option(None, Kind(list[User], finish=_users))]
     token_file: Annotated[str, Option(None, FILE)]
-    host: Annotated[str, Option(None, TEXT, env=True)]
-    port: Annotated[int, Option(None, whole(0, 65535), env=True)]
-    unix: Annotated[str, Option(None, FILE)]
-    unix_mode: Annotated[int, Option(None, FILE_MODE)]
     log_level: Annotated[str, Option(None, choice(*LOG_LEVELS))]
     log_config: Annotated[str, Option(None, FILE)]
     logging: Annotated[dict[str, Any], Option(None, Kind(dict[str, Any]))]

@@ -104,7 +104,7 @@ class McpSession(Session):
         self.more_headers: list[tuple[str, str]] = []
         self.progress: dict[str, Progress] = {}
         self.running_tools: dict[str, bool] = {}
-        self.takes_binary = self.offers_binary = self.shares_memory = False
+        self.takes_binary = self.offers_binary = False
         self.streaming = False
 
     def send(self, message: Encoded) -> None:

@@ -53,7 +53,7 @@ def add_own_methods(
         On a Unix socket `shm` is the shared memory that the caller offers, and in the result that of this end.
         """
         session = ctx.session
-        answer: dict[str, Any] = {"binary": int(session.takes_binary)}
+        answer: dict[str, Any] = {"binary": int(bool(session.takes_binary))}
         if binary and session.takes_binary and session.is_lasting:
             ring = binary_offer.accept(session, shm)
             if ring is not None:

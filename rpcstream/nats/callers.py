@@ -143,7 +143,7 @@ class Caller(CallerChannel):
         self._waiting = Share(self.session.server_ledger.waiting)
         self.is_closing = False
         # The form of the inbox says so.
-        self.session.sends_binary = self.session.takes_binary
+        self.session.sends_binary = bool(self.session.takes_binary)
         self.session.offers_binary = False
 
     def heard(self) -> None:

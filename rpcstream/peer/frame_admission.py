@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..codec import payloads
-from ..shared_memory import SharedMemory
 from ..wire.binary_frame import Admitted, BinaryFrameReader
 from ..wire.messages import BinaryFrame
 from .ledger import PARTLY, Share
 from .session import Session
+from .shared_memory import SharedMemory
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ class FrameAdmission:
         if session.counters is not None:
             session.counters.frames_received += 1
             session.counters.shared_received += len(lent) - sum(each is None for each in lent)
-        memory: list[memoryview] = frame.content[1].take_memory(lent, copies=session.shares_memory == "copy")
+        memory: list[memoryview] = frame.content[1].take_memory(lent, copies=session.takes_binary == "copy")
         return frame, memory
 
     def grow(self, received: int, frame: BinaryFrameReader) -> None:

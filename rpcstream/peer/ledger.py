@@ -16,7 +16,6 @@ from ..codec import payloads
 from ..codec.attachments import SharedLine
 from ..errors import ServerBusy
 from ..limits import Limits
-from ..shared_memory import MemoryBudget
 from ..wire.json_scan import values_roughly
 
 #: Bytes of memory for each value of a parsed message (as `wire.json_scan` counts them): measured, a little more than
@@ -116,7 +115,7 @@ class ServerLedger:
         waiting: messages that wait for room or have come in part, and items of streams that wait.
         frames: the binary frames among these which are being received (`FrameAdmission`).
         unread: what each peer with much to read has not read; as much again.
-        shared: the memory that it shares with peers; as much again.
+        shared: the memory of peers that is mapped here; as much again.
     """
 
     __slots__ = ("frames", "limit", "running", "shared", "unread", "waiting")
@@ -127,7 +126,7 @@ class ServerLedger:
         self.waiting = Account(limit // 2)
         self.frames = Shares(limit // 2)
         self.unread = Shares(limit)
-        self.shared = MemoryBudget(limit)
+        self.shared = Account(limit)
 
     @property
     def is_full(self) -> bool:

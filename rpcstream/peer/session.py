@@ -17,7 +17,6 @@ from ..codec.payloads import may_have_payload
 from ..errors import CallCancelled, Unread
 from ..limits import Limits
 from ..observe.counters import Counters
-from ..shared_memory import SharedMemory
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
@@ -30,6 +29,7 @@ from .ledger import ConnectionLedger, ServerLedger, WriteGate, counted_size
 from .marshal import Marshaller
 from .outgoing import OutgoingCalls
 from .pending import PendingCalls
+from .shared_memory import SharedMemory
 from .slices import TURN
 from .stream_table import StreamTable
 
@@ -95,11 +95,10 @@ class Session:
     peer_is_leaving: bool = False
     is_leaving: bool = False
     #: Binary frames are read here; the peer reads some; it is to be asked once a large payload is sent or has come.
-    takes_binary: bool = True
+    takes_binary: Binary = True
     sends_binary: bool = False
     offers_binary: bool = False
-    #: Payloads may go by shared memory, where the transport has some ("copy": what comes so is copied); that memory.
-    shares_memory: Binary = True
+    #: Memory that payloads may go by, where the transport has some.
     shared: SharedMemory | None = None
     #: Of the server; None at a client.
     counters: Counters | None = None

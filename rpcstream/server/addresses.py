@@ -1,4 +1,4 @@
-"""Where callers reach a server, as the Server Objects of OpenRPC. Pure."""
+"""The addresses of a server as Server Objects of OpenRPC."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-#: What is written for the schemes of URLs: the name, and the schemes with and without encryption.
+#: Name, plain scheme and encrypted scheme of each kind of address.
 _KINDS = (("http", "http", "https"), ("websocket", "ws", "wss"), ("stream", "tcp", "tls"))
 _NAMES = {scheme: name for name, *schemes in _KINDS for scheme in schemes} | {"unix": "unix"}
 
-#: All addresses of a machine, of which callers can take none as it is.
+#: Hosts that mean all addresses of a machine; callers cannot use them.
 _ALL = ("0.0.0.0", "[::]")
 
 

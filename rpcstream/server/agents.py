@@ -1,7 +1,4 @@
-"""The Model Context Protocol at a server: what joins the package `mcp` with a server that runs.
-
-Owns what is made for it, by HTTP and on standard input and output. Imports that package where it is used.
-"""
+"""Serves agents by the Model Context Protocol, over HTTP and on standard input and output."""
 
 from __future__ import annotations
 
@@ -31,15 +28,15 @@ if TYPE_CHECKING:
 
 log = get_logger("rpcstream.server")
 
-#: Where MCP is spoken by HTTP, unless another path is given.
+#: The default path of MCP over HTTP.
 PATH = "/mcp"
 
-#: Holds the token that says who has started the program.
+#: The environment variable with the token of the user who has started the program.
 TOKEN_VARIABLE = "RPCSTREAM_TOKEN"
 
 
 def mcp_path(option: bool | str) -> str | None:
-    """The path of the option `mcp`; None: there is no MCP by HTTP. Raises ValueError for a path that is none."""
+    """The path that the option `mcp` means; None: no MCP over HTTP. Raises ValueError for a malformed path."""
     if isinstance(option, bool):
         return PATH if option else None
     try:
@@ -50,7 +47,7 @@ def mcp_path(option: bool | str) -> str | None:
 
 
 async def identify_starter(authenticator: Authenticator) -> Any:
-    """The identity of the user who has started this program: by the token in a variable, or by the user id.
+    """The identity of the user who has started this program, by the token in the environment or the user id.
 
     Raises:
         PermissionError: it is not accepted.
@@ -108,13 +105,13 @@ class Agents:
         self._options = {**options, "on_slow": self._dispatcher.report_slow, "parse_long": parse_long}
 
     def endpoint(self, listener: Listener) -> Endpoint:
-        """What takes POST for MCP at a listener."""
+        """The endpoint for MCP over HTTP at a listener."""
         from ..mcp.http import McpEndpoint
 
         return McpEndpoint(lambda identity: self._new_session(listener, identity))
 
     async def talk(self, pipe: StdioPipe, running: RunningServer, identity: Any, trace: Trace | None) -> None:
-        """Serve on standard input and output until the input ends, or the server is to stop."""
+        """Serve on standard input and output until the input ends, or the server is stopped."""
         from ..mcp.stdio import StdioStream
 
         closed = asyncio.Event()

@@ -1,7 +1,6 @@
-"""A server as an ASGI application: alone, mounted in another application, or in front of one.
+"""Runs a server as an ASGI application: alone, mounted in another application, or in front of one.
 
-Owns when the server starts and stops, and which event loop it lives in. How requests and WebSockets are served is in
-`transports.asgi`.
+This module starts and stops the server; `transports.asgi` serves requests and WebSockets.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _STOPPED = "the server has stopped"
 
 
 class AsgiRunner:
-    """Runs one server in the event loop of an ASGI server; all its applications have the same one.
+    """Runs one server in the event loop of an ASGI server, for all its applications.
 
     The server lives in a task of its own, so that what its lifespan enters is left in the same task.
 
@@ -42,9 +41,9 @@ class AsgiRunner:
         self._task: asyncio.Task[None] | None = None
         #: The outcome of the start: None, or the error.
         self._start: asyncio.Future[BaseException | None] | None = None
-        #: Lifespans that have begun and not ended.
+        #: The number of open lifespans.
         self._lifespans = 0
-        #: The server was told to stop, and is not to be started by another request.
+        #: The server was stopped, and no request may start it again.
         self._is_stopped = False
 
     @property
@@ -53,7 +52,7 @@ class AsgiRunner:
         return self._task is not None
 
     async def for_request(self) -> AsgiEndpoint | None:
-        """What serves a request, after starting the server if nothing else has; None after it was stopped.
+        """The endpoint for a request, after starting the server if necessary; None after it was stopped.
 
         Raises:
             RuntimeError: the server runs in another event loop, or listens by itself.
@@ -65,7 +64,7 @@ class AsgiRunner:
         return self.endpoint
 
     async def begin(self) -> None:
-        """A lifespan begins: start the server unless it runs. Raises as `for_request`, and what its lifespan raises."""
+        """Begin a lifespan: start the server unless it runs. Raises as `for_request`, and what its lifespan raises."""
         self._check_loop()
         self._is_stopped = False
         self._lifespans += 1
@@ -76,7 +75,7 @@ class AsgiRunner:
             raise
 
     async def end(self) -> None:
-        """A lifespan ends: with the last one stop the server, and wait for that. Raises what its lifespan raises."""
+        """End a lifespan; with the last one, stop the server and wait. Raises what its lifespan raises."""
         self._lifespans -= 1
         task = self._task
         if self._lifespans or task is None:
@@ -120,7 +119,7 @@ class AsgiRunner:
             raise error
 
     async def _run(self, start: asyncio.Future[BaseException | None]) -> None:
-        """Run the server until it is told to stop, or the loop ends and this task is cancelled."""
+        """Run the server until it is stopped, or the event loop ends and this task is cancelled."""
         try:
             async with self._life.started(" in an ASGI server") as running:
                 self.endpoint = running.listener.make_asgi()
@@ -186,7 +185,7 @@ class AsgiApplication:
 
     @asynccontextmanager
     async def lifespan(self, application: Any = None) -> AsyncIterator[None]:
-        """Run the server while the block runs: for applications that do not pass the lifespan on to what they mount.
+        """Run the server while the block runs, for applications that do not pass the lifespan on to mounted ones.
 
         As the lifespan of FastAPI and Starlette, `FastAPI(lifespan=rpc.lifespan)`; or within one of your own,
         `async with rpc.lifespan(): ...`. Leaving the block lets calls in flight finish for `drain_timeout` seconds.
@@ -242,14 +241,14 @@ class AsgiApplication:
                 await send(_failed(failure))
             if failure is not None or sent:
                 raise
-            # It knows no lifespan, as Django: the specification has it raise.
+            # Like Django, it does not support lifespans; the specification has it raise.
             await self._serve_own_lifespan(receive_again, send)
         finally:
             if has_begun and not any(event["type"] == "lifespan.shutdown" for event in received):
                 await self._runner.end()
 
     async def _end(self) -> None:
-        """End the lifespan; an error in it is logged, since the other application is to end as well."""
+        """End the lifespan; an error is logged, because the other application must end as well."""
         try:
             await self._runner.end()
         except Exception:

@@ -1,4 +1,4 @@
-"""Who may connect to a server: its authentication, its certificate, and the hosts and origins that it takes."""
+"""Decides who may connect to a server: authentication, certificate, and permitted hosts and origins."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Guard:
         hosts: Iterable[str],
         origins: Iterable[str],
     ) -> bool:
-        """Add to what there is; see `Server.guard`. Gives whether callers are authenticated by this."""
+        """Add authentication, certificate or rules; see `Server.guard`. Returns whether this added authentication."""
         shown: Mapping[str, Any] = {} if token is None else {"token": token}
         if read_access is not None and not self._is_of_configuration:
             shown, _ = read_access()
@@ -76,7 +76,7 @@ class Guard:
         return bool(shown)
 
     def reload(self, running: RunningServer | None, drain_timeout: float) -> None:
-        """Read the certificate and the token's file again.
+        """Read the certificate and the token file again.
 
         Args:
             running: the server, if it runs; connections that may not stay are closed.
@@ -99,7 +99,7 @@ class Guard:
         log.info("the token was read again; connections to close: %d", closed)
 
     def warn_of_strangers(self, host: str) -> None:
-        """Log what other machines could do at an address that they can reach."""
+        """Log a warning if other machines can reach this host without authentication or encryption."""
         if is_loopback(host):
             return
         if self.authenticator is None:
@@ -108,7 +108,7 @@ class Guard:
             log.warning("listening at %s without TLS: tokens cross the network unencrypted (tls=, or a proxy)", host)
 
     def security(self) -> list[dict[str, Any]]:
-        """How callers show who they are, as Security Scheme Objects for `rpc.discover`."""
+        """How callers authenticate, as Security Scheme Objects for `rpc.discover`."""
         found: list[dict[str, Any]] = []
         if self.authenticator is not None:
             how = "the header Authorization of each request or of the WebSocket, or the method rpc.authenticate"
@@ -119,7 +119,7 @@ class Guard:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine alone."""
+    """Whether only this machine can reach a host."""
     if host == "localhost":
         return True
     try:

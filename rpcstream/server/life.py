@@ -1,4 +1,4 @@
-"""The life of a server: its lifespan and pools, where it listens, and how it is started and stopped."""
+"""Starts a server, has it listen, and stops it: the lifespan, the services on NATS, and the drain."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ SLOW_START = 5.0
 
 
 class ServerLife:
-    """Starts a server, has it listen, and stops it. One server holds one of these, for any number of starts.
+    """Starts a server, has it listen, and stops it, any number of times.
 
     Args:
         drain_timeout, drain_delay: see the attributes.
         nats: the services that it joins.
-        lifespan: gives what surrounds each start.
-        make_running: makes what there is while the server runs.
-        while_serving: gives what surrounds the time in which connections are served.
+        lifespan: returns the context manager that surrounds each start.
+        make_running: makes the running server.
+        while_serving: returns the context manager that is open while connections are served.
         on_address: called with each host that the server listens at, before connections are accepted.
 
     Attributes:
         running: the server while it runs; None while it does not.
-        supervision: accepts the connections of this server, one of several processes; None: it does so itself.
+        supervision: accepts the connections if this is one of several processes; None: the server does.
         drain_delay: seconds from `stop` until no more connections and requests are taken.
         drain_timeout: seconds that calls in flight have after that.
-        lifespan_error, lifespan_trace: the exception of the last lifespan that could not be entered, and its frames in
+        lifespan_error, lifespan_trace: the exception of the last lifespan that failed at the start, and its frames in
             the program.
         left_behind: tasks of handlers that did not end when the server stopped.
     """
@@ -66,7 +66,7 @@ class ServerLife:
         self._make_running = make_running
         self._while_serving = while_serving
         self._on_address = on_address
-        #: Says in errors where the server runs, if not at its own port.
+        #: For errors: where the server runs, if not at its own port.
         self._place = ""
 
     # -- what it is at present ----------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class ServerLife:
         return self.drain_delay + self.drain_timeout + CLEAN_UP
 
     def check_stopped(self) -> None:
-        """Raise RuntimeError if the server is running: for what can only be set before."""
+        """Raise RuntimeError if the server is running."""
         if self.running is not None:
             raise RuntimeError(f"this server is running already{self._place}")
 
@@ -111,7 +111,7 @@ class ServerLife:
             yield address
 
     async def _listen(self, running: RunningServer, where: dict[str, Any]) -> tuple[str, list[str | None]]:
-        """Listen, or have the supervisor do so; gives the address, and the hosts that this process is to speak of."""
+        """Listen, or have the supervisor listen; returns the address, and the hosts to warn of."""
         listener, supervision = running.listener, self.supervision
         sockets = where["sockets"] = list(where["sockets"])
         where["host"] = where["host"] or ""
@@ -130,10 +130,10 @@ class ServerLife:
 
     @asynccontextmanager
     async def started(self, place: str = "") -> AsyncIterator[RunningServer]:
-        """Start all but a listening socket: the lifespan and the pools; drain at the end.
+        """Start everything except a listening socket; drain when the server is stopped, or at the end of the block.
 
         Args:
-            place: says in errors where the server runs.
+            place: for errors: where the server runs.
         """
         self.check_stopped()
         self._place = place
@@ -171,7 +171,7 @@ class ServerLife:
             await self._nats.close()
 
     async def _wait_or_abort(self, ending: asyncio.Task[None]) -> None:
-        """Wait for the end of a server that was stopped; if the wait is cancelled, it ends at once."""
+        """Wait until a server that was stopped has ended; if the wait is cancelled, it ends at once."""
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:
@@ -182,7 +182,7 @@ class ServerLife:
 
     @asynccontextmanager
     async def _entered_lifespan(self) -> AsyncIterator[None]:
-        """Enter the lifespan; say so if that takes long, and keep the error if it fails."""
+        """Enter the lifespan; log if that takes long, and keep the error if it fails."""
         text = "the lifespan has run for %g s: connections are accepted when it is done"
         timer = asyncio.get_running_loop().call_later(SLOW_START, log.warning, text, SLOW_START)
         async with contextlib.AsyncExitStack() as stack:
@@ -196,25 +196,25 @@ class ServerLife:
             yield
 
     def stop(self) -> None:
-        """Begin the orderly end; see `Server.stop`."""
+        """Begin to stop; see `Server.stop`."""
         if self.running is not None:
             self.running.stopping.set()
 
     def retire(self) -> None:
-        """Begin the orderly end as `stop` does, but without `drain_delay`: another process takes new connections."""
+        """Begin to stop without `drain_delay`, because another process takes new connections."""
         if self.running is not None:
             self.running.skips_delay = True
             self.running.stopping.set()
 
     def abort(self) -> None:
-        """End at once: connections are closed, handlers cancelled."""
+        """Stop at once: close connections, cancel handlers."""
         if self.running is not None:
             self.running.aborted.set()
             self.running.stopping.set()
 
 
 def _trace_in_program(error: Exception) -> types.TracebackType | None:
-    """The frames of an error from the first one that belongs to the program, and not to this file or `contextlib`."""
+    """The frames of an error, from the first one that is neither in this file nor in `contextlib`."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, contextlib.__file__):
         trace = trace.tb_next

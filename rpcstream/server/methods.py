@@ -28,7 +28,7 @@ Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
 class ServerMethods:
-    """Registers functions as remote methods. The part of `Server` that does so.
+    """The part of `Server` that registers functions as remote methods.
 
     Args:
         knows_callers: callers are authenticated, so that methods may have the option `allow`.
@@ -39,8 +39,7 @@ class ServerMethods:
 
     def __init__(self, codec: Codec, *, knows_callers: bool) -> None:
         self.codec = codec
-        #: For tests: functions that are called in place of those of dependencies, `{open_session: fake_session}`. What
-        #: is put here holds from the next call on.
+        #: For tests: functions that replace those of dependencies, from the next call: `{open_session: fake_session}`.
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._registry = MethodRegistry(codec, knows_callers=knows_callers, overrides=self.dependency_overrides)
 

@@ -1,8 +1,4 @@
-"""The services on NATS that a server joins.
-
-Owns which they are, and when they are joined and left. What an instance does there stands in `rpcstream.nats`, which is
-imported for the first of them.
-"""
+"""Joins and leaves the services on NATS of a server; `rpcstream.nats` is imported with the first of them."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class AboutServer:
-    """What a server says of itself by NATS's services API.
+    """What a server says about itself in NATS's services API.
 
     Attributes:
         metrics: of its calls; None: they are not counted.
@@ -69,7 +65,7 @@ class NatsMemberships:
 
     Args:
         methods: of the server.
-        about: what the server says of itself.
+        about: what the server says about itself.
 
     Attributes:
         is_only: the server listens nowhere else.
@@ -98,7 +94,7 @@ class NatsMemberships:
         trusts: bool,
         direct: bool | str | None = None,
     ) -> NatsEvents:
-        """Have one more service joined, see `Server.join_nats`; gives what shares the events of the server there."""
+        """Add a service, see `Server.join_nats`; returns what shares the events of the server there."""
         from ..nats.events import NatsEvents
         from ..nats.options import DirectOptions, joining_options
 
@@ -110,7 +106,7 @@ class NatsMemberships:
         return events
 
     async def start(self, running: RunningServer) -> None:
-        """Join all of them.
+        """Join all services.
 
         Raises:
             ConnectFailed: one cannot be joined.
@@ -139,12 +135,12 @@ class NatsMemberships:
             running.listener.take_from(service, addresses=[service.address])
 
     def _offer(self, name: str) -> None:
-        """Offer one more method."""
+        """Offer one more method at all services."""
         for service in self.services:
             service.offer(name)
 
     async def close(self) -> None:
-        """Leave all of them, when their callers are gone."""
+        """Leave all services, after their callers are gone."""
         services, self.services = self.services, []
         for service in services:
             await service.close()

@@ -15,7 +15,22 @@ from ..errors import RegistrationError
 from ..events.event_queue import Policy
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
 from ..observe.call_log import AccessLogFormat
-from ..option import BINARY, FLAG, SECONDS, SECONDS_OR_NONE, TEXT, TEXTS, Kind, Option, choice, defaults_of, whole
+from ..option import (
+    BINARY,
+    FILE,
+    FILE_MODE,
+    FLAG,
+    SECONDS,
+    SECONDS_OR_NONE,
+    TEXT,
+    TEXTS,
+    Kind,
+    Option,
+    choice,
+    defaults_of,
+    whole,
+)
+from ..supervisor.options import WorkerOptions
 from ..tls import TLS
 from ..web.paths import check_path
 from .addresses import checked_urls
@@ -202,25 +217,32 @@ class ServerOptions(TypedDict, total=False):
 
 
 class ListenOptions(TypedDict, total=False):
-    """Where a server listens; see `Server.run`."""
+    """Where a server listens.
 
-    host: str
-    port: int
-    unix: str | os.PathLike[str] | None
-    unix_mode: int | None
-    sockets: Iterable[socket.socket]
+    Attributes:
+        host: the name or address to listen at; "" for all.
+        port: the port; 0 for one that is free.
+        unix: the path of a Unix socket to listen at, instead of host and port.
+        unix_mode: the permissions of its file, such as 0o660; None: by the umask.
+        sockets: listen at these instead, which were bound before: stream sockets of TCP or Unix, such as those that
+            systemd passes (`rpcstream.systemd.take_sockets`). They stay the caller's: at the end they are not closed,
+            and connections that wait to be accepted are left to the next server. Empty: host and port.
+    """
+
+    host: Annotated[str, Option(DEFAULT_HOST, TEXT, env=True)]
+    port: Annotated[int, Option(DEFAULT_PORT, whole(0, 65535), env=True)]
+    unix: Annotated[str | os.PathLike[str] | None, Option(None, FILE)]
+    unix_mode: Annotated[int | None, Option(None, FILE_MODE)]
+    sockets: Annotated[Iterable[socket.socket], Option(())]
 
 
-#: The defaults of where a server listens.
-LISTEN_DEFAULTS: Mapping[str, Any] = {
-    "host": DEFAULT_HOST,
-    "port": DEFAULT_PORT,
-    "unix": None,
-    "unix_mode": None,
-    "sockets": (),
-}
+class RunOptions(ListenOptions, WorkerOptions, total=False):
+    """Where `Server.run` listens, and in how many processes it runs."""
 
-#: The default of every option.
+
+#: The default of every option of these.
+LISTEN_DEFAULTS: Mapping[str, Any] = defaults_of(ListenOptions)
+RUN_DEFAULTS: Mapping[str, Any] = defaults_of(RunOptions)
 DEFAULTS: Mapping[str, Any] = defaults_of(ServerOptions)
 
 #: What a configuration gives to the servers that are made now; see `configured`.

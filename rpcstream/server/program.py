@@ -1,4 +1,4 @@
-"""A server as the program of this process: signals stop and reload it, and systemd is told of it."""
+"""Runs a server as a program: in this process or in several, with signals and systemd."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class ServerProgram:
 
     Args:
         life: of the server.
-        reload: reads certificate, token and configuration again; raises ValueError, TypeError or OSError for a mistake
-            in them, which changes nothing.
+        reload: reads certificate, token and configuration again; raises ValueError, TypeError or OSError, and changes
+            nothing, if there is a mistake in them.
 
     Attributes:
-        watched: the path of a file: a change of it reloads the server. None: there is none.
-        signals: the numbers of the signals that have told this process to stop.
+        watched: the path of a file whose changes reload the server; None: none.
+        signals: the numbers of the stop signals that this process has received.
     """
 
     def __init__(self, life: ServerLife, reload: Callable[[], object]) -> None:
@@ -56,11 +56,11 @@ class ServerProgram:
         self._notifier = Notifier()
 
     def run(self, serve: Callable[[], Coroutine[Any, Any, None]], loop: LoopName) -> None:
-        """Run a coroutine that serves, in an event loop of its own. Blocks.
+        """Run a coroutine that serves, in a new event loop. Blocks.
 
         Raises:
-            SystemExit: the lifespan failed, which is printed; a second signal came, or a handler kept the event loop
-                for too long after the first.
+            SystemExit: the lifespan failed, and its error was printed; a second signal came; or a handler blocked the
+                event loop for too long after the first.
         """
         executor = DaemonThreads(name="rpcstream-default")
         try:
@@ -82,7 +82,7 @@ class ServerProgram:
             raise StopNow(self.signals[-1])  # uvloop does not pass on what a signal raises inside a handler
 
     async def serve(self, where: ListenOptions, on_listening: Callable[[str], object] | None) -> None:
-        """Serve at an address, and tell systemd of it; for `run`.
+        """Serve until the server is stopped, and report that to systemd; for `run`.
 
         Args:
             where: the arguments of `ServerLife.listening`.
@@ -102,7 +102,7 @@ class ServerProgram:
 
     @contextlib.contextmanager
     def _reloading(self) -> Iterator[None]:
-        """Reload with each SIGHUP within the block, and when the token's file changes, in the running event loop."""
+        """Reload on SIGHUP, and when the token file changes, while the block runs."""
         loop = asyncio.get_running_loop()
         watching = None if self.watched is None else loop.create_task(self._watch(self.watched))
         with on_hangup(partial(loop.call_soon_threadsafe, self._reload_or_log, "SIGHUP")):
@@ -139,14 +139,14 @@ class ServerProgram:
 
     @property
     def _status(self) -> str:
-        """What systemd is told of a server that serves."""
+        """The status for systemd while the server serves."""
         return f"Listening at {', '.join(self._life.addresses)}"
 
 
 def is_served_elsewhere(server: object, arguments: dict[str, Any]) -> bool:
-    """Whether the call of `run` is not to serve here: in a worker process, or if another program takes it over.
+    """Whether `run` must not serve: in a worker process, or because the importing program has served instead.
 
-    Such a program, a supervisor's worker or `rpcstream-server`, serves with these arguments before this returns.
+    That program, a supervisor's worker or `rpcstream-server`, serves with these arguments before this returns.
     """
     if is_worker():
         return True
@@ -160,14 +160,14 @@ def is_served_elsewhere(server: object, arguments: dict[str, Any]) -> bool:
 def run_workers(
     server: object, options: WorkerOptions, where: ListenOptions, loop: LoopName, on_listening: Callable[[str], object]
 ) -> None:
-    """Run a server that stands in a module or script in several processes, which import it again. Blocks.
+    """Run a server in several processes, which import its module or script. Blocks.
 
     Args:
         options, where, loop, on_listening: the arguments of `Server.run`.
 
     Raises:
         ValueError: the workers cannot find the server.
-        SystemExit: the program has ended with another status than 0.
+        SystemExit: the program ended with a status other than 0.
     """
     from ..supervisor.supervisor import Supervisor
 
@@ -182,10 +182,10 @@ def run_workers(
 
 
 def _find_target(server: object) -> str:
-    """The import string of a server: the name under which it stands in a module, or in the script that was started.
+    """The import string of a server: its name in a module, or in the script that was started.
 
     Raises:
-        ValueError: it stands nowhere.
+        ValueError: it has none.
     """
     found = [
         (name, attribute)
@@ -208,7 +208,7 @@ def _find_target(server: object) -> str:
 
 
 def check_no_loop(name: str, hint: str = "") -> None:
-    """Raise RuntimeError if an event loop runs in this thread, which the method of this name would block."""
+    """Raise RuntimeError if this method would block the event loop of this thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -219,7 +219,7 @@ def check_no_loop(name: str, hint: str = "") -> None:
 
 
 def _stamp_of(path: str) -> tuple[int, int, int] | None:
-    """What changes when a file is written anew; None where it cannot be read."""
+    """A value that changes when a file is written; None if it cannot be read."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,8 +1,4 @@
-"""A server while it runs: its listener, dispatcher and invoker, and how they are stopped.
-
-Owns the drain: in which order listening, calls and connections end, and how long each may take. Does not know the
-options of a server.
-"""
+"""A server while it runs: its listener, dispatcher and pools, and the drain that stops them."""
 
 from __future__ import annotations
 
@@ -24,23 +20,23 @@ from ..web.routes import Routes
 log = get_logger("rpcstream.server")
 wire_log = get_logger("rpcstream.wire")
 
-#: Seconds that the last replies have to leave before connections are closed whose calls have not finished in time.
+#: Seconds for the last replies before connections are closed whose calls have not finished in time.
 FAREWELL = 0.05
 
-#: What a connection is told that is closed because its rights have changed.
+#: Sent to a connection that is closed because its rights have changed.
 RIGHTS_CHANGED = "the rights of this connection have changed: connect again"
 
 _KEY = re.compile(rb'(?<="key":")[0-9a-f]{32}(?=")')
 
 
 class Supervision(Protocol):
-    """What gives a server its connections where a supervisor accepts them, for several processes.
+    """Gives a server its connections if it is one of several processes, and a supervisor accepts them.
 
     Attributes:
-        is_first: this process is the first of them; it says what is to be said once.
-        hosts: at which connections are accepted, known after `listen`; None for a Unix socket.
+        is_first: this process is the first of them, and logs what should appear once.
+        hosts: where connections are accepted, known after `listen`; None for a Unix socket.
         relay: carries events to and from the other processes.
-        group: the id that all of these processes have, and no others.
+        group: the id that only these processes have in common.
     """
 
     group: str
@@ -54,7 +50,7 @@ class Supervision(Protocol):
         """Have connections accepted at this host and port, or Unix socket; returns the address.
 
         Args:
-            where: the arguments of `Server.run`; None: nowhere, since calls come on other ways. The address is "" then.
+            where: the arguments of `Server.run`; None: nowhere, because calls come over NATS. The address is "" then.
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
@@ -64,7 +60,7 @@ class Supervision(Protocol):
         """`Server.stats` and `Server.metric_numbers` of all processes together; with `workers` and `supervisor`."""
 
     def ended(self) -> None:
-        """The server has ended: what it has counted is final."""
+        """Report the final counters of a server that has ended."""
 
 
 class RunningServer:
@@ -76,9 +72,9 @@ class RunningServer:
     Attributes:
         is_serving: connections are served.
         is_draining: `drain` has begun.
-        skips_delay: draining begins without the delay, since another process has taken this one's place.
-        stopping: set when the server is to stop.
-        aborted: set when it is to stop at once.
+        skips_delay: the drain has no delay, because another process has taken this one's place.
+        stopping: set when the server must stop.
+        aborted: set when it must stop at once.
         left_behind: tasks of handlers that did not end when they were cancelled; known after `drain`.
     """
 
@@ -99,7 +95,7 @@ class RunningServer:
         """Let calls in flight finish, then close all connections.
 
         Args:
-            delay: seconds to go on as before, while `/readyz` says 503.
+            delay: seconds to continue as before, while `/readyz` returns 503.
             timeout: seconds that calls in flight have after that.
         """
         self.stopping.set()
@@ -146,7 +142,7 @@ class RunningServer:
         log.info("stopped")
 
     def dismiss(self, may_stay: Callable[[Session], bool], timeout: float) -> int:
-        """Close the connections that may not stay, after what they have begun; return how many these are.
+        """Close the connections that may not stay, after their running calls; returns how many there are.
 
         Args:
             timeout: seconds that calls in flight have.
@@ -169,7 +165,7 @@ class RunningServer:
 
 
 def log_message(direction: str, message: bytes) -> None:
-    """Log a message that was received or sent, shortened and without secrets; of a binary frame JSON and sizes."""
+    """Log a message that was received or sent, shortened and without secrets; for a binary frame, JSON and sizes."""
     # Neither a token nor the key to a name at a hub may stand in a log.
     is_secret = b"rpc.authenticate" in message
     text = "(rpc.authenticate)" if is_secret else _KEY.sub(b"", message[:2000]).decode(errors="backslashreplace")

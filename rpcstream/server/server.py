@@ -1,15 +1,13 @@
-"""The class `Server`: joins methods, peer, auth, events, web and transports, and says what its options make.
+"""The class `Server`: composes methods, peer, auth, events, web and transports.
 
-How it lives stands in `life`, and how signals stop and reload it in `program`. A call does not come by here; it goes
-from the transport through the session to the dispatcher.
+`life` starts and stops it, and `program` runs it with signals. A call does not pass through here: it goes from the
+transport through the session to the dispatcher.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 import types
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -22,7 +20,7 @@ from ..codec import Codec
 from ..codec.options import Binary
 from ..events.topics import Carrier, Topics
 from ..keyword_options import check_names, with_options
-from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
+from ..limits import Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
 from ..methods.discovery import OpenRpcDocument, head_of
 from ..methods.dispatch import Dispatcher
@@ -53,6 +51,8 @@ from .nats import AboutServer, NatsMemberships
 from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
+    LISTEN_DEFAULTS,
+    RUN_DEFAULTS,
     Http,
     Info,
     Lifespan,
@@ -60,6 +60,7 @@ from .options import (
     Logs,
     Metrics,
     ReadAccess,
+    RunOptions,
     ServerOptions,
     with_configured,
 )
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 
 log = get_logger("rpcstream.server")
 
-#: What `run` names in an event loop that runs already.
+#: The advice of `run` in a running event loop.
 RUN_HINT = ": use `async with server.listening():`"
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
@@ -103,7 +104,7 @@ class Server(ServerMethods):
 
     DEFAULT_TITLE = "rpcstream server"
 
-    #: Whether it may run in several processes, which share nothing.
+    #: Whether it may run in several processes.
     MAY_HAVE_WORKERS = True
 
     def __init__(self, **options: Unpack[ServerOptions]) -> None:
@@ -113,7 +114,7 @@ class Server(ServerMethods):
         self.limits = limits
         self.debug: bool = given["debug"]
         info: Info = given["info"]
-        #: What it says of itself in `rpc.discover`.
+        #: What it says about itself in `rpc.discover`.
         self.info = info if info.title is not None else replace(info, title=self.DEFAULT_TITLE)
         #: How it answers HTTP and WebSocket.
         self.http: Http = given["http"]
@@ -126,7 +127,7 @@ class Server(ServerMethods):
         self._delimiter: bytes = given["delimiter"]
         #: Whether large payloads may travel as binary frames; set before the server runs.
         self.binary: Binary = given["binary"]
-        #: Makes spans of the calls; None: there are none.
+        #: Makes a span for each call; None: no spans.
         self._tracing = make_tracing(given["tracing"])
         # Who may connect, and how.
         self._guard = Guard(given, options, limits=limits, counters=self.counters)
@@ -146,9 +147,9 @@ class Server(ServerMethods):
         #: Send a value to all subscribers of a topic: `server.publish("ticks", value)`, from any thread; with
         #: `retain=True` it is kept for later subscribers, too; see `Topics.publish`.
         self.publish = self.topics.publish
-        #: The web pages: what is answered to HTTP's GET.
+        #: The web pages: answers to HTTP's GET.
         self.routes = Routes(codec=self.codec, debug=self.debug, slow=self.logs.slow_call)
-        #: Answer a path with bytes or a file: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
+        #: Serve bytes or a file at a path: `server.static("/logo.png", "./logo.png")`; see `Routes.static`.
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
@@ -169,7 +170,14 @@ class Server(ServerMethods):
         self._asgi: AsgiRunner | None = None
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
         metrics: Metrics = given["metrics"]
-        self._observation = Observation.of(self.logs, metrics, is_known=self._is_known)
+        self._observation = Observation(
+            self.logs,
+            metrics,
+            counters=self.counters,
+            is_known=self._is_known,
+            running=lambda: self._life.running,
+            more=self._more_metrics,
+        )
         self.routes.show(METRICS, self._metrics_page if metrics else None, public=metrics == "public")
         self._add_builtin_methods()
 
@@ -365,15 +373,11 @@ class Server(ServerMethods):
         Raises:
             RuntimeError: the server has no `metrics`.
         """
-        if self._observation is None or self._observation.calls is None:
-            raise RuntimeError("this server has no metrics: Server(metrics=True)")
-        return self._observation.text(self.counters, self._running, self._more_metrics())
+        return self._observation.text()
 
     def metric_numbers(self) -> dict[str, Any]:
         """The metrics of this process, for the sum of several; see `Observation.numbers`. Empty without metrics."""
-        if self._observation is None or self._observation.calls is None:
-            return {}
-        return self._observation.numbers(self.counters, self._running)
+        return self._observation.numbers()
 
     def _metrics_page(self, request: Request, parameters: object) -> Answer:
         if self._life.supervision is not None:
@@ -381,9 +385,8 @@ class Server(ServerMethods):
         return metrics_response(self.metrics_text())
 
     async def _metrics_of_all(self, supervision: Supervision) -> Response:
-        assert self._observation is not None
         counted = await supervision.counted()
-        return metrics_response(self._observation.text_of(self.counters, self._running, counted))
+        return metrics_response(self._observation.text_of(counted))
 
     def _more_metrics(self) -> list[Family]:
         """Metrics of this kind of server."""
@@ -395,18 +398,13 @@ class Server(ServerMethods):
 
     # -- how it runs ------------------------------------------------------------------------------------------------
 
-    @with_options(WORKER_DEFAULTS, WorkerOptions)
+    @with_options(RUN_DEFAULTS, ListenOptions, WorkerOptions)
     def run(
         self,
         *,
-        host: str = DEFAULT_HOST,
-        port: int = DEFAULT_PORT,
-        unix: str | os.PathLike[str] | None = None,
-        unix_mode: int | None = None,
-        sockets: Iterable[socket.socket] = (),
         loop: LoopName = "auto",
         on_listening: Callable[[str], None] | None = None,
-        **processes: Unpack[WorkerOptions],
+        **options: Unpack[RunOptions],
     ) -> None:
         """Serve until SIGINT or SIGTERM, or until `stop` is called: in this process, or in several. Blocks.
 
@@ -423,17 +421,10 @@ class Server(ServerMethods):
         ends the old ones when all of the new ones are ready.
 
         Args:
-            host: the name or address to listen at; "" for all.
-            port: the port; 0 for one that is free.
-            unix: the path of a Unix socket to listen at, instead of host and port.
-            unix_mode: the permissions of its file, such as 0o660; None: by the umask.
-            sockets: listen at these instead, which were bound before: stream sockets of TCP or Unix, such as those that
-                systemd passes (`rpcstream.systemd.take_sockets`). They stay the caller's: at the end they are not
-                closed, and connections that wait to be accepted are left to the next server. None given: host and port.
             loop: "uvloop", "asyncio", or "auto": uvloop if it is installed.
             on_listening: called once with the address, when connections are accepted; None: a line with the address is
                 printed to standard error.
-            processes: see below.
+            options: see below.
 
         In a module that `rpcstream-server` loads, the options of that command come before these arguments. In a worker
         process (`offload="process"`), which imports the module for its functions, this does nothing. Under systemd it
@@ -450,17 +441,12 @@ class Server(ServerMethods):
                 or a handler kept the event loop for too long after the first: the code is 128 and the signal's number.
                 With workers: a worker could not be started; the code is its exit status.
         """
-        where: ListenOptions = {
-            "host": host,
-            "port": port,
-            "unix": unix,
-            "unix_mode": unix_mode,
-            "sockets": sockets,
-        }
+        check_names("run()", options, RUN_DEFAULTS)
+        where: Any = {name: options.get(name, default) for name, default in LISTEN_DEFAULTS.items()}
+        processes: Any = {name: value for name, value in options.items() if name in WORKER_DEFAULTS}
         if is_served_elsewhere(self, {**where, "loop": loop, "on_listening": on_listening}):
             return
         check_no_loop("run", RUN_HINT)
-        check_names("run()", processes, WORKER_DEFAULTS)
         if wants_supervisor(processes):
             self._check_may_have_workers()
             run_workers(self, processes, where, loop, on_listening or print_address)
@@ -504,6 +490,7 @@ class Server(ServerMethods):
             agents = self._agents(running.dispatcher, running.invoker)
             await agents.talk(pipe, running, identity, log_message if self.debug else None)
 
+    @with_options(LISTEN_DEFAULTS, ListenOptions)
     def listening(self, **where: Unpack[ListenOptions]) -> AbstractAsyncContextManager[str]:
         """Serve in the running event loop while the block runs; gives the address in the form that clients take.
 
@@ -511,7 +498,7 @@ class Server(ServerMethods):
         Handlers that do not end when they are cancelled continue in that loop; a warning names them.
 
         Args:
-            where: `host`, `port`, `unix`, `unix_mode` and `sockets`, as for `run`. Port 0: one that is free.
+            where: see below.
 
         Raises:
             OSError: the address cannot be listened at; the text names it.
@@ -677,7 +664,7 @@ class Server(ServerMethods):
             version=self.info.version,
             description=self.info.description or str(self.info.title),
             takes_binary=bool(self.binary),
-            metrics=self._observation.calls if self._observation is not None else None,
+            metrics=self._observation.calls,
             certificate=self._guard.tls,
         )
 
@@ -689,13 +676,12 @@ class Server(ServerMethods):
         replies = ReplyWriter(self.codec, self.limits, self.counters, debug=self.debug)
         dispatcher = Dispatcher(self._registry, invoker, replies)
         self._forward(dispatcher)
-        observation = self._observation
-        if self._tracing is not None or observation is not None:
+        if self._tracing is not None or self._observation:
             ObservedCalls(
                 dispatcher,
                 self._is_known,
-                metrics=None if observation is None else observation.calls,
-                logs=() if observation is None else observation.logs,
+                metrics=self._observation.calls,
+                logs=self._observation.logs,
                 tracing=self._tracing,
                 transport_of=transport_of,
             )
@@ -719,7 +705,7 @@ class Server(ServerMethods):
             session = Session(dispatcher, **options, on_gone=on_gone)
         else:
             session = GatedSession(dispatcher, self._guard.authenticator, **options, on_gone=on_gone)
-        session.takes_binary, session.shares_memory = bool(self.binary), self.binary
+        session.takes_binary = self.binary
         session.counters = self.counters
         if self._tracing is not None:
             from ..peer.tracing import traced_calls

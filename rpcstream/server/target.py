@@ -1,7 +1,4 @@
-"""Load a server by the name of its module and of the server in it, or by the path of a file.
-
-Owns imports by name and path, and the sentences about what cannot be loaded. Opens no socket.
-"""
+"""Loads a server from a module or file, by a target such as `module:server` or `file.py`."""
 
 from __future__ import annotations
 
@@ -112,7 +109,7 @@ def _executed(name: str) -> ModuleType:
 
 
 def _missing_module(error: ModuleNotFoundError) -> str:
-    """A sentence about a module that a target imports and that is not there."""
+    """A sentence about a missing module that a target imports."""
     trace = without_own_frames(error.__traceback__)
     if trace is None or error.name is None:
         return str(error)

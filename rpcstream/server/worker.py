@@ -1,9 +1,8 @@
-"""A worker: a fresh interpreter that serves the connections which its supervisor has accepted.
+"""A worker: a new interpreter that serves the connections which its supervisor has accepted.
 
-The first message of the channel says what to do (`start`). The worker answers `loaded` when the server is there, and
-`ready` when its lifespan has been entered, and the supervisor says where it listens. From then on connections come, and
-the worker reports how many of them are open. `leaving`: it takes no more. The end of the channel means that the
-supervisor has died.
+The first message says what to run. The worker sends `loaded` when it has the server, and asks `ready` when its lifespan
+has been entered; the supervisor answers where it listens. From then on it passes connections, and the worker reports
+how many are open. By `leaving` the worker says that it takes no more. If the channel ends, the supervisor has died.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from .target import TargetError, load_server
 
 log = get_logger("rpcstream.supervisor")
 
-#: Seconds between two looks at the number of requests that this worker has answered, where it is limited.
+#: Seconds between two checks of the number of requests that this worker has answered, if `max_requests` is set.
 WEAR_CHECK = 0.25
 
-#: Seconds that the supervisor has to confirm that it sends no more connections.
+#: Seconds in which the supervisor must confirm that it sends no more connections.
 LEAVING_TIME = 1.0
 
-#: Turns in which connections that wait in the channel are taken before a worker leaves.
+#: Reads of waiting connections from the channel before a worker leaves.
 _LAST_TURNS = 1000
 
-#: Seconds that the supervisor has to tell what all workers have counted. It waits for each of them for half of that.
+#: Seconds in which the supervisor must send the counters of all workers. It waits half of that for each.
 STATS_TIME = 2.0
 
-#: The variable of the environment that tells a worker its place, from 1.
+#: The environment variable with the place of a worker, from 1.
 PLACE = "RPCSTREAM_WORKER"
 
 #: The folder of this package, with a separator at its end.
@@ -49,7 +48,7 @@ _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 
 
 class WorkerLink:
-    """The link of a server to the supervisor: a `Supervision` of the server, and a source of its connections.
+    """Connects a server to its supervisor: the `Supervision` of the server, and the source of its connections.
 
     Args:
         sock: of the channel.
@@ -64,7 +63,7 @@ class WorkerLink:
         self._sock = sock
         self._max_requests: int | None = start["max_requests"]
         self._server: Server | None = None
-        #: Set when the supervisor can be asked. Calls may come sooner, by NATS.
+        #: Set when the supervisor can be asked. Calls over NATS may come sooner.
         self._has_channel = asyncio.Event()
         self._listener: Listener | None = None
         self._channel: Channel | None = None
@@ -74,9 +73,9 @@ class WorkerLink:
         self._will_report = self._is_told = self._has_left = False
         self._wear_timer: asyncio.TimerHandle | None = None
         self._resume_timer: asyncio.TimerHandle | None = None
-        #: The question to the supervisor what all workers have counted, which was asked last.
+        #: The last question to the supervisor for the counters of all workers.
         self._question: asyncio.Task[dict[str, Any]] | None = None
-        #: Done when the supervisor knows that it is to send no more connections.
+        #: Done when the supervisor knows that it must send no more connections.
         self._left: asyncio.Future[Message] | None = None
 
     def supervise(self, server: Server) -> None:
@@ -139,7 +138,7 @@ class WorkerLink:
         return str(told["addresses"][0] if told["addresses"] else "")
 
     async def counted(self) -> dict[str, Any]:
-        """Ask the supervisor, one question at a time, whose answer is for all that ask meanwhile."""
+        """Ask the supervisor. Callers that ask at the same time share one question and its answer."""
         await self._has_channel.wait()
         if self._question is None or self._question.done():
             self._question = asyncio.get_running_loop().create_task(self._ask())
@@ -162,13 +161,13 @@ class WorkerLink:
 
     @staticmethod
     def _counted(server: Server) -> dict[str, Any]:
-        """The counters of this process, with its metrics."""
+        """The counters and metrics of this process."""
         return {**server.stats(), **server.metric_numbers()}
 
     # -- ConnectionSource -------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Set up the connections that wait in the channel, and tell the supervisor to send no more."""
+        """Take the connections that wait in the channel, and tell the supervisor to send no more."""
         channel, server = self._channel, self._server
         if channel is None or server is None:
             return
@@ -183,7 +182,7 @@ class WorkerLink:
 
     async def wait(self) -> None:
         if self._left is not None:
-            # What was on its way when the supervisor was told comes before its answer.
+            # Connections that were on their way come before the answer.
             await asyncio.wait({self._left}, timeout=LEAVING_TIME)
         for setup in self._setups.values():
             await setup.wait()
@@ -202,7 +201,7 @@ class WorkerLink:
             if self._server is not None:
                 self._server.retire()
         elif kind == "count" and self._server is not None and self._channel is not None:
-            if self._will_report:  # first, so that what the supervisor knows agrees with what is counted
+            if self._will_report:  # first, so that the supervisor's number agrees with the counters
                 self._report()
             self._channel.answer(message, {"counters": self._counted(self._server)})
 
@@ -225,7 +224,7 @@ class WorkerLink:
         self._setups[host].begin(conn, is_over_limit=message["is_over"])
 
     def _on_end(self) -> None:
-        """The supervisor is dead: finish what runs here."""
+        """The supervisor has died: finish running calls, and end."""
         if self._channel is not None:
             self._channel.close()
         if self._has_left or self._server is None:
@@ -240,7 +239,7 @@ class WorkerLink:
             self._channel.send(message)
 
     def _report_soon(self) -> None:
-        """Report the number of open connections, once in a turn of the loop."""
+        """Report the number of open connections, once in a turn of the event loop."""
         if not self._will_report:
             self._will_report = True
             asyncio.get_running_loop().call_soon(self._report)
@@ -251,7 +250,7 @@ class WorkerLink:
             self._send({"type": "open", "open": self._listener.open_count, "received": self._received})
 
     def _has_room_for_descriptor(self) -> bool:
-        """Whether this process may have one more descriptor. Else connections wait in the channel for a while."""
+        """Whether this process may have one more descriptor; if not, connections wait in the channel for a while."""
         try:
             os.close(os.dup(self._sock.fileno()))
         except OSError as error:
@@ -274,7 +273,7 @@ class WorkerLink:
 
 
 def imported_files() -> list[str]:
-    """The source files of the program: of all modules but those of Python, of installed libraries and of rpcstream."""
+    """The source files of the program: all modules except Python's, installed libraries, and rpcstream."""
     installed = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     found = {os.path.abspath(getattr(each, "__file__", None) or "") for each in list(sys.modules.values())}
     return sorted(each for each in found if each.endswith(".py") and not each.startswith((*installed, _PACKAGE)))
@@ -284,7 +283,7 @@ def imported_files() -> list[str]:
 
 
 def serve_target(link: WorkerLink, arguments: dict[str, Any]) -> int:
-    """Load the server of an import string, and run it; gives the exit status. For `Server.run` with workers.
+    """Load the server of an import string, and run it; returns the exit status. For `Server.run` with workers.
 
     Args:
         arguments: `target`; and `where`, for `Server.run`.
@@ -298,7 +297,7 @@ def serve_target(link: WorkerLink, arguments: dict[str, Any]) -> int:
         server.run(**{"on_listening": lambda address: None, **arguments["where"]})
 
     try:
-        # A script that calls `server.run` when it is imported serves right there.
+        # A script that calls `server.run` at import serves there.
         with replace_run(serve):
             server = load_server(arguments["target"])
             if served:

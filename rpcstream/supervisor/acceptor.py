@@ -1,7 +1,6 @@
-"""The listening sockets of a supervisor, and the choice of the worker that gets a connection.
+"""Accepts connections at the sockets of a supervisor, and gives each to the worker with the fewest.
 
-Without a worker connections wait here, and health checks are answered with 503. Of a worker it knows how many
-connections it has, and how to pass it one.
+While no worker runs, connections wait here, and health checks are answered with 503.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from ..transports.open_connections import MAX_REFUSED
 
 log = get_logger("rpcstream.supervisor")
 
-#: Connections that wait for a worker which does not take them, beside the hundreds in the buffer of the channel; more
-#: go to other workers, and then wait in the system's queue.
+#: Connections that may wait for a slow worker, besides the hundreds in the buffer of its channel. More go to other
+#: workers, and then wait in the system's queue.
 WAITING_MAX = 256
 
-#: How a health check begins, and its answer where no worker runs.
+#: How a health check begins, and its answer while no worker runs.
 _HEALTH_CHECK = re.compile(rb"(GET|HEAD) /(healthz|readyz)[ ?]")
 _NO_WORKER = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 16\r\n"
     b"Cache-Control: no-store\r\nConnection: close\r\n\r\nno worker runs.\n"
 )
 
-#: Bytes of a health check that are read at most, so that the system does not drop the answer.
+#: Bytes of a health check that are read: the system would drop the answer if some were left unread.
 _MOST_READ = 64 * 1024
 
 
@@ -42,11 +41,11 @@ class Recipient(Protocol):
 
     @property
     def open(self) -> int:
-        """Its connections, those that are on their way to it among them."""
+        """The number of its connections, including those on their way to it."""
 
     @property
     def waiting(self) -> int:
-        """Those of them that it has not taken."""
+        """How many of them wait to be sent to it."""
 
     def give(self, descriptor: int, host: str | None, *, is_over: bool) -> None:
         """Pass on a connection, which then belongs to it: where it was accepted, and whether there is room for it."""
@@ -56,13 +55,13 @@ class SharedAcceptor:
     """Accepts the connections of several workers, and gives each to the one that has the fewest.
 
     Args:
-        recipients: gives the workers that take connections now.
-        total: gives the number of connections of all workers, those that take no new ones among them.
+        recipients: returns the workers that take connections now.
+        total: returns the number of connections of all workers, including those that take no new ones.
 
     Attributes:
-        max_connections: of all workers together. One more is passed on as such, to be told so.
-        bound: the addresses that are listened at.
-        pauses: how often accepting has paused, since the system gave no connection.
+        max_connections: of all workers together. A worker refuses further ones with an error.
+        bound: the addresses that it listens at.
+        pauses: how often accepting has paused because the system gave no connection.
     """
 
     def __init__(self, recipients: Callable[[], Iterable[Recipient]], total: Callable[[], int]) -> None:
@@ -72,9 +71,9 @@ class SharedAcceptor:
         self.max_connections = WAITING_MAX  # until a worker has told
         self.bound: list[BoundAddress] = []
         self.pauses = 0
-        #: When each worker was given its last connection; the one that has waited longest is first among equals.
+        #: When each worker got its last connection; among equals, the one that has waited longest is first.
         self._turns = count()
-        #: Descriptors of connections that were accepted, and for which there is no worker now. They go first.
+        #: Accepted connections that wait for a worker, by descriptor. They go first.
         self._kept: dict[int, tuple[str | None, bool]] = {}
         self._last: dict[Recipient, int] = {}
         self._shortages = LimitedLog(log, each=1)
@@ -83,7 +82,7 @@ class SharedAcceptor:
 
     @property
     def addresses(self) -> list[str]:
-        """Where connections are accepted, in the form that clients take."""
+        """Where connections are accepted, as addresses for clients."""
         return [bound.address for bound in self.bound]
 
     @property
@@ -100,7 +99,7 @@ class SharedAcceptor:
         self.bound.append(await listen_at(**where))
 
     def listen_at_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Listen at sockets that others have bound, and that stay theirs; connections wait until `start`.
+        """Listen at sockets that others have bound; connections wait until `start`.
 
         Raises:
             ValueError, OSError: as `accept.listen_at_sockets`.
@@ -113,9 +112,9 @@ class SharedAcceptor:
         self.refresh()
 
     def stop(self) -> None:
-        """Pass on the connections that wait, then close the listening sockets.
+        """Pass on the waiting connections, then close the listening sockets.
 
-        At sockets of others connections are left for the next program that accepts there.
+        At sockets that others have bound, waiting connections are left for the next program.
         """
         if self._is_started:
             for bound in self.bound:
@@ -163,7 +162,7 @@ class SharedAcceptor:
         recipient.give(descriptor, host, is_over=is_over)
 
     def forget(self, recipient: Recipient) -> None:
-        """The worker is gone."""
+        """Forget a worker that has ended."""
         self._last.pop(recipient, None)
 
     def _choose(self) -> Recipient | None:
@@ -197,9 +196,9 @@ class SharedAcceptor:
         self.refresh()
 
     def _drop_gone(self) -> None:
-        """Close the connections that wait for a worker and whose peers have ended them.
+        """Close connections that wait for a worker and whose peers have closed them.
 
-        Called only where there is no room for others: a peer may have ended its half alone, and wait for an answer.
+        Called only if there is no room for others: a peer may have closed only its half, and wait for an answer.
         """
         poll = select.poll()
         for descriptor in self._kept:
@@ -213,7 +212,7 @@ class SharedAcceptor:
         return self._kept.pop(descriptor)
 
     def _peek(self, descriptor: int) -> None:
-        """Answer a health check that waits for a worker. All else that a connection may begin with waits on."""
+        """Answer a health check that waits for a worker. Other connections wait on."""
         self._loop.remove_reader(descriptor)
         sock = socket.socket(fileno=descriptor)
         try:

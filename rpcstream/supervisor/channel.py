@@ -1,11 +1,11 @@
-"""Messages and file descriptors between a supervisor and one of its workers, over a pair of Unix sockets.
+"""Passes messages and file descriptors between a supervisor and a worker, over a pair of Unix sockets.
 
-A message is an object with a `type`, and at most one descriptor. A message that was sent with `ask` is answered by one
-of the type "answer".
+A message is an object with a `type`, and has at most one descriptor. A message that was sent with `ask` is answered by
+a message of the type "answer".
 
-On the wire it is its length (4 bytes), 1 or 0 for whether a descriptor belongs to it, and the object as MessagePack.
-The system delivers a descriptor with the first byte that was sent with it, and ends a read there. A descriptor for
-which a process has no room leaves a gap, so that later ones still belong to their messages.
+The bytes of a message are its length (4 bytes), 1 or 0 for whether it has a descriptor, and the object as MessagePack.
+The system delivers a descriptor with the first byte that was sent with it, and ends a read there. A descriptor that a
+process has no room for leaves a gap, so that later ones still belong to their messages.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _HEAD = struct.Struct("!IB")
 #: Bytes of one read.
 _READ = 256 * 1024
 
-#: Seconds until it is tried again where the system has no room for a descriptor that is to be sent.
+#: Seconds until a descriptor that the system has no room for is sent again.
 _RETRY = 0.05
 
-#: Errors of a socket whose other end is gone.
+#: Errors of a socket whose other end is closed.
 _GONE = frozenset((errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF))
 
-#: Reads in one turn of the event loop, so that the connections of this process have their turn, too.
+#: Reads in one turn of the event loop, so that the connections of this process get their turn.
 _BURST = 16
 
 
@@ -44,11 +44,11 @@ class Channel:
 
     Args:
         sock: connected to the other end; this object closes it.
-        on_message: called with each message and its descriptor, which then belongs to the callee. None: the message has
-            none. -1: it was lost, since this process had no room for it.
+        on_message: called with each message and its descriptor, which the callee must close. None: the message has
+            none. -1: it was lost because this process had no room for it.
         on_end: called once, when the other end has closed its socket, or its process has ended.
-        on_room: called when nothing waits to be sent any more.
-        may_receive: asked before each read; False: nothing is read until `start` is called again.
+        on_room: called when all waiting messages have been sent.
+        may_receive: called before each read; False: nothing is read until `start` is called again.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Channel:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait until the other end takes them."""
+        """The number of messages that wait to be sent."""
         return len(self._waiting)
 
     def start(self) -> None:
@@ -94,13 +94,13 @@ class Channel:
             self._loop.remove_reader(self._sock.fileno())
 
     def end(self) -> None:
-        """Send nothing more, as the other end is told; messages from there are still received."""
+        """Close the sending half; messages from the other end are still received."""
         if self.is_open:
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close this end. What waits is dropped, with its descriptors."""
+        """Close this end. Waiting messages and their descriptors are dropped."""
         if not self.is_open:
             return
         self.is_open = False
@@ -152,7 +152,7 @@ class Channel:
             future.cancel()
 
     def take_back(self) -> list[tuple[Message, int]]:
-        """Take back the messages with descriptors that are not sent yet, and these descriptors."""
+        """Take back the messages with descriptors that were not sent yet."""
         waiting, self._waiting = self._waiting, deque()
         taken = []
         for data, descriptor, message in waiting:
@@ -164,7 +164,7 @@ class Channel:
         return taken
 
     def _write(self) -> None:
-        """Send what waits, as far as the system takes it; go on when it takes more."""
+        """Send waiting messages as far as the system takes them; continue when it takes more."""
         while self._waiting:
             data, descriptor, message = self._waiting[0]
             try:
@@ -200,9 +200,9 @@ class Channel:
     # -- receiving --------------------------------------------------------------------------------------------------
 
     def receive(self) -> bool:
-        """Handle messages that have come, some in one turn of the loop; returns whether there may be more.
+        """Handle some messages that have arrived; returns whether there may be more.
 
-        Also to be called for those that came before the end of the process, or before that of this one's work.
+        Called by the event loop. Call it as well to read the last messages of a process that has ended.
         """
         for _ in range(_BURST):
             if not self.is_open or self._has_ended or not self._may_receive():

@@ -1,16 +1,16 @@
-"""Passes events, last values and subscriptions between the workers of a server, through the supervisor.
+"""Passes events, retained values and subscriptions between the workers of a server, through the supervisor.
 
 `EventRelay` is the end in a worker, and `EventExchange` the one in the supervisor. Each sends by an `EventLink`, which
 keeps the order of messages:
 
-* `subscriptions`: `changes`, each `[connection, name, is_there]`. It is a question: a worker answers it at once, and
-  the supervisor when every other worker has answered, or is too slow.
-* `event`: `topic`, and as its `body` the message, as marshal writes it. `keep`: it becomes the last value ("keep"), or
-  there is none any more ("forget"). `to`: the workers that have subscribers; null for all. The supervisor confirms an
-  event with `keep` by `kept`, and reports each worker that has no room for an event by `dropped`.
+* `subscriptions`: `changes`, each `[connection, name, is_there]`. It is a question: a worker answers at once, and the
+  supervisor answers when every other worker has answered or is too slow.
+* `event`: `topic`, and `body`, the message as written by marshal. `keep`: the value is retained ("keep"), or the topic
+  has none any more ("forget"). `to`: the workers with subscribers; null: all. The supervisor confirms a retained value
+  by `kept`, and reports each worker that has no room for an event by `dropped`.
 
-**The same last value everywhere**: the order in which the supervisor gets events decides. A worker that receives a last
-value while one of its own is on its way to the supervisor keeps its own, which comes later in that order.
+**All workers retain the same value**: the order in which the supervisor receives events decides. A worker that receives
+a retained value while one of its own is on its way keeps its own, which comes later in that order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .channel import Channel, Message
 
 log = get_logger("rpcstream.supervisor")
 
-#: Seconds that a subscriber waits for its reply, at most, until all workers know of the subscription.
+#: Seconds that a subscriber waits for its reply, at most, until all workers know the subscription.
 SETTLE_TIME = 1.0
 
 #: The kinds of messages of this module.
@@ -44,15 +44,15 @@ Subscription = tuple[Any, str]
 
 
 class EventLink:
-    """What one end is to tell the other: events, retained values, and changes of subscriptions.
+    """Sends events, retained values, and changes of subscriptions to the other end.
 
-    All is sent in a later turn of the event loop. Events are dropped while too many bytes wait; retained values are
-    sent when there is room again. A change of a subscription and its opposite cancel each other.
+    Messages are sent in a later turn of the event loop. While too many bytes wait, events are dropped, and retained
+    values wait for room. A change of a subscription and its opposite cancel each other.
 
     Args:
         lock: held by callers of `put`, `send`, `send_retained` and `change`, which may then be in any thread.
-        retained: gives the retained values.
-        known: subscriptions that the other end is to be told of at the start.
+        retained: returns the retained values.
+        known: subscriptions to send at the start.
         on_kept: called with the topic of each retained value that is sent.
     """
 
@@ -69,14 +69,14 @@ class EventLink:
         self._on_kept = on_kept
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_scheduled = False
-        #: Messages that are sent in the next turn, and the bytes that their events take.
+        #: Messages for the next turn, and the bytes of their events.
         self._out: list[Message] = []
         self._out_size = 0
         #: Topics whose retained value is sent when there is room.
         self._late: dict[str, None] = {}
         #: Whether a subscription is there now.
         self._changes: dict[Subscription, bool] = dict.fromkeys(known, True)
-        #: Tells what has changed now; and tells what changes until then.
+        #: Sends the changes so far; and sends those that come meanwhile.
         self._telling: asyncio.Task[None] | None = None
         self._next: asyncio.Task[None] | None = None
 
@@ -96,7 +96,7 @@ class EventLink:
             if is_kept and len(self._late) < LATE_MAX:
                 self._late[topic] = None
             elif is_kept:
-                log.warning("a last value is not the same in all workers: they are too slow for so many")
+                log.warning("a retained value is not the same in all workers: they are too slow for so many")
             return False
         if is_kept:
             self._late.pop(topic, None)
@@ -111,7 +111,7 @@ class EventLink:
         self._schedule()
 
     def send_retained(self, topics: Iterable[str] = ()) -> None:
-        """Send the retained values of these topics, and those that there was no room for, as far as there is now."""
+        """Send the retained values of these topics, and those that wait for room, as far as there is room."""
         self._late.update(dict.fromkeys(topics))
         while self._late:
             topic = next(iter(self._late))
@@ -120,7 +120,7 @@ class EventLink:
                 break
 
     def change(self, subscription: Subscription, is_there: bool) -> None:
-        """Tell that a subscription has begun or ended."""
+        """Send that a subscription has begun or ended."""
         if self._changes.pop(subscription, None) is None:
             self._changes[subscription] = is_there
         self._schedule()
@@ -146,7 +146,7 @@ class EventLink:
             self.tell()
 
     def tell(self) -> asyncio.Task[None]:
-        """Tell what has changed; done when the other end has answered, or is gone. One message is under way."""
+        """Send the changes, one message at a time; done when the other end has answered or is closed."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._tell_after(self._telling))
         return self._next
@@ -166,9 +166,9 @@ class EventLink:
 
 
 class EventRelay:
-    """The way of a worker to the others, a `Carrier`.
+    """Carries the events of a worker to the others: a `Carrier`.
 
-    What is published before `start` goes to all workers, since it is not known yet who has subscribed.
+    Events before `start` go to all workers, because their subscriptions are not known yet.
     """
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class EventExchange:
         self._retained = Retained(sys.maxsize)  # the workers limit the number of topics
 
     def add(self, worker: Worker) -> None:
-        """Pass events on to a worker from now on, which is ready, and tell it what there is."""
+        """Pass events on to a worker that is ready, and send it the subscriptions and retained values."""
         known = [
             ((other.number, connection), name)
             for other, subscriptions in self._subscriptions.items()
@@ -314,12 +314,12 @@ class EventExchange:
         try:
             self._retained.keep(topic, value)
         except ServerBusy as error:  # two workers have kept the last ones for which there was room
-            log.warning("a last value is not kept for workers that start later: %s", error)
+            log.warning("a value is not retained for workers that start later: %s", error)
 
     def _change(
         self, source: Worker, subscriptions: set[Subscription], changes: Iterable[Any]
     ) -> list[asyncio.Task[None]]:
-        """Take changes of a worker's subscriptions over; gives what tells them to the others."""
+        """Note changes of a worker's subscriptions; returns the tasks that send them to the others."""
         others = [link for worker, link in self._links.items() if worker is not source]
         for connection, name, is_there in list(changes):
             change = subscriptions.add if is_there else subscriptions.discard
@@ -339,12 +339,12 @@ class EventExchange:
 
 
 def size_of(message: Message) -> int:
-    """Bytes of memory that an event takes while it waits."""
+    """Bytes of memory that a waiting event takes."""
     return CARRIED_COST + len(message["body"])
 
 
 def packed_event(topic: str, message: Encoded | None, keep: Keep, to: list[int] | None) -> Message:
-    """Make the message between processes of an event; None: there is nothing to send to subscribers."""
+    """Make the message of an event for another process. `message` None: nothing is sent to subscribers."""
     parts: Any = message if message is None else bytes(message)
     if isinstance(message, AttachedMessage):
         parts = message.pieces, [bytes(each) for each in message.payloads]
@@ -352,6 +352,6 @@ def packed_event(topic: str, message: Encoded | None, keep: Keep, to: list[int] 
 
 
 def unpacked_event(message: Message) -> Encoded | None:
-    """Give the message of an event from another process."""
+    """The message of an event from another process."""
     parts = marshal.loads(message["body"])
     return AttachedMessage(*parts, is_secured=True) if isinstance(parts, tuple) else parts

@@ -1,4 +1,4 @@
-"""A worker as its supervisor sees it: a process, the channel to it, and what it has told."""
+"""A worker as the supervisor sees it: a process and the channel to it; and how workers are started."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class WorkerProcess:
     Args:
         index: its place among the workers, from 0.
         start: the first message; see `server.worker.main`.
-        environment: variables in place of those of this process.
+        environment: its environment variables.
         on_message: called with this worker and each message that it sends.
         on_room: called when the worker has taken all that was passed to it.
         on_end: called when the channel has ended; usually the process has ended, too.
 
     Attributes:
         channel: to the worker.
-        number: no other worker of this process has had it.
-        loaded: done when its program has been imported.
-        ready: the message in which it says that it can serve.
+        number: unique among all workers of this supervisor.
+        loaded: done when it has imported the program.
+        ready: its message that it can serve.
         exited: its exit status; 128 and the signal's number if it was killed.
         is_told: it was told to end.
         has_left: it takes no more connections.
@@ -68,11 +68,10 @@ class WorkerProcess:
         self.loaded: asyncio.Future[None] = loop.create_future()
         self.ready: asyncio.Future[Message] = loop.create_future()
         self.exited: asyncio.Future[int] = loop.create_future()
-        #: The counters that it told last.
+        #: The counters that it reported last.
         self.counters: dict[str, Any] = {}
         self.is_told = self.has_left = False
-        #: Connections that were sent; of these those that it had not received when it reported last, and the number of
-        #: open ones that it reported then.
+        #: The numbers of connections that were sent to it, that are on their way, and that it reported as open.
         self._sent = self._passed = self._reported = 0
         self._has_ended = False
         self._on_end = on_end
@@ -107,12 +106,12 @@ class WorkerProcess:
 
     @property
     def open(self) -> int:
-        """Its connections, those that are on their way to it among them."""
+        """The number of its connections, including those on their way to it."""
         return self._reported + self._passed
 
     @property
     def waiting(self) -> int:
-        """Messages that it has not taken."""
+        """The number of messages that wait to be sent to it."""
         return self.channel.waiting
 
     def give(self, descriptor: int, host: str | None, *, is_over: bool) -> None:
@@ -122,21 +121,21 @@ class WorkerProcess:
         self.channel.send({"type": "connection", "host": host, "is_over": is_over}, descriptor)
 
     def take_back(self) -> list[tuple[Message, int]]:
-        """Take back the connections that have not been sent to it: message and descriptor of each."""
+        """Take back the connections that were not sent to it yet: the message and descriptor of each."""
         taken = self.channel.take_back()
         self._passed -= len(taken)
         self._sent -= len(taken)
         return taken
 
     def report(self, message: Message) -> None:
-        """Take the number of its connections over, as it stood when it had received so many."""
+        """Note the number of open connections that it reports, and how many it had received by then."""
         self._passed = self._sent - message["received"]
         self._reported = message["open"]
 
     # -- the process --------------------------------------------------------------------------------------------------
 
     async def count(self, seconds: float) -> None:
-        """Ask for its counters, and wait for them for so long; without an answer those before stay."""
+        """Ask for its counters, and wait up to this long; without an answer the old ones stay."""
         answer = self.channel.ask({"type": "count"})
         await asyncio.wait({answer}, timeout=seconds)
         if answer.done() and not answer.cancelled():
@@ -149,13 +148,13 @@ class WorkerProcess:
             self._process.send_signal(number)
 
     def end(self) -> None:
-        """Tell a worker that serves nothing yet to end, whether it is listening to signals or to the channel."""
+        """End a worker that serves nothing yet, by a signal and by the end of the channel."""
         self.is_told = True
         self.signal(signal.SIGTERM)
         self.channel.end()
 
     def kill_all(self) -> None:
-        """Kill the process, and those that it has started and not put elsewhere."""
+        """Kill the process, and the processes of its group."""
         if not self.exited.done():
             try:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -163,7 +162,7 @@ class WorkerProcess:
                 self.signal(signal.SIGKILL)
 
     def poll(self) -> bool:
-        """Find out whether the process has ended; if so read what it has told before, and set `exited`."""
+        """Check whether the process has ended; if so, read its last messages and set `exited`."""
         status = self._process.poll()
         if status is None or self.exited.done():
             return False
@@ -175,7 +174,7 @@ class WorkerProcess:
         return True
 
     def memory(self) -> int:
-        """Bytes of main memory that the process takes; 0 if it has ended."""
+        """Bytes of main memory that the process uses; 0 if it has ended."""
         try:
             pages = Path(f"/proc/{self.pid}/statm").read_text().split()[1]
         except (OSError, IndexError):
@@ -183,7 +182,7 @@ class WorkerProcess:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def close(self) -> None:
-        """Close the channel; connections that have not been sent end, unless they are taken back before."""
+        """Close the channel, and the connections that were not sent and not taken back."""
         self.channel.close()
 
     def _channel_ended(self) -> None:
@@ -192,7 +191,7 @@ class WorkerProcess:
 
 
 def describe_status(status: int) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended."""
     if status > 128:
         with contextlib.suppress(ValueError):
             return f"killed by {signal.Signals(status - 128).name}"
@@ -221,7 +220,7 @@ def _command(number: int) -> list[str]:
 def environment_of_workers(count: int, processors: int) -> dict[str, str]:
     """The environment of each of `count` workers.
 
-    What computes with several threads is given its share of the processors, unless the variables for that are set.
+    Numeric libraries get their share of the processors as threads, unless the variables for that are set.
     """
     environment = dict(os.environ)
     if THREAD_VARIABLES[0] not in environment:  # the other libraries follow it, too
@@ -231,7 +230,7 @@ def environment_of_workers(count: int, processors: int) -> dict[str, str]:
 
 
 def processors() -> list[int]:
-    """The numbers of the processors that this process may use; as many as its control group gives it time for."""
+    """The numbers of the processors that this process may use, limited by the quota of its control group."""
     has_affinity = hasattr(os, "sched_getaffinity")
     numbers = sorted(os.sched_getaffinity(0)) if has_affinity else list(range(os.cpu_count() or 1))
     try:

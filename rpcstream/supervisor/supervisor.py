@@ -1,8 +1,7 @@
-"""A server in several processes: starts workers, replaces those that end, and passes connections on to them.
+"""Runs a server in several processes: starts workers, replaces them, and passes connections on to them.
 
-This process imports nothing of the program that the workers run. A place is one of the `count` workers that there are
-to be: a worker that has died is replaced there after a pause, and one that is worn out, or reloaded, once the new one
-is ready.
+The supervisor imports nothing of the program that the workers run. Each worker has a place. A worker that has died is
+replaced there after a pause. A worker that is worn out or reloaded is replaced as soon as the new one is ready.
 """
 
 from __future__ import annotations
@@ -43,30 +42,30 @@ log = get_logger("rpcstream.supervisor")
 
 T = TypeVar("T")
 
-#: Seconds that workers have to say what they have counted; those of the others are the last ones known.
+#: Seconds in which workers report their counters; for a worker that does not, its last known counters are used.
 COUNT_TIME = 1.0
 
-#: Seconds of a first start after which connections at sockets that were passed are accepted, so that health checks are
-#: answered. A program that fails before leaves them to the next one.
+#: Seconds after which connections at sockets that were passed in are accepted although no worker is ready, so that
+#: health checks are answered. If the program fails before, the connections stay for the next one.
 ACCEPT_AFTER = 2.0
 
-#: Seconds between two looks at the memory of the workers, where it is limited.
+#: Seconds between two checks of the workers' memory.
 MEMORY_CHECK = 0.25
 
 #: Seconds until a worker that has died is replaced: the first for one death, twice as long for each further one, up to
 #: the second. Deaths count until a worker has lived for the third.
 SHORTEST_PAUSE, LONGEST_PAUSE, LONG_LIFE = 0.1, 30.0, 60.0
 
-#: Share of `max_requests` by which workers differ at most, so that they are not all replaced at once.
+#: The limits of workers differ by up to this share of `max_requests`, so that they are not all replaced at once.
 JITTER = 0.1
 
 
 class StartFailed(Exception):
-    """A worker has ended before it was ready.
+    """A worker ended before it was ready.
 
     Attributes:
         status: its exit status.
-        is_late: it was killed, since it was not ready within `start_timeout`.
+        is_late: it was killed because it was not ready within `start_timeout`.
     """
 
     def __init__(self, status: int, *, is_late: bool = False) -> None:
@@ -80,7 +79,7 @@ class Place:
 
     Attributes:
         active: the worker that takes connections; None while there is none.
-        is_due: another worker is to be started here.
+        is_due: set when another worker must be started here.
         pause: seconds before the next start.
         restarts: how often a worker has died here.
     """
@@ -94,7 +93,7 @@ class Place:
 
 
 class Supervisor:
-    """Runs a program in several processes, until it is told to stop.
+    """Runs a program in several processes until it is stopped.
 
     Args:
         entry: `module:function`; workers call it with a `WorkerLink` and `arguments`, and it gives the exit status.
@@ -104,7 +103,7 @@ class Supervisor:
             (but not an installed library), the workers are replaced as by SIGHUP. A program that cannot be started is
             then tried again with the next change, also at the first start. None: none.
         on_listening: called with the address when connections are accepted.
-        sockets: listen at these, which stay the caller's, and not where the program says.
+        sockets: listen at these instead of where the program says; they stay open.
     """
 
     def __init__(
@@ -165,8 +164,8 @@ class Supervisor:
             signal's number after a second signal.
 
         Raises:
-            RuntimeError: this system cannot pass connections to other processes, or has no way for an option; or this
-                is not the main thread.
+            RuntimeError: this system cannot pass connections to other processes, or does not support an option; or
+                this is not the main thread.
         """
         check_possible(watches=self._watch is not None, affinity=self._affinity, memory_limit=self._memory_limit)
         raise_descriptor_limit()
@@ -249,7 +248,7 @@ class Supervisor:
         return max((worker.exited.result() for worker in serving), default=0)
 
     async def _finish(self, workers: Iterable[WorkerProcess], seconds: float) -> None:
-        """Wait for the ends of workers that were told to end, and kill those that have not ended after so long."""
+        """Wait until workers that were told to end have ended, and kill those that take longer than this."""
         workers = list(workers)
         if workers:
             await asyncio.wait({worker.exited for worker in workers}, timeout=seconds)
@@ -268,9 +267,9 @@ class Supervisor:
     # -- versions of the program ---------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Start new workers, and end those before once all of the new ones are ready.
+        """Start new workers, and end the old ones once all of the new ones are ready.
 
-        A reload that is under way is begun anew.
+        A reload that is under way starts again.
         """
         if not self._stopping.is_set():
             self._version.cancel()
@@ -285,9 +284,9 @@ class Supervisor:
         self._version.add_done_callback(ended)
 
     async def _run_version(self) -> int:
-        """Start workers of the program as it is now, and keep one at each place, until a reload cancels this.
+        """Start workers of the current program, and keep one at each place, until a reload cancels this.
 
-        Ends only if the program cannot be started at first; gives the exit status then.
+        Returns only if the first start fails: the exit status.
         """
         if not self._is_first:
             await self._reloaded()
@@ -301,7 +300,7 @@ class Supervisor:
         return 0
 
     async def _first_start(self) -> int | None:
-        """Start all workers, and accept connections; gives the exit status if that fails, and is not tried again."""
+        """Start all workers, and accept connections; returns the exit status if that fails and is not tried again."""
         try:
             await self._start(self._places)
         except StartFailed as failed:
@@ -334,7 +333,7 @@ class Supervisor:
             log.info("reload: the new workers serve")
 
     async def _keep(self, place: Place) -> None:
-        """Keep a worker at a place: start another one whenever it has ended, or is to be replaced."""
+        """Keep a worker at a place: start another one whenever it has ended or must be replaced."""
         while True:
             await place.is_due.wait()
             await asyncio.sleep(place.pause)
@@ -351,10 +350,10 @@ class Supervisor:
     async def _start(self, places: list[Place]) -> None:
         """Start workers, and let them take over these places once all are ready.
 
-        The first one is started alone until its program has been imported, so that a mistake in it is reported once.
+        The others start when the first one has imported the program, so that a mistake in it is reported once.
 
         Raises:
-            StartFailed: one of them has ended, or has taken too long. The others are ended, too.
+            StartFailed: one of them ended or took too long; the others were ended.
         """
         workers: list[WorkerProcess] = []
         try:
@@ -398,10 +397,10 @@ class Supervisor:
         return worker
 
     async def _wait_for(self, worker: WorkerProcess, future: asyncio.Future[Any], workers: list[WorkerProcess]) -> Any:
-        """Wait for what a worker tells while it starts.
+        """Wait for a message of a worker that starts.
 
         Raises:
-            StartFailed: one of these workers has ended; or this one has had `start_timeout`, and is killed.
+            StartFailed: one of these workers ended; or this one was killed after `start_timeout`.
         """
         limit = self._start_timeout
         left = None if limit is None else max(worker.started + limit - self._loop.time(), 0)
@@ -418,7 +417,7 @@ class Supervisor:
         return future.result()
 
     async def _listen(self, worker: WorkerProcess, info: Message) -> None:
-        """Listen where the first worker says, if anywhere; that is told to each of them."""
+        """Listen where the first worker says, if anywhere."""
         if info["where"] is not None and not self._acceptor.bound:
             try:
                 await self._acceptor.listen(info["where"])
@@ -429,7 +428,7 @@ class Supervisor:
     # -- workers come and go ------------------------------------------------------------------------------------------
 
     def _activate(self, worker: WorkerProcess) -> None:
-        """Pass connections to a worker from now on, and end the one that was at its place."""
+        """Pass connections to a worker from now on, and retire the one before it."""
         place = self._places[worker.index]
         before, place.active = place.active, worker
         place.is_due.clear()
@@ -445,14 +444,14 @@ class Supervisor:
         self._acceptor.refresh()
 
     def _retire(self, worker: WorkerProcess) -> None:
-        """Let a worker finish; what is on its way to it goes to others."""
+        """Let a worker finish; connections that were not sent to it yet go to others."""
         worker.is_told = True
         worker.channel.send({"type": "retire"})
         self._pass_on(worker)
         self._run(self._finish([worker], worker.ready.result()["time_to_stop"] + 5 * CLEAN_UP))
 
     def _pass_on(self, worker: WorkerProcess) -> None:
-        """Give the connections that have not been sent to a worker to others."""
+        """Give connections that were not sent to a worker yet to others."""
         for message, descriptor in worker.take_back():
             self._acceptor.give(descriptor, message["host"], is_over=message["is_over"])
 
@@ -489,7 +488,7 @@ class Supervisor:
         place.is_due.set()
 
     def _longer_pause(self, place: Place) -> float:
-        """Make the pause before the next start longer, and give it."""
+        """Make the pause before the next start longer; returns its seconds."""
         place.pause = min(max(2 * place.pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         return place.pause
 
@@ -513,7 +512,7 @@ class Supervisor:
     # -- changed files -------------------------------------------------------------------------------------------------
 
     def _watch_imported(self, files: Iterable[str]) -> None:
-        """Watch the files that a worker has imported from elsewhere, such as a package that is being developed, too."""
+        """Also watch the files that a worker has imported from elsewhere, such as a package under development."""
         base = self._watch
         if base is not None:
             self._imported.update(file for file in files if not file.startswith(base + os.sep))
@@ -528,10 +527,10 @@ class Supervisor:
 
     @property
     def _status(self) -> str:
-        """What systemd is told while connections are accepted."""
+        """The status for systemd while connections are accepted."""
         return f"Listening at {', '.join(self._acceptor.addresses)}, with {len(self._places)} workers"
 
-    # -- what workers tell --------------------------------------------------------------------------------------------
+    # -- messages of workers ------------------------------------------------------------------------------------------
 
     def _on_message(self, worker: WorkerProcess, message: Message) -> None:
         kind = message["type"]
@@ -555,7 +554,7 @@ class Supervisor:
             worker.counters = message["counters"]
 
     def _on_leaving(self, worker: WorkerProcess, message: Message) -> None:
-        """A worker takes no more connections: it was told so, or its server was stopped by its own program."""
+        """Handle that a worker takes no more connections: it was told to end, or its program stopped the server."""
         worker.has_left = True
         self._pass_on(worker)
         worker.channel.answer(message, {})
@@ -588,14 +587,14 @@ class Supervisor:
         return sum(worker.open for worker in self._workers)
 
     def _on_channel_end(self, worker: WorkerProcess) -> None:
-        """A worker cannot be reached any more: if it does not end at once, its program has closed the channel."""
+        """Kill a worker that has closed its channel and does not end."""
         if not worker.is_told and not worker.has_left:
             self._loop.call_later(10 * CLEAN_UP, worker.kill_all)
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
     async def _answer(self, worker: WorkerProcess, question: Message) -> None:
-        """Tell a worker what all of them have counted."""
+        """Tell a worker the counters of all workers."""
         await asyncio.gather(*(each.count(COUNT_TIME) for each in self._workers if each.ready.done()))
         pauses = self._acceptor.pauses
         own = {"accept_pauses": pauses, "metrics": {"accept_pauses_total": {"": pauses}}}

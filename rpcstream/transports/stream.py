@@ -18,7 +18,7 @@ from ..errors import ParseError, RpcError
 from ..peer.frame_admission import FrameAdmission
 from ..peer.ledger import Reception
 from ..peer.session import Session
-from ..shared_memory import SharedMemory
+from ..peer.shared_memory import SharedMemory
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.content_length import ContentLengthFramer
@@ -79,7 +79,7 @@ class LineStream(MessageConnection, SocketConnection):
     def _connect_session(self) -> None:
         if self._frames is None:
             self.session.takes_binary = self.session.offers_binary = False
-        elif self.session.shares_memory and self.carrier == "unix":
+        elif self.session.takes_binary and self.carrier == "unix":
             self.session.shared = SharedMemory(self.socket, self.session.server_ledger.shared)
         self.session.connected(self, splits_values=bool(self._delimiter))
 

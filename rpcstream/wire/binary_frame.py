@@ -165,12 +165,9 @@ def plain_frame(data: bytes, at: int, intake: FrameIntake, max_size: int) -> tup
 def _lent(intake: FrameIntake, places: Sequence[tuple[int, ...] | None], sizes: Sequence[int]) -> Sequence[Any]:
     """The payloads of a frame that stand in shared memory, as arrays; None for the others. Raises FrameError."""
     shared = intake.shared
-    try:
-        if shared is None:
-            raise ValueError("there is no shared memory")
-        return shared.receive(places, sizes)  # type: ignore[no-any-return]
-    except ValueError as error:
-        raise FrameError(f"the header of a binary frame is malformed: {error}") from None
+    if shared is None:
+        raise FrameError("the header of a binary frame is malformed: there is no shared memory")
+    return shared.receive(places, sizes)  # type: ignore[no-any-return]
 
 
 class FrameIntake(Protocol):

@@ -7,13 +7,14 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import struct
 import tempfile
 from pathlib import Path
 
 import orjson
 
 from rpcstream import Limits, Server
-from rpcstream.shared_memory import ARENA_SIZE, PAGE
+from rpcstream.peer.shared_memory import ARENA_SIZE, PAGE
 
 from .attacks_frames import plain
 from .attacks_hub import must
@@ -53,10 +54,10 @@ class RawArena:
         self.fd = os.memfd_create("rpcstream", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.fd, ARENA_SIZE)
         key = os.urandom(16)
-        os.pwrite(self.fd, key, 0)
-        os.pwrite(self.fd, b"\1" + bytes(PAGE - 1), CONTROL)
+        os.pwrite(self.fd, key + bytes(MIB - len(key)), 0)
+        os.pwrite(self.fd, struct.pack("=QQQ", 1, 0, 7), CONTROL)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self.offer = {"binary": 1, "shm": {"pid": os.getpid(), "fd": self.fd, "key": key.hex(), "at": CONTROL}}
+        self.offer = {"binary": 1, "shm": {"pid": os.getpid(), "fd": self.fd, "key": key.hex(), "at": CONTROL, "id": 7}}
 
     def write(self) -> None:
         """Have memory for the payload."""

@@ -34,7 +34,7 @@ LARGE = np.arange(MIB // 4, dtype=np.float32)
 SIZE = LARGE.nbytes
 ARENA, PAGE = 128 * MIB, 4096
 #: Where the control page and the payload of the raw peer stand.
-CONTROL, FIRST = PAGE, 2 * PAGE
+CONTROL, FIRST = PAGE, MIB
 
 
 @pytest.fixture
@@ -312,9 +312,10 @@ class Arena:
         os.ftruncate(self.fd, ARENA)
         self.map = mmap.mmap(self.fd, ARENA)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self.map[:16] = key = os.urandom(16)
-        self.map[CONTROL : CONTROL + PAGE] = bytes(PAGE)
-        self.description = {"pid": os.getpid(), "fd": self.fd, "key": key.hex(), "at": CONTROL}
+        key = os.urandom(16)
+        self.map[:MIB] = key + bytes(MIB - 16)
+        self.description = {"pid": os.getpid(), "fd": self.fd, "key": key.hex(), "at": CONTROL, "id": 1}
+        self.word(2, 1)
 
     def place(self, data: bytes = LARGE.tobytes(), at: int = FIRST) -> None:
         self.map[at : at + len(data)] = data
@@ -346,11 +347,11 @@ def arena() -> Iterator[Arena]:
 async def sharer(address: str, arena: Arena) -> AsyncIterator[RawPeer]:
     peer = await RawPeer.open(address)
     answer = await peer.result("rpc.hello", params={"binary": 1, "shm": arena.description})
-    assert set(answer["shm"]) == {"pid", "fd", "key", "at"}
+    assert set(answer["shm"]) == {"pid", "fd", "key", "at", "id"}
     arena.word(0, 1)
     yield peer
     peer.close()
-    arena.word(1, 1)  # no lease has come that is not given back
+    arena.word(2, 0)  # the page is used for something else
 
 
 @pytest.mark.parametrize(
@@ -370,6 +371,7 @@ async def sharer(address: str, arena: Arena) -> AsyncIterator[RawPeer]:
         f"0:0:0:{SIZE}",
         f"0:1:0:1:{SIZE}",
         f"0:{FIRST + 16 * MIB}:{SIZE}",  # a hole: reading it would take memory that nobody has counted
+        f"0:{FIRST + SIZE // 2}:{SIZE}",  # half of it
     ],
 )
 async def test_a_place_that_is_none_ends_the_connection(
@@ -435,6 +437,28 @@ async def test_an_offer_that_is_none_is_answered_without_a_word(address: str, sh
     assert await stranger.code() == -32700
     assert await stranger.receive() is None
     stranger.close()
+
+
+async def test_a_page_that_is_used_again_says_that_all_was_given_back(
+    server: UsualServer, address: str, arena: Arena
+) -> None:
+    """Nothing reads what a connection got any more when its page is used for something else."""
+
+    @server
+    def zeros(size: int) -> np.ndarray:
+        return np.zeros(size, np.uint8)
+
+    for turn in range(1, 4):
+        arena.word(2, turn)
+        peer = await RawPeer.open(address)
+        await peer.result("rpc.hello", params={"binary": 1, "shm": arena.description | {"id": turn}})
+        arena.word(0, 1)
+        for _ in range(8):  # half of the memory
+            peer.write(orjson.dumps(request("zeros", 8 * MIB)) + b"\n")
+            assert b":" in (await peer.receive_frame())[1][0][:100]
+        peer.close()
+        await asyncio.to_thread(until_in_thread, lambda: server.stats()["connections"] == 0)
+    arena.word(2, 0)
 
 
 @pytest.mark.parametrize("given_back", [0, 5, 2**63, 2**64 - 1])

@@ -34,8 +34,7 @@ from rpcstream.client import options
 from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
 from rpcstream.server.options import DEFAULTS as SERVER_DEFAULTS
-from rpcstream.server.options import ServerOptions
-from rpcstream.supervisor.options import WORKER_DEFAULTS, WorkerOptions
+from rpcstream.server.options import RUN_DEFAULTS, RunOptions, ServerOptions
 
 from .blocks import DOCS, FRONT, PAGES, PROGRAMS, README, REASONS, ROOT, RUN, blocks_of
 from .check_types import all_modules
@@ -72,7 +71,7 @@ OPTIONS: dict[str, tuple[Collection[str], Mapping[str, Any]]] = {
     "Server": (ServerOptions.__optional_keys__, SERVER_DEFAULTS),
     "Client": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
     "AsyncClient": (options.ClientOptions.__optional_keys__, options.DEFAULTS),
-    "Server.run": (WorkerOptions.__optional_keys__, WORKER_DEFAULTS),
+    "Server.run": (RunOptions.__optional_keys__, RUN_DEFAULTS),
     "Server.add": (MethodOptions.__optional_keys__, METHOD_DEFAULTS),
 }
 

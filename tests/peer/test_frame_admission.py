@@ -27,7 +27,6 @@ class Connection:
         session: Any = SimpleNamespace(
             side="server",
             takes_binary=True,
-            shares_memory=True,
             shared=None,
             counters=None,
             limits=LIMITS,

@@ -23,13 +23,16 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from .local_peer import is_same_user
-from .text import get_logger
-from .wire.binary_frame import SHARED_MIN
-from .wire.buffers import PeerMemory, owner_of
+from ..local_peer import is_same_user
+from ..text import get_logger
+from ..wire.binary_frame import SHARED_MIN, FrameError
+from ..wire.buffers import PeerMemory, owner_of
+
+if TYPE_CHECKING:
+    from .ledger import Account  # imports asyncio
 
 #: Bytes of an arena. Memory is taken only for what was used of it.
 ARENA_SIZE = 128 * 1024 * 1024
@@ -50,39 +53,16 @@ _STEP = 1024 * 1024
 _ZEROS = bytes(_STEP)
 
 _KEY_SIZE = 16
+_NO_PLACE = "the header of a binary frame is malformed: no such place in shared memory"
 #: Words of eight bytes in a control page: 1 once the peer's arena is mapped; 1 plus the number of leases that came,
-#: once the connection has ended; and for each number of a lease the count of the last one that was given back.
-_MAPPED, _ENDED, _GIVEN_BACK = 0, 1, 8
+#: once the connection has ended; which connection it is; and for each number of a lease the count of the last one that
+#: was given back.
+_MAPPED, _ENDED, _ID, _GIVEN_BACK = 0, 1, 2, 8
 
+#: F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW: the size of the file never changes.
+_SEALS = 7
 #: Flag of memfd_create (Linux 6.3): the file can never be executed.
 _NOEXEC_SEAL = 0x8
-
-
-class MemoryBudget:
-    """Counts the memory that is copied for peers, and the arenas of peers whole: to read a hole in one takes memory.
-
-    Args:
-        limit: bytes.
-
-    Attributes:
-        arenas: those that are mapped, by their keys. Several connections of one process share one.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._taken = 0
-        self.arenas: WeakValueDictionary[str, _PeerArena] = WeakValueDictionary()
-
-    def take(self, size: int) -> bool:
-        """Count bytes; False, and nothing is counted, if that is over the limit."""
-        if self._taken + size > self._limit:
-            return False
-        self._taken += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """Take bytes off."""
-        self._taken -= size
 
 
 # -- memory of this process -------------------------------------------------------------------------------------------
@@ -131,8 +111,9 @@ class Arena:
         self.ended: deque[SharedMemory] = deque()
         self._fd = _memory_file()
         os.ftruncate(self._fd, ARENA_SIZE)
-        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self._touch(0, PAGE)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, _SEALS)
+        if not self._touch(0, PAGE):
+            raise OSError("the system gives no memory")
         key = os.urandom(_KEY_SIZE)
         os.pwrite(self._fd, key, 0)
         self._map = mmap.mmap(self._fd, ARENA_SIZE)
@@ -146,23 +127,16 @@ class Arena:
 
     def allocate(self, size: int) -> Block | None:
         """A block of at least one byte, whose content is undefined; None: there is none of that size."""
+        needed = _rounded(size, _ALIGNMENT)
         with self._lock:
-            try:
-                return self._take(size, _rounded(size, _ALIGNMENT))
-            except OSError as error:
-                _note(str(error))
-                return None
-
-    def _take(self, size: int, needed: int) -> Block | None:
-        for _ in range(2):
-            self._note_freed()
-            # The first that fits: the caches have it.
-            for number, (start, end) in enumerate(self._gaps):
-                if end - start >= needed:
-                    self._touch(start, start + needed)
-                    self._gaps[number] = start + needed, end
-                    return Block(self, start, size, start + needed)
-            self._take_back()
+            for _ in range(2):
+                self._note_freed()
+                # The first that fits: the caches have it.
+                for number, (start, end) in enumerate(self._gaps):
+                    if end - start >= needed and self._touch(start, start + needed):
+                        self._gaps[number] = start + needed, end
+                        return Block(self, start, size, start + needed)
+                self._take_back()
         return None
 
     def trim(self) -> None:
@@ -196,25 +170,31 @@ class Arena:
             else:
                 merged.append((start, end))
 
-    def _touch(self, start: int, end: int) -> None:
-        """Have the system give memory now: a write without would end the process if there is none. Raises OSError."""
+    def _touch(self, start: int, end: int) -> bool:
+        """Have the system give memory now, if it can: a write without it would end the process."""
         first, last = start // _STEP, _rounded(end, _STEP) // _STEP
-        while (step := self._given.find(0, first, last)) >= 0:
-            if os.pwrite(self._fd, _ZEROS, step * _STEP) < _STEP:
-                raise OSError("the system gives no memory")
-            self._given[step] = 1
+        try:
+            while (step := self._given.find(0, first, last)) >= 0 and os.pwrite(
+                self._fd, _ZEROS, step * _STEP
+            ) == _STEP:
+                self._given[step] = 1
+        except OSError as error:
+            _note(str(error))
+        return self._given.find(0, first, last) < 0
 
 
 _current: Arena | None = None
 
 
-def _arena() -> Arena:
-    """The arena of this process. Raises OSError: there can be none."""
+def _arena() -> Arena | None:
+    """The arena of this process; None where there can be none."""
     global _current
-    if sys.platform != "linux":
-        raise OSError("memory is shared on Linux only")
-    if _current is None or not _current.is_usable:
-        _current = Arena()
+    if sys.platform == "linux" and (_current is None or not _current.is_usable):
+        _current = None
+        try:
+            _current = Arena()
+        except OSError as error:
+            _note(str(error))
     return _current
 
 
@@ -243,10 +223,8 @@ def shared_empty(shape: int | Sequence[int], dtype: Any = float) -> Any:
     if kind.hasobject:
         raise TypeError(f"objects cannot be shared, and the dtype is {kind}")
     size = np.broadcast_to(np.empty((), kind), shape).size * kind.itemsize
-    try:
-        block = _arena().allocate(size) if size else None
-    except OSError:
-        block = None
+    arena = _arena()
+    block = arena.allocate(size) if size and arena is not None else None
     return np.empty(shape, kind) if block is None else np.asarray(block).view(kind).reshape(shape)
 
 
@@ -266,37 +244,52 @@ class _PeerArena:
     """
 
     _fd = -1
-    _budget: MemoryBudget | None = None
+    _account: Account | None = None
 
-    def __init__(self, pid: int, fd: int, key: str, budget: MemoryBudget) -> None:
+    def __init__(self, pid: int, fd: int, key: str, account: Account | None) -> None:
+        import fcntl
         import mmap
 
         self.pid = pid
-        self._fd = _open_arena(f"/proc/{pid}/fd/{fd}")
+        self._fd = _open_memory_file(f"/proc/{pid}/fd/{fd}")
+        if fcntl.fcntl(self._fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+            raise ValueError("the memory of the peer is not sealed")
+        # Sealed: its size does not change any more. With large pages, reading a hole may end the process.
+        if os.fstat(self._fd).st_size != ARENA_SIZE or os.fstatvfs(self._fd).f_bsize != PAGE:
+            raise ValueError("the memory of the peer has another size, or large pages")
         if os.pread(self._fd, _KEY_SIZE, 0).hex() != key:
             raise ValueError("the memory of the peer is other memory than it says")
-        if not budget.take(ARENA_SIZE):
-            raise ValueError("there is no room for the memory of the peer (max_held_total)")
-        self._budget = budget
+        if account is not None:
+            # Whole: the peer can make holes at any time, and reading one takes memory.
+            if account.free < ARENA_SIZE:
+                raise ValueError("there is no room for the memory of the peer (max_held_total)")
+            account.used += ARENA_SIZE
+        self._account = account
         self.map = mmap.mmap(self._fd, ARENA_SIZE, prot=mmap.PROT_READ)
         self._address = _address_of(self.map)
-        self._checked: set[tuple[int, int]] = set()
+        self._written = bytearray(ARENA_SIZE // _STEP)
 
     def find(self, place: int, size: int) -> int:
-        """The address of a part. Raises ValueError: it is not in the arena, or has a hole, which takes memory."""
-        if (place, size) not in self._checked:
-            if place < PAGE or place + size > ARENA_SIZE or os.lseek(self._fd, place, os.SEEK_HOLE) < place + size:
-                raise ValueError("no such place in shared memory")
-            if len(self._checked) > LEASES:
-                self._checked.clear()
-            self._checked.add((place, size))
+        """The address of a part. Raises FrameError: it is not in the arena, or was not written in whole steps."""
+        end = place + size
+        is_inside = PAGE <= place < end <= ARENA_SIZE
+        while is_inside and (step := self._written.find(0, place // _STEP, _rounded(end, _STEP) // _STEP)) >= 0:
+            hole = os.lseek(self._fd, step * _STEP, os.SEEK_HOLE) // _STEP
+            self._written[step:hole] = b"\1" * (hole - step)
+            is_inside = hole > step
+        if not is_inside:
+            raise FrameError(_NO_PLACE)
         return self._address + place
 
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-        if self._budget is not None:
-            self._budget.give_back(ARENA_SIZE)
+        if self._account is not None:
+            self._account.give_back(ARENA_SIZE)
+
+
+#: Those that are mapped, by key and `id` of the account: several connections of one process share one.
+_mapped: WeakValueDictionary[tuple[str, int], _PeerArena] = WeakValueDictionary()
 
 
 class Lease(PeerMemory):
@@ -351,7 +344,7 @@ class SharedMemory:
 
     Args:
         sock: the connected socket.
-        budget: counts the memory.
+        account: counts the memory of peers; None: that of a server is not counted.
 
     Attributes:
         placed: the number of payloads that were lent by the last `place`.
@@ -363,9 +356,9 @@ class SharedMemory:
     _peer: _PeerArena | None = None
     _peer_control: Any = None
 
-    def __init__(self, sock: Any, budget: MemoryBudget) -> None:
+    def __init__(self, sock: Any, account: Account | None = None) -> None:
         self._sock: Any = sock
-        self._budget = budget
+        self._account = account
         self._lent: dict[int, _Lent] = {}
         self._numbers = list(range(LEASES))
         self._lending = self._copied = self.received = self.placed = 0
@@ -373,23 +366,18 @@ class SharedMemory:
     def offer(self) -> dict[str, Any] | None:
         """What the peer needs to find the memory of this end. None where there can be none: also the second time."""
         sock, self._sock = self._sock, None
-        if sock is None or sys.platform != "linux" or not is_same_user(sock):
+        arena = _arena() if sock is not None and is_same_user(sock) else None
+        if arena is None or (block := arena.allocate(PAGE)) is None:
             return None
         import numpy as np
 
-        try:
-            arena = _arena()
-        except OSError as error:
-            _note(str(error))
-            return None
-        if (block := arena.allocate(PAGE)) is None:
-            return None
         page = np.asarray(block)
         page[:] = 0
         self._control = memoryview(page).cast("Q")  # type: ignore[arg-type]
+        self._control[_ID] = number = 1 + int.from_bytes(os.urandom(3), "little")
         self._arena = arena
         arena.connections.add(id(self))
-        return arena.description | {"at": block.place}
+        return arena.description | {"at": block.place, "id": number}
 
     def accept(self, description: Any) -> bool:
         """Map the memory that the peer has described; False, and nothing is shared, if it is not as it should be."""
@@ -406,12 +394,15 @@ class SharedMemory:
         return True
 
     def _map_peer(self, described: dict[str, Any]) -> None:
-        pid, fd, at = (_whole(described.get(name)) for name in ("pid", "fd", "at"))
+        pid, fd, at, self._peer_id = (_whole(described.get(name)) for name in ("pid", "fd", "at", "id"))
         key = str(described.get("key"))
-        peer = self._budget.arenas.get(key) or _PeerArena(pid, fd, key, self._budget)
+        mapped = (key, id(self._account))
+        peer = _mapped.get(mapped) or _PeerArena(pid, fd, key, self._account)
         peer.find(at, PAGE)
         self._peer_control = memoryview(peer.map)[at : at + PAGE].cast("Q")
-        self._peer = self._budget.arenas[key] = peer
+        if self._peer_control[_ID] != self._peer_id or not self._peer_id:
+            raise ValueError("the control page of the peer is another one than it says")
+        self._peer = _mapped[mapped] = peer
 
     def answer(self, description: Any) -> dict[str, Any] | None:
         """Map the memory that the peer offers; gives what it needs to find this end's. None: nothing is shared."""
@@ -462,10 +453,7 @@ class SharedMemory:
         import numpy as np
 
         size = len(payload)
-        if self._copied + size > COPIED_MAX or not self._budget.take(size):
-            return None
-        if (block := arena.allocate(size)) is None:
-            self._budget.give_back(size)
+        if self._copied + size > COPIED_MAX or (block := arena.allocate(size)) is None:
             return None
         self._copied += size
         copy = np.asarray(block)
@@ -479,9 +467,7 @@ class SharedMemory:
             if control[_GIVEN_BACK + number] == lent.lease or lent.lease > came:
                 del self._lent[number]
                 self._numbers.append(number)
-                if lent.copied:
-                    self._copied -= lent.copied
-                    self._budget.give_back(lent.copied)
+                self._copied -= lent.copied
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
@@ -494,7 +480,7 @@ class SharedMemory:
             sizes: bytes of each.
 
         Raises:
-            ValueError: there is no such place.
+            FrameError: there is no such place.
         """
         return [place and self._borrowed(size, *place) for place, size in zip(places, sizes, strict=True)]
 
@@ -502,14 +488,14 @@ class SharedMemory:
         import numpy as np
 
         if self._peer is None or number >= LEASES:
-            raise ValueError("no such place in shared memory")
+            raise FrameError(_NO_PLACE)
         keep: Any = self._peer
         if within is None:
             address = keep.find(place, size)
         else:
             lent = self._lent.get(place)
             if lent is None or not isinstance(lent.owner, Block) or within + size > lent.size:
-                raise ValueError("no such place in shared memory")
+                raise FrameError(_NO_PLACE)
             keep, address = lent.owner, lent.address + within
         self.received += 1
         return np.asarray(Lease(address, size, keep, self._control, number, self.received))
@@ -518,10 +504,10 @@ class SharedMemory:
 
     def is_given_back(self) -> bool:
         """Whether the peer has given back all that was lent, or is gone. For a connection that has ended."""
-        if self._peer is not None and not os.path.exists(f"/proc/{self._peer.pid}"):
-            self._take_back(0)
-        else:
-            self._take_back((self._peer_control[_ENDED] or sys.maxsize) - 1)
+        ended, pid = self._peer_control[_ENDED], self._peer.pid if self._peer is not None else 0
+        # A page is only used again when nothing reads what came with its connection.
+        is_over = self._peer_control[_ID] != self._peer_id or not os.path.exists(f"/proc/{pid}")
+        self._take_back(0 if is_over else (ended or sys.maxsize) - 1)
         if not self._lent:
             self._peer = self._peer_control = None
         return self._peer is None
@@ -594,10 +580,8 @@ def _memory_file() -> int:
     return fd
 
 
-def _open_arena(path: str) -> int:
-    """Open the arena of a peer to be read; gives its descriptor. OSError, ValueError: it is not as it should be."""
-    import fcntl
-
+def _open_memory_file(path: str) -> int:
+    """Open a file in memory of this user to be read; gives its descriptor. OSError, ValueError: it is none."""
     # Opened as a path first: that has no effect, whatever it is.
     place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -606,17 +590,6 @@ def _open_arena(path: str) -> int:
             raise ValueError("the memory of the peer is no file of this user")
         if not os.readlink(name).startswith("/memfd:"):
             raise ValueError("the memory of the peer is no file in memory")
-        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     finally:
         os.close(place)
-    wanted = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-    try:
-        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted != wanted:
-            raise ValueError("the memory of the peer is not sealed")
-        # Sealed: its size does not change any more. With large pages, reading a hole may end the process.
-        if os.fstat(fd).st_size != ARENA_SIZE or os.fstatvfs(fd).f_bsize != PAGE:
-            raise ValueError("the memory of the peer has another size, or large pages")
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
