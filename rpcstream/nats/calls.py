@@ -144,20 +144,15 @@ class ServiceConnection:
             ConnectionError: the connection to NATS has ended.
             ConnectFailed: NATS does not permit this login to listen there.
         """
-        link, denied = self.link, list[str]()
-
-        def collect(what: str, subject: str) -> None:
-            denied.append(subject)
-
+        link, answers = self.link, f"{self.inbox}.*"
         link.ended.append(self._link_lost)
-        link.denied.append(collect)
         link.on_full = self.session.blocked
-        link.subscribe(f"{self.inbox}.*", self._received)
-        await link.flush()
-        if denied:
-            what = f"does not permit this login to subscribe to {denied[0]!r}, for answers (inbox_prefix= of NatsLogin)"
-            raise ConnectFailed(f"the NATS server {what}", address=self.address, is_permanent=True)
-        link.denied.remove(collect)
+        link.subscribe(answers, self._received)
+        try:
+            await link.confirm(answers, "subscription")
+        except NotPermitted as error:
+            what = f"does not permit this login to subscribe to {answers!r}, for answers (inbox_prefix= of NatsLogin)"
+            raise ConnectFailed(f"the NATS server {what}", address=self.address, is_permanent=True) from error
         link.denied.append(lambda what, subject: self.places.fail_denied(subject) if what == "publish" else None)
         self.session.connected(self)
 

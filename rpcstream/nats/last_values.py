@@ -306,12 +306,6 @@ class LastValues:
         return answer
 
 
-def raise_failure(watch: asyncio.Future[Any]) -> None:
-    """Raise what `NatsLink.watched` has found, if anything."""
-    if watch.done():
-        watch.result()
-
-
 def revision_of(message: NatsMessage) -> int:
     """Return the revision of an event that JetStream has stored and published; 0 for any other event."""
     said = message.headers.get(REVISION, "") if message.headers else ""

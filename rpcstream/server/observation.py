@@ -75,13 +75,37 @@ class Observation:
 
     Args:
         logs: what is logged of calls.
-        has_metrics: calls are counted.
+        metrics: the option of the server.
+        counters: of the server.
         is_known: see `CallMetrics`.
+        running: returns the running server; None while it does not run.
+        more: returns metrics of this kind of server.
+
+    Attributes:
+        calls: counts calls; None: there are no metrics.
+        logs: log calls.
+
+    Raises:
+        ValueError: `metrics` makes no sense.
     """
 
-    def __init__(self, logs: Logs, *, has_metrics: bool, is_known: Callable[[str], bool]) -> None:
-        self.calls = CallMetrics(is_known) if has_metrics else None
+    def __init__(
+        self,
+        logs: Logs,
+        metrics: Metrics,
+        *,
+        counters: Counters,
+        is_known: Callable[[str], bool],
+        running: Callable[[], RunningServer | None],
+        more: Callable[[], Iterable[Family]],
+    ) -> None:
+        if metrics not in (True, False, "public"):
+            raise ValueError(f"metrics must be True, False or 'public', got {metrics!r}")
+        self.calls = CallMetrics(is_known) if metrics else None
         self.logs: list[CallLog] = []
+        self._counters = counters
+        self._running = running
+        self._more = more
         self._access_log = None
         if logs.access_log is not None:
             self._access_log = AccessLog(logs.access_log)
@@ -89,28 +113,28 @@ class Observation:
         if logs.log_slow_calls is not None:
             self.logs.append(slow_call_log(logs.log_slow_calls, LimitedLog(log)))
 
-    @classmethod
-    def of(cls, logs: Logs, metrics: Metrics, *, is_known: Callable[[str], bool]) -> Observation | None:
-        """The observers for these options; None if there is nothing to observe, so that calls pass no observer.
+    def __bool__(self) -> bool:
+        """Whether calls are observed."""
+        return self.calls is not None or bool(self.logs)
+
+    def text(self) -> str:
+        """The metrics of a server in the format of Prometheus.
 
         Raises:
-            ValueError: `metrics` makes no sense.
+            RuntimeError: there are no metrics.
         """
-        if metrics not in (True, False, "public"):
-            raise ValueError(f"metrics must be True, False or 'public', got {metrics!r}")
-        observation = cls(logs, has_metrics=bool(metrics), is_known=is_known)
-        return observation if metrics or observation.logs else None
+        if self.calls is None:
+            raise RuntimeError("this server has no metrics: Server(metrics=True)")
+        return render([*self._families(), *self._more()], prefix=PREFIX) + render(process_families())
 
-    def text(self, counters: Counters, running: RunningServer | None, more: Iterable[Family]) -> str:
-        """The metrics of a server in the format of Prometheus, with `more` families."""
-        return render([*self._families(counters, running), *more], prefix=PREFIX) + render(process_families())
-
-    def numbers(self, counters: Counters, running: RunningServer | None) -> dict[str, Numbers]:
-        """The same as numbers, to be added to those of the server's other processes.
+    def numbers(self) -> dict[str, Numbers]:
+        """The same as numbers, to be added to those of the server's other processes; empty without metrics.
 
         Metrics of the process itself have its id as a label, because they must not be added.
         """
-        families = self._families(counters, running)
+        if self.calls is None:
+            return {}
+        families = self._families()
         own = labels(pid=str(os.getpid()))
         return {
             "metrics": {each.name: each.samples for each in families if each.kind != "gauge"},
@@ -120,26 +144,27 @@ class Observation:
             },
         }
 
-    def text_of(self, counters: Counters, running: RunningServer | None, counted: Mapping[str, Any]) -> str:
+    def text_of(self, counted: Mapping[str, Any]) -> str:
         """The text for the added numbers of all processes."""
         found: dict[str, Any] = {}
         for name in METRIC_NUMBERS:
             found.update(counted.get(name, {}))
         return (
-            render(self._families(counters, running), found, prefix=PREFIX)
+            render(self._families(), found, prefix=PREFIX)
             + render(_worker_families(counted.get("workers", []), counted.get("supervisor", {})), prefix=PREFIX)
             + render(process_families(), found)
         )
 
-    def _families(self, counters: Counters, running: RunningServer | None) -> list[Family]:
+    def _families(self) -> list[Family]:
         families: list[Family] = [] if self.calls is None else self.calls.families()
         families += [
-            single(name, kind, text, getattr(counters, counter)) for counter, (name, kind, text) in _COUNTERS.items()
+            single(name, kind, text, getattr(self._counters, counter))
+            for counter, (name, kind, text) in _COUNTERS.items()
         ]
         if self._access_log is not None:
             text = "Lines of the access log that were left out, since there were too many."
             families.append(single("access_log_dropped_total", "counter", text, self._access_log.dropped))
-        if running is not None:
+        if (running := self._running()) is not None:
             families += _running_families(running)
         return families
 

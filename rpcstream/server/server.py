@@ -170,7 +170,14 @@ class Server(ServerMethods):
         self._asgi: AsgiRunner | None = None
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
         metrics: Metrics = given["metrics"]
-        self._observation = Observation.of(self.logs, metrics, is_known=self._is_known)
+        self._observation = Observation(
+            self.logs,
+            metrics,
+            counters=self.counters,
+            is_known=self._is_known,
+            running=lambda: self._life.running,
+            more=self._more_metrics,
+        )
         self.routes.show(METRICS, self._metrics_page if metrics else None, public=metrics == "public")
         self._add_builtin_methods()
 
@@ -366,15 +373,11 @@ class Server(ServerMethods):
         Raises:
             RuntimeError: the server has no `metrics`.
         """
-        if self._observation is None or self._observation.calls is None:
-            raise RuntimeError("this server has no metrics: Server(metrics=True)")
-        return self._observation.text(self.counters, self._running, self._more_metrics())
+        return self._observation.text()
 
     def metric_numbers(self) -> dict[str, Any]:
         """The metrics of this process, for the sum of several; see `Observation.numbers`. Empty without metrics."""
-        if self._observation is None or self._observation.calls is None:
-            return {}
-        return self._observation.numbers(self.counters, self._running)
+        return self._observation.numbers()
 
     def _metrics_page(self, request: Request, parameters: object) -> Answer:
         if self._life.supervision is not None:
@@ -382,9 +385,8 @@ class Server(ServerMethods):
         return metrics_response(self.metrics_text())
 
     async def _metrics_of_all(self, supervision: Supervision) -> Response:
-        assert self._observation is not None
         counted = await supervision.counted()
-        return metrics_response(self._observation.text_of(self.counters, self._running, counted))
+        return metrics_response(self._observation.text_of(counted))
 
     def _more_metrics(self) -> list[Family]:
         """Metrics of this kind of server."""
@@ -662,7 +664,7 @@ class Server(ServerMethods):
             version=self.info.version,
             description=self.info.description or str(self.info.title),
             takes_binary=bool(self.binary),
-            metrics=self._observation.calls if self._observation is not None else None,
+            metrics=self._observation.calls,
             certificate=self._guard.tls,
         )
 
@@ -674,13 +676,12 @@ class Server(ServerMethods):
         replies = ReplyWriter(self.codec, self.limits, self.counters, debug=self.debug)
         dispatcher = Dispatcher(self._registry, invoker, replies)
         self._forward(dispatcher)
-        observation = self._observation
-        if self._tracing is not None or observation is not None:
+        if self._tracing is not None or self._observation:
             ObservedCalls(
                 dispatcher,
                 self._is_known,
-                metrics=None if observation is None else observation.calls,
-                logs=() if observation is None else observation.logs,
+                metrics=self._observation.calls,
+                logs=self._observation.logs,
                 tracing=self._tracing,
                 transport_of=transport_of,
             )

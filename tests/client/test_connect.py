@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,15 +161,17 @@ async def test_the_first_of_several_servers_that_can_be_reached(free_address: st
     servers = [UsualServer(drain_timeout=1), UsualServer(drain_timeout=1)]
     for number, server in enumerate(servers):
         server.add(lambda number=number: number, name="which")
-    second, first = await servers[1].start(port=0), await servers[0].start(port=0)
-    address = f"{free_address},{first},{second}"
-    async with face(address, reconnect=True) as lasting:
-        assert await lasting.which() == 0
-        await servers[0].close()
-        assert await lasting.which(wait_for=20) == 1
-    async with face(address) as alone:
-        assert await alone.which() == 1
-        await servers[1].close()
-        await asyncio.sleep(0)
-        with pytest.raises(ConnectFailed, match="no server listens"):
-            await alone.which()
+    async with AsyncExitStack() as second_block, AsyncExitStack() as first_block:
+        second = await second_block.enter_async_context(servers[1].listening(port=0))
+        first = await first_block.enter_async_context(servers[0].listening(port=0))
+        address = f"{free_address},{first},{second}"
+        async with face(address, reconnect=True) as lasting:
+            assert await lasting.which() == 0
+            await first_block.aclose()
+            assert await lasting.which(wait_for=20) == 1
+        async with face(address) as alone:
+            assert await alone.which() == 1
+            await second_block.aclose()
+            await asyncio.sleep(0)
+            with pytest.raises(ConnectFailed, match="no server listens"):
+                await alone.which()

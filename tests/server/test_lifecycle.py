@@ -72,6 +72,18 @@ def test_the_help_has_each_option_with_its_default_and_others_are_refused(kind: 
     kind(**{name: ast.literal_eval(default) for name, default in shown.items()})
 
 
+def test_the_help_of_run_has_each_option_and_others_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"^run\(\) has no option 'worker' \(did you mean 'workers'\?\)$"):
+        Server().run(worker=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^listening\(\) has no option 'prot' \(did you mean 'port'\?\)$"):
+        asyncio.run(listen_at(prot=1))
+    listed, all_of_run = (
+        re.findall(r"^    (\w+)=", function.__doc__ or "", re.MULTILINE) for function in (Server.listening, Server.run)
+    )
+    assert listed == ["host", "port", "unix", "unix_mode", "sockets"]
+    assert all_of_run == [*listed, "workers", "max_requests", "affinity", "memory_limit", "start_timeout"]
+
+
 async def test_guard_adds_authentication_to_a_server() -> None:
     server = UsualServer()
     async with server.listening(port=0) as address:
