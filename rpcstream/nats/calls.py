@@ -23,7 +23,7 @@ from .instance import Instance, SubjectCalls
 from .large import CONNECT_TIME, LargeCalls
 from .link import NatsLink, is_unanswerable, size_of
 from .payloads import ids_in, read_payload
-from .places import CallPlaces, Place
+from .places import CallPlaces
 from .protocol import NatsMessage
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
@@ -64,7 +64,7 @@ class ServiceCalls(SubjectCalls):
         if place is not None:
             place.send([envelope.credit({"id": outgoing.call_id}, n)])
 
-    def _place_of(self, outgoing: Call) -> Place | None:
+    def _place_of(self, outgoing: Call) -> Instance | None:
         return self._service.places.place_of(outgoing.call_ids)
 
     def cancel(self, call_ids: list[int | str]) -> None:

@@ -25,10 +25,9 @@ from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.messages import Message
 from .channel import Detour
 from .dial import error_text
-from .instance import Instance
+from .instance import Instance, Service
 from .options import DirectError, Offer, split_address
 from .payloads import direct_message, no_way
-from .places import Service
 
 #: Seconds that a client tries to connect, and to show its secret.
 CONNECT_TIME = 5.0
