@@ -23,7 +23,7 @@ from .instance import Instance, SubjectCalls
 from .large import CONNECT_TIME, LargeCalls
 from .link import NatsLink, is_unanswerable, size_of
 from .payloads import ids_in, read_payload
-from .places import CallPlaces, Place
+from .places import CallPlaces
 from .protocol import NatsMessage
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
@@ -64,7 +64,7 @@ class ServiceCalls(SubjectCalls):
         if place is not None:
             place.send([envelope.credit({"id": outgoing.call_id}, n)])
 
-    def _place_of(self, outgoing: Call) -> Place | None:
+    def _place_of(self, outgoing: Call) -> Instance | None:
         return self._service.places.place_of(outgoing.call_ids)
 
     def cancel(self, call_ids: list[int | str]) -> None:
@@ -144,20 +144,15 @@ class ServiceConnection:
             ConnectionError: the connection to NATS has ended.
             ConnectFailed: NATS does not permit this login to listen there.
         """
-        link, denied = self.link, list[str]()
-
-        def collect(what: str, subject: str) -> None:
-            denied.append(subject)
-
+        link, answers = self.link, f"{self.inbox}.*"
         link.ended.append(self._link_lost)
-        link.denied.append(collect)
         link.on_full = self.session.blocked
-        link.subscribe(f"{self.inbox}.*", self._received)
-        await link.flush()
-        if denied:
-            what = f"does not permit this login to subscribe to {denied[0]!r}, for answers (inbox_prefix= of NatsLogin)"
-            raise ConnectFailed(f"the NATS server {what}", address=self.address, is_permanent=True)
-        link.denied.remove(collect)
+        link.subscribe(answers, self._received)
+        try:
+            await link.confirm(answers, "subscription")
+        except NotPermitted as error:
+            what = f"does not permit this login to subscribe to {answers!r}, for answers (inbox_prefix= of NatsLogin)"
+            raise ConnectFailed(f"the NATS server {what}", address=self.address, is_permanent=True) from error
         link.denied.append(lambda what, subject: self.places.fail_denied(subject) if what == "publish" else None)
         self.session.connected(self)
 

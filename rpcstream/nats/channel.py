@@ -290,10 +290,10 @@ class Detour:
             self._hold(message)
 
     def add(self, message: Encoded) -> None:
-        """Send a message behind all that waits."""
+        """Send a message behind all that waits; not twice in a row."""
         if self.stream is not None:
             self.stream.send([message])
-        else:
+        elif self._held[-1:] != [message]:
             self._held.append(message)
 
     def _hold(self, message: Encoded) -> None:

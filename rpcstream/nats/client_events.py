@@ -15,7 +15,7 @@ from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
 from .event_messages import payload_of, read_event, topic_of
-from .last_values import LastValues, NoLastValues, NotNow, StoredValue, raise_failure, revision_of
+from .last_values import LastValues, NoLastValues, NotNow, StoredValue, revision_of
 from .link import NatsLink, Subscription
 from .protocol import NatsMessage
 from .subjects import event_prefix, event_subject
@@ -83,9 +83,7 @@ class ClientEvents:
     async def _begin(self, subject: str, reader: _Reader, confirmed: Callable[[], object]) -> None:
         made = self._link.subscribe(subject, reader.on_message)
         try:
-            with self._link.watched(subject, "subscription") as watch:
-                await self._link.flush()
-                raise_failure(watch)
+            await self._link.confirm(subject, "subscription")
             values = await self._values.read(reader.pattern)
         except NoLastValues:
             values = []
@@ -137,9 +135,7 @@ class ClientEvents:
                 await self._values.put(topic, payload, is_end=is_end)
             else:
                 self._link.publish(subject, payload)
-                with self._link.watched(subject) as watch:
-                    await self._link.flush()
-                    raise_failure(watch)
+                await self._link.confirm(subject)
         return 1
 
     def _subject(self, topic: str, fault: str | None) -> str:

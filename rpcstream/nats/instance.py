@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from ..peer.calls import Call
 from ..peer.marshal import Marshaller
@@ -13,9 +13,8 @@ from ..peer.session import Session
 from ..peer.stream_table import StreamTable
 from ..transports.message_connection import trace_sent
 from ..wire.buffers import Encoded
-from .channel import NatsChannel, payload_of
+from .channel import Home, NatsChannel, payload_of
 from .payloads import direct_message, ids_in, no_way
-from .places import Service
 from .subjects import encoded
 
 #: Sends a message with the calls of these ids; the method of a batch is empty.
@@ -36,6 +35,34 @@ class SubjectCalls(OutgoingCalls):
 
     def notify(self, message: Encoded, method: str) -> None:
         self._send_to_subject(message, method, ())
+
+
+class Service(Home, Protocol):
+    """The connection of a client to a service, as its parts see it; see `calls.ServiceConnection`."""
+
+    inbox: str
+    address: str
+    session: Session
+    make_session: Callable[[], Session]
+    calls: OutgoingCalls
+    headers: dict[str, str] | None
+    places: Any
+    large: Any
+    name: str
+
+    @property
+    def max_payload(self) -> int: ...
+
+    @property
+    def instances(self) -> Mapping[str, Instance]: ...
+
+    def is_wanted(self, call_ids: Iterable[int | str]) -> bool: ...
+
+    def inquire(self) -> None: ...
+
+    async def is_missing(self, subject: str) -> bool: ...
+
+    def instance_closed(self, instance: Any) -> None: ...
 
 
 class Instance(NatsChannel):

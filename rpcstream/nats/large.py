@@ -25,10 +25,9 @@ from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.messages import Message
 from .channel import Detour
 from .dial import error_text
-from .instance import Instance
+from .instance import Instance, Service
 from .options import DirectError, Offer, split_address
 from .payloads import direct_message, no_way
-from .places import Service
 
 #: Seconds that a client tries to connect, and to show its secret.
 CONNECT_TIME = 5.0
@@ -229,6 +228,7 @@ class LargeCalls:
         if instance is not None and until > call.since and self._is_free(instance):
             self._send(call, instance)
             return None
+        self._permits.pop(method, None)
         limit = self._service.limits.max_held_total // 2
         if self._waiting and sum(call.size for call in self._waiting.values()) + size > limit:
             reason = "too many bytes of calls wait for a direct connection (max_held_total)"
@@ -244,7 +244,7 @@ class LargeCalls:
         ask = params.get("ask")
         call = self._waiting.pop(ask, None) if type(ask) is int else None
         offer = Offer.of(params)
-        if offer is not None and self._service.session.pending:
+        if offer is not None and (call is not None or self._service.session.pending):
             self.detour_of(instance).connect(offer)
         detour = instance.detour
         if "leaving" in params and detour is not None:

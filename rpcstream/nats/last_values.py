@@ -203,19 +203,15 @@ class LastValues:
 
         Raises what `follow` raises.
         """
+        values: list[StoredValue] = []
         try:
-            async with asyncio.timeout(ANSWER_TIME):
-                return await self._read(pattern)
+            async with asyncio.timeout(ANSWER_TIME), aclosing(self.follow(pattern)) as changes:
+                async for value in changes:
+                    if value is None:
+                        break
+                    values.append(value)
         except TimeoutError as error:
             raise NotNow(f"JetStream did not send the last values of {pattern!r} in {ANSWER_TIME:g} s") from error
-
-    async def _read(self, pattern: str) -> list[StoredValue]:
-        values: list[StoredValue] = []
-        async with aclosing(self.follow(pattern)) as changes:
-            async for value in changes:
-                if value is None:
-                    break
-                values.append(value)
         return values
 
     async def follow(self, pattern: str) -> AsyncGenerator[StoredValue | None]:
@@ -304,12 +300,6 @@ class LastValues:
         if type(refusal) is dict:
             raise _failure(refusal.get("err_code"), str(refusal.get("description")))
         return answer
-
-
-def raise_failure(watch: asyncio.Future[Any]) -> None:
-    """Raise what `NatsLink.watched` has found, if anything."""
-    if watch.done():
-        watch.result()
 
 
 def revision_of(message: NatsMessage) -> int:

@@ -199,7 +199,7 @@ class NatsLink(NatsProtocol):
             self._answers = self.new_inbox()
             self.subscribe(f"{self._answers}.*", self._answered)
         token = secrets.token_hex(8)
-        with self.watched(subject) as watch:
+        with self._watched(subject) as watch:
             future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
             self._asked[token] = future
             self.publish(subject, payload, f"{self._answers}.{token}", headers)
@@ -207,8 +207,23 @@ class NatsLink(NatsProtocol):
                 async with asyncio.timeout(seconds):
                     await asyncio.wait({future, watch}, return_when=asyncio.FIRST_COMPLETED)
                 return (watch if watch.done() else future).result()
+            except NotPermitted:
+                self._answers = None  # the subscription may be what was denied
+                raise
             finally:
                 del self._asked[token]
+
+    async def confirm(self, subject: str, what: str = "publish") -> None:
+        """Wait as `flush` does, after a "publish" or a "subscription" to this subject.
+
+        Raises:
+            NotPermitted: NATS does not permit it.
+            ConnectionError: as for `flush`.
+        """
+        with self._watched(subject, what) as watch:
+            await self.flush()
+            if watch.done():
+                watch.result()
 
     def _answered(self, message: NatsMessage) -> None:
         future = self._asked.get(message.subject.rpartition(".")[2])
@@ -216,7 +231,7 @@ class NatsLink(NatsProtocol):
             future.set_result(message)
 
     @contextmanager
-    def watched(self, subject: str, what: str = "publish") -> Iterator[asyncio.Future[Any]]:
+    def _watched(self, subject: str, what: str = "publish") -> Iterator[asyncio.Future[Any]]:
         """Give a future that fails when NATS denies this subject or a subscription to an inbox, or the connection ends.
 
         Args:

@@ -13,15 +13,11 @@ the other, so a method is missing only if an instance says that it has joined, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from ..errors import ConnectFailed, ConnectionLost, MethodNotFound, NotPermitted, RpcError
-from ..peer.outgoing import OutgoingCalls
-from ..peer.session import Session
 from ..wire import envelope
-from ..wire.buffers import Encoded
-from .channel import Home
+from .instance import Instance, Service
 
 #: Seconds between two looks whether the instances are there that have calls, and which calls are late.
 WATCH_EVERY = 0.5
@@ -37,53 +33,6 @@ CANCELLED_MAX = 10_000
 MakeError = Callable[[str], Exception]
 
 
-class Place(Protocol):
-    """An instance that may have calls, or a direct connection to one.
-
-    Attributes:
-        call_ids: the calls that are known to be there.
-        is_over: it is gone, or was forgotten.
-    """
-
-    call_ids: dict[int | str, None]
-
-    @property
-    def is_over(self) -> bool: ...
-
-    def send(self, messages: list[Encoded]) -> None: ...
-
-    def probe(self) -> None:
-        """Find out whether it is gone."""
-
-
-class Service(Home, Protocol):
-    """The connection of a client to a service, as its places see it; see `calls.ServiceConnection`."""
-
-    inbox: str
-    address: str
-    session: Session
-    make_session: Callable[[], Session]
-    calls: OutgoingCalls
-    headers: dict[str, str] | None
-    places: CallPlaces
-    large: Any
-    name: str
-
-    @property
-    def max_payload(self) -> int: ...
-
-    @property
-    def instances(self) -> Mapping[str, Place]: ...
-
-    def is_wanted(self, call_ids: Iterable[int | str]) -> bool: ...
-
-    def inquire(self) -> None: ...
-
-    async def is_missing(self, subject: str) -> bool: ...
-
-    def instance_closed(self, instance: Any) -> None: ...
-
-
 class CallPlaces:
     """Where the calls of one client to one service are."""
 
@@ -91,14 +40,14 @@ class CallPlaces:
         self._service = service
         self._pending = service.session.pending
         self._loop = asyncio.get_running_loop()
-        self._places: dict[int | str, Place] = {}
+        self._places: dict[int | str, Instance] = {}
         #: The calls of which it is not known where they are: when they were sent (loop time, s), their subject, and the
         #: token of their reply subject.
         self._sent: dict[int | str, tuple[float, str, str]] = {}
         self._cancelled: dict[int | str, None] = {}
         #: The late calls that a sign of life was asked for; the instances that have sent none; and whether any has.
         self._late: list[int | str] = []
-        self._silent: list[Place] = []
+        self._silent: list[Instance] = []
         self._is_answered = False
         self._timer: asyncio.TimerHandle | None = None
         #: The calls that came back, by subject, and the tasks that find out why.
@@ -114,7 +63,7 @@ class CallPlaces:
             self._sent[call_id] = now, subject, token
         self.watch()
 
-    def place_of(self, call_ids: Sequence[int | str]) -> Place | None:
+    def place_of(self, call_ids: Sequence[int | str]) -> Instance | None:
         """The instance that has one of these calls; None if that is not known."""
         for call_id in call_ids:
             if (place := self._places.get(call_id)) is not None:
@@ -167,7 +116,7 @@ class CallPlaces:
 
     # -- instances ----------------------------------------------------------------------------------------------------
 
-    def acknowledged(self, place: Place, call_ids: Iterable[int | str]) -> None:
+    def acknowledged(self, place: Instance, call_ids: Iterable[int | str]) -> None:
         """An instance says that these calls are there."""
         for call_id in call_ids:
             if self._pending.find(call_id) is not None:
@@ -178,7 +127,7 @@ class CallPlaces:
                 del self._cancelled[call_id]
                 place.send([envelope.cancel(call_id)])
 
-    def has_calls(self, place: Place) -> bool:
+    def has_calls(self, place: Instance) -> bool:
         """Whether calls that wait are known to be at an instance."""
         for call_id in [each for each in place.call_ids if self._pending.find(each) is None]:
             self._forget_place(call_id)
@@ -189,7 +138,7 @@ class CallPlaces:
         address = self._service.address
         self.fail(call_ids, lambda method: ConnectionLost(reason, method=method, address=address))
 
-    def _forget_place(self, call_id: int | str) -> Place | None:
+    def _forget_place(self, call_id: int | str) -> Instance | None:
         place = self._places.pop(call_id, None)
         if place is not None:
             place.call_ids.pop(call_id, None)
@@ -230,7 +179,7 @@ class CallPlaces:
                 place.probe()
             self._service.inquire()
 
-    def answered(self, place: Place | None) -> None:
+    def answered(self, place: Instance | None) -> None:
         """An instance has sent a sign of life; None: one that is not known."""
         self._is_answered = True
         if place in self._silent:

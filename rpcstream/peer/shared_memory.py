@@ -61,6 +61,8 @@ _MAPPED, _ENDED, _ID, _GIVEN_BACK = 0, 1, 2, 8
 
 #: F_SEAL_SEAL, F_SEAL_SHRINK and F_SEAL_GROW: the size of the file never changes.
 _SEALS = 7
+#: How numpy takes memory (its array interface), without the shape, and the address and whether it is read-only.
+_BYTES = {"version": 3, "typestr": "|u1"}
 #: Flag of memfd_create (Linux 6.3): the file can never be executed.
 _NOEXEC_SEAL = 0x8
 
@@ -78,7 +80,8 @@ class Block(PeerMemory):
     __slots__ = ("_end", "arena", "place")
 
     def __init__(self, arena: Arena, place: int, size: int, end: int) -> None:
-        super().__init__(arena.address + place, size, is_writable=True)
+        self.address = address = arena.address + place
+        self.__array_interface__ = {**_BYTES, "shape": (size,), "data": (address, False)}
         self.arena, self.place, self._end = arena, place, end
 
     def __del__(self) -> None:
@@ -307,7 +310,8 @@ class Lease(PeerMemory):
     __slots__ = ("_count", "_maker", "control", "keep", "number")
 
     def __init__(self, address: int, size: int, keep: Any, control: memoryview, number: int, count: int) -> None:
-        super().__init__(address, size, is_writable=False)
+        self.address = address
+        self.__array_interface__ = {**_BYTES, "shape": (size,), "data": (address, True)}
         self._maker, self._count = os.getpid(), count
         self.keep, self.control, self.number = keep, control, number
 
@@ -471,20 +475,18 @@ class SharedMemory:
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
-    def receive(self, places: Sequence[tuple[int, ...] | None], sizes: Sequence[int]) -> list[Any]:
-        """The payloads of one message, in order, as read-only arrays of bytes; None for one that is not lent.
+    def borrow(self, size: int, number: int, place: int, within: int | None = None) -> Any:
+        """A payload of a message that has come, as a read-only array of bytes.
 
         Args:
-            places: the number of each lease, and its place in the peer's arena; or the number of the lease, the number
-                of the lease of ours that it is a part of, and where in that.
-            sizes: bytes of each.
+            size: its bytes.
+            number: of the lease.
+            place: in the peer's arena; with `within`, the number of a lease of ours.
+            within: where the payload begins in what we have lent so.
 
         Raises:
             FrameError: there is no such place.
         """
-        return [place and self._borrowed(size, *place) for place, size in zip(places, sizes, strict=True)]
-
-    def _borrowed(self, size: int, number: int, place: int, within: int | None = None) -> Any:
         import numpy as np
 
         if self._peer is None or number >= LEASES:

@@ -167,7 +167,7 @@ def _lent(intake: FrameIntake, places: Sequence[tuple[int, ...] | None], sizes: 
     shared = intake.shared
     if shared is None:
         raise FrameError("the header of a binary frame is malformed: there is no shared memory")
-    return shared.receive(places, sizes)  # type: ignore[no-any-return]
+    return [place and shared.borrow(size, *place) for place, size in zip(places, sizes, strict=True)]
 
 
 class FrameIntake(Protocol):

@@ -143,20 +143,9 @@ _PLACE = b'{"$bin":00}'
 
 
 class PeerMemory:
-    """Memory that a peer sees as well, as numpy takes it: the base of each array over it.
-
-    Args:
-        address: of the memory.
-        size: bytes.
-        is_writable: arrays over it can be written to.
-    """
+    """Memory that a peer sees as well. It is the base of each array over it."""
 
     __slots__ = ("__array_interface__", "address")
-
-    def __init__(self, address: int, size: int, *, is_writable: bool) -> None:
-        self.address = address
-        data = (address, not is_writable)
-        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (size,), "data": data}
 
 
 def owner_of(payload: Any) -> Any:

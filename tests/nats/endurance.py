@@ -181,7 +181,9 @@ class Load:
         self._check(tag, await client.call(kind, tag, filling), [tag, filling], notes=not KINDS[kind])
 
     async def _array(self, client: AsyncClient, kind: str, tag: str) -> None:
-        values = np.full(random.randrange(1, 20_000), hash(tag), dtype=np.int64)
+        # One of four is over `max_payload`.
+        most = random.choice((20_000, 20_000, 20_000, 400_000))
+        values = np.full(random.randrange(most // 2, most), hash(tag), dtype=np.int64)
         told, answer = await client.array(tag, values)
         self._check(tag, (told, np.array_equal(answer, values)), (tag, True))
 

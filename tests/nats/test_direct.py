@@ -285,6 +285,17 @@ async def test_results_that_are_never_claimed_are_bounded_and_forgotten(clock: C
     assert sorted(codes) == [-32002] * 4 + [-32001] * 2  # there was room for two
 
 
+async def test_signs_of_life_do_not_pile_up(peer: Peer) -> None:
+    params = await peer.asked()
+    for _ in range(50):
+        peer.raw.publish(f"{peer.root}$inquiry", b"[]", "mine.rpcstream.q0")
+    await peer.check()
+    direct = await peer.open(params)
+    assert (await direct.next())["params"] == {"alive": True}
+    direct.send(LONG_CALL + b"\n")
+    assert (await direct.next())["result"] == 3
+
+
 async def test_a_permission_lapses(clock: Clock, peer: Peer) -> None:
     direct = await peer.open(await peer.asked())
     for seconds, has_result in ((8, True), (3, False)):

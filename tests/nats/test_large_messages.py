@@ -104,6 +104,13 @@ async def test_whatever_is_over_the_limit_goes_by_direct_connections(service: Se
         assert all(np.array_equal(*pair) for pair in zip(sent, found, strict=True))
 
 
+async def test_a_large_notification_before_any_call(service: Service) -> None:
+    server = make_server()
+    async with service.serving(server), service.client() as client:
+        await client.notify.note(array())
+        await until(lambda: server.noted)
+
+
 async def test_items_keep_their_order_whichever_way_they_go(service: Service) -> None:
     async with service.serving(make_server()), service.client() as client:
         items = [item async for item in client.stream("arrays", 20)]

@@ -282,12 +282,16 @@ async def test_an_instance_that_lost_its_consumer_reads_the_values_again(
 async def test_permissions_for_last_values(
     start_nats: Callable[..., NatsServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    users = [user("server"), user("outsider", {"publish": {"deny": ["$JS.>"]}})]
+    unheard = user("unheard", {"subscribe": {"deny": ["_INBOX.>"]}})
+    users = [user("server"), user("outsider", {"publish": {"deny": ["$JS.>"]}}), unheard]
     service = Service(start_nats(jetstream=True, users=users), "vision")
     async with service.serving(login=login("outsider")) as outsider:
         outsider.publish("a", 0, retain=True)
         await until(lambda: "are not shared" in caplog.text)
     assert "NATS does not permit this login to publish to $JS.API.STREAM.INFO" in caplog.text
+    async with service.serving(login=login("unheard")) as unheard_one:
+        unheard_one.publish("a", 0, retain=True)
+        await until(lambda: "NATS does not permit this login to subscribe to _INBOX." in caplog.text)
     async with service.serving(login=login("server")), service.client(nats=login("outsider")) as alone:
         with pytest.raises(NotPermitted, match=r"\$JS\.API\.CONSUMER\.CREATE"):
             await alone.subscribe("a").__aenter__()
