@@ -55,9 +55,9 @@ def add_own_methods(
         session = ctx.session
         answer: dict[str, Any] = {"binary": int(bool(session.takes_binary))}
         if binary and session.takes_binary and session.is_lasting:
-            ring = binary_offer.accept(session, shm)
-            if ring is not None:
-                answer["shm"] = ring
+            memory = binary_offer.use(session, shm)
+            if memory is not None:
+                answer["shm"] = memory
         return answer
 
     for name, function in (("discover", discover), ("ping", ping), ("stats", counted), ("hello", hello)):

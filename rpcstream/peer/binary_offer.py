@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -24,7 +22,7 @@ class _Offer(PendingCall):
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
         result = reply.get("result")
         if type(result) is dict and result.get("binary") == 1:
-            use(self._session, result)
+            use(self._session, result.get("shm"))
 
     def fail(self, error: Exception) -> None:
         """Text is sent for as long as the connection lasts, which is not for long."""
@@ -37,24 +35,15 @@ def offer(session: Any) -> None:
     """
     session.offers_binary = False
     if session.channel is not None and session.is_lasting:
-        params = {"binary": 1}
-        if session.shared is not None and (ring := session.shared.offer()) is not None:
-            params["shm"] = ring
+        params: dict[str, Any] = {"binary": 1}
+        if session.shared is not None and (memory := session.shared.offer()) is not None:
+            params["shm"] = memory
         call_id = session.pending.add(_Offer(session))
         session.reply(orjson.dumps(envelope.request(envelope.HELLO, params, call_id=call_id)))
 
 
-def use(session: Any, answer: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Send binary frames from now on, by shared memory if the answer of the peer permits."""
+def use(session: Any, memory: Any = None) -> dict[str, Any] | None:
+    """Send binary frames from now on, by the shared memory that the peer has described; gives that of this end."""
     session.sends_binary = True
     session.calls.marshaller.attach_payloads()
-    if session.shared is not None and session.side == "client":
-        session.shared.accept(answer.get("shm"))
-
-
-def accept(session: Any, ring: Any = None) -> dict[str, Any] | None:
-    """The peer reads binary frames, and offers this shared memory; gives that of this end, for the answer."""
-    if not session.takes_binary:
-        return None
-    use(session)
-    return session.shared.answer(ring) if session.shared is not None else None
+    return session.shared.accept(memory) if session.shared is not None else None

@@ -344,7 +344,7 @@ class _Lent(NamedTuple):
 class SharedMemory:
     """What one connection shares, in both directions.
 
-    The client calls `offer`, then `accept` with the server's answer; the server calls `answer`.
+    The client calls `offer`, and `accept` with the server's answer; the server calls `accept` with the offer.
 
     Args:
         sock: the connected socket.
@@ -356,6 +356,7 @@ class SharedMemory:
     """
 
     _arena: Arena | None = None
+    _description: dict[str, Any] | None = None
     _control: Any = None
     _peer: _PeerArena | None = None
     _peer_control: Any = None
@@ -381,21 +382,23 @@ class SharedMemory:
         self._control[_ID] = number = 1 + int.from_bytes(os.urandom(3), "little")
         self._arena = arena
         arena.connections.add(id(self))
-        return arena.description | {"at": block.place, "id": number}
+        self._description = arena.description | {"at": block.place, "id": number}
+        return self._description
 
-    def accept(self, description: Any) -> bool:
-        """Map the memory that the peer has described; False, and nothing is shared, if it is not as it should be."""
-        if self._arena is None or self._peer is not None:
-            return False
-        try:
-            self._map_peer(description if type(description) is dict else {})
-        except (OSError, ValueError) as error:
-            if description is not None:
+    def accept(self, description: Any) -> dict[str, Any] | None:
+        """Map the memory that the peer has described; gives what the peer needs. None: nothing is shared."""
+        if description is None or self._peer is not None:
+            return None
+        own = self._description or self.offer()
+        if own is not None:
+            try:
+                self._map_peer(description if type(description) is dict else {})
+            except (OSError, ValueError) as error:
                 _note(str(error))
-            self.close()
-            return False
-        self._control[_MAPPED] = 1
-        return True
+                self.close()
+                return None
+            self._control[_MAPPED] = 1
+        return own
 
     def _map_peer(self, described: dict[str, Any]) -> None:
         pid, fd, at, self._peer_id = (_whole(described.get(name)) for name in ("pid", "fd", "at", "id"))
@@ -407,11 +410,6 @@ class SharedMemory:
         if self._peer_control[_ID] != self._peer_id or not self._peer_id:
             raise ValueError("the control page of the peer is another one than it says")
         self._peer = _mapped[mapped] = peer
-
-    def answer(self, description: Any) -> dict[str, Any] | None:
-        """Map the memory that the peer offers; gives what it needs to find this end's. None: nothing is shared."""
-        own = None if description is None else self.offer()
-        return own if own is not None and self.accept(description) else None
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
