@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import functools
 import math
-import os
 import secrets
 import signal
 import socket
@@ -36,7 +35,7 @@ from .process import (
     processors,
 )
 from .totals import Totals
-from .watch import watched
+from .watch import ProgramFiles
 
 log = get_logger("rpcstream.supervisor")
 
@@ -128,7 +127,6 @@ class Supervisor:
         self._max_requests: int | None = given["max_requests"]
         self._memory_limit: int | None = given["memory_limit"]
         self._start_timeout: float | None = given["start_timeout"]
-        self._watch = watch
         self._on_listening = on_listening
         self._sockets = list(sockets)
         self._processors = processors()
@@ -143,9 +141,7 @@ class Supervisor:
         self._places = [Place(index) for index in range(count)]
         #: All workers whose processes have not ended.
         self._workers: set[WorkerProcess] = set()
-        #: Files that workers have imported from outside `watch`, and the folders that they stand in.
-        self._imported: set[str] = set()
-        self._folders: set[str] = set()
+        self._files = None if watch is None else ProgramFiles(watch, self._on_change)
         self._totals = Totals()
         #: How often workers were replaced, by the reason; and how often a reload failed.
         self._replaced: Counter[str] = Counter()
@@ -167,7 +163,7 @@ class Supervisor:
             RuntimeError: this system cannot pass connections to other processes, or does not support an option; or
                 this is not the main thread.
         """
-        check_possible(watches=self._watch is not None, affinity=self._affinity, memory_limit=self._memory_limit)
+        check_possible(watches=self._files is not None, affinity=self._affinity, memory_limit=self._memory_limit)
         raise_descriptor_limit()
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             return runner.run(self._main())
@@ -183,11 +179,7 @@ class Supervisor:
             self._loop.call_later(ACCEPT_AFTER, self._acceptor.start)
         if self._memory_limit is not None:
             self._run(self._limit_memory(self._memory_limit))
-        with contextlib.ExitStack() as self._open:
-            self._open.enter_context(self._notifier)
-            self._open.enter_context(self._handled_signals())
-            if self._watch is not None:
-                self._open.enter_context(watched([self._watch], self._on_change))
+        with self._notifier, self._handled_signals(), self._files or contextlib.nullcontext():
             self._begin_version()
             try:
                 await self._stopping.wait()
@@ -304,7 +296,7 @@ class Supervisor:
         try:
             await self._start(self._places)
         except StartFailed as failed:
-            if self._watch is None and not failed.is_late:
+            if self._files is None and not failed.is_late:
                 return failed.status
             pause = self._longer_pause(self._places[0]) if failed.is_late else math.inf
             log.error("it is tried again %s", f"in {pause:g} s" if failed.is_late else "when a file changes")
@@ -432,11 +424,11 @@ class Supervisor:
         place = self._places[worker.index]
         before, place.active = place.active, worker
         place.is_due.clear()
-        self._watch_imported(worker.ready.result()["imported"])
-        self._acceptor.max_connections = worker.ready.result()["max_connections"]
-        worker.channel.answer(
-            worker.ready.result(), {"addresses": self._acceptor.addresses, "hosts": self._acceptor.hosts}
-        )
+        info = worker.ready.result()
+        if self._files is not None:
+            self._files.add(info["imported"])
+        self._acceptor.max_connections = info["max_connections"]
+        worker.channel.answer(info, {"addresses": self._acceptor.addresses, "hosts": self._acceptor.hosts})
         if worker.exited.done():
             self._died(worker, place)
         if before is not None:
@@ -510,16 +502,6 @@ class Supervisor:
                     self._replace(worker, "memory_limit", text)
 
     # -- changed files -------------------------------------------------------------------------------------------------
-
-    def _watch_imported(self, files: Iterable[str]) -> None:
-        """Also watch the files that a worker has imported from elsewhere, such as a package under development."""
-        base = self._watch
-        if base is not None:
-            self._imported.update(file for file in files if not file.startswith(base + os.sep))
-            folders = {os.path.dirname(file) for file in self._imported} - self._folders
-            if folders:
-                self._folders |= folders
-                self._open.enter_context(watched(folders, self._on_change, files=self._imported))
 
     def _on_change(self, files: list[str]) -> None:
         log.warning("changed: %s: starting again", join_names(files, 3))

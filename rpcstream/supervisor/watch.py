@@ -7,7 +7,8 @@ import contextlib
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Self
 
 #: Milliseconds: changes that come within the second of these after each other are told together, but not later than the
 #: first after the first change. An editor writes a file in some milliseconds, a checkout many files in half a second.
@@ -23,8 +24,37 @@ def check_installed() -> None:
         raise RuntimeError('--reload needs watchfiles: pip install "rpcstream[reload]"')
 
 
+class ProgramFiles(contextlib.ExitStack):
+    """Watches the Python files of a program while the block runs: those in a folder, and those that are added.
+
+    Args:
+        folder: its path. Hidden folders, virtual environments and caches below it are not watched.
+        on_change: called in the running event loop with the paths that have changed.
+    """
+
+    def __init__(self, folder: str, on_change: Callable[[list[str]], object]) -> None:
+        super().__init__()
+        self._folder = folder
+        self._on_change = on_change
+        #: Files from outside the folder, and the folders that they are in.
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self.enter_context(_watched([self._folder], self._on_change))
+        return super().__enter__()
+
+    def add(self, files: Iterable[str]) -> None:
+        """Also watch these files, such as those of a package under development."""
+        self._files.update(file for file in files if not file.startswith(self._folder + os.sep))
+        folders = {os.path.dirname(file) for file in self._files} - self._folders
+        if folders:
+            self._folders |= folders
+            self.enter_context(_watched(folders, self._on_change, files=self._files))
+
+
 @contextlib.contextmanager
-def watched(
+def _watched(
     folders: Collection[str], on_change: Callable[[list[str]], object], *, files: Collection[str] | None = None
 ) -> Iterator[None]:
     """Watch Python files in some folders while the block runs.
