@@ -1,11 +1,9 @@
-"""Run a server as a process: choose the event loop, stop on signals, end tasks that do not stop, freeze memory."""
+"""A program: its signals, its file descriptors, and the names of its tasks."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
-import importlib
 import logging
 import os
 import signal
@@ -13,48 +11,16 @@ import sys
 import threading
 import traceback
 import types
-from asyncio import tasks as asyncio_tasks
-from collections.abc import Callable, Collection, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Protocol
 
 log = logging.getLogger("rpcstream.server")
-
-LoopName = Literal["auto", "uvloop", "asyncio"]
 
 #: Seconds that cancelled tasks have for their `finally` when a program ends. Tasks that take longer are left behind.
 CLEAN_UP = 1.0
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_IMPORTLIB = os.path.dirname(importlib.__file__) + os.sep
-
-#: Serves in place of `Server.run`, with the server and the arguments of that call.
-ServeInstead = Callable[[Any, dict[str, Any]], None]
-
-#: What serves in place of the next `Server.run`; see `replace_run`.
-_replacement: ServeInstead | None = None
-
-
-@contextlib.contextmanager
-def replace_run(serve: ServeInstead) -> Iterator[None]:
-    """Let the first `Server.run` within the block call this function instead.
-
-    For a command that imports a module which may call `server.run()` at module level: the command's own options and
-    banner apply, and the server runs once.
-    """
-    global _replacement
-    before, _replacement = _replacement, serve
-    try:
-        yield
-    finally:
-        _replacement = before
-
-
-def take_replacement() -> ServeInstead | None:
-    """The function that serves in place of `Server.run`, for this one time; None if there is none."""
-    global _replacement
-    serve, _replacement = _replacement, None
-    return serve
+#: The folder of this package.
+PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class Stoppable(Protocol):
@@ -78,25 +44,6 @@ class Stoppable(Protocol):
         """Close all connections at once."""
 
 
-def loop_factory(name: LoopName) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The function that makes the event loop; None for asyncio's own.
-
-    For "auto" the environment variable `RPCSTREAM_LOOP` decides, so that a whole test run can use plain asyncio.
-    Without it uvloop is used where it is installed.
-    """
-    if name == "auto":
-        name = os.environ.get("RPCSTREAM_LOOP", "auto")  # type: ignore[assignment]
-    if name == "asyncio":
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        if name == "uvloop":
-            raise
-        return None
-    return uvloop.new_event_loop
-
-
 def raise_descriptor_limit() -> None:
     """Let this process have as many open files, and so connections, as the system permits it (the hard limit)."""
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows; a system without a hard limit
@@ -104,67 +51,6 @@ def raise_descriptor_limit() -> None:
 
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def freeze_memory() -> None:
-    """Exclude all present objects from garbage collection: modules, classes, signatures, models.
-
-    The collector would visit all of them again and again, which takes a tenth of the time under many running calls. For
-    a program that does nothing but serve: outside the main thread, nothing is done.
-    """
-    if threading.current_thread() is threading.main_thread():
-        gc.collect()
-        gc.freeze()
-
-
-def run_to_end(
-    main: Coroutine[Any, Any, None],
-    factory: Callable[[], asyncio.AbstractEventLoop] | None,
-    executor: ThreadPoolExecutor,
-    known: Callable[[], Collection[asyncio.Task[Any]]],
-) -> None:
-    """Run a coroutine as `asyncio.run` does, but leave behind tasks that do not end when cancelled, with a warning.
-
-    `main` itself has unlimited time to end after an interrupt, until it is interrupted again.
-
-    Args:
-        main: the coroutine.
-        factory: makes the event loop.
-        executor: the loop's default one. Its `shutdown` must not wait for ever.
-        known: tasks for which a warning was logged already.
-    """
-    with asyncio.Runner(loop_factory=factory) as runner:
-        loop = runner.get_loop()
-        loop.set_default_executor(executor)
-        try:
-            runner.run(main)
-        finally:
-            _end_tasks(loop, main, known)
-
-
-def _end_tasks(
-    loop: asyncio.AbstractEventLoop, main: object, known: Callable[[], Collection[asyncio.Task[Any]]]
-) -> None:
-    """Cancel all tasks, and hide those that do not end from the runner, which would wait for them for ever."""
-    try:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            loop.run_until_complete(asyncio.wait(tasks, timeout=CLEAN_UP))
-        for task in tasks:
-            if task.get_coro() is main:
-                loop.run_until_complete(asyncio.wait({task}))
-        generators = loop.create_task(loop.shutdown_asyncgens())
-        loop.run_until_complete(asyncio.wait({generators}, timeout=CLEAN_UP))
-    finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            asyncio_tasks._unregister_task(task)
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-        names = sorted({task_name(task) for task in left.difference(known())})
-        if names:
-            log.warning("left behind, since they did not end when they were cancelled: %s", join_names(names))
 
 
 def join_names(names: Collection[str], most: int = 10) -> str:
@@ -179,7 +65,7 @@ def task_name(task: asyncio.Task[Any]) -> str:
     name = getattr(step, "__qualname__", repr(step))
     while (code := getattr(step, "cr_code", None)) is not None:
         name = code.co_qualname
-        if not code.co_filename.startswith(_PACKAGE):
+        if not code.co_filename.startswith(PACKAGE):
             break
         step = step.cr_await
     return str(name)
@@ -272,12 +158,3 @@ def _enforce_stop(server: Stoppable, number: int, over: threading.Event) -> None
         for child in sys.modules["multiprocessing"].active_children():
             child.kill()
     os._exit(128 + number)
-
-
-def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback from the first frame on that is neither this package's nor of Python's import system."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(
-        (_PACKAGE, "<frozen importlib", _IMPORTLIB)
-    ):
-        trace = trace.tb_next
-    return trace

@@ -24,8 +24,8 @@ from .client.aio import AsyncClient
 from .client.options import ClientOptions
 from .limits import DEFAULT_HOST
 from .peer import deadline
-from .process import LoopName, loop_factory
 from .server import Server
+from .server.process import LoopName, loop_factory
 from .transports.connection import Connection
 from .transports.open_connections import Arrival
 from .transports.stream import LineStream

@@ -141,7 +141,7 @@ class _Command:
 
     def run(self) -> int:
         """Load the target and serve it; gives the exit status."""
-        from ..process import replace_run
+        from ..server.process import replace_run
         from ..server.target import TargetError
         from .load import load_target, make_hub, passed_sockets
 
@@ -264,7 +264,7 @@ class _Command:
         if cause is not None:
             import traceback
 
-            from ..process import without_own_frames
+            from ..server.process import without_own_frames
 
             trace = cause.__traceback__ if self.options.debug else without_own_frames(cause.__traceback__)
             traceback.print_exception(type(cause), cause, trace)

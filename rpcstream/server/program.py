@@ -13,21 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..methods.threads import DaemonThreads
 from ..methods.workers import is_worker
-from ..process import (
-    LoopName,
-    StopNow,
-    freeze_memory,
-    loop_factory,
-    on_hangup,
-    run_to_end,
-    stop_on_signals,
-    take_replacement,
-)
+from ..process import StopNow, on_hangup, stop_on_signals
 from ..systemd import Notifier
 from ..text import get_logger
 from ..transports.listen import RENEWAL
 from .life import ServerLife
 from .options import ListenOptions
+from .process import LoopName, freeze_memory, loop_factory, run_to_end, take_replacement
 
 if TYPE_CHECKING:
     from ..supervisor.options import WorkerOptions

@@ -33,7 +33,7 @@ from ..observe.counters import Counters
 from ..observe.metrics import Family
 from ..peer.ledger import ServerLedger
 from ..peer.session import Session
-from ..process import CLEAN_UP, LoopName, raise_descriptor_limit
+from ..process import CLEAN_UP, raise_descriptor_limit
 from ..supervisor.options import WORKER_DEFAULTS, WorkerOptions, wants_supervisor
 from ..text import get_logger
 from ..tls import TLS, Certificates, ClientTLS
@@ -64,6 +64,7 @@ from .options import (
     ServerOptions,
     with_configured,
 )
+from .process import LoopName
 from .program import ServerProgram, check_no_loop, is_served_elsewhere, print_address, run_workers
 from .running import RunningServer, Supervision, log_message
 

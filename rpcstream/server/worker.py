@@ -16,13 +16,14 @@ import sys
 import sysconfig
 from typing import Any
 
-from ..process import on_hangup, replace_run
+from ..process import on_hangup
 from ..supervisor.channel import Channel, Message, read_message, write_message
 from ..supervisor.events import KINDS as EVENT_KINDS
 from ..supervisor.events import EventRelay
 from ..text import get_logger
 from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
 from ..transports.listen import Listener
+from .process import replace_run, without_own_frames
 from .server import Server
 from .target import TargetError, load_server
 
@@ -316,8 +317,6 @@ def serve_target(link: WorkerLink, arguments: dict[str, Any]) -> int:
 
 def _print_error(error: TargetError) -> None:
     import traceback
-
-    from ..process import without_own_frames
 
     cause = error.__cause__
     if cause is not None:

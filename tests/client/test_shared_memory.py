@@ -282,8 +282,8 @@ async def test_streams_both_ways_are_shared(server: UsualServer, address: str) -
 
     async with AsyncClient(address) as client:
         await client.call("echo", LARGE)
-        back = client.stream.back(frames())
-        seen = [(frame[0, 0, 0], frame[-1, -1, -1], frame.flags.writeable) async for frame in back]
+        came = client.stream.back(frames())
+        seen = [(frame[0, 0, 0], frame[-1, -1, -1], frame.flags.writeable) async for frame in came]
         assert seen == [(number, number, False) for number in range(40)]
         assert min(shared(server)) >= 40
 
