@@ -5,8 +5,8 @@ Performs no I/O. A generator yields what is to be done next (a command), and is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..backoff import Backoff
 from ..errors import (
@@ -23,8 +23,11 @@ from ..errors import (
 )
 from ..peer.calls import Call, unnamed
 from ..peer.deadline import now as clock
-from .naming import MethodFacts, MixedParams, facts_of, named
+from .naming import MixedParams, named
 from .options import Settings
+
+if TYPE_CHECKING:
+    from .discovery import KnownMethods  # imports the reader of OpenRPC, which most clients do without
 
 
 class Sleep(NamedTuple):
@@ -107,8 +110,8 @@ class Attempts:
         self._repeats_all = settings.retry.repeats == "all"
         self._is_closed = is_closed
         self._count_lost = count_lost
-        #: The server's methods by name; None: it was not asked, or has not answered.
-        self._known: Mapping[str, MethodFacts] | None = None
+        #: The server's methods; None: it was not asked, or has not answered.
+        self._known: KnownMethods | None = None
         #: The count of lost connections when these were asked for.
         self._lost = 0
 
@@ -181,7 +184,7 @@ class Attempts:
                 known = yield from self._find(outgoing.methods, deadline, until)
             except (RpcError, OSError):  # with the errors of connections and time-outs
                 known = None
-        if known is not None and all(method in known and known[method].is_idempotent for method in outgoing.methods):
+        if known is not None and all(map(known.is_idempotent, outgoing.methods)):
             return
         if isinstance(error, ProviderGone):
             raise error
@@ -222,7 +225,9 @@ class Attempts:
             except ConnectFailed as error:
                 failure = error
             else:
-                self._known, self._lost = facts_of(document), self._count_lost()
+                from .discovery import KnownMethods
+
+                self._known, self._lost = KnownMethods(document), self._count_lost()
                 if not self._misses(methods):
                     return self._known
             pause = None

@@ -20,7 +20,7 @@ from ..wire.http_messages import readable_text
 from .address import Address
 from .connection import ClientConnection, GetDispatcher, Keepalive
 from .faults import TLS_ALERT, failure, is_permanent_failure, refusal_advice, silence
-from .options import Settings, hide_token
+from .options import Settings
 from .sockets import waiter
 
 if TYPE_CHECKING:
@@ -192,16 +192,12 @@ def _nats_options(settings: Settings) -> NatsOptions:
 
 
 async def _open_line_stream(connection: ClientConnection, settings: Settings) -> LineStream:
-    trace = settings.trace
-    if trace is not None and settings.token is not None:
-        trace = hide_token(trace, settings.token)
-
     def make() -> LineStream:
         return LineStream(
             connection.session,
             delimiter=settings.delimiter,
             address=str(settings.address),
-            trace=trace,
+            trace=settings.trace,
         )
 
     if settings.connect is not None:

@@ -1,4 +1,4 @@
-"""What a client knows of the methods of its server, once `discover()` has read their descriptions."""
+"""What a client knows of the methods of its server, once it has their descriptions (`rpc.discover`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from ..openrpc.document import read_document
-from ..openrpc.methods import Api
+from ..openrpc.methods import Api, Method
 from ..openrpc.schemas import text_of
 from ..openrpc.text import type_text
 from ..openrpc.types import DocumentError
@@ -15,7 +15,7 @@ from ..text import visible
 
 
 class KnownMethods:
-    """The methods of a server, for `dir()`, `help()` and `inspect.signature()`.
+    """The methods of a server: for `dir()`, `help()`, `inspect.signature()`, retries, and the names of arguments.
 
     Args:
         document: the OpenRPC document; one that cannot be read has no methods.
@@ -26,6 +26,21 @@ class KnownMethods:
         methods = document.get("methods") if isinstance(document, dict) else None
         found = [text_of(each, "name") for each in (methods if isinstance(methods, list) else ())]
         self._names = frozenset(filter(None, found))
+        #: The methods that were asked for, by name.
+        self._read: dict[str, tuple[Method, Api] | None] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def method(self, name: str) -> Method | None:
+        """The description of a method; None if it is not known."""
+        found = self._find(name)
+        return None if found is None else found[0]
+
+    def is_idempotent(self, name: str) -> bool:
+        """Tell whether the server declares a method idempotent."""
+        method = self.method(name)
+        return method is not None and method.described.get("x-idempotent") is True
 
     def names_below(self, prefix: str) -> list[str]:
         """The names that attributes may have behind a prefix such as "vision." or "": the next part of each method."""
@@ -34,15 +49,15 @@ class KnownMethods:
 
     def description(self, name: str) -> str | None:
         """The documentation of a method; None if it is not known or has none."""
-        api = self._read(name)
-        return None if api is None else visible(api.methods[0].description, keep="\n") or None
+        method = self.method(name)
+        return None if method is None else visible(method.description, keep="\n") or None
 
     def signature(self, name: str) -> Signature | None:
         """The signature of a method; None if it is not known, or Python cannot express it."""
-        api = self._read(name)
-        if api is None or api.methods[0].parameters is None:
+        found = self._find(name)
+        if found is None or found[0].parameters is None:
             return None
-        method = api.methods[0]
+        method, api = found
         parameters = []
         try:
             for each, kind in method.in_order():
@@ -54,15 +69,16 @@ class KnownMethods:
         except ValueError:  # a name that is no identifier; a required parameter behind an optional one
             return None
 
-    def _read(self, name: str) -> Api | None:
-        """The document with this method only, which is read when somebody asks for it; None if it is not known."""
-        if name not in self._names:
-            return None
-        try:
-            api = read_document(self._document, only=name)
-        except DocumentError:
-            return None
-        return api if api.methods else None
+    def _find(self, name: str) -> tuple[Method, Api] | None:
+        """A method, and the document with this method only, which is read when it is asked for first."""
+        if name in self._names and name not in self._read:
+            try:
+                api = read_document(self._document, only=name)
+            except DocumentError:
+                self._read[name] = None
+            else:
+                self._read[name] = (api.methods[0], api) if api.methods else None
+        return self._read.get(name)
 
 
 class _Text(str):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ..peer.calls import unnamed
+
+if TYPE_CHECKING:
+    from .discovery import KnownMethods  # imports the reader of OpenRPC, which most clients do without
 
 
 class MixedParams:
@@ -35,46 +38,7 @@ def check_params(method: str, params: Any) -> Any:
     return params
 
 
-class MethodFacts(NamedTuple):
-    """What a server's OpenRPC document says of one method, as far as a call needs it.
-
-    Attributes:
-        positional: the parameters that take arguments by position, in order; none where not all can be read.
-        takes_names: arguments may be given by name.
-        streams: it gives items, one by one.
-    """
-
-    is_idempotent: bool
-    streams: bool
-    positional: tuple[str, ...]
-    takes_names: bool
-
-
-def facts_of(document: Any) -> dict[str, MethodFacts]:
-    """The methods in a server's `rpc.discover` document by name; malformed ones are left out."""
-    methods = document.get("methods") if isinstance(document, dict) else None
-    return {
-        method["name"]: _facts(method)
-        for method in (methods if isinstance(methods, list) else ())
-        if isinstance(method, dict) and isinstance(method.get("name"), str)
-    }
-
-
-def _facts(method: dict[str, Any]) -> MethodFacts:
-    params = method.get("params")
-    described = params if isinstance(params, list) else []
-    if not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in described):
-        described = []  # `$ref`, for example: the others may stand in other places than they seem to
-    fixed = [each for each in described if "x-rest" not in each]
-    return MethodFacts(
-        is_idempotent=method.get("x-idempotent") is True,
-        streams=method.get("x-stream") is True,
-        positional=tuple(each["name"] for each in fixed if each.get("x-keyword") is not True),
-        takes_names=method.get("paramStructure") != "by-position",
-    )
-
-
-def named(method: str, mixed: MixedParams, known: Mapping[str, MethodFacts] | None) -> dict[str, Any]:
+def named(method: str, mixed: MixedParams, known: KnownMethods | None) -> dict[str, Any]:
     """All arguments of a call by name.
 
     Args:
@@ -83,14 +47,15 @@ def named(method: str, mixed: MixedParams, known: Mapping[str, MethodFacts] | No
     Raises:
         TypeError: that cannot be done.
     """
-    facts = None if known is None else known.get(method)
-    if facts is None:
+    described = None if known is None else known.method(method)
+    if described is None:
         raise unnamed(method, "rpc.discover did not say how its parameters are named")
-    if not facts.takes_names:
+    if not described.takes_names:
         raise unnamed(method, "it takes arguments by position only")
-    if len(mixed.args) > len(facts.positional):
-        raise unnamed(method, f"only {len(facts.positional)} of the {len(mixed.args)} by position can get names")
-    by_position = dict(zip(facts.positional, mixed.args, strict=False))
+    positional = [each.name for each in described.fixed if not each.is_keyword]
+    if len(mixed.args) > len(positional):
+        raise unnamed(method, f"only {len(positional)} of the {len(mixed.args)} by position can get names")
+    by_position = dict(zip(positional, mixed.args, strict=False))
     if twice := by_position.keys() & mixed.kwargs.keys():
         raise unnamed(method, f"{min(twice)!r} was given twice")
     return {**by_position, **mixed.kwargs}

@@ -226,8 +226,6 @@ class Settings:
             raise ValueError(f"nats= is a login for nats://, and the address is {self.address}")
         if self.token is not None:
             _check_token(self.token, self.address)
-        if self.address.is_http:  # where one session has all connections
-            self.http_connections, self.pool = self.pool or HTTP_CONNECTIONS, None
 
 
 def make_settings(client: str, address: str | Address | Connect, options: Mapping[str, Any]) -> Settings:
@@ -261,7 +259,12 @@ def make_settings(client: str, address: str | Address | Connect, options: Mappin
         "tls": _make_tls(address, given["tls"]),
         **{"trace": shown.message, "on_send": shown.on_send, "on_receive": shown.on_receive},
     }
-    return Settings(address=address, connect=connect, http_connections=HTTP_CONNECTIONS, **given)
+    settings = Settings(address=address, connect=connect, http_connections=HTTP_CONNECTIONS, **given)
+    if address.is_http:  # where one session has all connections
+        settings.http_connections, settings.pool = settings.pool or HTTP_CONNECTIONS, None
+    if settings.trace is not None and settings.token is not None:
+        settings.trace = _without_token(settings.trace, settings.token)
+    return settings
 
 
 def _make_tls(address: Address, tls: "ClientTLS | None") -> "ssl.SSLContext | None":
@@ -297,7 +300,7 @@ def _check_token(token: Any, address: Address) -> None:
         raise ValueError("a token that is sent as an HTTP header has only visible ASCII characters, and no blanks")
 
 
-def hide_token(trace: TraceMessage, token: str) -> TraceMessage:
+def _without_token(trace: TraceMessage, token: str) -> TraceMessage:
     """A trace that gets the messages without the token in them."""
     written = orjson.dumps(token)
 

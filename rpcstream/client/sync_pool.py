@@ -9,7 +9,6 @@ The common case, a connection that is free, takes no lock: what `list.append` an
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from threading import TIMEOUT_MAX, Condition, get_ident
 from weakref import WeakSet
 
@@ -17,7 +16,7 @@ from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound,
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE, now
 from ..peer.marshal import Marshaller
-from .options import Settings, hide_token
+from .options import Settings
 from .sockets import dial
 from .sync_connection import SyncConnection
 
@@ -44,8 +43,6 @@ class SyncPool:
         self.is_retired = False
         self.lost = 0
         self.address = marshaller.address
-        if settings.token is not None and settings.trace is not None:
-            settings = replace(settings, trace=hide_token(settings.trace, settings.token))
         self._settings = settings
         self._marshaller = marshaller
         self._size = settings.pool or DEFAULT_SIZE

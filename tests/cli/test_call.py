@@ -354,6 +354,12 @@ def test_a_reader_who_leaves_is_no_error(argv: list[str], left: str | None, addr
     until_in_thread(lambda: left in (None, *server.left))
 
 
+def sleeps(pid: int) -> bool:
+    """Whether the main thread of a process waits for something, as far as the system tells."""
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "S"
+
+
 @pytest.mark.parametrize(
     ("argv", "first"),
     [(["never", "-v"], '> {"json'), (["hang", "--progress"], "hanging"), (["--stream", "ticks"], "1")],
@@ -366,7 +372,7 @@ def test_interrupted(argv: list[str], first: str, address: str, server: Called) 
         assert calling.stdout.readline().startswith(first)
         assert calling.poll() is None
         # A call that is interrupted while it is sent ends its connection, and is not cancelled.
-        until_in_thread(lambda: server.counters.requests > requests)
+        until_in_thread(lambda: server.counters.requests > requests and sleeps(calling.pid))
         calling.send_signal(signal.SIGINT)
         cancel = '> {"jsonrpc":"2.0","method":"$/cancelRequest","params":{"id":1}}\n' if "-v" in argv else ""
         assert (calling.communicate(timeout=30)[0], calling.returncode) == (cancel, 130)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +29,9 @@ from rpcstream import (
 from rpcstream.errors import InternalError, MessageTooLarge
 
 from ..kit import UsualServer, frame, request, until
+from ..kit.certificates import client_side, server_tls
 from ..kit.scripted_http import UNTIL_CLOSED, CountedConnections, Request, ScriptedHttpConnection, answered, item, reply
-from .conftest import MakeClient, Scripted, Traced, refusal
+from .conftest import MakeClient, Scripted, Traced, in_child, refusal
 
 #: Bytes of an answer to the call with this id.
 Answer = Callable[[Any], bytes]
@@ -113,6 +116,50 @@ async def test_calls_at_once_have_so_many_connections_and_the_others_wait_in_ord
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: CHUNKED\r\nX: y\r\n\r\n"
+
+
+async def test_a_call_takes_the_connection_that_became_free_while_its_own_could_not_be_made() -> None:
+    """Nothing else wakes the call: the first call ended before it began to wait for a connection."""
+    is_free = threading.Event()
+
+    def serve(listening: socket.socket) -> None:
+        accepted, _ = listening.accept()
+        with server_side.wrap_socket(accepted, server_side=True) as encrypted:
+            http = ScriptedHttpConnection(encrypted)
+            asked = read(http)
+            refused, _ = listening.accept()  # its TLS handshake is never answered
+            http.answer(asked, "first")
+            assert is_free.wait(20)
+            refused.close()
+            http.answer(read(http), "second")
+
+    server_side = server_tls().context()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = asyncio.ensure_future(asyncio.to_thread(serve, listening))
+        address = f"https://127.0.0.1:{listening.getsockname()[1]}"
+        async with AsyncClient(address, tls=client_side(), timeout=20) as client:
+            calls = [asyncio.ensure_future(client.call(name)) for name in ("one", "two")]
+            done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            assert [call.result() for call in done] == ["first"]
+            is_free.set()
+            assert [await call for call in waiting] == ["second"]
+        await serving
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_process_has_as_many_connections_as_its_parent(scripted: Scripted) -> None:
+    counted = CountedConnections(lambda http, number: http.serve())
+    with Client(f"http://{scripted(counted)}", pool=1, timeout=20) as client:
+        assert client.echo(0) == [0]
+
+        def work() -> None:
+            futures = [client.submit.echo(n) for n in range(6)]
+            assert [future.result(20) for future in futures] == [[n] for n in range(6)]
+            client.close()
+
+        assert in_child(work) == 0
+    assert counted.total == 2
 
 
 def chunked(body: bytes, size: int) -> bytes:
