@@ -178,9 +178,9 @@ class Caller(CallerChannel):
         """
         arrived, self._arrived = self._arrived, []
         session = self.session
-        if arrived and (session.running or session.intake.queue):
+        has_opened = session.streams.opened != self._streams  # perhaps by a call that is only about to run
+        if arrived and (has_opened or session.running or session.intake.queue):
             self._untold += [each for each in arrived if type(each) is int or type(each) is str]
-        has_opened = session.streams.opened != self._streams
         self._streams = session.streams.opened
         if not self._untold:
             return

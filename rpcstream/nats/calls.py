@@ -249,7 +249,7 @@ class ServiceConnection:
                 instance.end("the instance has ended the session")
         elif token[:1] == "i":
             for each in [each for each in self.instances.values() if str(each.number) == token[1:]]:
-                each.end("the instance is gone")
+                each.missed()
         elif token != SERVICE_TOKEN:
             self.places.came_back(token)
 

@@ -119,6 +119,15 @@ class Instance(NatsChannel):
         self.publish(direct_message(ask=0))
         detour.send([message])
 
+    def missed(self) -> None:
+        """NATS says that nothing subscribes to the subject of the instance: it is over.
+
+        What it has sent before by its direct connection may still be coming. The next look asks again.
+        """
+        stream = None if self.detour is None else self.detour.stream
+        if stream is None or not stream.has_received():
+            self.end("the instance is gone")
+
     def closed(self) -> None:
         """As `NatsChannel.closed`."""
         self._service.instance_closed(self)

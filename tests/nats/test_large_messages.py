@@ -119,6 +119,20 @@ async def test_items_keep_their_order_whichever_way_they_go(service: Service) ->
         assert await client.firsts(parts) == list(range(20))
 
 
+async def test_an_instance_acknowledges_a_stream_that_begins_with_a_large_item(service: Service) -> None:
+    server = make_server()
+
+    @server
+    async def slow(count: int) -> AsyncIterator[np.ndarray]:
+        for number in range(count):
+            yield array(SIZE if number == 0 else 10, number)
+            await asyncio.sleep(0.8)  # in all longer than an instance may take to acknowledge a call
+
+    async with service.serving(server), service.client() as client:
+        items = [item async for item in client.stream("slow", 3)]
+        assert [item.size for item in items] == [SIZE, 10, 10]
+
+
 async def test_a_large_call_waits_for_the_identity_of_its_caller(service: Service) -> None:
     looked, seen = asyncio.Event(), list[str]()
 
