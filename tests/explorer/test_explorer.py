@@ -372,6 +372,37 @@ def test_messages_links_and_history_of_calls_at_another_path(explore) -> None:
         assert page.locator("main .card").count() == 0  # a link calls nothing by itself
 
 
+def test_two_calls_of_the_history_are_compared(explore) -> None:
+    with explore(make_server()) as explorer:
+        page = explorer.page
+        for count in ("2", "3", "2"):
+            explorer.choose("people")
+            explorer.field("count").fill(count)
+            explorer.call()
+        page.get_by_role("link", name="History").click()
+        boxes = page.locator("main li input")
+        assert boxes.count() == 3
+        boxes.nth(0).check()
+        assert page.locator(".diff").count() == 0  # one call alone
+        boxes.nth(1).check()
+        rows = page.locator(".diff tbody tr")
+        first = rows.nth(0).locator("td").all_inner_texts()
+        assert first == ["params.count", "3", "2"]  # the older call is on the left
+        others = rows.locator("td:first-child").all_inner_texts()[1:]
+        assert others and all(each.startswith("result[2]") for each in others)
+        assert violations(page) == []
+        boxes.nth(2).check()  # releases the call that was chosen first
+        assert [boxes.nth(at).is_checked() for at in range(3)] == [False, True, True]
+        boxes.nth(1).uncheck()
+        boxes.nth(0).check()
+        page.get_by_text("Both calls have the same arguments and results.").wait_for()
+        page.reload()
+        page.wait_for_selector("main li input")
+        assert boxes.count() == 3  # they are kept for the tab
+        page.get_by_role("button", name="Clear").click()
+        page.get_by_text("No calls yet.").wait_for()
+
+
 @pytest.mark.parametrize("method", ["count", "plan"])
 def test_a_call_is_copied_as_python_command_line_curl_and_javascript(explore, tmp_path, method) -> None:
     with explore(make_server()) as explorer:
@@ -454,12 +485,16 @@ def test_the_page_connects_again_to_a_server_that_was_restarted(explore) -> None
         with Client(explorer.url.replace("http", "ws")) as client:
             client.halt()
         explorer.until("document.querySelector('#state').textContent !== 'open'")
+        banner = explorer.page.get_by_role("alert")
+        banner.get_by_text("The connection to the server is lost.").wait_for()
+        explorer.until("document.querySelector('#lost').textContent.includes('Next attempt in ')")
         other = Server(docs=True, info=Info(title="another"))
         other.add(lambda: "new", name="fresh")
         with serve_in_thread(other, port=port):
             explorer.choose("fresh")
             assert "new" in explorer.call().locator(".output").inner_text()
             assert explorer.page.title() == "another"
+            banner.wait_for(state="hidden")
 
 
 def test_a_hub_shows_its_clients_live(explore) -> None:

@@ -17,11 +17,13 @@ from ..static import Content, Headers, type_of
 _FOLDER = Path(__file__).parent
 _FILES = (
     "arrays.js",
+    "banner.js",
     "chart.js",
     "copy.js",
     "dom.js",
     "explorer.js",
     "forms.js",
+    "history.js",
     "icon.svg",
     "markup.js",
     "panels.js",
@@ -29,6 +31,7 @@ _FILES = (
     "signature.js",
     "start.js",
     "style.css",
+    "theme.js",
     "values.js",
 )
 
