@@ -210,6 +210,7 @@ def test_examples_progress_trees_and_numbers_of_any_size(explore) -> None:
         explorer.field("steps").fill("40")
         card = explorer.start()
         explorer.page.wait_for_selector("progress[value]:not([hidden])")
+        explorer.until(r"/^\d[\d.]*\/s, \d+ s left$/.test(document.querySelector('.card .left').textContent)")
         explorer.page.wait_for_selector(".card[data-state=done]")
         assert "ready" in card.inner_text()
         explorer.choose("grow")
@@ -311,7 +312,9 @@ def test_a_stream_is_stopped_midway(explore) -> None:
         (items,) = server.state.cancelled
         assert 40 <= items < 1000
         explorer.field("pause").fill("0")
-        assert "0.99999" in explorer.call().locator("canvas").get_attribute("aria-label")
+        card = explorer.call()
+        assert "0.99999" in card.locator("canvas").get_attribute("aria-label")
+        assert re.search(r"1,000 items · credit \d+ · \S+ items/s · the last 100 are listed", card.inner_text())
 
 
 def test_a_question_of_the_server_is_asked_of_the_person(explore) -> None:
@@ -395,10 +398,26 @@ def test_two_calls_of_the_history_are_compared(explore) -> None:
         assert [boxes.nth(at).is_checked() for at in range(3)] == [False, True, True]
         boxes.nth(1).uncheck()
         boxes.nth(0).check()
-        page.get_by_text("Both calls have the same arguments and results.").wait_for()
+        page.get_by_text("No differences found.").wait_for()
+        explorer.choose("waves")
+        explorer.call()
+        explorer.call()
+        explorer.choose("fail")
+        for text in ("one", "two"):
+            explorer.field("text").fill(text)
+            explorer.call("failed")
+        page.get_by_role("link", name="History").click()
+        for at in (0, 1):  # two that failed
+            boxes.nth(at).check()
+        assert ["result.message", "one", "two"] in [
+            [each.strip('"') for each in row.locator("td").all_inner_texts()] for row in rows.all()
+        ]
+        for at in (2, 3):  # two arrays of one shape
+            boxes.nth(at).check()
+        page.get_by_text("compared by type and size only").wait_for()
         page.reload()
         page.wait_for_selector("main li input")
-        assert boxes.count() == 3  # they are kept for the tab
+        assert boxes.count() == 7  # they are kept for the tab
         page.get_by_role("button", name="Clear").click()
         page.get_by_text("No calls yet.").wait_for()
 

@@ -28,6 +28,7 @@ _FILES = (
     "markup.js",
     "panels.js",
     "pictures.js",
+    "progress.js",
     "signature.js",
     "start.js",
     "style.css",

@@ -9,6 +9,7 @@ import { History, kept } from "./history.js"
 import { codePanel, copyText, markdown } from "./markup.js"
 import { ask, Events, Hub, Wire } from "./panels.js"
 import { picturesIn } from "./pictures.js"
+import { progressBar } from "./progress.js"
 import { signature } from "./signature.js"
 import { badges, startView } from "./start.js"
 import { paint } from "./theme.js"
@@ -301,27 +302,19 @@ function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
   const status = h("span", { role: "status" }, "running")
   const sizes = h("span", { class: "note" })
   const halt = button("Stop", () => stop.abort(), { class: "stop" })
-  const bar = h("progress", { hidden: true, "aria-label": "progress" })
-  const said = h("span", { class: "note" })
+  const progress = progressBar()
+  const onProgress = progress.report
   const output = h("div", { class: "output" })
   const id = uid()
   let result // of a call that is no stream, for the history
-  const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, sizes, halt, bar, said), output)
-  const onProgress = (value) => {
-    const [done, total] = Array.isArray(value) ? value : [value?.done, value?.total]
-    const part = typeof value === "number" ? value : Number(done) / Number(total)
-    bar.hidden = false
-    if (part >= 0 && part <= 1) bar.value = part
-    else bar.removeAttribute("value")
-    said.textContent = typeof value?.message === "string" ? shown(value.message, 200) : jsonText(value, 0, 200)
-  }
+  const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, sizes, halt, progress.nodes), output)
   const end = (text) => {
     const time = performance.now() - started
     const { in: came, out: went, messages } = wire.totals
     status.textContent = text
     sizes.textContent = `${time < 1000 ? `${time.toFixed(1)} ms` : `${(time / 1000).toFixed(1)} s`} · ${sizeOf(went - before.out)} sent · ${sizeOf(came - before.in)} received · ${messages - before.messages} messages`
     node.querySelectorAll(":scope > .tools button").forEach((each) => each.remove())
-    bar.hidden = true
+    progress.end()
     node.dataset.state = text
     onEnd(`${text}, ${sizes.textContent}`, result)
   }
@@ -355,6 +348,7 @@ function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
   }
   work().then(() => end("done"), (error) => {
     if (stop.signal.aborted) return end("stopped")
+    result = { code: error.code, message: error.message }
     end("failed")
     output.append(h("p", { class: "error" }, shown(error.message, 2000)))
     if (error.code !== undefined) output.append(h("p", { class: "note" }, `code ${error.code}`))

@@ -34,7 +34,12 @@ export function differences(first, second) {
 }
 
 const titleOf = ({ method, time }) => `${shown(method, 60)} at ${time}`
+/** Pictures, arrays and bytes are kept as their type and size, in angle brackets. */
+const hasPayload = (each) => /"<(array |[\w.+-]+\/|\d)/.test(`${each.params}${each.result}`)
 const isCut = (each) => each.params === "" || each.result === ""
+
+/** A stream and a call that was stopped have no result. */
+const isStream = (each) => each.result === undefined && String(each.outcome).startsWith("done")
 
 /** The table of differences between two calls. */
 function diffView(first, second) {
@@ -44,8 +49,10 @@ function diffView(first, second) {
   const body = rows.slice(0, MOST_ROWS).map(([path, left, right]) => h("tr", null, h("td", { class: "name" }, shown(path, 200)), cell(left), cell(right)))
   const table = h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "differences" }, h("table", null, h("thead", null, h("tr", null, heads)), h("tbody", null, body)))
   return h("section", { class: "diff" }, h("h3", null, "Differences"),
-    rows.length ? table : h("p", { class: "note" }, "Both calls have the same arguments and results."),
+    rows.length ? table : h("p", { class: "note" }, "No differences found."),
     rows.length > MOST_ROWS && h("p", { class: "note" }, `The first ${MOST_ROWS} of ${rows.length} differences.`),
+    (hasPayload(first) || hasPayload(second)) && h("p", { class: "note" }, "Pictures, arrays and bytes are compared by type and size only."),
+    (isStream(first) || isStream(second)) && h("p", { class: "note" }, "Items of streams are not compared."),
     (isCut(first) || isCut(second)) && h("p", { class: "note" }, "Arguments or results over 8,000 characters are not compared."))
 }
 
