@@ -210,6 +210,7 @@ def test_examples_progress_trees_and_numbers_of_any_size(explore) -> None:
         explorer.field("steps").fill("40")
         card = explorer.start()
         explorer.page.wait_for_selector("progress[value]:not([hidden])")
+        explorer.page.get_by_text(re.compile(r"^\d+ of 40$")).wait_for()
         explorer.until(r"/^\d[\d.]*\/s, \d+ s left$/.test(document.querySelector('.card .left').textContent)")
         explorer.page.wait_for_selector(".card[data-state=done]")
         assert "ready" in card.inner_text()
@@ -392,7 +393,8 @@ def test_two_calls_of_the_history_are_compared(explore) -> None:
         first = rows.nth(0).locator("td").all_inner_texts()
         assert first == ["params.count", "3", "2"]  # the older call is on the left
         others = rows.locator("td:first-child").all_inner_texts()[1:]
-        assert others and all(each.startswith("result[2]") for each in others)
+        assert others
+        assert all(each.startswith("result[2]") for each in others)
         assert violations(page) == []
         boxes.nth(2).check()  # releases the call that was chosen first
         assert [boxes.nth(at).is_checked() for at in range(3)] == [False, True, True]

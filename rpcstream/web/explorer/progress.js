@@ -9,11 +9,11 @@ const isPart = (part) => part >= 0 && part <= 1
 export const duration = (seconds) =>
   seconds < 100 ? `${Math.ceil(seconds)} s` : seconds < 6000 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`
 
-/** The done part of all (0 to 1, or NaN) and the units that are done (undefined without a total). */
+/** The done part of all (0 to 1, or NaN) and its units (undefined where the value is the part). */
 function measured(value) {
   if (typeof value === "number") return { part: value }
   const [done, total] = (Array.isArray(value) ? value : [value?.done, value?.total]).map(Number)
-  return { part: done / total, done }
+  return { part: done / total, done, total }
 }
 
 /** The rate and the time left, from two reports: `seconds` lie between them. "" where they say nothing. */
@@ -21,6 +21,12 @@ export function estimate(first, last, seconds) {
   if (!(last.part > first.part && isPart(last.part) && seconds > 0)) return ""
   const left = `${duration((1 - last.part) * seconds / (last.part - first.part))} left`
   return last.done === undefined ? left : `${short((last.done - first.done) / seconds)}/s, ${left}`
+}
+
+/** What a report says: its message, "3 of 10", or its JSON. */
+function saying(value, { part, done, total }) {
+  if (typeof value?.message === "string") return shown(value.message, 200)
+  return done === undefined || !isPart(part) ? jsonText(value, 0, 200) : `${done} of ${total}`
 }
 
 /** `nodes` are hidden until the first `report(value)`. */
@@ -38,7 +44,7 @@ export function progressBar() {
       if (isPart(now.part)) bar.value = now.part
       else bar.removeAttribute("value")
       left.textContent = estimate(first, now, (now.time - first.time) / 1000)
-      said.textContent = typeof value?.message === "string" ? shown(value.message, 200) : jsonText(value, 0, 200)
+      said.textContent = saying(value, now)
     },
     end() {
       bar.hidden = true
