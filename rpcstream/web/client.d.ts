@@ -173,6 +173,8 @@ export interface ClientOptions {
   /** Called with each message on the wire. */
   onMessage?(message: Message): unknown
   onState?(state: "connecting" | "open" | "closed"): unknown
+  /** An attempt to connect failed; the next one begins after `wait` milliseconds. */
+  onRetry?(wait: number): unknown
 }
 
 export interface CallOptions {

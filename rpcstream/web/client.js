@@ -1427,6 +1427,7 @@ export class Client {
       }
       const { first, longest, factor } = this.reconnect
       const pause = Math.min(first * factor ** Math.min(failures, 60), longest) * (0.5 + 0.5 * Math.random())
+      tell(this.#options.onRetry, pause)
       await Promise.race([sleep(pause), new Promise((resolve) => (this.#wake = resolve))])
     }
   }

@@ -210,6 +210,8 @@ def test_examples_progress_trees_and_numbers_of_any_size(explore) -> None:
         explorer.field("steps").fill("40")
         card = explorer.start()
         explorer.page.wait_for_selector("progress[value]:not([hidden])")
+        explorer.page.get_by_text(re.compile(r"^\d+ of 40$")).wait_for()
+        explorer.until(r"/^\d[\d.]*\/s, \d+ s left$/.test(document.querySelector('.card .left').textContent)")
         explorer.page.wait_for_selector(".card[data-state=done]")
         assert "ready" in card.inner_text()
         explorer.choose("grow")
@@ -311,7 +313,9 @@ def test_a_stream_is_stopped_midway(explore) -> None:
         (items,) = server.state.cancelled
         assert 40 <= items < 1000
         explorer.field("pause").fill("0")
-        assert "0.99999" in explorer.call().locator("canvas").get_attribute("aria-label")
+        card = explorer.call()
+        assert "0.99999" in card.locator("canvas").get_attribute("aria-label")
+        assert re.search(r"1,000 items · credit \d+ · \S+ items/s · the last 100 are listed", card.inner_text())
 
 
 def test_a_question_of_the_server_is_asked_of_the_person(explore) -> None:
@@ -370,6 +374,54 @@ def test_messages_links_and_history_of_calls_at_another_path(explore) -> None:
         page.wait_for_selector("main h2 >> text=people")
         assert explorer.field("count").input_value() == "2"
         assert page.locator("main .card").count() == 0  # a link calls nothing by itself
+
+
+def test_two_calls_of_the_history_are_compared(explore) -> None:
+    with explore(make_server()) as explorer:
+        page = explorer.page
+        for count in ("2", "3", "2"):
+            explorer.choose("people")
+            explorer.field("count").fill(count)
+            explorer.call()
+        page.get_by_role("link", name="History").click()
+        boxes = page.locator("main li input")
+        assert boxes.count() == 3
+        boxes.nth(0).check()
+        assert page.locator(".diff").count() == 0  # one call alone
+        boxes.nth(1).check()
+        rows = page.locator(".diff tbody tr")
+        first = rows.nth(0).locator("td").all_inner_texts()
+        assert first == ["params.count", "3", "2"]  # the older call is on the left
+        others = rows.locator("td:first-child").all_inner_texts()[1:]
+        assert others
+        assert all(each.startswith("result[2]") for each in others)
+        assert violations(page) == []
+        boxes.nth(2).check()  # releases the call that was chosen first
+        assert [boxes.nth(at).is_checked() for at in range(3)] == [False, True, True]
+        boxes.nth(1).uncheck()
+        boxes.nth(0).check()
+        page.get_by_text("No differences found.").wait_for()
+        explorer.choose("waves")
+        explorer.call()
+        explorer.call()
+        explorer.choose("fail")
+        for text in ("one", "two"):
+            explorer.field("text").fill(text)
+            explorer.call("failed")
+        page.get_by_role("link", name="History").click()
+        for at in (0, 1):  # two that failed
+            boxes.nth(at).check()
+        assert ["result.message", "one", "two"] in [
+            [each.strip('"') for each in row.locator("td").all_inner_texts()] for row in rows.all()
+        ]
+        for at in (2, 3):  # two arrays of one shape
+            boxes.nth(at).check()
+        page.get_by_text("compared by type and size only").wait_for()
+        page.reload()
+        page.wait_for_selector("main li input")
+        assert boxes.count() == 7  # they are kept for the tab
+        page.get_by_role("button", name="Clear").click()
+        page.get_by_text("No calls yet.").wait_for()
 
 
 @pytest.mark.parametrize("method", ["count", "plan"])
@@ -454,12 +506,16 @@ def test_the_page_connects_again_to_a_server_that_was_restarted(explore) -> None
         with Client(explorer.url.replace("http", "ws")) as client:
             client.halt()
         explorer.until("document.querySelector('#state').textContent !== 'open'")
+        banner = explorer.page.get_by_role("alert")
+        banner.get_by_text("The connection to the server is lost.").wait_for()
+        explorer.until("document.querySelector('#lost').textContent.includes('Next attempt in ')")
         other = Server(docs=True, info=Info(title="another"))
         other.add(lambda: "new", name="fresh")
         with serve_in_thread(other, port=port):
             explorer.choose("fresh")
             assert "new" in explorer.call().locator(".output").inner_text()
             assert explorer.page.title() == "another"
+            banner.wait_for(state="hidden")
 
 
 def test_a_hub_shows_its_clients_live(explore) -> None:

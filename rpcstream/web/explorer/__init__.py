@@ -17,18 +17,22 @@ from ..static import Content, Headers, type_of
 _FOLDER = Path(__file__).parent
 _FILES = (
     "arrays.js",
+    "banner.js",
     "chart.js",
     "copy.js",
     "dom.js",
     "explorer.js",
     "forms.js",
+    "history.js",
     "icon.svg",
     "markup.js",
     "panels.js",
     "pictures.js",
+    "progress.js",
     "signature.js",
     "start.js",
     "style.css",
+    "theme.js",
     "values.js",
 )
 

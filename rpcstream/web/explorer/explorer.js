@@ -1,14 +1,18 @@
 // The page: the list of methods, the form of one of them, its calls and their results, and the other views.
 
 import { Client, NdArray, RpcError } from "../rpcstream.js"
+import { lostBanner } from "./banner.js"
 import { WAYS } from "./copy.js"
 import { button, exact, h, icon, iconButton, jsonText, longText, parseJson, shown, sizeOf, uid } from "./dom.js"
 import { Invalid, methodForm, steps } from "./forms.js"
+import { History, kept } from "./history.js"
 import { codePanel, copyText, markdown } from "./markup.js"
-import { ask, Events, History, Hub, Wire } from "./panels.js"
+import { ask, Events, Hub, Wire } from "./panels.js"
 import { picturesIn } from "./pictures.js"
+import { progressBar } from "./progress.js"
 import { signature } from "./signature.js"
 import { badges, startView } from "./start.js"
+import { paint } from "./theme.js"
 import { streamView, valueView } from "./values.js"
 
 const STEP = 200
@@ -30,6 +34,7 @@ const wire = new Wire()
 const history = new History()
 const events = new Events(() => client)
 const hub = new Hub(() => client, () => later(load))
+const banner = lostBanner()
 
 let waiting = 0
 function later(work) {
@@ -44,12 +49,14 @@ function connect() {
   client?.close()
   delete state.dataset.wasOpen
   client = new Client(callsAt.href.replace(/^http/, "ws"), {
-    token: token || undefined, reconnect: true, timeout: 0, limits: { maxValues: 10_000_000 },
+    token: token || undefined, reconnect: { longest: 10_000 }, timeout: 0, limits: { maxValues: 10_000_000 },
     onMessage: (message) => wire.take(message),
+    onRetry: (wait) => state.dataset.wasOpen && banner.waits(wait),
     onState: (name) => {
       const isBack = name === "open" && state.dataset.wasOpen
       Object.assign(state.dataset, { state: name, ...(name === "open" && { wasOpen: "yes" }) })
       state.textContent = name
+      if (name !== "connecting") banner.hide()
       if (isBack) later(load) // it may be another server than before
     },
     // Requests are asked of the person; what wants no answer stands among the messages only.
@@ -256,7 +263,7 @@ function methodView(method) {
       const path = steps(error.data?.path)
       if (!path.length && error.data?.parameter !== undefined) path.push(error.data.parameter)
       if (path.length) form.fail(path, String(text))
-    }, (outcome) => history.add({ method: method.name, link: hrefOf(method.name, linkOf(given.values)), outcome }))
+    }, (outcome, result) => history.add({ method: method.name, link: hrefOf(method.name, linkOf(given.values)), outcome, params: kept(given.values), ...(result !== undefined && { result: kept(result) }) }))
     outputs.querySelector(".empty")?.remove()
     outputs.prepend(card)
     if (outputs.children.length > 10) outputs.lastChild.remove()
@@ -295,32 +302,28 @@ function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
   const status = h("span", { role: "status" }, "running")
   const sizes = h("span", { class: "note" })
   const halt = button("Stop", () => stop.abort(), { class: "stop" })
-  const bar = h("progress", { hidden: true, "aria-label": "progress" })
-  const said = h("span", { class: "note" })
+  const progress = progressBar()
+  const onProgress = progress.report
   const output = h("div", { class: "output" })
   const id = uid()
-  const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, sizes, halt, bar, said), output)
-  const onProgress = (value) => {
-    const [done, total] = Array.isArray(value) ? value : [value?.done, value?.total]
-    const part = typeof value === "number" ? value : Number(done) / Number(total)
-    bar.hidden = false
-    if (part >= 0 && part <= 1) bar.value = part
-    else bar.removeAttribute("value")
-    said.textContent = typeof value?.message === "string" ? shown(value.message, 200) : jsonText(value, 0, 200)
-  }
+  let result // of a call that is no stream, for the history
+  const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, sizes, halt, progress.nodes), output)
   const end = (text) => {
     const time = performance.now() - started
     const { in: came, out: went, messages } = wire.totals
     status.textContent = text
     sizes.textContent = `${time < 1000 ? `${time.toFixed(1)} ms` : `${(time / 1000).toFixed(1)} s`} · ${sizeOf(went - before.out)} sent · ${sizeOf(came - before.in)} received · ${messages - before.messages} messages`
     node.querySelectorAll(":scope > .tools button").forEach((each) => each.remove())
-    bar.hidden = true
+    progress.end()
     node.dataset.state = text
-    onEnd(`${text}, ${sizes.textContent}`)
+    onEnd(`${text}, ${sizes.textContent}`, result)
   }
   const work = async () => {
     const env = { pictures }
-    if (!isStream) return void output.append(valueView(await client.call(method.name, params, { signal: stop.signal, onProgress }), env))
+    if (!isStream) {
+      result = await client.call(method.name, params, { signal: stop.signal, onProgress })
+      return void output.append(valueView(result, env))
+    }
     const items = streamView(env)
     let wake = null
     const pause = button("Pause", () => {
@@ -345,6 +348,7 @@ function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
   }
   work().then(() => end("done"), (error) => {
     if (stop.signal.aborted) return end("stopped")
+    result = { code: error.code, message: error.message }
     end("failed")
     output.append(h("p", { class: "error" }, shown(error.message, 2000)))
     if (error.code !== undefined) output.append(h("p", { class: "note" }, `code ${error.code}`))
@@ -428,20 +432,8 @@ document.addEventListener("paste", (event) => {
 for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault())
 
 at("token").append(icon("key"))
+at("page").before(banner.node)
 
-const theme = at("theme")
-function paint(name) {
-  const isDark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches
-  if (name) document.documentElement.dataset.theme = name
-  theme.replaceChildren(icon(isDark ? "sun" : "moon"))
-  theme.title = isDark ? "Light theme" : "Dark theme"
-  theme.setAttribute("aria-label", theme.title)
-  theme.onclick = () => {
-    const next = isDark ? "light" : "dark"
-    localStorage.setItem("rpc-theme", next)
-    paint(next)
-  }
-}
 paint(localStorage.getItem("rpc-theme"))
 
 connect()

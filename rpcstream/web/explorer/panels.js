@@ -139,41 +139,6 @@ export class Wire {
   }
 }
 
-/** The calls that were made, newest first; kept for the tab. */
-export class History {
-  #list = h("ul", { class: "plain" })
-  #all = []
-
-  constructor() {
-    this.node = h("section", null, h("h2", null, "History"), button("Clear", () => {
-      this.#all = []
-      this.#keep()
-    }), this.#list)
-    try {
-      this.#all = JSON.parse(sessionStorage.getItem("rpc-history") ?? "[]")
-    } catch {}
-    this.#show()
-  }
-
-  add(entry) {
-    this.#all = [{ ...entry, time: clock() }, ...this.#all].slice(0, 50)
-    this.#keep()
-  }
-
-  #keep() {
-    try {
-      sessionStorage.setItem("rpc-history", JSON.stringify(this.#all))
-    } catch {}
-    this.#show()
-  }
-
-  #show() {
-    this.#list.replaceChildren(...this.#all.map(({ link, method, time, outcome }) =>
-      h("li", null, `${time} `, h("a", { href: link }, shown(method)), h("span", { class: "note" }, ` ${outcome}`))))
-    if (!this.#all.length) this.#list.append(h("li", { class: "note" }, "No calls yet."))
-  }
-}
-
 /** Ask the person for the answer to a call of the server. At most 8 wait; more are refused. */
 export function ask(place, method, params, RpcError, signal) {
   if (place.children.length >= 8) throw new RpcError(-32002, "too many questions wait here")

@@ -109,6 +109,8 @@ function branch(text, members, env, level) {
   return node
 }
 
+const MOST_ITEMS = 100
+
 /** The items of a stream as they come: how many, the last ones, and a line where they are numbers. */
 export function streamView(env) {
   const status = h("p", { class: "note" })
@@ -116,11 +118,13 @@ export function streamView(env) {
   const node = h("div", null, status, list)
   const chart = liveChart()
   node.insertBefore(chart.node, list)
-  let [count, last, newest, isDue] = [0, null, null, false]
+  const started = performance.now()
+  let [count, last, newest, isDue, isThinned] = [0, null, null, false, false]
   function draw() {
     isDue = false
-    status.textContent = `${count.toLocaleString()} items${credit}`
-    while (list.children.length > 100) list.firstChild.remove()
+    const rate = count / (performance.now() - started) * 1000
+    status.textContent = `${count.toLocaleString()} items${credit} · ${short(rate)} items/s${isThinned ? ` · the last ${MOST_ITEMS} are listed` : ""}`
+    while (list.children.length > MOST_ITEMS) list.firstChild.remove()
     if (isFollowed) list.scrollTop = list.scrollHeight
     chart.draw()
     if (newest === null) return
@@ -144,6 +148,7 @@ export function streamView(env) {
       if (value instanceof Blob || (value instanceof NdArray && isDrawn(value) && value.data.length > 1)) {
         newest = value // pictures and arrays: the newest one alone, in one place
       } else list.append(h("li", { value: String(count) }, itemNode(value)))
+      isThinned ||= list.children.length > MOST_ITEMS
       if (list.children.length > 300) list.firstChild.remove()
       due()
     },
