@@ -1,7 +1,7 @@
 """Arrays as `{"$type": "ndarray", "dtype", "shape", "data"}`, both ways, and as what a hint asks for.
 
 Objects with `__array__` are sent as arrays, too. Shape and dtype of what comes in are checked against the bytes before
-memory is used as an array. Arrays that come in are C-ordered (those of a `.npy` file as the file says), writable, over
+memory is used as an array. Decoded arrays are C-ordered (a `.npy` file sets the order of its own) and writable, over
 memory of their own; or read-only, over memory that a peer on this machine shares, unless the hint wants a writable one.
 """
 

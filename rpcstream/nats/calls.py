@@ -129,7 +129,7 @@ class ServiceConnection:
         self._last_number = 0
         self.large = LargeCalls(self)
         self.places = CallPlaces(self)
-        #: Programs that know nothing of sessions have answered, and no instance of ours (None: nobody).
+        #: True if only programs without sessions have answered, False if an instance has, None before any answer.
         self._is_foreign: bool | None = None
         self._closing: asyncio.Task[None] | None = None
         self._closing_streams: set[asyncio.Future[None]] = set()

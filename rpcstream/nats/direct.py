@@ -296,7 +296,7 @@ class DirectStream(LineStream):
 
     @property
     def credentials(self) -> Credentials:
-        """As those of the caller on NATS."""
+        """The credentials that the caller has shown on NATS."""
         return super().credentials if self._caller is None else self._caller.credentials
 
     @property
@@ -316,7 +316,7 @@ class DirectStream(LineStream):
             self._caller.end(self.reason or "the caller closed its direct connection")
 
     def drain(self) -> None:
-        """As `Connection.drain`: that of a caller ends with it, and one that is about to show its secret may do so."""
+        """As `Connection.drain`. With a caller it ends when the caller does; before, it may still show its secret."""
         if self._caller is None and not self._listener.is_expected:
             super().drain()
 

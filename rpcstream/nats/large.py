@@ -111,7 +111,7 @@ class DirectStream(LineStream):
         reason = self.reason or "the instance closed its direct connection"
         if not self.entered.done():
             self.entered.set_exception(ConnectionLost(reason))
-            self.entered.exception()  # it may be that nobody waits for it any more
+            self.entered.exception()  # no warning where no one awaits it
         elif not self.entered.cancelled() and self.entered.exception() is None:
             self._instance.end(reason)
 

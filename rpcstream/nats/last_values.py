@@ -270,8 +270,7 @@ class LastValues:
                 count += 1
                 sent = int(value["sent"])
             else:  # a heartbeat, which tells how many values were sent
-                said = (message.headers or {}).get("Nats-Last-Consumer", "")
-                sent = int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else count
+                sent = _number_in(message, "Nats-Last-Consumer", count)
             if sent != count:
                 raise NotNow("a value was lost on the way from JetStream")
             if value is not None:
@@ -304,8 +303,13 @@ class LastValues:
 
 def revision_of(message: NatsMessage) -> int:
     """Return the revision of an event that JetStream has stored and published; 0 for any other event."""
-    said = message.headers.get(REVISION, "") if message.headers else ""
-    return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else 0
+    return _number_in(message, REVISION, 0)
+
+
+def _number_in(message: NatsMessage, header: str, default: int) -> int:
+    """Return the number in a header; the default where there is none."""
+    said = (message.headers or {}).get(header, "")
+    return int(said) if said.isascii() and said.isdecimal() and len(said) < 20 else default
 
 
 def _consumer(name: str, inbox: str, subject: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The connection of this process to NATS.
 
 It lives as long as one connection to one server (made by `dial`): a lost one is not mended here, since calls and
-subscriptions that were under way are lost with it; who uses it makes another. Knows neither calls nor sessions.
+subscriptions in progress are lost with it, and its user makes another one. Knows neither calls nor sessions.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class NatsLink(NatsProtocol):
             learned.update(dict.fromkeys((self._connected_to, *others), self._host))
 
     def new_inbox(self) -> str:
-        """A subject that nobody else knows."""
+        """A new subject, which only this client knows."""
         return f"{self._options.login.inbox_prefix or '_INBOX'}.{secrets.token_hex(11)}"
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class NatsLink(NatsProtocol):
         def fail(error: Exception) -> None:
             if not failure.done():
                 failure.set_exception(error)
-                failure.exception()  # it may be that nobody waits for it
+                failure.exception()  # no warning where no one awaits it
 
         def on_denied(denied: str, denied_subject: str) -> None:
             is_inbox = denied == "subscription" and denied_subject.startswith(inboxes)

@@ -137,7 +137,7 @@ class NatsProtocol(asyncio.Protocol):
         for future in (self.greeted, *self._pongs):
             if future is not None and not future.done():
                 future.set_exception(error)
-                future.exception()  # it may be that nobody waits for it any more
+                future.exception()  # no warning where no one awaits it
         if not self.lost.done():
             self.lost.set_result(None)
 

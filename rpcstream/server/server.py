@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import types
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -157,8 +157,17 @@ class Server(ServerMethods):
         self._nats = NatsMemberships(self._registry, self._about)
         #: The largest numbers of handlers in threads and in processes; None: the default.
         self._pools: dict[str, int | None] = {name: given[name] for name in ("threads", "processes")}
+        self._life = self._make_life(given)
+        self._program = ServerProgram(self._life, self._reload)
+        self._asgi: AsgiRunner | None = None
+        self._add_pages(docs=given["docs"], javascript=given["javascript"])
+        self._observation = self._observe(given["metrics"])
+        self._add_builtin_methods()
+
+    def _make_life(self, given: Mapping[str, Any]) -> ServerLife:
+        """Make what starts and stops the server, as the options say."""
         lifespan: Lifespan | None = given["lifespan"]
-        self._life = ServerLife(
+        return ServerLife(
             drain_timeout=given["drain_timeout"],
             drain_delay=given["drain_delay"],
             nats=self._nats,
@@ -167,11 +176,11 @@ class Server(ServerMethods):
             while_serving=self._while_serving,
             on_address=self._guard.warn_of_strangers,
         )
-        self._program = ServerProgram(self._life, self._reload)
-        self._asgi: AsgiRunner | None = None
-        self._add_pages(docs=given["docs"], javascript=given["javascript"])
-        metrics: Metrics = given["metrics"]
-        self._observation = Observation(
+
+    def _observe(self, metrics: Metrics) -> Observation:
+        """Count and log calls, and add the page of the metrics."""
+        self.routes.show(METRICS, self._metrics_page if metrics else None, public=metrics == "public")
+        return Observation(
             self.logs,
             metrics,
             counters=self.counters,
@@ -179,8 +188,6 @@ class Server(ServerMethods):
             running=lambda: self._life.running,
             more=self._more_metrics,
         )
-        self.routes.show(METRICS, self._metrics_page if metrics else None, public=metrics == "public")
-        self._add_builtin_methods()
 
     def _add_pages(self, *, docs: bool | None, javascript: bool) -> None:
         """Add the pages of the server itself."""

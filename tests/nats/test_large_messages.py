@@ -133,6 +133,26 @@ async def test_an_instance_acknowledges_a_stream_that_begins_with_a_large_item(s
         assert [item.size for item in items] == [SIZE, 10, 10]
 
 
+async def test_what_an_instance_sent_directly_still_arrives_when_nats_says_that_it_is_gone(service: Service) -> None:
+    server, go_on = make_server(), asyncio.Event()
+
+    @server
+    async def parts() -> AsyncIterator[np.ndarray]:
+        yield array(SIZE)
+        await go_on.wait()
+        yield array(10)
+
+    async with service.serving(server), service.client() as client, service.raw(f"{service.root}parts") as raw:
+        items = client.stream("parts")
+        assert (await anext(items)).size == SIZE
+        inbox = (await raw.next()).reply.rpartition(".")[0]
+        # As NATS answers a message to an instance that has left: nothing subscribes there.
+        raw.publish(f"{inbox}.i1", b"", head=b"NATS/1.0 503\r\n\r\n")
+        await raw.flush()
+        go_on.set()
+        assert [item.size async for item in items] == [10]
+
+
 async def test_a_large_call_waits_for_the_identity_of_its_caller(service: Service) -> None:
     looked, seen = asyncio.Event(), list[str]()
 
