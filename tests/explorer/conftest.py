@@ -101,7 +101,7 @@ class Explorer:
         """Wait until an expression is true in the page, which lets no strings run as programs there."""
         end = time.monotonic() + PATIENCE
         while not self.page.evaluate(expression):
-            assert time.monotonic() < end, f"never true: {expression}"
+            assert time.monotonic() < end, f"never true: {expression}; the page says: {self.page.inner_text('main')}"
             self.page.wait_for_timeout(10)
 
     def keep(self, name: str) -> None:

@@ -93,7 +93,7 @@ def test_a_form_has_dates_lists_objects_choices_and_optional_values(explore) -> 
         explorer.field("colour").select_option(label="green")
         explorer.page.get_by_role("button", name="Set size").click()
         explorer.page.locator("fieldset", has_text="size").get_by_label("type").first.select_option(label="integer")
-        explorer.page.locator("fieldset", has_text="size").get_by_label("value").fill("12")
+        explorer.page.locator("fieldset", has_text="size").get_by_label("value").press_sequentially("12", delay=150)
         explorer.field("urgent").select_option(label="true")
         card = explorer.call()
         said = card.inner_text()

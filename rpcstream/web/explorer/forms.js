@@ -456,7 +456,7 @@ const EDITORS = {
       if (!made.has(at)) made.set(at, makeEditor(choices[at], env, level))
       const editor = made.get(at)
       editor.input?.setAttribute("aria-label", "value")
-      body.replaceChildren(editor.node)
+      if (body.firstChild !== editor.node) body.replaceChildren(editor.node) // an input that is put in again loses the focus
       return editor
     }
     show()
