@@ -62,6 +62,15 @@ def test_a_box_is_drawn_on_the_picture_or_typed(explore) -> None:
         assert violations(explorer.page) == []
 
 
+def test_without_a_picture_a_box_is_four_numbers(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("area")
+        assert explorer.page.locator(".board").count() == 0
+        for name, value in zip(("item 1", "item 2", "item 3", "item 4"), (1, 2, 4, 6), strict=True):
+            explorer.field(name).fill(str(value))
+        assert explorer.call().locator(".scalar").inner_text() == "12"
+
+
 def test_many_boxes_are_objects_and_keep_their_other_members(explore) -> None:
     with explore(make_server()) as explorer:
         explorer.choose("label")

@@ -2,7 +2,7 @@
 
 import { boxesOn } from "./boxes.js"
 import { maskOn } from "./mask.js"
-import { isObject, kindOf, resolve } from "./schemas.js"
+import { isObject, kindOf, resolve, withoutNull } from "./schemas.js"
 
 const BOX_WORD = /^(box|bbox|rect|rectangle|roi|region|crop)(es|s)?$/
 const CORNERS = [["left", "top", "right", "bottom"], ["left", "upper", "right", "lower"], ["x0", "y0", "x1", "y1"], ["x1", "y1", "x2", "y2"], ["xmin", "ymin", "xmax", "ymax"]]
@@ -10,7 +10,7 @@ const SIZES = [["x", "y", "width", "height"], ["x", "y", "w", "h"], ["left", "to
 const MASK_DTYPES = ["|b1", "|u1", "|i1", "<f4", "<f8", "<i4"]
 
 /** The pictures of a form, by the names of their parameters: boxes and masks are drawn on the first one. */
-export class Shelf {
+class Shelf {
   #all = new Map()
   #listeners = new Set()
 
@@ -31,6 +31,12 @@ export class Shelf {
     listener(this.first)
     return () => this.#listeners.delete(listener)
   }
+}
+
+/** A shelf for the parameters of a method; null where none is a picture to draw on. */
+export function shelfFor(params, schemas) {
+  const isPicture = ({ name, schema }) => kindOf(withoutNull(schema, schemas), schemas)[0] === "image" && drawingOf(name, schema, schemas)?.kind !== "mask"
+  return params.some(isPicture) ? new Shelf() : null
 }
 
 const isNumeric = (schema, schemas) => ["integer", "number"].includes(kindOf(schema, schemas)[0])
@@ -84,12 +90,13 @@ export function drawingOf(name, schema, schemas) {
   const words = String(name).toLowerCase().split(/[_.\s]+/)
   const wantsSize = wish === "xywh" || words.at(-1) === "xywh"
   const word = /^(xywh|xyxy)$/.test(words.at(-1)) ? words.at(-2) ?? "" : words.at(-1)
-  const [kind, found] = kindOf(schema, schemas)
   if (wish === false) return null
+  const plain = withoutNull(schema, schemas)
+  const [kind, found] = kindOf(plain, schemas)
   if (wish === "mask" || (wish === undefined && word === "mask")) return maskOf(kind, found)
   if (wish === undefined && !BOX_WORD.test(word)) return null
   if (kind === "ndarray") return arrayBoxes(found, /s$/.test(word), wantsSize)
-  const one = boxOf(schema, schemas, wantsSize)
+  const one = boxOf(plain, schemas, wantsSize)
   if (one) return { kind: "box", ...one }
   const many = kind === "list" && isObject(found.items) ? boxOf(found.items, schemas, wantsSize) : null
   return many && { kind: "box", isMany: true, ...many }

@@ -1,6 +1,6 @@
 // The form of a method.
 
-import { Shelf } from "./draw.js"
+import { shelfFor } from "./draw.js"
 import { objectEditor } from "./editors.js"
 import { Invalid, isObject, listOf } from "./schemas.js"
 
@@ -9,7 +9,7 @@ export function methodForm(method, schemas) {
   const params = listOf(method.params).filter(isObject).map((each) => ({
     name: String(each.name ?? ""), schema: restSchema(each), isRequired: Boolean(each.required), description: each.description, rest: each["x-rest"],
   }))
-  const editor = objectEditor(params, { schemas, shelf: new Shelf() })
+  const editor = objectEditor(params, { schemas, shelf: shelfFor(params, schemas) })
   const rest = (kind) => params.find((each) => each.rest === kind)?.name
   return {
     node: editor.node,
