@@ -116,11 +116,10 @@ class Observation:
 
     def _families(self) -> list[Family]:
         families: list[Family] = [] if self.calls is None else self.calls.families()
-        families += [
-            single(*each.metadata["metric"], getattr(self._counters, each.name))
-            for each in fields(Counters)
-            if each.metadata
-        ]
+        for each in fields(Counters):
+            if each.metadata:
+                name, kind, text = each.metadata["metric"]
+                families.append(single(name, kind, text, getattr(self._counters, each.name)))
         if self._access_log is not None:
             text = "Lines of the access log that were left out, since there were too many."
             families.append(single("access_log_dropped_total", "counter", text, self._access_log.dropped))
