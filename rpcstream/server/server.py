@@ -47,7 +47,7 @@ from .agents import Agents, identify_starter, mcp_path
 from .guard import Guard
 from .life import ServerLife
 from .methods import ServerMethods
-from .nats import AboutServer, NatsMemberships
+from .nats import NatsMemberships
 from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
@@ -154,7 +154,7 @@ class Server(ServerMethods):
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
-        self._nats = NatsMemberships(self._registry, self._about)
+        self._nats = NatsMemberships(self._registry, self._about, lambda: self._guard.tls)
         #: The largest numbers of handlers in threads and in processes; None: the default.
         self._pools: dict[str, int | None] = {name: given[name] for name in ("threads", "processes")}
         self._life = self._make_life(given)
@@ -667,14 +667,14 @@ class Server(ServerMethods):
             is_public=self._guard.authenticator is None,
         )
 
-    def _about(self) -> AboutServer:
-        return AboutServer(
-            version=self.info.version,
-            description=self.info.description or str(self.info.title),
-            takes_binary=bool(self.binary),
-            metrics=self._observation.calls,
-            certificate=self._guard.tls,
-        )
+    def _about(self) -> dict[str, Any]:
+        """What it says of itself in NATS's services API."""
+        return {
+            "version": self.info.version,
+            "description": self.info.description or str(self.info.title),
+            "takes_binary": bool(self.binary),
+            "metrics": self._observation.calls,
+        }
 
     def _while_serving(self) -> AbstractAsyncContextManager[None]:
         """What surrounds the time in which connections are served: at a hub."""
