@@ -258,13 +258,11 @@ class Server(ServerMethods):
         read_access: ReadAccess | None = None,
         watched: str | None = None,
         tls: TLS | None = None,
-        hosts: Iterable[str] = (),
-        origins: Iterable[str] = (),
     ) -> None:
-        """Add authentication, a certificate, or names of hosts and origins before the server runs.
+        """Add authentication or a certificate before the server runs.
 
         Args:
-            token, tls, hosts, origins: as for the constructor.
+            token, tls: as for the constructor.
             read_access: gives `token` or `authenticate`; called now, with each SIGHUP, and when a file has changed.
             watched: the path of that file.
 
@@ -274,7 +272,7 @@ class Server(ServerMethods):
             RuntimeError: the server is running.
         """
         self._life.check_stopped()
-        if self._guard.add(token, read_access, tls, hosts=hosts, origins=origins):
+        if self._guard.add(token, read_access, tls):
             add_auth_method(self._registry)
         self._program.watched = watched
 
