@@ -33,6 +33,7 @@ _FILES = (
     "inputs.js",
     "markup.js",
     "mask.js",
+    "palette.js",
     "panels.js",
     "photos.js",
     "pictures.js",
@@ -42,7 +43,9 @@ _FILES = (
     "start.js",
     "style.css",
     "theme.js",
+    "token.js",
     "values.js",
+    "wire.js",
 )
 
 #: What the page may load, and from where: its own files, pictures that it has made, and its server. Texts cannot become

@@ -1,10 +1,9 @@
-// The views beside the methods: events, the hub, messages on the wire, history, and questions of the server.
+// The views beside the methods: events, the hub, and questions of the server.
 
-import { button, h, jsonText, lazily, parseJson, save, shown, sizeOf } from "./dom.js"
+import { button, h, jsonText, lazily, parseJson, save, shown } from "./dom.js"
 import { valueView } from "./values.js"
 
 const MOST_EVENTS = 1000
-const MOST_MESSAGES = 300
 const clock = (time = new Date()) => time.toTimeString().slice(0, 8)
 
 /** Subscriptions, and the log of their events, which is kept while the page is open. */
@@ -114,28 +113,6 @@ export class Hub {
         this.onChange()
       }
     } catch {} // not permitted, or the connection has ended
-  }
-}
-
-/** The messages on the wire, cut, with their sizes. */
-export class Wire {
-  #list = h("ol", { class: "wire" })
-  #isPaused = false
-  totals = { in: 0, out: 0, messages: 0 }
-
-  constructor() {
-    const pause = h("input", { type: "checkbox", onchange: () => (this.#isPaused = pause.checked) })
-    this.node = h("section", null, h("h2", null, "Messages on the wire"),
-      h("div", { class: "tools" }, h("label", null, pause, " Pause"), button("Clear", () => this.#list.replaceChildren())), this.#list)
-  }
-
-  take({ direction, text, bytes, binary }) {
-    this.totals[direction] += bytes
-    this.totals.messages++
-    if (this.#isPaused) return
-    const isCut = (text ?? "").length > 2000
-    this.#list.prepend(h("li", null, h("span", { class: "note" }, `${clock()} ${direction === "out" ? "→ sent" : "← received"} ${sizeOf(bytes)}${binary ? ", binary frame" : ""}`), h("pre", { tabindex: "0" }, String(text ?? "").slice(0, 2000), isCut ? "…" : "")))
-    if (this.#list.children.length > MOST_MESSAGES) this.#list.lastChild.remove()
   }
 }
 
