@@ -556,6 +556,8 @@ def test_a_hub_shows_its_clients_live(explore) -> None:
             page.get_by_role("link", name="Hub", exact=True).click()
             page.get_by_text("1 calls in flight").wait_for()
             page.locator("tr", has_text="gpu-1").get_by_text("busy").wait_for()
+            page.get_by_role("img", name="map of the hub: 1 callers and 1 providers").wait_for()
+            page.locator(".map-box.busy", has_text="gpu-1").get_by_text("1 in flight").wait_for()
             explorer.keep("explorer-hub.png")
             let_go.set()
         explorer.until("!document.querySelector('#list').innerText.includes('vectorize')")

@@ -61,6 +61,15 @@ def test_the_wire_shows_each_call_with_its_messages_sizes_and_times(explore) -> 
         page.get_by_text("No messages yet.").wait_for()
 
 
+def test_the_line_of_a_long_stream_is_thinned_and_says_so(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("count")
+        explorer.field("to").fill("2500")
+        card = explorer.call()
+        card.get_by_text("One of 2 values is drawn").wait_for()
+        assert "1250 numbers from -0.99" in card.locator("canvas").get_attribute("aria-label")
+
+
 def test_the_palette_finds_methods_and_actions(explore) -> None:
     with explore(make_server()) as explorer:
         page = explorer.page

@@ -2,22 +2,21 @@
 
 import { Client, NdArray, RpcError } from "../rpcstream.js"
 import { lostBanner } from "./banner.js"
+import { callCard } from "./call.js"
 import { WAYS } from "./copy.js"
-import { button, exact, h, icon, iconButton, jsonText, longText, parseJson, shown, sizeOf, uid } from "./dom.js"
+import { button, exact, h, icon, iconButton, jsonText, parseJson, shown } from "./dom.js"
 import { methodForm } from "./forms.js"
 import { History, kept } from "./history.js"
 import { codePanel, copyText, markdown } from "./markup.js"
 import { makePalette } from "./palette.js"
 import { ask, Events, Hub } from "./panels.js"
 import { picturesIn } from "./pictures.js"
-import { progressBar } from "./progress.js"
 import { Invalid, steps } from "./schemas.js"
 import { signature } from "./signature.js"
 import { badges, startView } from "./start.js"
 import { paint } from "./theme.js"
-import { streamView, valueView } from "./values.js"
 import { tokenDialog } from "./token.js"
-import { took, Wire } from "./wire.js"
+import { Wire } from "./wire.js"
 
 const STEP = 200
 const at = (id) => document.getElementById(id)
@@ -261,7 +260,7 @@ function methodView(method) {
     const given = read()
     if (!given) return
     const pictures = await picturesIn(given.values)
-    const card = run(method, given.params, { pictures, isStream: isStream && wants.checked, credit: Number(credit.value) || 16 }, (error) => {
+    const card = callCard({ client, wire, method, params: given.params }, { pictures, isStream: isStream && wants.checked, credit: Number(credit.value) || 16 }, (error) => {
       const text = error.data?.reason ?? error.message
       const path = steps(error.data?.path)
       if (!path.length && error.data?.parameter !== undefined) path.push(error.data.parameter)
@@ -295,70 +294,6 @@ function examples(method, form, onSet) {
     form.set(Object.fromEntries(each.params.map((one) => [one?.name, one?.value])))
     onSet()
   }))
-}
-
-/** The card of one call: its state, its time, its result; a call that runs can be stopped. */
-function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
-  const started = performance.now()
-  const before = { ...wire.totals }
-  const stop = new AbortController()
-  const status = h("span", { role: "status" }, "running")
-  const sizes = h("span", { class: "note" })
-  const halt = button("Stop", () => stop.abort(), { class: "stop" })
-  const progress = progressBar()
-  const onProgress = progress.report
-  const output = h("div", { class: "output" })
-  const id = uid()
-  let result // of a call that is no stream, for the history
-  const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, sizes, halt, progress.nodes), output)
-  const end = (text) => {
-    const time = performance.now() - started
-    const { in: came, out: went, messages } = wire.totals
-    status.textContent = text
-    sizes.textContent = `${took(time)} · ${sizeOf(went - before.out)} sent · ${sizeOf(came - before.in)} received · ${messages - before.messages} messages`
-    node.querySelectorAll(":scope > .tools button").forEach((each) => each.remove())
-    progress.end()
-    node.dataset.state = text
-    onEnd(`${text}, ${sizes.textContent}`, result)
-  }
-  const work = async () => {
-    const env = { pictures }
-    if (!isStream) {
-      result = await client.call(method.name, params, { signal: stop.signal, onProgress })
-      return void output.append(valueView(result, env))
-    }
-    const items = streamView(env)
-    let wake = null
-    const pause = button("Pause", () => {
-      pause.textContent = wake ? "Pause" : "Go on"
-      if (wake) wake()
-      else paused = new Promise((resolve) => (wake = resolve)).then(() => (wake = null))
-    })
-    let paused = null
-    halt.after(pause)
-    stop.signal.addEventListener("abort", () => wake?.())
-    output.append(items.node)
-    const options = { credit, signal: stop.signal, onProgress, onCredit: (left) => items.credit(left) }
-    const stream = client.stream(method.name, params, options)[Symbol.asyncIterator]()
-    for (;;) {
-      await paused
-      const { value, done } = await stream.next()
-      if (done) pause.remove()
-      if (!done) items.add(value)
-      else if (value == null) return
-      else return void output.append(h("h3", null, "Result"), valueView(value, env))
-    }
-  }
-  work().then(() => end("done"), (error) => {
-    if (stop.signal.aborted) return end("stopped")
-    result = { code: error.code, message: error.message }
-    end("failed")
-    output.append(h("p", { class: "error" }, shown(error.message, 2000)))
-    if (error.code !== undefined) output.append(h("p", { class: "note" }, `code ${error.code}`))
-    if (error.data != null) output.append(valueView(error.data))
-    onError(error)
-  })
-  return node
 }
 
 // -- which view -------------------------------------------------------------------------------------------------------

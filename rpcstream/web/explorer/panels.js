@@ -1,6 +1,7 @@
 // The views beside the methods: events, the hub, and questions of the server.
 
 import { button, h, jsonText, lazily, parseJson, save, shown } from "./dom.js"
+import { hubMap } from "./hubmap.js"
 import { valueView } from "./values.js"
 
 const MOST_EVENTS = 1000
@@ -74,6 +75,7 @@ export class Events {
 
 /** Who is connected to a hub, what they offer, and the calls in flight; asked for while it is shown. */
 export class Hub {
+  #map = h("div")
   #clients = h("div")
   #totals = h("p", { class: "note" })
   #log = h("ol", { class: "items", tabindex: "0", "aria-label": "events of the hub" })
@@ -82,7 +84,7 @@ export class Hub {
   constructor(client, onChange) {
     this.client = client
     this.onChange = onChange
-    this.node = h("section", null, h("h2", null, "Hub"), this.#totals, this.#error, this.#clients, h("h3", null, "Events of the hub"), this.#log)
+    this.node = h("section", null, h("h2", null, "Hub"), this.#totals, this.#error, this.#map, this.#clients, h("h3", null, "Events of the hub"), this.#log)
     setInterval(() => this.node.isConnected && !document.hidden && this.refresh(), 1500)
   }
 
@@ -91,6 +93,7 @@ export class Hub {
       const [clients, stats] = await Promise.all([this.client().call("rpc.clients"), this.client().call("rpc.stats")])
       const flight = clients.reduce((sum, each) => sum + each.in_flight, 0)
       this.#totals.textContent = `${clients.length} connections · ${flight} calls in flight · ${stats.calls_forwarded ?? 0} calls passed on · ${stats.calls_held ?? 0} held`
+      this.#map.replaceChildren(hubMap(clients))
       const columns = ["name", "address", "state", "in_flight", "calls_made", "calls_served", "methods"]
       const text = (each, key) => (key === "methods" ? shown(each.methods.join(", "), 300) : shown(each[key] ?? "–"))
       const body = h("tbody")
