@@ -84,7 +84,7 @@ class AsyncClient(BaseClient):
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
         self._callbacks = callbacks
-        self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
+        self._pool = ConnectionPool(settings, self._marshaller, callbacks)
         self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks, self._persist)
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings, self._persist)
         pool = self._pool

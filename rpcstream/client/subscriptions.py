@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any
-from weakref import WeakSet
+from weakref import ReferenceType, ref
 
 from ..codec.payloads import size_with_payloads
 from ..errors import AT_CALLER, CallTimeout, ConnectionLost, RpcError
@@ -41,8 +41,14 @@ class _Topic:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.subscribers: WeakSet[Subscription] = WeakSet()
+        #: A subscriber that its reader has dropped is removed soon after.
+        self.references: set[ReferenceType[Subscription]] = set()
         self.is_confirmed = False
+
+    @property
+    def subscribers(self) -> list[Subscription]:
+        """Those that still have a reader."""
+        return [each for reference in self.references if (each := reference()) is not None]
 
 
 class Subscriptions:
@@ -147,9 +153,8 @@ class Subscriptions:
         topic, connection = self._topics.get(name), self._connection
         if topic is None:
             return
-        if subscriber is not None:
-            topic.subscribers.discard(subscriber)
-        if topic.subscribers:
+        topic.references = {each for each in topic.references if each() not in (None, subscriber)}
+        if topic.references:
             return
         self._end([topic])
         if is_refused or connection is None or not connection.is_open or connection.loop.is_closed():
@@ -164,7 +169,7 @@ class Subscriptions:
         """Add a subscriber here, unless it is there; gives its topic."""
         name = subscriber.topic
         topic = self._topics.setdefault(name, _Topic(name))
-        topic.subscribers.add(subscriber)
+        topic.references.add(ref(subscriber))
         if is_pattern(name):
             self._patterns[name] = topic
         return topic
@@ -273,7 +278,7 @@ class Subscriptions:
     def _deliver_to(self, topic: _Topic, params: dict[str, Any], line: bytes | bytearray) -> None:
         """Give an event to the subscribers of one topic or pattern; NATS has sent it for these alone."""
         if topic.is_confirmed:
-            for subscriber in list(topic.subscribers):
+            for subscriber in topic.subscribers:
                 subscriber._put((params, line))
                 if subscriber._queue.has_overflowed:
                     subscriber._end(self._loss(topic.name, "the reader was too slow (policy 'disconnect')"))
