@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http_messages import Request
-from .accept import Acceptor, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
+from .accept import Acceptor, BoundAddress, ConnectionSetup, listen_at
 from .access import AccessRules
 from .detect import ProtocolDetector
 from .http_router import ConnectionContext, Endpoint, HttpRouter, Routes
@@ -95,42 +93,18 @@ class Listener(ConnectionContext):
             on_empty=self._check_gone,
         )
 
-    async def listen(
-        self,
-        host: str | None,
-        port: int,
-        unix: str | os.PathLike[str] | None = None,
-        unix_mode: int | None = None,
-    ) -> str:
-        """Listen; returns the address in the form that clients take.
+    async def listen(self, **where: Any) -> list[BoundAddress]:
+        """Listen, and accept connections; the descriptors are closed with this listener.
+
+        Connections that wait to be accepted when it stops are left in the queue of sockets that others have bound.
 
         Args:
-            host: name or address; None for all addresses of this machine.
-            port: 0 for one that is free.
-            unix: the path of a Unix socket, in place of host and port.
-            unix_mode: the permissions of its file, from the moment it exists; None: by the umask.
+            where: the arguments of `listen_at`.
 
         Raises:
-            OSError: the address is in use, or not one of this machine; the text names it.
+            OSError, ValueError: as `listen_at`.
         """
-        bound = await listen_at(host or "", port, unix, unix_mode)
-        await self._accept_at([bound])
-        return bound.address
-
-    async def listen_at_sockets(self, sockets: Iterable[socket.socket]) -> str:
-        """Listen at sockets of others, which stay theirs; returns the first address.
-
-        Connections that wait to be accepted when this listener stops are left in the queue of their socket.
-
-        Raises:
-            ValueError, OSError: one of them cannot listen; see `accept.listen_at_sockets`.
-        """
-        bound = listen_at_sockets(sockets)
-        await self._accept_at(bound)
-        return bound[0].address
-
-    async def _accept_at(self, bound: list[BoundAddress]) -> None:
-        """Begin to accept connections; the descriptors are closed with this listener."""
+        bound = await listen_at(**where)
         acceptors = []
         for each in bound:
             setup = self.setup(each.host)
@@ -144,6 +118,7 @@ class Listener(ConnectionContext):
                 acceptor.stop()
             raise
         self.take_from(*acceptors, addresses=[address for each in bound for address in each.addresses])
+        return bound
 
     def take_from(self, *sources: ConnectionSource, addresses: Iterable[str]) -> None:
         """Take the connections that others accept at these addresses, until `stop_accepting`.
