@@ -79,6 +79,7 @@ class Listener(ConnectionContext):
     #: Sessions that have a connection, or whose handlers still run: nothing else refers to those.
     sessions: set[Session] = field(default_factory=set)
     _sources: list[ConnectionSource] = field(default_factory=list)
+    _stopped: list[ConnectionSource] = field(default_factory=list)
     _setups: list[ConnectionSetup] = field(default_factory=list)
     _bound: list[BoundAddress] = field(default_factory=list)
     _renewal: asyncio.TimerHandle | None = None
@@ -156,24 +157,24 @@ class Listener(ConnectionContext):
         """Whether connections are accepted at any address."""
         return bool(self._sources)
 
-    async def stop_accepting(self) -> None:
+    def stop_accepting(self) -> None:
         """Close the listening sockets, and take no more requests on open connections; what is in flight goes on."""
         if self._renewal is not None:
             self._renewal.cancel()
-        sources, self._sources = self._sources, []
-        for source in sources:
+        self._stopped, self._sources = self._sources, []
+        for source in self._stopped:
             source.stop()
         for bound in self._bound:
             bound.remove_file()
         self._bound.clear()
         self.addresses.clear()
         self.connections.drain()
-        # Connections that were accepted a moment ago are set up in the next turns, and closed then.
-        for source in sources:
-            await source.wait()
 
     async def closed(self) -> None:
-        """Wait until no connection is open and no handler runs for one."""
+        """Wait until no connection is open and no handler runs for one, after `stop_accepting`."""
+        # Connections that were accepted a moment ago are set up in the next turns, and closed then.
+        for source in self._stopped:
+            await source.wait()
         while self.sessions or len(self.connections):
             self._all_gone.clear()
             await self._all_gone.wait()
