@@ -126,6 +126,7 @@ TABLE = {"n": [1, 2], "s": ["x", "y"]}
         (["data", "data=data.bin"], 200_000),
         (["array", "array=a.npy"], ["float32", 2, 3]),
         (["array", "array=cat.png"], ["uint8", 2, 3, 3]),
+        (["array", "array:ndarray=@cat.png"], ["uint8", 2, 3, 3]),
         *(
             ([name, f"table=t.{ending}"], TABLE)
             for name in ("frame", "polars", "arrow")
@@ -242,6 +243,18 @@ def test_a_file_for_each_member(run: Run, stranger: Stranger, folder: Path) -> N
     assert sorted(path.name for path in (folder / "list").iterdir()) == ["0001.npy", "0002.json"]
     assert run("m", "-o", "one/", uri=stranger.giving(SCORES)) == (0, "", "")
     assert [path.name for path in (folder / "one").iterdir()] == ["result.npy"]
+
+
+def test_a_folder_with_files_is_refused_before_the_call(run: Run, stranger: Stranger, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    address = stranger.giving({"cat": 1})
+    for options in ([], ["--stream"]):
+        status, out, err = run("m", "-o", "./", *options, uri=address)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert "cannot write './': the folder is not empty" in err
+    assert stranger.heard == []
+    assert run("m", "-o", "empty/", uri=address) == (0, "", "")
+    assert Path("empty/cat.json").read_text() == "1\n"
 
 
 def test_items_of_a_stream_in_a_folder(run: Run, stranger: Stranger, folder: Path) -> None:
