@@ -272,7 +272,7 @@ def test_a_wrong_item_is_refused_in_one_line(
         (["sum", "-z"], "unrecognized arguments: -z"),
         (["--list", "sum"], "--list takes no METHOD"),
         (["sum", "--describe", "a=1"], "--describe takes no parameters"),
-        (["sum", "--notify", "-o", "x"], "--notify has no answer"),
+        (["sum", "--notify", "-o", "x"], "--notify takes no -o"),
         (["--", "sum", "--uri=http://evil/?:str=x"], "never begins with '-'"),
         (["--", "sum", "a=1", "-i=x"], "as JSON: '-' reads standard input"),
         (["--publish", "t", "--", "-x"], "never begins with '-'"),
