@@ -126,9 +126,7 @@ class Subscriptions:
         assert connection.events is not None
         message = self.marshaller.notification(envelope.EVENT, {"topic": topic, "value": value})
         async with self._in_time("rpc.publish", deadline):
-            return await connection.events.publish(
-                topic, message, retain=params.get("retain", False), is_end=value is None
-            )
+            return await connection.events.publish(topic, message, retain=params.get("retain", False))
 
     @asynccontextmanager
     async def _in_time(self, method: str, deadline: float) -> AsyncIterator[None]:

@@ -30,7 +30,6 @@ class AboutServer:
 
     version: str
     description: str
-    takes_binary: bool
     metrics: CallMetrics | None
     certificate: TLS | None
 
@@ -54,7 +53,6 @@ def _services_api(service: NatsService, about: AboutServer) -> ServicesApi:
         instance=service.instance,
         version=about.version,
         description=about.description,
-        takes_binary=about.takes_binary,
         endpoints=lambda: service.subscriptions,
         metrics=about.metrics,
     )

@@ -671,7 +671,6 @@ class Server(ServerMethods):
         return AboutServer(
             version=self.info.version,
             description=self.info.description or str(self.info.title),
-            takes_binary=bool(self.binary),
             metrics=self._observation.calls,
             certificate=self._guard.tls,
         )
