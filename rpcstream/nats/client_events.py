@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..errors import ConnectionLost, wrong_parameter
+from ..errors import ConnectFailed, ConnectionLost, wrong_parameter
 from ..events.event_queue import EventQueue
 from ..events.patterns import RESERVED, fault_of_pattern, fault_of_topic, matches
 from ..limits import Limits
@@ -114,7 +114,8 @@ class ClientEvents:
             1: NATS does not say how many subscribers there are.
 
         Raises:
-            InvalidParams: it is not a topic; or `retain` where no instance runs that could keep it.
+            InvalidParams: it is not a topic.
+            ConnectFailed: with `retain`, no instance runs that could keep it.
             MessageTooLarge: it is over NATS's `max_payload`.
             NotPermitted: NATS does not permit this login to publish it.
             ServerBusy: the service has no room for one more last value.
@@ -130,7 +131,10 @@ class ClientEvents:
                 return 1
             answer = await self._link.request(subject, payload, seconds=ANSWER_TIME)
         if is_unanswerable(answer):
-            raise wrong_parameter("retain", f"no instance of the service {self._service!r} runs that could keep it")
+            reason = (
+                f"no instance of the service {self._service!r} is there now to keep the event; wait_for= waits for one"
+            )
+            raise ConnectFailed(reason, method="rpc.publish", address=self._address)
         check_answer(answer)
         return 1
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, InvalidParams, Limits, NotPermitted, ServerBusy
+from rpcstream import AsyncClient, ConnectFailed, InvalidParams, Limits, NotPermitted, ServerBusy
 
 from ..kit import PATIENCE, UsualServer
 from ..kit.nats_server import NatsServer
@@ -74,7 +74,7 @@ async def test_the_last_values_of_an_instance_that_stopped_are_kept_by_the_other
             for each in (other, later):
                 await until_kept(each, "*", {"a": 1})
     async with service.client() as alone:
-        with pytest.raises(InvalidParams, match="no instance of the service"):
+        with pytest.raises(ConnectFailed, match="no instance of the service"):
             await alone.publish("a", 2, retain=True)
         assert await kept_on_nats(service, "*") == {}
 
