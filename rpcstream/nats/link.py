@@ -282,8 +282,8 @@ class NatsLink(NatsProtocol):
         if self.reason is not None:
             raise ConnectionError(self.reason)
         self._last_number += 1
-        made = Subscription(self, self._last_number, subject, on_message)
-        self.takers[made.number] = made.take
+        made = Subscription(self, self._last_number, subject)
+        self.takers[made.number] = on_message
         self.write(f"SUB {subject} {queue} {made.number}\r\n".encode())
         return made
 
@@ -316,25 +316,14 @@ class Subscription:
         protocol: has it.
         number: by which the NATS server knows it.
         subject: the subject or pattern.
-        on_message: called with each message.
-
-    Attributes:
-        received: how many messages have come.
     """
 
-    __slots__ = ("_on_message", "_protocol", "number", "received", "subject")
+    __slots__ = ("_protocol", "number", "subject")
 
-    def __init__(self, protocol: NatsProtocol, number: int, subject: str, on_message: OnMessage) -> None:
+    def __init__(self, protocol: NatsProtocol, number: int, subject: str) -> None:
         self.number = number
         self.subject = subject
-        self.received = 0
         self._protocol = protocol
-        self._on_message = on_message
-
-    def take(self, message: NatsMessage) -> None:
-        """Take a message that has come."""
-        self.received += 1
-        self._on_message(message)
 
     def end(self) -> None:
         """Want no more messages; those that the server has sent before it knew are still delivered until a `flush`."""

@@ -24,9 +24,8 @@ log = get_logger("rpcstream.nats")
 
 PREFIX = "$SRV"
 
-#: The form of a version (https://semver.org), and shorter ones that lack some of its numbers.
+#: The form of a version (https://semver.org).
 _SEMVER = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?", re.ASCII)
-_SHORT_VERSION = re.compile(r"\d+(\.\d+)?", re.ASCII)
 
 #: What may not stand in the name of an endpoint.
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -41,7 +40,7 @@ class ServicesApi:
         instance: the id of this instance.
         version: of the server.
         endpoints: gives the subscription of each method, by the method's name.
-        metrics: of the calls of this process; None: only the requests that came by this connection to NATS are counted.
+        metrics: of the calls of this process; None: they are not counted, and the numbers are 0.
     """
 
     name: str
@@ -69,7 +68,7 @@ class ServicesApi:
             "type": f"io.nats.micro.v1.{verb}_response",
             "name": self.name,
             "id": self.instance,
-            "version": semver(self.version),
+            "version": self.version if _SEMVER.fullmatch(self.version) else "0.0.0",
             "metadata": {"rpcstream": __version__, "openrpc": "rpc.discover"},
             **more(),
         }
@@ -83,30 +82,17 @@ class ServicesApi:
         return {"description": _text(self.description), "endpoints": endpoints}
 
     def _stats(self) -> dict[str, Any]:
+        calls = {} if self.metrics is None else self.metrics.by_method
         endpoints = [
-            {**_endpoint(name, subscription), **_numbers(self._calls_of(name, subscription))}
+            {**_endpoint(name, subscription), **_numbers(calls.get(name) or MethodCalls())}
             for name, subscription in self.endpoints().items()
         ]
         return {"started": self.started.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "endpoints": endpoints}
-
-    def _calls_of(self, name: str, subscription: Subscription) -> MethodCalls:
-        if self.metrics is None:
-            return MethodCalls(results=subscription.received)
-        return self.metrics.by_method.get(name) or MethodCalls()
 
 
 def _endpoint(method: str, subscription: Subscription) -> dict[str, Any]:
     name = _NOT_IN_NAME.sub("_", method) or "_"  # several may have one name; their subjects tell them apart
     return {"name": name, "subject": subscription.subject, "queue_group": QUEUE}
-
-
-def semver(version: str) -> str:
-    """The version in the form of SemVer: "2" and "2.1" get zeros, any other text is 0.0.0."""
-    if _SEMVER.fullmatch(version):
-        return version
-    if _SHORT_VERSION.fullmatch(version):
-        return f"{version}.0" if "." in version else f"{version}.0.0"
-    return "0.0.0"
 
 
 def _numbers(calls: MethodCalls) -> dict[str, Any]:

@@ -94,7 +94,7 @@ async def test_instances_answer_at_all_three_levels(service: Service) -> None:
 
 
 async def test_info_names_each_method_and_its_subject(service: Service) -> None:
-    server = UsualServer(info=Info(description="Looks at images.", version="1"))
+    server = UsualServer(info=Info(description="Looks at images."))
     for name in ("img.resize", "with blank", "größe"):
         server.add(lambda: None, name=name)
     async with service.serving(server), service.raw("answers.*") as raw:
@@ -110,14 +110,6 @@ async def test_info_names_each_method_and_its_subject(service: Service) -> None:
         assert (name, service.root + tokens, {"method": method}) in endpoints
     assert answer["description"] == "Looks at images."
     assert answer["metadata"] == {"rpcstream": __version__, "openrpc": "rpc.discover"}
-
-
-async def test_without_metrics_the_requests_are_those_that_nats_delivered(service: Service) -> None:
-    async with service.serving(), service.raw("answers.*") as raw:
-        for _ in range(3):
-            await raw.request(f"{service.root}add", ADD)
-        told = await stats_of(raw, service)
-    assert (told["add"]["num_requests"], told["echo"]["num_requests"]) == (3, 0)
 
 
 async def test_with_metrics_stats_are_those_of_all_calls(service: Service) -> None:
@@ -158,7 +150,7 @@ async def test_a_flood_of_requests_is_left_unanswered(service: Service, caplog: 
 
 
 VERSIONS = {
-    **{"1.2.3-rc.1+build.5": "1.2.3-rc.1+build.5", "2.1": "2.1.0", "7": "7.0.0", "v1.2.3": "0.0.0"},
+    **{"1.2.3-rc.1+build.5": "1.2.3-rc.1+build.5", "2.1": "0.0.0", "v1.2.3": "0.0.0"},
     **{"1.2.3\n": "0.0.0", "\u0661.2.3": "0.0.0", "the last one": "0.0.0"},
 }
 
