@@ -186,7 +186,7 @@ class SyncBatch(Batch):
             with outgoing:
                 self._client._perform(outgoing, self._timeout, None, self._wait_for)
         elif outgoing is not None:
-            self._client._send(outgoing, self._timeout, self._wait_for)
+            self._client._perform(outgoing, self._timeout, None, self._wait_for)
 
 
 class AsyncBatch(Batch):
@@ -203,7 +203,7 @@ class AsyncBatch(Batch):
             with outgoing:
                 await self._client._perform(outgoing, self._timeout, None, self._wait_for)
         elif outgoing is not None:
-            await self._client._send(outgoing, self._timeout, self._wait_for)
+            await self._client._perform(outgoing, self._timeout, None, self._wait_for)
 
 
 class BatchExchange(Call):

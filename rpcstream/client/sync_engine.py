@@ -20,7 +20,6 @@ from ..peer.deadline import INFINITE, inherited, now, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from .address import check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times, Unsent
-from .base import Notice
 from .naming import MixedParams
 from .options import Settings
 from .sync_pool import SyncPool
@@ -90,14 +89,7 @@ class SyncEngine:
             finally:
                 pool.put(connection)
             return outgoing.outcome(got.reply, got.line)
-        thread = self.loop_thread(outgoing.method)
-        if isinstance(outgoing, Notice):
-            return thread.portal.call(partial(thread.client._send_once, outgoing, deadline, until), outgoing.method)
-        return thread.attempt(outgoing, on_progress, deadline, until)
-
-    def send(self, notice: Notice, timeout: Any, wait_for: Any) -> None:
-        """Send a message that has no reply."""
-        self.perform(notice, timeout, None, wait_for)
+        return self.loop_thread(outgoing.method).attempt(outgoing, on_progress, deadline, until)
 
     def submit(
         self, outgoing: Call, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN
