@@ -20,10 +20,9 @@ from ..peer.pending import OnProgress
 from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream
-from ..wire.buffers import AttachedMessage
 from .address import Address, check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times
-from .base import BaseClient, CallOptions, Notice, Params, check_hello, notify_client_params, publish_params
+from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .connection import retrieve_exception
@@ -304,6 +303,9 @@ class AsyncClient(BaseClient):
         except CALL_ERRORS as error:
             raise AT_CALLER.strip(error) from error.__cause__
 
+    #: The same without a span, for notifications: these have one of their own.
+    _send = _perform
+
     async def _call(self, error: Exception | None, outgoing: Call, on_progress: OnProgress | None, times: Times) -> Any:
         """Make a call, again where its first attempt has failed with an error; times are by the clock of the loop."""
         attempt = partial(self._attempt, outgoing, on_progress, times[0])
@@ -329,25 +331,6 @@ class AsyncClient(BaseClient):
         if (len(line) >= LONG_REPLY or isinstance(line, CutLine)) and _takes_long(line):
             return await asyncio.to_thread(outgoing.outcome, reply, line)
         return outgoing.outcome(reply, line)
-
-    async def _send(self, notice: Notice, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
-        """Send a message that has no reply."""
-        seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        times = self._times(seconds, wait_for)
-        send = partial(self._send_once, notice, times[0])
-        with AT_CALLER:
-            try:
-                await send(times[2])
-            except LOSSES as error:
-                await self._drive(self._attempts.again(error, notice, times), send)
-
-    async def _send_once(self, notice: Notice, deadline: float, until: float | None) -> None:
-        connection = self._pool.ready(asyncio.get_running_loop())
-        if connection is None:
-            if type(notice.message) is AttachedMessage:
-                notice.message.secure()  # it must wait
-            connection = await self._pool.get(notice.method, deadline, until)
-        connection.calls.notify(notice.message, notice.method)
 
     def _times(self, seconds: float | None, wait_for: Any) -> Times:
         """The times of a call that begins now, by the clock of the loop."""
