@@ -47,9 +47,8 @@ def take_options(kwargs: dict[str, Any]) -> dict[str, Any]:
 class BaseClient(ABC):
     """The interface of `Client` and `AsyncClient`."""
 
-    #: Send a call and give its outcome; send a `Notice`. Awaitable in an `AsyncClient`.
+    #: Send a call, or a `Notice`, and give its outcome. Awaitable in an `AsyncClient`.
     _perform: Callable[..., Any]
-    _send: Callable[..., Any]
 
     #: What is known of the server's methods; None until `discover` was called.
     __descriptions__: KnownMethods | None = None
@@ -380,7 +379,7 @@ class BaseClient(ABC):
         if "id" in message:
             return self._perform(RawCall(self._marshaller, message), timeout, None, wait_for)
         make = partial(self._marshaller.encode, message, "request object")
-        return self._send(Notice(self._marshaller, str(message.get("method", "?")), make), timeout, None, wait_for)
+        return self._perform(Notice(self._marshaller, str(message.get("method", "?")), make), timeout, None, wait_for)
 
     def _decorate_or_send(self, message: Any, options: dict[str, Any]) -> Any:
         """As `__call__`."""
@@ -402,7 +401,7 @@ class BaseClient(ABC):
         self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN, **kwargs: Any
     ) -> Any:
         make = partial(self._notification, method, params_of(method, args, kwargs))
-        return self._send(Notice(self._marshaller, method, make), timeout, None, wait_for)
+        return self._perform(Notice(self._marshaller, method, make), timeout, None, wait_for)
 
 
 class RawCall(Call):

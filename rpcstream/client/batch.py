@@ -266,9 +266,9 @@ class BatchExchange(Call):
                 error = error_from_wire(refusal.to_wire(), method=member.method, address=self.marshaller.address)
                 member.end(None if member.call_id is None else error)
         for call in self._due:
-            error = call.error
-            if isinstance(error, MethodNotFound | ProviderGone) and was_not_begun(error):
-                raise _NoProvider(error.message, error.data)
+            failure = call.error
+            if isinstance(failure, MethodNotFound | ProviderGone) and was_not_begun(failure):
+                raise _NoProvider(failure.message, failure.data)
 
     def __enter__(self) -> BatchExchange:
         return self

@@ -85,8 +85,7 @@ class SyncEngine:
                 return outgoing.outcome(got.reply, got.line)
             finally:
                 self.pool.put(connection)
-        thread = self.loop_thread(outgoing.method)
-        return thread.attempt(outgoing, on_progress, deadline, until)
+        return self.loop_thread(outgoing.method).attempt(outgoing, on_progress, deadline, until)
 
     def submit(
         self, outgoing: Call, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import nullcontext
 from typing import Any
 
 from ..observe.tracing import Attributes, Tracing
 from ..peer.calls import Call
 from ..peer.tracing import CallTracing
 from .address import Address
+from .base import Notice
 from .batch import BatchExchange
 
 
@@ -29,6 +31,8 @@ class ClientTracing(CallTracing):
     def begin(self, outgoing: Call, parent: Any = None) -> Any:
         if isinstance(outgoing, BatchExchange):
             return BatchTrace(self._tracing, outgoing, self._attributes)
+        if isinstance(outgoing, Notice):
+            return nullcontext()  # it has a span of its own
         return super().begin(outgoing, parent)
 
     def performing(self, perform: Callable[..., Any]) -> Callable[..., Any]:

@@ -189,19 +189,19 @@ class DirectOptions:
     tls: TLS | None = None
 
     @classmethod
-    def parse(cls, direct: bool | str | None, tls: TLS | None = None) -> DirectOptions:
+    def parse(cls, direct: bool | str | None) -> DirectOptions:
         """Read the option `direct`: True, False, None, or `host:port`, perhaps with `=advertised:port` behind it.
 
         Raises:
             ValueError: the text has another form.
         """
         if direct is None or isinstance(direct, bool):
-            return cls(is_on=direct, tls=tls)
+            return cls(is_on=direct)
         bound, _, advertised = direct.partition("=")
         host, port = split_address(bound) if bound else ("", "0")
         if advertised:
             split_address(advertised)
-        return cls(is_on=True, host=host or None, port=int(port), advertised=advertised or None, tls=tls)
+        return cls(is_on=True, host=host or None, port=int(port), advertised=advertised or None)
 
 
 def split_address(text: str) -> tuple[str, str]:

@@ -47,7 +47,7 @@ from .agents import Agents, identify_starter, mcp_path
 from .guard import Guard
 from .life import ServerLife
 from .methods import ServerMethods
-from .nats import AboutServer, NatsMemberships
+from .nats import NatsMemberships
 from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
@@ -154,7 +154,7 @@ class Server(ServerMethods):
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
-        self._nats = NatsMemberships(self._registry, self._about)
+        self._nats = NatsMemberships(self._registry, self._about, lambda: self._guard.tls)
         #: The largest numbers of handlers in threads and in processes; None: the default.
         self._pools: dict[str, int | None] = {name: given[name] for name in ("threads", "processes")}
         self._life = self._make_life(given)
@@ -258,13 +258,11 @@ class Server(ServerMethods):
         read_access: ReadAccess | None = None,
         watched: str | None = None,
         tls: TLS | None = None,
-        hosts: Iterable[str] = (),
-        origins: Iterable[str] = (),
     ) -> None:
-        """Add authentication, a certificate, or names of hosts and origins before the server runs.
+        """Add authentication or a certificate before the server runs.
 
         Args:
-            token, tls, hosts, origins: as for the constructor.
+            token, tls: as for the constructor.
             read_access: gives `token` or `authenticate`; called now, with each SIGHUP, and when a file has changed.
             watched: the path of that file.
 
@@ -274,7 +272,7 @@ class Server(ServerMethods):
             RuntimeError: the server is running.
         """
         self._life.check_stopped()
-        if self._guard.add(token, read_access, tls, hosts=hosts, origins=origins):
+        if self._guard.add(token, read_access, tls):
             add_auth_method(self._registry)
         self._program.watched = watched
 
@@ -667,14 +665,14 @@ class Server(ServerMethods):
             is_public=self._guard.authenticator is None,
         )
 
-    def _about(self) -> AboutServer:
-        return AboutServer(
-            version=self.info.version,
-            description=self.info.description or str(self.info.title),
-            takes_binary=bool(self.binary),
-            metrics=self._observation.calls,
-            certificate=self._guard.tls,
-        )
+    def _about(self) -> dict[str, Any]:
+        """What it says of itself in NATS's services API."""
+        return {
+            "version": self.info.version,
+            "description": self.info.description or str(self.info.title),
+            "takes_binary": bool(self.binary),
+            "metrics": self._observation.calls,
+        }
 
     def _while_serving(self) -> AbstractAsyncContextManager[None]:
         """What surrounds the time in which connections are served: at a hub."""
