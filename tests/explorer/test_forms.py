@@ -89,6 +89,12 @@ def test_many_boxes_are_objects_and_keep_their_other_members(explore) -> None:
         assert items.nth(1).evaluate(read)[:4] == pytest.approx([80, 20, 70, 90], abs=1)
         explorer.page.keyboard.press("Delete")
         assert items.count() == 1
+        explorer.page.get_by_role("button", name="Add an item").click()
+        explorer.page.get_by_role("button", name="Remove this").first.click()
+        assert items.locator("> legend .name").all_inner_texts() == ["item 1"]
+        explorer.page.get_by_role("button", name="Remove this").click()
+        drag(canvas, (10, 10), (50, 50))
+        items.nth(0).get_by_label("label", exact=True).fill("cat")
         assert "cat" in explorer.call().locator(".output").inner_text()
 
 

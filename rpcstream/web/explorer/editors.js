@@ -204,6 +204,7 @@ function rows(makeRow, addText, fixed = 0) {
       row.node.append(button("Remove", () => {
         all.splice(all.indexOf(row), 1)
         row.node.remove()
+        all.forEach((each, at) => each.rename?.(at))
         node.dispatchEvent(new Event("change", { bubbles: true }))
         more.focus()
       }, { "aria-label": "Remove this" }))
@@ -280,7 +281,12 @@ const EDITORS = {
 const failAt = (row, path, text) => row && (row.fail ? row.fail(path.slice(1), text) : row.editor.fail?.(path.slice(1), text))
 
 function listEditor(schemaAt, fixed, env, level, { names = [], isClosed = false } = {}) {
-  const list = rows((at) => field(String(names[at] ?? `item ${at + 1}`), schemaAt(at), env, { isRequired: true, level }), "Add an item", fixed)
+  const nameAt = (at) => String(names[at] ?? `item ${at + 1}`)
+  const list = rows((at) => {
+    const item = field(nameAt(at), schemaAt(at), env, { isRequired: true, level })
+    item.rename = (to) => (item.label.firstChild.textContent = nameAt(to))
+    return item
+  }, "Add an item", fixed)
   for (let at = 0; at < fixed; at++) list.add()
   list.more.hidden = isClosed
   const editor = { node: list.node, get: () => list.all.map((row, at) => getAt(at, row)),

@@ -94,12 +94,16 @@ export function maskOn(editor, drawing, env, name) {
     node.dispatchEvent(new Event("change", { bubbles: true }))
   }
   const tools = brushTools(() => act(() => strokes.undo()), () => act(() => strokes.clear()))
-  const board = makeBoard(env.shelf, "Paint a mask", () => strokes.all.length && act(() => strokes.clear()), ...tools.nodes)
+  const file = h("details", { open: true }, h("summary", { class: "note" }, "Or give the mask as a file"), editor.node)
+  const board = makeBoard(env.shelf, "Paint a mask", () => {
+    file.open = false
+    if (strokes.all.length) act(() => strokes.clear())
+  }, ...tools.nodes)
   const { canvas } = board
   const strokes = new Strokes(canvas)
   let cache = null
   canvas.classList.add("ink")
-  const node = h("div", { class: "drawn" }, board.node, editor.node)
+  const node = h("div", { class: "drawn" }, board.node, file)
   for (const kind of ["input", "change"]) editor.node.addEventListener(kind, () => strokes.clear()) // a file was given
   drags(canvas, {
     start: (place) => strokes.begin(place, tools.width(canvas), tools.isErased()),
