@@ -124,32 +124,16 @@ def split_options(argv: Sequence[str], actions: Sequence[argparse.Action]) -> tu
         if not is_option(token):
             rest.append(token)
             continue
-        options += _split_letters(token, by_name)
-        action = by_name.get(options[-1])
+        action = by_name.get(token)
         if action is None or action.nargs == 0:
-            continue  # it takes no value, has its value already, or is unknown (argparse reports that)
-        name, first = options.pop(), at
+            options.append(token)  # it takes no value, has its value already, or is unknown (argparse reports that)
+            continue
+        first = at
         most = 1 if action.nargs in (None, "?") else len(argv)
         while at < len(argv) and at - first < most and not is_option(argv[at]):
             at += 1
-        options += [f"{name}={value}" for value in argv[first:at]] or [name]
+        options += [f"{token}={value}" for value in argv[first:at]] or [token]
     return options, rest
-
-
-def _split_letters(token: str, by_name: dict[str, argparse.Action]) -> list[str]:
-    """Split `-vp8545` into `-v` and `-p=8545`; another argument stays as it is."""
-    if token.startswith("--") or token in by_name:
-        return [token]
-    names: list[str] = []
-    for at, letter in enumerate(token[1:], 1):
-        name = f"-{letter}"
-        if name not in by_name:
-            return [token]
-        value = token[at + 1 :].removeprefix("=")
-        if by_name[name].nargs != 0:
-            return [*names, f"{name}={value}" if value else name]
-        names.append(name)
-    return names
 
 
 def option_fault(error: ValueError | OSError, *, of_nats: bool = False) -> str:
