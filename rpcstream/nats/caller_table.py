@@ -62,6 +62,10 @@ class CallerTable:
         instance: the instance.
         own: the subject of the instance, to which the numbers of callers are appended.
         listener: makes the sessions, and counts them.
+
+    Attributes:
+        by_sender: callers with an inbox of our form.
+        by_number: the same, by the number in the subject that they write to.
     """
 
     def __init__(self, instance: Instance, own: str, listener: Listener) -> None:
@@ -69,9 +73,8 @@ class CallerTable:
         self._own = own
         self._listener: Any = listener  # a caller has all that it needs of a connection, but no socket
         self.new_session = listener.new_session
-        self._by_sender: dict[Sender, Caller] = {}
-        #: By the number in the subject that they write to.
-        self._by_number: dict[str, Caller] = {}
+        self.by_sender: dict[Sender, Caller] = {}
+        self.by_number: dict[str, Caller] = {}
         self._message_callers: set[MessageCaller] = set()
         #: Those whose identity was looked up; it may be known by now.
         self._unknown: set[AnyCaller] = set()
@@ -79,15 +82,7 @@ class CallerTable:
 
     def all(self) -> list[AnyCaller]:
         """Those with an inbox of our form, and the others."""
-        return [*self._by_sender.values(), *self._message_callers]
-
-    def find(self, sender: Sender) -> Caller | None:
-        """The caller that this sender is known as."""
-        return self._by_sender.get(sender)
-
-    def with_number(self, number: str) -> Caller | None:
-        """The caller with this number in its subject."""
-        return self._by_number.get(number)
+        return [*self.by_sender.values(), *self._message_callers]
 
     def check_room(self) -> None:
         """See that there is room for one more caller.
@@ -96,7 +91,7 @@ class CallerTable:
             ServerBusy: there are too many, all with something under way, or too many that are not known yet.
         """
         limit, reason = MAX_CALLERS, "callers have something under way, no more are possible"
-        has_room = len(self._by_sender) + len(self._message_callers) < limit or self._make_room()
+        has_room = len(self.by_sender) + len(self._message_callers) < limit or self._make_room()
         if has_room and len(self._unknown) >= MAX_UNKNOWN:
             self._unknown = {each for each in self._unknown if not (each.is_over or each.is_known)}
             limit, reason = MAX_UNKNOWN, "callers wait until it is known who they are"
@@ -116,7 +111,7 @@ class CallerTable:
         if sender.is_client:
             number = secrets.token_hex(8)  # not to be guessed: what is sent there acts as this caller
             caller = Caller(self, sender.inbox, f"{self._own}{number}", identity, sender.shown)
-            self._by_sender[sender] = self._by_number[number] = caller
+            self.by_sender[sender] = self.by_number[number] = caller
         else:
             caller = MessageCaller(self, reply, identity, sender.shown)
             self._message_callers.add(caller)
@@ -128,20 +123,20 @@ class CallerTable:
 
     def _make_room(self) -> bool:
         """Forget a caller of which nothing is kept; returns whether one was found among some of them."""
-        for _ in range(min(LOOKED_AT, len(self._by_sender))):
-            sender, caller = next(iter(self._by_sender.items()))
+        for _ in range(min(LOOKED_AT, len(self.by_sender))):
+            sender, caller = next(iter(self.by_sender.items()))
             if caller.is_unused:
                 caller.end("others have come")
                 return True
-            self._by_sender[sender] = self._by_sender.pop(sender)  # others are looked at next time
+            self.by_sender[sender] = self.by_sender.pop(sender)  # others are looked at next time
         return False
 
     def closed(self, caller: AnyCaller) -> None:
         """A caller is gone."""
         self._unknown.discard(caller)
         if isinstance(caller, Caller):
-            self._by_sender.pop(Sender(caller.inbox, caller.shown), None)
-            self._by_number.pop(caller.number, None)
+            self.by_sender.pop(Sender(caller.inbox, caller.shown), None)
+            self.by_number.pop(caller.number, None)
         else:
             self._message_callers.discard(caller)
         self._listener.message_connection_closed(caller)

@@ -97,14 +97,6 @@ class CallerChannel(NatsChannel):
         return Credentials(nats_user=self.shown.user, nats_account=self.shown.account, address=self.address)
 
     @property
-    def is_expected(self) -> bool:
-        """Calls may still come by a direct connection."""
-        return False
-
-    def leave(self) -> None:
-        """Have the caller say when it sends no more calls by its direct connection, because the instance stops."""
-
-    @property
     def lookup(self) -> asyncio.Task[Any] | None:
         """Looks up who the caller is; its requests wait for that."""
         return getattr(self.session, "lookup", None)
@@ -271,11 +263,11 @@ class Caller(CallerChannel):
 
     @property
     def is_expected(self) -> bool:
-        """As `CallerChannel.is_expected`."""
+        """Calls may still come by a direct connection."""
         return self.detour is not None and not (self._has_left or self.is_over)
 
     def leave(self) -> None:
-        """As `CallerChannel.leave`."""
+        """Have the caller say when it sends no more calls by its direct connection, because the instance stops."""
         if self.detour is not None:
             self.detour.add(direct_message(leaving=True))
 

@@ -162,29 +162,26 @@ class NatsChannel:
             return
         if self._trace is not None:
             trace_sent(self._trace, messages, as_frames=self.session.sends_binary)
-        if self.detour is not None:
+        self._send_all(messages)
+
+    def _send_all(self, messages: list[Any]) -> None:
+        if self.detour is not None:  # perhaps since the message before
             self.detour.send(messages)
-            return
-        if len(messages) == 1:
-            self._send_one(messages[0])
-            return
-        room = min(JOIN_MAX, self._link.max_payload) if self.sends_lines else 0
-        together: list[bytes] = []
-        size = 0
-        for message in messages:
-            count = len(message) + 1
-            if together and (size + count > room or type(message) is not bytes):
-                self.publish(b"\n".join(together))
-                together, size = [], 0
-            if self.detour is not None:  # since the message before
-                self.detour.send([message])
-            elif type(message) is bytes and count <= room:
-                together.append(message)
-                size += count
-            else:
+        elif len(messages) <= 1:
+            for message in messages:
                 self._send_one(message)
-        if together:
-            self.publish(b"\n".join(together))
+        elif self._are_lines(messages):
+            self.publish(b"\n".join(messages))
+        else:
+            half = len(messages) // 2
+            self._send_all(messages[:half])
+            self._send_all(messages[half:])
+
+    def _are_lines(self, messages: list[Encoded]) -> bool:
+        """Whether messages fit into one payload, as lines."""
+        room = min(JOIN_MAX, self._link.max_payload)
+        is_short = self.sends_lines and sum(map(len, messages)) + len(messages) <= room
+        return is_short and all(type(message) is bytes for message in messages)
 
     def _send_one(self, message: Encoded) -> None:
         if not self.has_published(message):

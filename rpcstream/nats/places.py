@@ -13,7 +13,7 @@ the other, so a method is missing only if an instance says that it has joined, a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from ..errors import ConnectFailed, ConnectionLost, MethodNotFound, NotPermitted, RpcError
 from ..wire import envelope
@@ -40,7 +40,6 @@ class CallPlaces:
         self._service = service
         self._pending = service.session.pending
         self._loop = asyncio.get_running_loop()
-        self._places: dict[int | str, Instance] = {}
         #: The calls of which it is not known where they are: when they were sent (loop time, s), their subject, and the
         #: token of their reply subject.
         self._sent: dict[int | str, tuple[float, str, str]] = {}
@@ -63,17 +62,18 @@ class CallPlaces:
             self._sent[call_id] = now, subject, token
         self.watch()
 
-    def place_of(self, call_ids: Sequence[int | str]) -> Instance | None:
-        """The instance that has one of these calls; None if that is not known."""
-        for call_id in call_ids:
-            if (place := self._places.get(call_id)) is not None:
+    def place_of(self, call_ids: Iterable[int | str]) -> Instance | None:
+        """The instance that has acknowledged one of these calls; None if none has."""
+        for place in self._service.instances.values():
+            if not place.call_ids.keys().isdisjoint(call_ids):
                 return place
         return None
 
     def cancel(self, call_id: int | str) -> None:
         """The answer to a call is not wanted: tell the instance that has it, as soon as that is known."""
-        place = self._forget_place(call_id)
+        place = self.place_of((call_id,))
         if place is not None:
+            del place.call_ids[call_id]
             place.send([envelope.cancel(call_id)])
         elif self._sent.pop(call_id, None) is not None:
             self._cancelled[call_id] = None
@@ -83,7 +83,6 @@ class CallPlaces:
     def fail(self, call_ids: Iterable[int | str], make_error: MakeError) -> None:
         """Fail calls that were not sent, not carried out, or lost, with the error made for their method."""
         for call_id in list(call_ids):
-            self._forget_place(call_id)
             self._sent.pop(call_id, None)
             call = self._pending.find(call_id)
             if call is None:
@@ -120,7 +119,7 @@ class CallPlaces:
         """An instance says that these calls are there."""
         for call_id in call_ids:
             if self._pending.find(call_id) is not None:
-                if self._places.setdefault(call_id, place) is place:  # a call is at one instance
+                if self.place_of((call_id,)) is None:  # a call is at one instance
                     self._sent.pop(call_id, None)
                     place.call_ids[call_id] = None
             elif call_id in self._cancelled:
@@ -130,19 +129,13 @@ class CallPlaces:
     def has_calls(self, place: Instance) -> bool:
         """Whether calls that wait are known to be at an instance."""
         for call_id in [each for each in place.call_ids if self._pending.find(each) is None]:
-            self._forget_place(call_id)
+            del place.call_ids[call_id]
         return bool(place.call_ids)
 
     def lose(self, call_ids: Iterable[int | str], reason: str) -> None:
         """Fail calls whose instance is gone, or that were lost on their way."""
         address = self._service.address
         self.fail(call_ids, lambda method: ConnectionLost(reason, method=method, address=address))
-
-    def _forget_place(self, call_id: int | str) -> Instance | None:
-        place = self._places.pop(call_id, None)
-        if place is not None:
-            place.call_ids.pop(call_id, None)
-        return place
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
@@ -161,7 +154,7 @@ class CallPlaces:
             if self.has_calls(place):
                 place.probe()
         self._look_for_late(now)
-        if pending or self._places or goes_on:
+        if pending or goes_on:
             self.watch()
 
     def _look_for_late(self, now: float) -> None:

@@ -243,7 +243,7 @@ class NatsService:
             return
         sender = self._sender(message)
         try:
-            caller = self._callers.find(sender) or self._add(sender, message.reply, method)
+            caller = self._callers.by_sender.get(sender) or self._add(sender, message.reply, method)
         except (NotAuthenticated, ServerBusy) as refusal:
             self._refuse(message, refusal)
         else:
@@ -277,7 +277,7 @@ class NatsService:
             self._ignored(message)
             return
         number, _, tokens = message.subject[len(self._own) :].partition(".")
-        caller = self._callers.with_number(number)
+        caller = self._callers.by_number.get(number)
         if caller is None:
             if tokens:
                 gone = ServerBusy(data={"executed": False, "reason": "this instance has forgotten the session"})
@@ -312,7 +312,7 @@ class NatsService:
             self._ignored(message)
         elif message.reply and self.link is not None:
             sender = self._sender(message)
-            caller = self._callers.find(sender)
+            caller = self._callers.by_sender.get(sender)
             if caller is not None:
                 caller.say_alive(message.reply)
             else:  # callers of another account have other inboxes here: nothing is acknowledged to them
@@ -357,9 +357,9 @@ class NatsService:
             pass
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_TIME):
-                for caller in self._callers.all():
+                for caller in list(self._callers.by_sender.values()):
                     caller.leave()
-                while any(caller.is_expected for caller in self._callers.all()):
+                while any(caller.is_expected for caller in self._callers.by_sender.values()):
                     await asyncio.sleep(0.02)
 
     def _drain(self, _: Any = None) -> None:
