@@ -204,8 +204,6 @@ def join_nats(server: "Server", nats: Values) -> None:
     """
     if "url" not in nats:
         raise TargetError(f"nats_{next(iter(nats))} goes with nats: give the address of NATS, too")
-    if nats.get("key") is not None and nats.get("certificate") is None:
-        raise TargetError("nats_key goes with nats_certificate")
     from ..nats.options import login_from
 
     files = {name: nats[name] for name in ("ca", "certificate", "key") if name in nats}
