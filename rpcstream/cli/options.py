@@ -47,7 +47,7 @@ def with_option_names(text: str, *, of_nats: bool = False) -> str:
         elif found["nats"]:
             shown = _OTHER_NAMES.get(name) or f"nats.{found['nats']}"
         else:
-            shown = _OTHER_NAMES.get(name) or "--" + name.replace("_", "-")
+            shown = _OTHER_NAMES.get(name) or flag(name)
         # A value follows: `creds='…'`.
         return shown + " " if text[found.end() : found.end() + 1] == "'" else shown
 
@@ -98,6 +98,28 @@ def parse_count(text: str, most: int = _MOST) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:20]) <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {most:,}")
     return int(text)
+
+
+def is_given(options: argparse.Namespace, name: str) -> bool:
+    """Tell whether an option is on the command line; its default is None or False."""
+    return getattr(options, name) is not None and getattr(options, name) is not False
+
+
+def find_missing(options: argparse.Namespace, needs: dict[str, str]) -> str | None:
+    """The complaint about an option that is given without the one that it needs, or None.
+
+    Args:
+        needs: the needed option, by the name of the other.
+    """
+    for name, needed in needs.items():
+        if is_given(options, name) and not is_given(options, needed):
+            return f"{flag(name)} goes with {flag(needed)}"
+    return None
+
+
+def flag(name: str) -> str:
+    """An option as it is typed: `--max-events`."""
+    return "--" + name.replace("_", "-")
 
 
 def is_option(token: str) -> bool:
