@@ -132,9 +132,7 @@ class Subscriptions:
             connection = await self._pool.get("rpc.publish", deadline, once=once)
             assert connection.events is not None
             async with self._in_time("rpc.publish", deadline):
-                return await connection.events.publish(
-                    topic, message, retain=params.get("retain", False), is_end=value is None
-                )
+                return await connection.events.publish(topic, message, retain=params.get("retain", False))
 
         seconds = self._settings.timeout if timeout is NOT_GIVEN else timeout
         count: int = await self._persist("rpc.publish", attempt, seconds)

@@ -670,7 +670,6 @@ class Server(ServerMethods):
         return {
             "version": self.info.version,
             "description": self.info.description or str(self.info.title),
-            "takes_binary": bool(self.binary),
             "metrics": self._observation.calls,
         }
 
