@@ -321,7 +321,7 @@ class AsyncClient(BaseClient):
             seconds: the time-out.
         """
         times = self._times(time_left(seconds), NOT_GIVEN)
-        call = Notice(self._marshaller, b"", method)
+        call = Notice(self._marshaller, method, bytes)
         return await self._call(call, lambda until: attempt(times[0], until is not None), times)  # type: ignore[no-any-return]
 
     async def _attempt(
