@@ -1,6 +1,6 @@
 """Mistakes that callers in any language make, and what each is answered: each answer says what to do.
 
-The page docs/reference/mistakes.md is made of the same list:
+The page mistakes.md is made of the same list:
 
     python -m tests.conversation.test_mistakes
 """
@@ -30,7 +30,7 @@ from rpcstream.errors import readable
 
 from ..kit import server_tls
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "mistakes.md"
+PAGE = Path(__file__).with_name("mistakes.md")
 
 #: Seconds after which an answer is overdue.
 PATIENCE = 30
@@ -363,7 +363,7 @@ INTRODUCTION = f"""\
 
 Find the mistake behind an answer that your client in another language got. The server has `add(a: int, b: int = 0)`,
 `norm(points)` (a float32 array with three columns), `resize(photo, mode)` (an image), `size(data)` (bytes) and the
-generator `count(to)`. The tables show code, message and `data.reason`; programs find more in [`data`](wire.md#errors).
+generator `count(to)`. The tables show code, message and `data.reason`; programs find more in `data`.
 HINT stands for `{HINT}`, and dots for details.
 
 Only notifications (no `id`) are never answered; their errors are in the server's log. A message without a line end is
