@@ -309,7 +309,7 @@ class Subscription(AsyncIterator[Any]):
 
     Attributes:
         topic: the topic or pattern.
-        reconnects: how often the subscription was made again on a new connection; the events between are missing.
+        reconnects: how often the client subscribed again after a lost connection; the events in between are missing.
 
     Raises, in the iteration:
         RpcError: the server refuses the topic (InvalidParams, ServerBusy, …).
