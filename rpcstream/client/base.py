@@ -259,17 +259,17 @@ class BaseClient(ABC):
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> Any:
         """Publish a value to a topic at the hub and return the number of receiving connections.
 
-        On NATS (`nats://…`), which does not count subscribers, the number is 1, or 0 if nothing listens.
+        On NATS (`nats://…`), which does not count subscribers, the number is 1.
 
         Args:
             topic: levels separated by dots, such as "sensors.room1"; not a pattern.
             value: any argument of a call except an iterator.
-            retain: keep the value for later subscribers, until another one is retained; None deletes it. On NATS, a
-                JetStream bucket keeps it.
+            retain: keep the value for later subscribers, until another one is retained; None deletes it. On NATS, the
+                instances of the service keep it.
             timeout: seconds, as for `call`.
 
-        Raises the errors of `call`; MethodNotFound if the server is not a hub; on NATS NotPermitted, and InvalidParams
-        for `retain` without JetStream.
+        Raises the errors of `call`; MethodNotFound if the server is not a hub; on NATS NotPermitted, and ConnectFailed
+        for `retain` if no instance runs.
         """
 
     @abstractmethod
