@@ -22,7 +22,7 @@ from ..peer.session import Session
 from ..peer.stream import Stream
 from .address import Address, check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times
-from .base import BaseClient, CallOptions, Notice, Params, check_hello, notify_client_params, publish_params
+from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .connection import retrieve_exception
@@ -49,30 +49,28 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @with_options(DEFAULTS, ClientOptions)
 class AsyncClient(BaseClient):
-    """Calls methods of a server from an event loop: `await client.vision.vectorize(photo=image)`.
+    """An asyncio client of a server: `await client.vision.vectorize(photo=image)`.
 
-    The first call makes a connection, which concurrent calls share. It stays open; after it was lost the next call
-    makes another one. A client belongs to one event loop at a time. Calls wait before they are sent while the server
-    reads nothing more.
+    The first call opens a connection, which all calls share and which stays open. After a loss, the next call opens a
+    new one. Use a client in one event loop at a time. While the server does not read, calls wait before they are sent.
 
     Args:
-        address: the server: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port";
-            "http://host/path", "https://…", "http+unix:///path"; "ws://…", "wss://…". Of the line stream also several,
-            "one:8545,other:8545": the first that can be reached.
-        options: see below; all of them are keywords.
+        address: the server, such as "host:8545", "[::1]:8545", "unix:///path", "tls://host", "https://host/path",
+            "wss://host/path" or "nats://host/service". "one:8545,other:8545" connects to the first that answers.
+        options: the keywords below.
 
     Attributes:
-        notify: sends notifications, which have no reply: `await client.notify.name(…)`, or `client.notify("name", …)`.
-        submit: starts calls that run by themselves: `client.submit.name(…)` gives an `asyncio.Task`, whose
-            `add_done_callback(function)` calls the function with the task when the call is over.
-        stream: calls methods that stream: `async for item in client.stream.name(…)`; gives a `Stream`. Options as for
-            `call`; the time-out is for the whole stream.
+        notify: sends a notification, which has no reply: `await client.notify.name(…)` or
+            `await client.notify("name", …)`.
+        submit: starts a call and returns an `asyncio.Task`: `client.submit.name(…)`.
+        stream: calls a method that streams, and returns a `Stream`: `async for item in client.stream.name(…)`. Takes
+            the options of `call`; the timeout applies to the whole stream.
 
     Raises:
-        ValueError: the address or an option makes no sense.
+        ValueError: the address or an option is invalid.
         TypeError: an option is unknown.
-        RuntimeError: `name` or `keepalive`, which need a lasting connection, with an HTTP address.
-        OSError, ssl.SSLError: a certificate file is missing or not valid.
+        RuntimeError: the address is HTTP, but `name` or `keepalive` needs a lasting connection.
+        OSError, ssl.SSLError: a certificate file is missing or invalid.
     """
 
     def __init__(self, address: str | Address | Connect = DEFAULT_ADDRESS, **options: Unpack[ClientOptions]) -> None:
@@ -84,7 +82,7 @@ class AsyncClient(BaseClient):
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
         self._callbacks = callbacks
-        self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
+        self._pool = ConnectionPool(settings, self._marshaller, callbacks)
         self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks, self._persist)
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings, self._persist)
         pool = self._pool
@@ -175,7 +173,8 @@ class AsyncClient(BaseClient):
         async def opened(deadline: float) -> Session:
             loop = asyncio.get_running_loop()
             if isinstance(call.params, MixedParams):
-                await self._name_params(call, call.params, deadline, self._times(None, wait_for)[2])
+                until = self._times(None, wait_for)[2]
+                call.params = await self._drive(self._attempts.named(method, call.params, deadline, until))
             return (self._pool.ready(loop) or await self._pool.get(method, deadline, once=wait_for is not None)).session
 
         def repeat(error: Exception, deadline: float, attempt: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
@@ -289,7 +288,8 @@ class AsyncClient(BaseClient):
         deadline, wait_for, until = self._times(seconds, wait_for)
         if type(outgoing.params) is MixedParams:
             with AtCaller(TypeError, *CALL_ERRORS):
-                await self._name_params(outgoing, outgoing.params, deadline, until)
+                steps = self._attempts.named(outgoing.method, outgoing.params, deadline, until)
+                outgoing.params = await self._drive(steps)
         try:
             try:
                 return await self._attempt(outgoing, on_progress, deadline, until)
@@ -321,7 +321,7 @@ class AsyncClient(BaseClient):
             seconds: the time-out.
         """
         times = self._times(time_left(seconds), NOT_GIVEN)
-        call = Notice(self._marshaller, method, bytes)
+        call = Call(self._marshaller, method)
         return await self._call(call, lambda until: attempt(times[0], until is not None), times)  # type: ignore[no-any-return]
 
     async def _attempt(
@@ -347,10 +347,6 @@ class AsyncClient(BaseClient):
         now = asyncio.get_running_loop().time()
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         return INFINITE if seconds is None else now + seconds, wait_for, None if wait_for is None else now + wait_for
-
-    async def _name_params(self, outgoing: Call, params: MixedParams, deadline: float, until: float | None) -> None:
-        """Give a call all its arguments by name."""
-        outgoing.params = await self._drive(self._attempts.named(outgoing.method, params, deadline, until))
 
     async def _drive(self, steps: Steps, attempt: Attempt | None = None) -> Any:
         """Carry out commands, the call among them, and give the result (`attempts`)."""
