@@ -17,33 +17,47 @@ from ..static import Content, Headers, type_of
 _FOLDER = Path(__file__).parent
 _FILES = (
     "arrays.js",
+    "arrayview.js",
+    "arrow.js",
     "banner.js",
+    "bytes.js",
     "chart.js",
+    "compare.js",
     "copy.js",
     "dom.js",
     "explorer.js",
     "forms.js",
+    "heatmap.js",
+    "histogram.js",
     "history.js",
     "icon.svg",
     "markup.js",
     "panels.js",
     "pictures.js",
     "progress.js",
+    "scatter.js",
     "signature.js",
+    "slices.js",
     "start.js",
+    "statistics.js",
     "style.css",
+    "table.js",
     "theme.js",
+    "tree.js",
     "values.js",
+    "zoom.js",
 )
 
-#: What the page may load, and from where: its own files, pictures that it has made, and its server. Texts cannot become
-#: markup or programs (Trusted Types without any policy), no other page can show it in a frame, and it sends no forms.
+#: What the page may load, and from where: its own files, pictures and sounds that it has made, and its server. Texts
+#: cannot become markup or programs (Trusted Types without any policy), no other page can show it in a frame, and it
+#: sends no forms.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
         "img-src 'self' blob:",
+        "media-src 'self' blob:",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",

@@ -412,7 +412,7 @@ document.addEventListener("keydown", (event) => {
     search.focus()
   } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     if (!event.target.closest("#asked, dialog")) view?.call()
-  } else if (event.key === "Escape" && !at("dialog").open) document.querySelector(".stop")?.click()
+  } else if (event.key === "Escape" && !document.querySelector("dialog[open]")) document.querySelector(".stop")?.click()
   else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && (event.target === search || list.contains(event.target))) {
     const links = [...list.querySelectorAll("a")]
     const next = links.indexOf(event.target) + (event.key === "ArrowDown" ? 1 : -1)
