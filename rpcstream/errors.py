@@ -103,7 +103,7 @@ class _KnownError(RpcError):
         super().__init__(self.CODE, self.MESSAGE if message is None else message, data)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.data)
+        return type(self), (self.message, self.data), self.__dict__
 
 
 class ParseError(_KnownError, code=-32700, message="Parse error"):

@@ -56,8 +56,8 @@ class Address:
 
     @property
     def in_turn(self) -> tuple[Address, ...]:
-        """This address, and those to be tried after it."""
-        return (self, *self.others)
+        """The addresses of the single servers, in the order in which they are tried."""
+        return (replace(self, others=()), *self.others) if self.others else (self,)
 
     @property
     def is_unix(self) -> bool:

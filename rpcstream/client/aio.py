@@ -20,7 +20,6 @@ from ..peer.pending import OnProgress
 from ..peer.remote import Peer
 from ..peer.session import Session
 from ..peer.stream import Stream
-from ..wire.buffers import AttachedMessage
 from .address import Address, check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times
 from .base import BaseClient, CallOptions, Notice, Params, check_hello, notify_client_params, publish_params
@@ -41,6 +40,9 @@ T = TypeVar("T")
 
 #: Replies with image files of more bytes are decoded in a thread: that takes longer than going there and back.
 LONG_REPLY = 16 * 1024
+
+#: Makes a call once; called with the end of its wait for a server (loop time), None if there is no such wait.
+Attempt = Callable[[float | None], Awaitable[Any]]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -83,8 +85,8 @@ class AsyncClient(BaseClient):
         self._wait_for = settings.wait_for
         self._callbacks = callbacks
         self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
-        self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks)
-        self._subscriptions = Subscriptions(self._pool, self._marshaller, settings)
+        self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks, self._persist)
+        self._subscriptions = Subscriptions(self._pool, self._marshaller, settings, self._persist)
         pool = self._pool
         self._attempts = Attempts(settings, lambda: pool.is_closed, lambda: pool.lost)
         #: The `rpc.discover` that is under way.
@@ -169,24 +171,16 @@ class AsyncClient(BaseClient):
         params = check_params(method, params)
         call = Call(self._marshaller, method, params, NOT_GIVEN if seconds is None else seconds, returns, window)
         wait_for = options.get("wait_for", self._wait_for)
-        until: float | None = None
 
         async def opened(deadline: float) -> Session:
-            nonlocal until
             loop = asyncio.get_running_loop()
-            if wait_for is not None and until is None:
-                until = loop.time() + wait_for
             if isinstance(call.params, MixedParams):
-                await self._name_params(call, call.params, deadline, until)
-            return (self._pool.ready(loop) or await self._pool.get(method, deadline, until)).session
+                await self._name_params(call, call.params, deadline, self._times(None, wait_for)[2])
+            return (self._pool.ready(loop) or await self._pool.get(method, deadline, once=wait_for is not None)).session
 
         def repeat(error: Exception, deadline: float, attempt: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
-            async def again(limit: float | None) -> Any:
-                nonlocal until
-                until = limit
-                return await attempt()
-
-            return self._drive(self._attempts.again(error, call, (deadline, wait_for, until)), again)
+            steps = self._attempts.again(error, call, (deadline, *self._times(None, wait_for)[1:]))
+            return self._drive(steps, lambda until: attempt())
 
         trace = self._tracing.stream(call) if self._tracing is not None else None
         return Stream(opened, call, seconds, options.get("on_progress"), repeat, trace)
@@ -300,13 +294,17 @@ class AsyncClient(BaseClient):
             try:
                 return await self._attempt(outgoing, on_progress, deadline, until)
             except LOSSES as error:
-                return await self._call(error, outgoing, on_progress, (deadline, wait_for, until))
+                attempt = partial(self._attempt, outgoing, on_progress, deadline)
+                return await self._call(outgoing, attempt, (deadline, wait_for, until), error)
         except CALL_ERRORS as error:
             raise AT_CALLER.strip(error) from error.__cause__
 
-    async def _call(self, error: Exception | None, outgoing: Call, on_progress: OnProgress | None, times: Times) -> Any:
-        """Make a call, again where its first attempt has failed with an error; times are by the clock of the loop."""
-        attempt = partial(self._attempt, outgoing, on_progress, times[0])
+    async def _call(self, outgoing: Call, attempt: Attempt, times: Times, error: Exception | None = None) -> Any:
+        """Make a call, again where an attempt fails and that is allowed; times are by the clock of the loop.
+
+        Args:
+            error: of the first attempt; None: it is to be made.
+        """
         if error is None:
             try:
                 return await attempt(times[2])
@@ -314,12 +312,26 @@ class AsyncClient(BaseClient):
                 error = failure
         return await self._drive(self._attempts.again(error, outgoing, times), attempt)
 
+    async def _persist(self, method: str, attempt: Callable[[float, bool], Awaitable[T]], seconds: float | None) -> T:
+        """Do what takes more than a call, again where that fails, as for a call of this method.
+
+        Args:
+            method: named in errors.
+            attempt: called with the deadline (loop time) and whether it makes one attempt to connect, see `pool.get`.
+            seconds: the time-out.
+        """
+        times = self._times(time_left(seconds), NOT_GIVEN)
+        call = Notice(self._marshaller, method, bytes)
+        return await self._call(call, lambda until: attempt(times[0], until is not None), times)  # type: ignore[no-any-return]
+
     async def _attempt(
         self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None
     ) -> Any:
         """Make a call once."""
         pool = self._pool
-        connection = pool.ready(asyncio.get_running_loop()) or await pool.get(outgoing.method, deadline, until)
+        connection = pool.ready(asyncio.get_running_loop()) or await pool.get(
+            outgoing.method, deadline, once=until is not None
+        )
         call = connection.calls.start(outgoing, deadline, on_progress)
         try:
             reply, line = await call.future
@@ -330,25 +342,6 @@ class AsyncClient(BaseClient):
             return await asyncio.to_thread(outgoing.outcome, reply, line)
         return outgoing.outcome(reply, line)
 
-    async def _send(self, notice: Notice, timeout: Any, wait_for: Any = NOT_GIVEN) -> None:
-        """Send a message that has no reply."""
-        seconds = self._timeout if timeout is NOT_GIVEN else timeout
-        times = self._times(seconds, wait_for)
-        send = partial(self._send_once, notice, times[0])
-        with AT_CALLER:
-            try:
-                await send(times[2])
-            except LOSSES as error:
-                await self._drive(self._attempts.again(error, notice, times), send)
-
-    async def _send_once(self, notice: Notice, deadline: float, until: float | None) -> None:
-        connection = self._pool.ready(asyncio.get_running_loop())
-        if connection is None:
-            if type(notice.message) is AttachedMessage:
-                notice.message.secure()  # it must wait
-            connection = await self._pool.get(notice.method, deadline, until)
-        connection.calls.notify(notice.message, notice.method)
-
     def _times(self, seconds: float | None, wait_for: Any) -> Times:
         """The times of a call that begins now, by the clock of the loop."""
         now = asyncio.get_running_loop().time()
@@ -357,11 +350,9 @@ class AsyncClient(BaseClient):
 
     async def _name_params(self, outgoing: Call, params: MixedParams, deadline: float, until: float | None) -> None:
         """Give a call all its arguments by name."""
-        if self._pool.ready(asyncio.get_running_loop()) is None:  # perhaps it was lost, and another server is there
-            await self._pool.get(outgoing.method, deadline, until)
         outgoing.params = await self._drive(self._attempts.named(outgoing.method, params, deadline, until))
 
-    async def _drive(self, steps: Steps, attempt: Callable[[float | None], Awaitable[Any]] | None = None) -> Any:
+    async def _drive(self, steps: Steps, attempt: Attempt | None = None) -> Any:
         """Carry out commands, the call among them, and give the result (`attempts`)."""
         outcome: Any = None
         error: Exception | None = None

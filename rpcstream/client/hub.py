@@ -7,7 +7,7 @@ connection. It is made when the client connects or calls `offer`, and again on a
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,7 +29,7 @@ from .address import check_lasting
 from .callbacks import Callbacks
 from .connection import ClientConnection
 from .options import Settings
-from .pool import ConnectionPool
+from .pool import ConnectionPool, Persist
 
 log = get_logger("rpcstream.client")
 
@@ -84,10 +84,19 @@ class HubRegistration:
         marshaller: of the client.
         settings: of the client.
         callbacks: the methods of the client that may be offered.
+        persist: repeats what fails, see `AsyncClient`.
     """
 
-    def __init__(self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings, callbacks: Callbacks) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        marshaller: Marshaller,
+        settings: Settings,
+        callbacks: Callbacks,
+        persist: Persist,
+    ) -> None:
         self._pool = pool
+        self._persist = persist
         self._marshaller = marshaller
         self._settings = settings
         self._callbacks = callbacks
@@ -109,7 +118,7 @@ class HubRegistration:
         return self._settings.name or next((hub.name for hub in self._hubs.values()), None)
 
     def _at(self, connection: ClientConnection) -> AtHub:
-        return self._hubs.setdefault(str(replace(connection.server, others=())), AtHub(self._settings.name))
+        return self._hubs.setdefault(str(connection.server), AtHub(self._settings.name))
 
     async def offer(self, *, shared: bool = False) -> list[str]:
         """Offer all methods of the client, see `BaseClient.offer`."""
@@ -118,17 +127,16 @@ class HubRegistration:
         methods = {
             name: shared or self._methods.get(name, False) or name in callbacks.shared for name in callbacks.names
         }
-        loop = asyncio.get_running_loop()
-        self._use_loop(loop)
-        deadline = self._deadline()
+        self._use_loop(asyncio.get_running_loop())
         self._pool.spread()
+        names: list[str]
         try:
-            names, first = await self._offer(methods, loop, deadline)
+            names, first = await self._persist(_REGISTER, partial(self._offer, methods), self._settings.connect_timeout)
         except MethodNotFound as error:
             raise _explained(error) from None
         self._is_wanted, self._methods = True, methods
         if self._pool.is_spread:
-            await self._offer_elsewhere(first, deadline)
+            await self._offer_elsewhere(first, self._deadline())
         return names
 
     async def _offer_elsewhere(self, first: AtHub, deadline: float) -> None:
@@ -146,8 +154,7 @@ class HubRegistration:
 
     async def withdraw(self, *names: str) -> list[str]:
         """Stop offering these methods, or all with the name, see `BaseClient.withdraw`."""
-        loop = asyncio.get_running_loop()
-        self._use_loop(loop)
+        self._use_loop(asyncio.get_running_loop())
         deadline = self._deadline()
         async with self._lock:
             for name in names or list(self._methods):
@@ -184,12 +191,10 @@ class HubRegistration:
 
     # -- registering ------------------------------------------------------------------------------------------------
 
-    async def _offer(
-        self, methods: dict[str, bool], loop: asyncio.AbstractEventLoop, deadline: float
-    ) -> tuple[list[str], AtHub]:
+    async def _offer(self, methods: dict[str, bool], deadline: float, once: bool) -> tuple[list[str], AtHub]:
         while True:
             before = next((hub.registered for hub in self._hubs.values() if hub.registered is not None), None)
-            connection = before or self._pool.ready(loop) or await self._pool.get(_REGISTER, deadline)
+            connection = before or await self._pool.get(_REGISTER, deadline, once=once)
             hub = self._at(connection)
             try:
                 async with self._lock:

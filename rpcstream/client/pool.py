@@ -7,32 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from ..errors import (
-    CallTimeout,
-    ConnectFailed,
-    ConnectionLost,
-    RpcError,
-    Unread,
-    error_from_wire,
-)
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError, Unread
 from ..peer.deadline import INFINITE
 from ..peer.ledger import WriteGate
-from ..peer.marshal import NOT_GIVEN, Marshaller
+from ..peer.marshal import Marshaller
 from ..peer.remote import Peer
 from ..text import get_logger
-from .address import Address, check_lasting
-from .attempts import Unsent, is_permanent
+from .address import check_lasting
+from .attempts import Unsent
 from .connect import Greeting, authenticate, connect
 from .connection import ClientConnection, GetDispatcher, retrieve_exception
 from .options import Settings
 from .slots import Slot, choose_slot
 
 log = get_logger("rpcstream.client")
+
+#: Does what takes more than a call, and does it again where it fails, as for a call (`AsyncClient._persist`).
+Persist = Callable[[str, Callable[[float, bool], Awaitable[Any]], float | None], Coroutine[Any, Any, Any]]
 
 CLOSED = "the client was closed"
 
@@ -67,7 +64,7 @@ class ConnectionPool:
 
     def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
         self.address = str(settings.address)
-        self.is_closed = self._is_leaving = False
+        self.is_closed = False
         self.lost = 0
         self.connections: WeakSet[ClientConnection] = WeakSet()
         self.greetings: list[Greeting] = []
@@ -109,14 +106,13 @@ class ConnectionPool:
             return None
         return connection
 
-    async def get(self, method: str, deadline: float, until: float | None = NOT_GIVEN) -> ClientConnection:
+    async def get(self, method: str, deadline: float, *, once: bool = False) -> ClientConnection:
         """Wait for a connection on which a call can be sent.
 
         Args:
             method: the method that is called, for errors.
             deadline: loop time, seconds; may be infinite.
-            until: so long (loop time, seconds) a server that is not there is waited for. None: not at all; or with
-                `reconnect` until the deadline. By default for the seconds of the option `wait_for`.
+            once: wait for one attempt to connect, which begins now. Otherwise, with `reconnect`, until the deadline.
 
         Raises:
             ConnectFailed, CallTimeout, Unsent: there is none.
@@ -124,9 +120,6 @@ class ConnectionPool:
             RuntimeError: the client is closed.
         """
         loop = asyncio.get_running_loop()
-        if until is NOT_GIVEN:
-            seconds = self._settings.wait_for
-            until = None if seconds is None else loop.time() + seconds
         try:
             async with asyncio.timeout_at(None if deadline == INFINITE else deadline):
                 while True:
@@ -134,24 +127,19 @@ class ConnectionPool:
                         raise RuntimeError(f"{method!r} was called on a closed client (of {self.address})")
                     slot = self._only or choose_slot(self._slots)
                     waits_for_any = slot.address is not None and not slot.is_open
-                    connection = await (self._open_any(loop, until) if waits_for_any else self._open(slot, loop, until))
+                    opening = self._open_any(loop, once) if waits_for_any else slot.open(loop, once=once)
+                    connection = await opening
                     if connection.is_open:
                         await self._catch_up(connection)
                     elif self._settings.reconnect is None:
                         raise self._closed_at_once(connection)
                     if connection.is_open:
                         return connection
-        except ConnectFailed as error:
+        except (ConnectFailed, RpcError, ConnectionLost) as error:
             # Calls that waited for the same attempt share its error; each gets one that names its own method.
-            lasts = error.is_permanent
-            raise ConnectFailed(error.reason, method=method, address=self.address, is_permanent=lasts) from error
-        except RpcError as error:
-            own = error_from_wire(error.to_wire(), method=method, address=self.address)
-            own.advice = error.advice
-            raise own from None
-        except (Unsent, Unread) as error:
-            error.method, error.address = method, self.address
-            raise
+            own = copy(error)
+            own.method, own.address = method, self.address
+            raise own from error.__cause__
         except TimeoutError:
             last = self._slots[0].error
             why = "" if last is None else f"; {last.reason if isinstance(last, ConnectFailed) else last}"
@@ -194,12 +182,12 @@ class ConnectionPool:
 
     def spread(self) -> None:
         """From now on, keep a connection to each server in the address. Without several servers this does nothing."""
-        servers = [replace(each, others=()) for each in self._settings.address.in_turn]
+        servers = self._settings.address.in_turn
         if len(servers) == 1 or self._slots[0].address is not None:
             return
         for slot in self._slots:
             if slot.connection is not None and slot.is_open:
-                slot.address = replace(slot.connection.server, others=())
+                slot.address = slot.connection.server
         left = [each for each in servers if all(slot.address != each for slot in self._slots)]
         for slot in self._slots:
             if slot.address is None:
@@ -227,7 +215,8 @@ class ConnectionPool:
 
         Lost connections are not replaced any more, unless a call wants one.
         """
-        self._is_leaving = True
+        for slot in self._slots:
+            slot.reconnect = None
         leaving = [each for each in self.connections if each.session.channel is not None]
         for connection in leaving:
             connection.session.go_away(reason)
@@ -274,39 +263,9 @@ class ConnectionPool:
 
     # -- making connections -----------------------------------------------------------------------------------------
 
-    async def _open(self, slot: Slot, loop: asyncio.AbstractEventLoop, until: float | None) -> ClientConnection:
-        """The connection of a slot, which a call waits for until a loop time; see `get`."""
-        lasts = self._settings.reconnect is not None
-        if until is not None:
-            slot.wait()
-        try:
-            while True:
-                connection = slot.connection
-                if connection is not None and connection.is_open and connection.loop is loop:
-                    return connection
-                attempt = slot.begin(loop)
-                if slot.is_suspended:
-                    assert slot.error is not None
-                    raise slot.error
-                # The first attempt is never cut short.
-                left = None if until is None or slot.error is None else max(until - loop.time(), 0)
-                await asyncio.wait([attempt], timeout=left)
-                error: BaseException | None = slot.error
-                if attempt.cancelled():
-                    error = ConnectFailed(CLOSED, address=self.address)
-                elif attempt.done():
-                    error = attempt.exception()
-                if error is None:
-                    return attempt.result()
-                is_over = not lasts if until is None else loop.time() >= until
-                if is_over or self.is_closed or not isinstance(error, ConnectFailed | RpcError) or is_permanent(error):
-                    raise error
-        finally:
-            slot.waiting -= until is not None
-
-    async def _open_any(self, loop: asyncio.AbstractEventLoop, until: float | None) -> ClientConnection:
+    async def _open_any(self, loop: asyncio.AbstractEventLoop, once: bool) -> ClientConnection:
         """The first connection that can be made to any of several servers; the error of the last if none can be."""
-        opening = [loop.create_task(self._open(slot, loop, until)) for slot in self._slots]
+        opening = [loop.create_task(slot.open(loop, once=once)) for slot in self._slots]
         failure: Exception | None = None
         try:
             for first in asyncio.as_completed(opening):
@@ -321,20 +280,27 @@ class ConnectionPool:
         assert failure is not None
         raise failure
 
-    def _make(self, server: Address | None) -> Coroutine[Any, Any, ClientConnection]:
-        """Make and greet a connection to this server; None for the first one that can be reached."""
-        settings = self._settings if server is None else replace(self._settings, address=server)
-        return connect(settings, self._marshaller, self._get_dispatcher, self.greetings, self.connections)
+    async def _make(self, slot: Slot) -> ClientConnection:
+        """Make and greet a connection to the server of a slot; without one to the first that can be reached."""
+        while True:
+            settings = self._settings if slot.address is None else replace(self._settings, address=slot.address)
+            connection = await connect(
+                settings, self._marshaller, self._get_dispatcher, self.greetings, self.connections
+            )
+            if slot.address in (None, connection.server):
+                return connection
+            connection.abort("this place is for another server since the attempt began (spread)")
 
-    def _was_lost(self, connection: ClientConnection) -> bool:
-        """Note that a connection is over; gives whether it may be made again."""
+    def _was_lost(self, connection: ClientConnection) -> None:
+        """Note that a connection is over."""
+        if self.is_closed:
+            return
         self._last_lost = connection
         self.lost += 1
         if connection.session.peer_is_leaving:
             self._let_go(connection)
         self._report_change()
         connection.probe_until_closed()
-        return not self._is_leaving
 
     def _let_go(self, connection: ClientConnection) -> None:
         """Keep a connection that the server is leaving, for what it has read and for its own calls, until it ends."""
@@ -354,6 +320,8 @@ class ConnectionPool:
                 changed.set_result(None)
 
     def _set_state(self, state: str, slot: Slot | None = None) -> None:
+        if self.is_closed and slot is not None:
+            return
         if (slot is None or slot is self._slots[0]) and state != self._state:
             self._state = state
             if self._settings.on_state is not None:

@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from functools import partial
 from typing import Any, TypeVar
 
 from ..errors import AT_CALLER, ConnectionLost
@@ -180,7 +181,7 @@ class CallFuture(Future[Any], PendingCall):
             return
         connection = client._pool.ready(self._portal.loop)
         if connection is None:
-            self._run(client._call(None, self._outgoing, self.on_progress, self._times))
+            self._run()
             return
         self._calls = connection.calls
         try:
@@ -198,7 +199,7 @@ class CallFuture(Future[Any], PendingCall):
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, LOSSES) and not self._is_over:
-            self._run(self._client._call(error, self._outgoing, self.on_progress, self._times))
+            self._run(error)
         else:
             self._end(error=error)
 
@@ -206,8 +207,9 @@ class CallFuture(Future[Any], PendingCall):
         loop = self._portal.loop
         super().add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(function))
 
-    def _run(self, call: Coroutine[Any, Any, Any]) -> None:
-        self._task = self._portal.loop.create_task(call)
+    def _run(self, error: Exception | None = None) -> None:
+        attempt = partial(self._client._attempt, self._outgoing, self.on_progress, self._times[0])
+        self._task = self._portal.loop.create_task(self._client._call(self._outgoing, attempt, self._times, error))
         self._task.add_done_callback(self._take_outcome)
 
     def _take_outcome(self, task: asyncio.Task[Any]) -> None:

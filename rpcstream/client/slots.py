@@ -1,30 +1,25 @@
-"""The places for connections in the pool of an async client: how each makes its connection, and makes it again."""
+"""The places for connections in the pool of an async client: each makes its connection, and makes it again."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ..backoff import MANY, Backoff
 from ..errors import ConnectFailed, RpcError
-from ..peer.deadline import INFINITE, free_context
+from ..peer.deadline import free_context
 from ..text import get_logger
 from .address import Address
-from .attempts import WAITING, is_permanent
+from .attempts import is_permanent
 from .connect import certificate_fault
-from .connection import ClientConnection
+from .connection import ClientConnection, retrieve_exception
 
 log = get_logger("rpcstream.client")
 
 #: Seconds after which a connection counts as a good one: the next pause before connecting is a short one again.
 STABLE = 0.5
-
-#: Seconds after the loss of a good connection for which its server is likely to be restarting; and the longest pause
-#: between attempts meanwhile, so that a program that others wait for is back soon.
-RESTART_TIME, RESTART_PAUSE = 15.0, 1.0
 
 
 class Slot:
@@ -32,48 +27,41 @@ class Slot:
 
     Args:
         name: of the server, or servers, for errors and logs.
-        reconnect: the pauses of a connection that is kept open; None: it is made when it is needed.
+        reconnect: the pauses of a connection that is kept open; None: the connection is made when a call needs it.
         make: makes and greets a connection to this server; None: to the first one that can be reached.
         set_state: is told each new state of this slot.
-        was_lost: is told of each connection that was lost; gives whether it may be made again.
+        was_lost: is told of each connection that was lost.
         address: the only server that it connects to; None for the first one that can be reached.
 
     Attributes:
         connecting: the task of the present attempt to connect, which begins with the pause before it.
-        failures: attempts since the last good connection that failed, or whose connection was soon lost.
-        error: why the last attempt failed.
-        is_suspended: the next attempt is made after a long pause, since it would fail as well; calls fail meanwhile.
-        waiting: how many calls wait for the connection for a limited time; its pauses are short meanwhile.
+        error: why the last attempt failed; None after a good one.
     """
 
     def __init__(
         self,
         name: str,
         reconnect: Backoff | None,
-        make: Callable[[Address | None], Coroutine[Any, Any, ClientConnection]],
+        make: Callable[[Slot], Coroutine[Any, Any, ClientConnection]],
         set_state: Callable[[str, Slot], object],
-        was_lost: Callable[[ClientConnection], bool],
+        was_lost: Callable[[ClientConnection], object],
         address: Address | None = None,
     ) -> None:
         self.address = address
+        self.reconnect = reconnect
         self.connection: ClientConnection | None = None
         self.connecting: asyncio.Task[ClientConnection] | None = None
-        self.failures = 0
         self.error: ConnectFailed | RpcError | None = None
-        self.is_suspended = False
-        self.waiting = 0
         self._name = name
-        self._reconnect = reconnect
         self._make = make
         self._set_state = set_state
         self._was_lost = was_lost
-        self._is_closed = False
-        #: When the connection was made, and when a good one was lost (loop time).
-        self._since, self._lost_good = 0.0, -INFINITE
-        #: Done when a call begins to wait while the slot pauses.
-        self._wanted: asyncio.Future[None] | None = None
-        #: The permanent fault that was logged last, so that it is not logged for each attempt.
-        self._logged_fault: str | None = None
+        #: Attempts since the last good connection that failed, or whose connection was soon lost.
+        self._failures = 0
+        #: When the connection was made (loop time).
+        self._since = 0.0
+        #: Ends the pause before the next attempt.
+        self._hurried: asyncio.Future[None] | None = None
 
     @property
     def load(self) -> int:
@@ -85,47 +73,61 @@ class Slot:
         """The connection is there and open."""
         return self.connection is not None and self.connection.is_open
 
-    def begin(self, loop: asyncio.AbstractEventLoop, *, is_next: bool = False) -> asyncio.Task[ClientConnection]:
-        """Start an attempt to make the connection, unless one is under way; gives its task.
+    async def open(self, loop: asyncio.AbstractEventLoop, *, once: bool) -> ClientConnection:
+        """Wait for the connection, which is made if it is missing. It may have been lost again meanwhile.
 
         Args:
-            is_next: it follows another one that has failed.
+            loop: the running event loop.
+            once: wait for one attempt, which begins now. Otherwise, with `reconnect`, wait until an attempt succeeds.
+
+        Raises:
+            ConnectFailed, NotAuthenticated, NotPermitted, ServerBusy: the attempt failed.
         """
+        while True:
+            connection = self.connection
+            if connection is not None and connection.is_open and connection.loop is loop:
+                return connection
+            attempt = self.begin(loop)
+            if self.reconnect is not None and self.error is not None and is_permanent(self.error):
+                raise self.error
+            if once:
+                self._end_pause()
+            await asyncio.wait([attempt])
+            if attempt.cancelled():
+                raise ConnectFailed("the client was closed", address=self._name)
+            error = attempt.exception()
+            if error is None:
+                return attempt.result()
+            if once or self.reconnect is None or not isinstance(error, Exception) or is_permanent(error):
+                raise error
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[ClientConnection]:
+        """Start an attempt to make the connection, unless one is under way; gives its task."""
         attempt = self.connecting
         if attempt is None or attempt.get_loop() is not loop:
             # In a context without the deadline of the call that wants it first: others use the connection, too.
-            attempt = self.connecting = loop.create_task(self._connect(is_next), context=free_context())
-            attempt.add_done_callback(self._tried)
+            attempt = self.connecting = loop.create_task(self._connect(loop), context=free_context())
+            attempt.add_done_callback(retrieve_exception)
         return attempt
-
-    def wait(self) -> None:
-        """A call waits for the connection for a limited time: pause no longer than such calls do."""
-        self.waiting += 1
-        if self._wanted is not None and not self._wanted.done():
-            self._wanted.set_result(None)
 
     async def close(self) -> None:
         """Make no connection any more. The present one stays open."""
-        self._is_closed = True
+        self.reconnect = None
         if self.connecting is not None and self.connecting.get_loop() is asyncio.get_running_loop():
             self.connecting.cancel()
             await asyncio.wait([self.connecting])
 
-    async def _connect(self, is_next: bool) -> ClientConnection:
+    async def _connect(self, loop: asyncio.AbstractEventLoop) -> ClientConnection:
         """Make the connection, after a pause if that has failed before."""
-        pauses = self._reconnect or WAITING
-        if self.is_suspended:
-            await self._suspend(pauses.pause(MANY))
-        elif self.failures and (is_next or self._reconnect is not None):
-            self._set_state("waiting", self)
-            await self._rest(pauses.pause(self.failures), pauses.first)
-        self._set_state("connecting", self)
-        connection = await self._make(self.address)
-        while self.address is not None and replace(connection.server, others=()) != self.address:
-            connection.abort("this place is for another server since the attempt began (spread)")
-            connection = await self._make(self.address)
-        self.connecting = self.error = self._logged_fault = None
-        self.connection, self._since = connection, connection.loop.time()
+        try:
+            await self._pause(loop)
+            self._set_state("connecting", self)
+            connection = await self._make(self)
+        except (ConnectFailed, RpcError) as error:
+            self._failed(error, loop)
+            raise
+        self.connecting = self.error = None
+        self.connection, self._since = connection, loop.time()
         self._set_state("connected", self)
         lost = partial(self._lost, connection)
         if connection.is_open:
@@ -134,73 +136,57 @@ class Slot:
             lost()
         return connection
 
-    def _tried(self, attempt: asyncio.Task[ClientConnection]) -> None:
-        """After an attempt that failed, begin the next one if the client reconnects, or calls wait."""
-        if self.connecting is not attempt:
+    async def _pause(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Pause before an attempt that follows a failed one, until a call wants it `once`.
+
+        After a permanent fault the pause is a long one, and no call ends it: the next attempt would fail as well.
+        """
+        if self.reconnect is None or not self._failures:
             return
-        self.connecting = None
-        error = None if attempt.cancelled() else attempt.exception()
-        if self._is_closed or not isinstance(error, ConnectFailed | RpcError):
-            return
+        self._set_state("waiting", self)
+        seconds = self.reconnect.pause(MANY if self.error is not None and is_permanent(self.error) else self._failures)
+        self._hurried = loop.create_future()
+        await asyncio.wait([self._hurried], timeout=seconds)
+
+    def _end_pause(self) -> None:
+        if self._hurried is not None and not self._hurried.done():
+            self._hurried.set_result(None)
+
+    def _failed(self, error: ConnectFailed | RpcError, loop: asyncio.AbstractEventLoop) -> None:
+        """Note why an attempt failed, and make the next one with `reconnect`."""
+        if not is_permanent(error):
+            log.info("%s", error)
+        elif self.reconnect is not None and str(error) != str(self.error):
+            advice = "Calls fail with this error; the next attempt is made in"
+            log.warning("no connection to %s: %s. %s %.0f s", self._name, error, advice, self.reconnect.longest)
         self.error = error
-        self.failures += 1
-        reconnects = self._reconnect is not None
-        self.is_suspended = reconnects and is_permanent(error)
-        if reconnects or (self.waiting and not is_permanent(error)):
-            log.info("%s; trying again", error)
-            self.begin(attempt.get_loop(), is_next=True)
-        else:
-            self._set_state("idle", self)
+        self._failures += 1
+        self._again(loop)
 
     def _lost(self, connection: ClientConnection) -> None:
         """The connection is over: make it again with `reconnect`."""
-        if self._is_closed or self.connection is not connection:
+        if self.connection is not connection:
             return
-        may_return = self._was_lost(connection)
+        self._was_lost(connection)
         # A connection that was lost soon counts as a failed attempt, unless it was of use, or the server has said that
         # it stops.
         session, now = connection.session, connection.loop.time()
         if session.peer_is_leaving or session.intake.last_id is not None or now - self._since > STABLE:
-            self.failures, self._lost_good = 1, now
-        else:
-            self.failures += 1
-        if self._reconnect is None or not may_return or connection.loop.is_closed():
-            self._set_state("idle", self)
-            return
+            self._failures = 0
         fault = certificate_fault(connection.reason, self._name)
-        if fault is not None:
-            self.error, self.is_suspended = fault, True
-        self.begin(connection.loop)
+        if fault is not None and self.reconnect is not None:
+            self._failed(fault, connection.loop)
+        else:
+            self._failures += 1
+            self._again(connection.loop)
 
-    async def _suspend(self, pause: float) -> None:
-        """Make no attempt for a while, since the next one would fail as well; calls fail at once meanwhile."""
-        self.failures = 0
-        self._set_state("waiting", self)
-        text = str(self.error)
-        if text != self._logged_fault:
-            self._logged_fault = text
-            advice = "Calls fail with this error; the next attempt is made in"
-            log.warning("no connection to %s: %s. %s %.0f s", self._name, text, advice, pause)
-        await asyncio.sleep(pause)
-        self.is_suspended = False
-
-    async def _rest(self, seconds: float, least: float) -> None:
-        """Pause before the next attempt; not for so long while a restart is likely, or calls wait (`waiting`).
-
-        Args:
-            seconds: the pause otherwise.
-            least: no pause needs to be shorter, unless calls wait.
-        """
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        end = now + seconds
-        if now < self._lost_good + RESTART_TIME:
-            end = min(end, now + max(RESTART_PAUSE, least))
-        short = min(WAITING.pause(self.failures), end - now)
-        self._wanted = loop.create_future()
-        if not self.waiting:
-            await asyncio.wait([self._wanted], timeout=end - now)
-        await asyncio.sleep(min(end, now + short) - loop.time())
+    def _again(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make the next attempt with `reconnect`; otherwise the next call makes one, without a pause."""
+        self.connecting = None
+        if self.reconnect is None or loop.is_closed():
+            self._set_state("idle", self)
+        else:
+            self.begin(loop)
 
 
 def choose_slot(slots: Sequence[Slot]) -> Slot:

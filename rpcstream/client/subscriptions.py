@@ -25,7 +25,7 @@ from ..wire import envelope
 from .address import check_lasting
 from .connection import ClientConnection
 from .options import Settings
-from .pool import ConnectionPool
+from .pool import ConnectionPool, Persist
 
 #: The params of an event's message, and the message.
 Event = tuple[dict[str, Any], bytes | bytearray]
@@ -88,11 +88,17 @@ class _Topic:
 
 
 class Subscriptions:
-    """The subscriptions of one client at its server, all on one of its connections."""
+    """The subscriptions of one client at its server, all on one of its connections.
 
-    def __init__(self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings) -> None:
+    Args:
+        pool, marshaller, settings: of the client.
+        persist: repeats what fails, see `AsyncClient`.
+    """
+
+    def __init__(self, pool: ConnectionPool, marshaller: Marshaller, settings: Settings, persist: Persist) -> None:
         self.marshaller = marshaller
         self._pool = pool
+        self._persist = persist
         self._settings = settings
         self._loop: asyncio.AbstractEventLoop | None = None
         #: By name; and the patterns among them.
@@ -120,15 +126,17 @@ class Subscriptions:
             timeout: seconds; None: no limit.
         """
         topic, value = params["topic"], params["value"]
-        loop = asyncio.get_running_loop()
-        deadline = deadline_in(self._settings.timeout if timeout is NOT_GIVEN else timeout)
-        connection = self._pool.ready(loop) or await self._pool.get("rpc.publish", deadline)
-        assert connection.events is not None
         message = self.marshaller.notification(envelope.EVENT, {"topic": topic, "value": value})
-        async with self._in_time("rpc.publish", deadline):
-            return await connection.events.publish(
-                topic, message, retain=params.get("retain", False), is_end=value is None
-            )
+
+        async def attempt(deadline: float, once: bool) -> int:
+            connection = await self._pool.get("rpc.publish", deadline, once=once)
+            assert connection.events is not None
+            async with self._in_time("rpc.publish", deadline):
+                return await connection.events.publish(topic, message, retain=params.get("retain", False))
+
+        seconds = self._settings.timeout if timeout is NOT_GIVEN else timeout
+        count: int = await self._persist("rpc.publish", attempt, seconds)
+        return count
 
     @asynccontextmanager
     async def _in_time(self, method: str, deadline: float) -> AsyncIterator[None]:
@@ -146,24 +154,11 @@ class Subscriptions:
 
         Raises what a call raises; there is no subscription then.
         """
-        loop = asyncio.get_running_loop()
-        deadline = deadline_in(self._settings.timeout)
-        self._use_loop(loop)
+        self._use_loop(asyncio.get_running_loop())
         # Before the reply arrives: the first events may arrive together with it.
         topic = self._take_in(subscriber)
         try:
-            while not subscriber.has_ended:
-                try:
-                    if self._connection is None or not self._connection.is_open:
-                        connection = self._pool.ready(loop) or await self._pool.get("rpc.subscribe", deadline)
-                        await self._use_connection(connection, deadline)
-                    elif not topic.is_confirmed:
-                        await self._request(self._connection, topic, deadline)
-                    else:
-                        break
-                except ConnectionLost:
-                    if self._settings.reconnect is None:
-                        raise
+            await self._persist("rpc.subscribe", partial(self._confirm, subscriber, topic), self._settings.timeout)
         except RpcError:
             self._forget(subscriber)
             raise
@@ -171,6 +166,18 @@ class Subscriptions:
             self.remove(subscriber)
             raise
         subscriber.has_begun = True
+
+    async def _confirm(self, subscriber: LocalSubscriber, topic: _Topic, deadline: float, once: bool) -> None:
+        """Have the server confirm the subscription to a topic, on the connection for events."""
+        while not (subscriber.has_ended or topic.is_confirmed):
+            try:
+                if self._connection is None or not self._connection.is_open:
+                    await self._use_connection(await self._pool.get("rpc.subscribe", deadline, once=once), deadline)
+                else:
+                    await self._request(self._connection, topic, deadline)
+            except ConnectionLost:
+                if self._settings.reconnect is None:
+                    raise
 
     def remove(self, subscriber: LocalSubscriber) -> None:
         """Remove a subscriber; with the last one of its topic the subscription at the server ends."""

@@ -78,7 +78,6 @@ class Client(BaseClient):
         super().__init__(make_settings(type(self).__name__, parse_address(address), options))
         self._engine = SyncEngine(self._settings, self._marshaller)
         self._perform = self._engine.perform
-        self._send = self._engine.send
         self._begin: Callable[..., Future[Any]] = self._engine.submit
         if self._settings.tracing is not None:
             from .tracing import ClientTracing

@@ -19,8 +19,7 @@ from ..peer.calls import Call
 from ..peer.deadline import INFINITE, inherited, now, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from .address import check_lasting, check_one_server
-from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times, Unsent
-from .base import Notice
+from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times
 from .naming import MixedParams
 from .options import Settings
 from .sync_pool import SyncPool
@@ -75,29 +74,18 @@ class SyncEngine:
 
     def _attempt(self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None) -> Any:
         """Make a call once."""
-        pool = self.pool
-        while (connection := pool.take(outgoing.method, deadline)) is not None:
+        connection = self.pool.take(outgoing.method, deadline)
+        if connection is not None:
             try:
                 got = connection.exchange(outgoing, deadline, on_progress)
-            except Unsent:
-                if not connection.was_used:
-                    raise
-                continue  # it was lost after an earlier call
             except EncodeError:
                 if not self._needs_streams(outgoing):
                     raise
-                break
+            else:
+                return outgoing.outcome(got.reply, got.line)
             finally:
-                pool.put(connection)
-            return outgoing.outcome(got.reply, got.line)
-        thread = self.loop_thread(outgoing.method)
-        if isinstance(outgoing, Notice):
-            return thread.portal.call(partial(thread.client._send_once, outgoing, deadline, until), outgoing.method)
-        return thread.attempt(outgoing, on_progress, deadline, until)
-
-    def send(self, notice: Notice, timeout: Any, wait_for: Any) -> None:
-        """Send a message that has no reply."""
-        self.perform(notice, timeout, None, wait_for)
+                self.pool.put(connection)
+        return self.loop_thread(outgoing.method).attempt(outgoing, on_progress, deadline, until)
 
     def submit(
         self, outgoing: Call, timeout: Any, on_progress: OnProgress | None, wait_for: Any = NOT_GIVEN

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import nullcontext
 from typing import Any
 
-from ..observe.tracing import Attributes, CallSpan, Tracing
+from ..observe.tracing import Attributes, Tracing
 from ..peer.calls import Call
 from ..peer.tracing import CallTracing
 from .address import Address
-from .batch import BatchCall, BatchExchange
+from .base import Notice
+from .batch import BatchExchange
 
 
 class ClientTracing(CallTracing):
@@ -29,6 +31,8 @@ class ClientTracing(CallTracing):
     def begin(self, outgoing: Call, parent: Any = None) -> Any:
         if isinstance(outgoing, BatchExchange):
             return BatchTrace(self._tracing, outgoing, self._attributes)
+        if isinstance(outgoing, Notice):
+            return nullcontext()  # it has a span of its own
         return super().begin(outgoing, parent)
 
     def performing(self, perform: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,17 +73,14 @@ class BatchTrace:
     """The spans of a batch that is sent: one for each call and notification in it, all of which end with the batch."""
 
     def __init__(self, tracing: Tracing, outgoing: BatchExchange, attributes: Attributes) -> None:
-        self._spans: list[tuple[CallSpan, BatchCall | None]] = []
-        for member in outgoing.members:
-            call, name = (member, member.method) if isinstance(member, BatchCall) else (None, member[0])
-            self._spans.append((tracing.made(name, attributes), call))
+        self._spans = [(tracing.made(member.method, attributes), member) for member in outgoing.members]
         outgoing.more = [span.members for span, _ in self._spans]
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for span, call in self._spans:
-            span.end(call.error if call is not None and call.has_ended else error)
+            span.end(call.error if call.has_ended else error)
 
 
 def address_attributes(address: Address) -> Attributes:

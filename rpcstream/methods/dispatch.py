@@ -158,7 +158,7 @@ class Dispatcher:
             except ArgumentsWithImages as found:
                 return self._start(method, message, session, found)
             if method.inline:
-                if session.waited and "timeout" in message:
+                if "timeout" in message:
                     timeout_of(method.name, method.timeout, message, session.waited)
                 result = method.function(*args, **kwargs) if kwargs else method.function(*args)
                 return self.replies.result(method, call_id, result, session.sends_binary)
@@ -222,7 +222,7 @@ class Dispatcher:
         call_after_reply(context, self.replies.log)
         return reply
 
-    async def _run(  # noqa: C901, PLR0912 (the path of each call that is awaited)
+    async def _run(  # noqa: PLR0912 (the path of each call that is awaited)
         self,
         method: Method,
         call_id: Any,
@@ -260,10 +260,6 @@ class Dispatcher:
                 reply.secure()
         except KeyboardInterrupt:
             raise
-        except asyncio.CancelledError:
-            # The task ends here whether or not the caller is still there to read the error.
-            self._counters.cancelled += 1
-            reply = self.replies.error(call_id, CallCancelled())
         except BaseException as error:
             reply = self.replies.failure(method, call_id, error, session)
         if observed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 import orjson
 
 from ..codec import Codec
-from ..errors import InternalError, InvalidRequest, ParseError, RpcError
+from ..errors import CallCancelled, InternalError, InvalidRequest, ParseError, RpcError
 from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog, shortened
@@ -149,8 +150,11 @@ class ReplyWriter:
         """The error reply for an exception that was raised while a call was answered.
 
         An `RpcError` of the handler is the reply. Any other exception is logged with an id, which the reply names; the
-        exception itself is shown only if debugging.
+        exception itself is shown only if debugging. After a cancel the caller may be gone, or still read the error.
         """
+        if isinstance(error, asyncio.CancelledError):
+            self.counters.cancelled += 1
+            return self.error(call_id, CallCancelled())
         # An RpcError with an address came from another server, through a client: it is not this handler's answer.
         if isinstance(error, RpcError) and error.address is None:
             if call_id is NO_ID:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..errors import ConnectionLost, ServerBusy, wrong_parameter
+from ..errors import ConnectFailed, ConnectionLost, wrong_parameter
 from ..events.event_queue import EventQueue
 from ..events.patterns import RESERVED, fault_of_pattern, fault_of_topic, matches
 from ..limits import Limits
@@ -15,10 +15,10 @@ from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
 from .event_messages import payload_of, read_event, topic_of
-from .last_values import LastValues, NoLastValues, NotNow, StoredValue, revision_of
-from .link import NatsLink, Subscription
+from .last_values import ANSWER_TIME, LastValue, Stamp, check_answer, read_values, value_in
+from .link import NatsLink, Subscription, is_unanswerable
 from .protocol import NatsMessage
-from .subjects import event_prefix, event_subject
+from .subjects import EVENT, RETAIN, event_prefix, event_subject
 
 log = get_logger("rpcstream.nats")
 
@@ -45,10 +45,7 @@ class ClientEvents:
         self._limits = limits
         self._address = address
         self._log = LimitedLog(log)
-        self._values = LastValues(link, service)
         self._readers: dict[str, _Reader] = {}
-
-    # -- subscribing --------------------------------------------------------------------------------------------------
 
     async def subscribe(self, topic: str, on_event: OnEvent, confirmed: Callable[[], object]) -> None:
         """Have a function called with each event of a topic, or of those that match a pattern; last values first.
@@ -60,15 +57,15 @@ class ClientEvents:
 
         Raises:
             InvalidParams: it is neither a topic nor a pattern.
-            NotPermitted: NATS does not permit this login to subscribe to it.
-            ServerBusy: JetStream does not send the last values in time.
+            NotPermitted: NATS does not permit this login to subscribe to it, or to ask for its last values.
+            ServerBusy: the service does not send the last values.
+            TimeoutError: it does not send them in time.
             ConnectionLost: the connection to NATS has ended.
         """
         reader = self._readers.get(topic)
         if reader is None:
-            subject = self._subject(topic, fault_of_pattern(topic))
-            reader = _Reader(topic, len(event_prefix(self._service)), self._limits, on_event, self._log)
-            self._readers[topic] = reader
+            subject = self._subject(topic, fault_of_pattern(topic), EVENT)
+            reader = self._readers[topic] = _Reader(topic, self._service, self._limits, on_event, self._log)
             reader.beginning = asyncio.get_running_loop().create_task(self._begin(subject, reader, confirmed))
         reader.waiting += 1
         try:
@@ -84,9 +81,7 @@ class ClientEvents:
         made = self._link.subscribe(subject, reader.on_message)
         try:
             await self._link.confirm(subject, "subscription")
-            values = await self._values.read(reader.pattern)
-        except NoLastValues:
-            values = []
+            values = await read_values(self._link, self._service, reader.pattern)
         except BaseException:
             made.drop()
             raise
@@ -107,57 +102,58 @@ class ClientEvents:
         if reader.subscription is not None:
             reader.subscription.drop()
 
-    # -- publishing ---------------------------------------------------------------------------------------------------
-
-    async def publish(self, topic: str, message: Encoded, *, retain: bool, is_end: bool) -> int:
+    async def publish(self, topic: str, message: Encoded, *, retain: bool) -> int:
         """Publish an event.
 
         Args:
             topic: the topic.
             message: the message of the event.
-            retain: it becomes the last value of its topic.
-            is_end: with `retain`: the last value is removed.
+            retain: it becomes the last value of its topic; null ends that.
 
         Returns:
             1: NATS does not say how many subscribers there are.
 
         Raises:
-            InvalidParams: it is not a topic; or `retain` where last values cannot be kept.
+            InvalidParams: it is not a topic.
+            ConnectFailed: with `retain`, no instance runs that could keep it.
             MessageTooLarge: it is over NATS's `max_payload`.
             NotPermitted: NATS does not permit this login to publish it.
-            ServerBusy: the service has no room for one more last value, or JetStream does not answer in time.
+            ServerBusy: the service has no room for one more last value.
+            TimeoutError: the service does not answer in time.
             ConnectionLost: the connection to NATS has ended; whether it was published is unknown.
         """
-        subject = self._subject(topic, fault_of_topic(topic))
+        subject = self._subject(topic, fault_of_topic(topic), RETAIN if retain else EVENT)
         payload = payload_of(message, self._link.max_payload)
         with self._explained():
-            if retain:
-                await self._values.put(topic, payload, is_end=is_end)
-            else:
+            if not retain:
                 self._link.publish(subject, payload)
                 await self._link.confirm(subject)
+                return 1
+            answer = await self._link.request(subject, payload, seconds=ANSWER_TIME)
+        if is_unanswerable(answer):
+            reason = (
+                f"no instance of the service {self._service!r} is there now to keep the event; wait_for= waits for one"
+            )
+            raise ConnectFailed(reason, method="rpc.publish", address=self._address)
+        check_answer(answer)
         return 1
 
-    def _subject(self, topic: str, fault: str | None) -> str:
+    def _subject(self, topic: str, fault: str | None, kind: str) -> str:
         """Return the subject of a topic or pattern. Raises InvalidParams if it is none."""
         if fault is None and topic.startswith(RESERVED):
             fault = f"begins with {RESERVED!r}, which is reserved"
         if fault is not None:
             raise wrong_parameter("topic", f"the topic {fault}")
         try:
-            return event_subject(self._service, topic)
+            return event_subject(self._service, topic, kind)
         except ValueError as error:
             raise wrong_parameter("topic", str(error)) from error
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn errors into those that calls raise."""
+        """Turn the error of a lost connection into the one that calls raise."""
         try:
             yield
-        except NotNow as error:
-            raise ServerBusy(f"Server busy: {error}") from error
-        except NoLastValues as error:
-            raise wrong_parameter("retain", f"last values cannot be kept: {error}") from error
         except ConnectionError as error:
             raise ConnectionLost(f"the connection to NATS ended: {error}", address=self._address) from error
 
@@ -167,7 +163,7 @@ class _Reader:
 
     Args:
         pattern: the topic or pattern.
-        prefix: characters of a subject that come before the topic.
+        service: the service.
         limits: of the client.
         on_event: gets the events.
         events_log: gets what is no event.
@@ -180,50 +176,53 @@ class _Reader:
 
     beginning: asyncio.Task[None]
 
-    def __init__(self, pattern: str, prefix: int, limits: Limits, on_event: OnEvent, events_log: LimitedLog) -> None:
+    def __init__(self, pattern: str, service: str, limits: Limits, on_event: OnEvent, events_log: LimitedLog) -> None:
         self.pattern = pattern
         self.subscription: Subscription | None = None
         self.waiting = 0
-        self._prefix = prefix
+        self._prefix = len(event_prefix(service))
         self._limits = limits
         self._on_event = on_event
         self._log = events_log
-        #: Revision, topic and payload of what arrives while the last values are read; None after that.
-        self._early: EventQueue[tuple[int, str, bytes]] | None
+        #: Topics and messages that arrive while the last values are read; None after that.
+        self._early: EventQueue[tuple[str, NatsMessage]] | None
         self._early = EventQueue(EARLY_MAX, limits.max_message_size, "drop_oldest")
-        #: Events up to this revision are among the last values, or are older than these.
-        self._revision = 0
+        #: The stamps of the last values. An event with one of these or an older one was given before.
+        self._stamps: dict[str, Stamp] = {}
 
     def on_message(self, message: NatsMessage) -> None:
         """Take an event from NATS."""
-        data, revision = message.data, revision_of(message)
         topic = topic_of(message, self._prefix, self._log)
         if topic is None:
             return
         if self._early is not None:
-            self._early.put(self.pattern, (revision, topic, data), len(data))
-        elif not revision or revision > self._revision:
-            self._give(topic, data)
+            self._early.put(self.pattern, (topic, message), len(message.data))
+        else:
+            self._take(topic, message)
 
-    def begin(self, values: list[StoredValue]) -> None:
+    def begin(self, values: list[LastValue]) -> None:
         """Give the last values, what has arrived since, and then each event as it arrives."""
         early, self._early = self._early, None
         assert early is not None
-        self._revision = values[-1].revision if values else 0
         if early.dropped:
             text = "%d events of %s were dropped: too many arrived while the last values were read"
             self._log.warning(self.pattern, text, early.dropped, self.pattern)
         for value in values:
-            if not value.is_end:
+            self._stamps[value.topic] = value.stamp
+            if value.keep == "keep":
                 self._give(value.topic, value.data)
         while early:
-            revision, topic, data = early.take()
-            if not revision or revision > self._revision:
-                self._give(topic, data)
+            self._take(*early.take())
+
+    def _take(self, topic: str, message: NatsMessage) -> None:
+        known = self._stamps.get(topic)
+        value = None if known is None else value_in(message, topic)
+        if value is None or known is None or value.stamp > known:
+            self._give(topic, message.data)
 
     def _give(self, topic: str, data: bytes) -> None:
         """Give an event to the client, if it is one."""
-        if not data or not matches(self.pattern, topic):  # without data, a last value was removed without an event
+        if not matches(self.pattern, topic):
             return
         try:
             event = read_event(data, topic, self._limits)

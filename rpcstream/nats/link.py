@@ -38,6 +38,9 @@ FLUSH_TIME = 5
 #: Called with each message of a subscription.
 OnMessage = Callable[[NatsMessage], object]
 
+#: Called with each message that comes before an answer, and the tokens behind the reply subject.
+OnMore = Callable[[str, NatsMessage], object]
+
 #: The header with which NATS answers a message that had no subscriber.
 NO_RESPONDERS = {"Status": "503"}
 
@@ -76,7 +79,7 @@ class NatsLink(NatsProtocol):
         self._last_number = 0
         #: The subject below which answers to requests come, once there was one, and those that wait, by token.
         self._answers: str | None = None
-        self._asked: dict[str, asyncio.Future[NatsMessage]] = {}
+        self._asked: dict[str, tuple[asyncio.Future[NatsMessage], OnMore | None]] = {}
 
     @classmethod
     async def connect(cls, options: NatsOptions) -> NatsLink:
@@ -111,7 +114,7 @@ class NatsLink(NatsProtocol):
 
     def new_inbox(self) -> str:
         """A new subject, which only this client knows."""
-        return f"{self._options.login.inbox_prefix or '_INBOX'}.{secrets.token_hex(11)}"
+        return f"{self._options.login.inbox_prefix or self._options.inbox_prefix}.{secrets.token_hex(11)}"
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -133,17 +136,6 @@ class NatsLink(NatsProtocol):
 
     def _extra(self, name: str) -> Any:
         return None if self.transport is None else self.transport.get_extra_info(name)
-
-    @property
-    def has_jetstream(self) -> bool:
-        """This NATS server has JetStream; others of its cluster may have it where it has not."""
-        return bool(self.info.get("jetstream"))
-
-    @property
-    def version(self) -> tuple[int, ...]:
-        """Of the NATS server, such as (2, 11)."""
-        numbers = str(self.info.get("version", "")).split(".")[:2]
-        return tuple(int(number) for number in numbers if number.isdecimal())
 
     @property
     def other_servers(self) -> tuple[str, ...]:
@@ -186,9 +178,18 @@ class NatsLink(NatsProtocol):
             raise ConnectionError(self.reason or error_text(error)) from error
 
     async def request(
-        self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, *, seconds: float
+        self,
+        subject: str,
+        payload: bytes = b"",
+        headers: dict[str, str] | None = None,
+        *,
+        seconds: float,
+        on_more: OnMore | None = None,
     ) -> NatsMessage:
         """Send a message, and wait for its answer.
+
+        Args:
+            on_more: called with each message that comes below the reply subject before the answer.
 
         Raises:
             TimeoutError: there is none within these seconds.
@@ -197,11 +198,11 @@ class NatsLink(NatsProtocol):
         """
         if self._answers is None:
             self._answers = self.new_inbox()
-            self.subscribe(f"{self._answers}.*", self._answered)
+            self.subscribe(f"{self._answers}.>", self._answered)
         token = secrets.token_hex(8)
         with self._watched(subject) as watch:
             future: asyncio.Future[NatsMessage] = asyncio.get_running_loop().create_future()
-            self._asked[token] = future
+            self._asked[token] = future, on_more
             self.publish(subject, payload, f"{self._answers}.{token}", headers)
             try:
                 async with asyncio.timeout(seconds):
@@ -226,8 +227,11 @@ class NatsLink(NatsProtocol):
                 watch.result()
 
     def _answered(self, message: NatsMessage) -> None:
-        future = self._asked.get(message.subject.rpartition(".")[2])
-        if future is not None and not future.done():
+        token, _, more = message.subject[len(self.inbox) + 1 :].partition(".")  # all inboxes have the same length
+        future, on_more = self._asked.get(token, (None, None))
+        if more and on_more is not None:
+            on_more(more, message)
+        elif not more and future is not None and not future.done():
             future.set_result(message)
 
     @contextmanager
@@ -278,8 +282,8 @@ class NatsLink(NatsProtocol):
         if self.reason is not None:
             raise ConnectionError(self.reason)
         self._last_number += 1
-        made = Subscription(self, self._last_number, subject, on_message)
-        self.takers[made.number] = made.take
+        made = Subscription(self, self._last_number, subject)
+        self.takers[made.number] = on_message
         self.write(f"SUB {subject} {queue} {made.number}\r\n".encode())
         return made
 
@@ -312,25 +316,14 @@ class Subscription:
         protocol: has it.
         number: by which the NATS server knows it.
         subject: the subject or pattern.
-        on_message: called with each message.
-
-    Attributes:
-        received: how many messages have come.
     """
 
-    __slots__ = ("_on_message", "_protocol", "number", "received", "subject")
+    __slots__ = ("_protocol", "number", "subject")
 
-    def __init__(self, protocol: NatsProtocol, number: int, subject: str, on_message: OnMessage) -> None:
+    def __init__(self, protocol: NatsProtocol, number: int, subject: str) -> None:
         self.number = number
         self.subject = subject
-        self.received = 0
         self._protocol = protocol
-        self._on_message = on_message
-
-    def take(self, message: NatsMessage) -> None:
-        """Take a message that has come."""
-        self.received += 1
-        self._on_message(message)
 
     def end(self) -> None:
         """Want no more messages; those that the server has sent before it knew are still delivered until a `flush`."""

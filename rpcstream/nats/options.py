@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..limits import DEFAULT_HOST
-from .subjects import NO_INBOX, ROOT, check_service
+from .subjects import INBOX, NO_INBOX, ROOT, check_service
 
 if TYPE_CHECKING:
     from ..tls import TLS, ClientTLS
@@ -80,6 +80,7 @@ class NatsOptions:
         name: of this connection in NATS's monitoring.
         connect_timeout: seconds for one server.
         has_echo: NATS sends back what this connection itself publishes.
+        inbox_prefix: what subjects for answers begin with, unless the login says it.
     """
 
     servers: tuple[str, ...]
@@ -90,6 +91,7 @@ class NatsOptions:
     name: str = "rpcstream"
     connect_timeout: float = 5.0
     has_echo: bool = True
+    inbox_prefix: str = "_INBOX"
 
     @property
     def address(self) -> str:
@@ -126,6 +128,7 @@ def joining_options(
         is_secure=is_secure,
         name=f"rpcstream {name}",
         has_echo=False,
+        inbox_prefix=f"{ROOT}.{name}.{INBOX}",
     )
 
 
@@ -189,19 +192,19 @@ class DirectOptions:
     tls: TLS | None = None
 
     @classmethod
-    def parse(cls, direct: bool | str | None, tls: TLS | None = None) -> DirectOptions:
+    def parse(cls, direct: bool | str | None) -> DirectOptions:
         """Read the option `direct`: True, False, None, or `host:port`, perhaps with `=advertised:port` behind it.
 
         Raises:
             ValueError: the text has another form.
         """
         if direct is None or isinstance(direct, bool):
-            return cls(is_on=direct, tls=tls)
+            return cls(is_on=direct)
         bound, _, advertised = direct.partition("=")
         host, port = split_address(bound) if bound else ("", "0")
         if advertised:
             split_address(advertised)
-        return cls(is_on=True, host=host or None, port=int(port), advertised=advertised or None, tls=tls)
+        return cls(is_on=True, host=host or None, port=int(port), advertised=advertised or None)
 
 
 def split_address(text: str) -> tuple[str, str]:

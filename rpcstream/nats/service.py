@@ -37,7 +37,21 @@ from .payloads import (
     refusal_of,
 )
 from .protocol import NatsMessage
-from .subjects import BATCH, INQUIRY, INSTANCE, NO_INBOX, QUEUE, ROOT, decoded, encoded, event_prefix
+from .subjects import (
+    BATCH,
+    EVENT,
+    INBOX,
+    INQUIRY,
+    INSTANCE,
+    LAST,
+    NO_INBOX,
+    QUEUE,
+    RETAIN,
+    ROOT,
+    decoded,
+    encoded,
+    event_prefix,
+)
 
 log = get_logger("rpcstream.nats")
 
@@ -83,7 +97,8 @@ class NatsService:
         self.trace = listener.trace
         self._options = options
         self._methods = methods
-        self._root, self._events = f"{ROOT}.{service}.", event_prefix(service)
+        self._root = f"{ROOT}.{service}."
+        self._events = tuple(event_prefix(service, kind) for kind in (EVENT, INBOX, RETAIN, LAST))
         self._own = f"{self._root}{INSTANCE}.{self.instance}."
         self._callers = CallerTable(self, self._own, listener)
         #: That of batches, and the one that says that the methods are offered.

@@ -24,12 +24,8 @@ log = get_logger("rpcstream.nats")
 
 PREFIX = "$SRV"
 
-#: Bytes of a message that are left for its subject and headers.
-_MARGIN = 1024
-
-#: The form of a version (https://semver.org), and shorter ones that lack some of its numbers.
+#: The form of a version (https://semver.org).
 _SEMVER = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?", re.ASCII)
-_SHORT_VERSION = re.compile(r"\d+(\.\d+)?", re.ASCII)
 
 #: What may not stand in the name of an endpoint.
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
@@ -42,17 +38,15 @@ class ServicesApi:
     Attributes:
         name: of the service.
         instance: the id of this instance.
-        version: of the server; one that is not SemVer stands in the metadata.
-        takes_binary: it reads binary frames.
+        version: of the server.
         endpoints: gives the subscription of each method, by the method's name.
-        metrics: of the calls of this process; None: only the requests that came by this connection to NATS are counted.
+        metrics: of the calls of this process; None: they are not counted, and the numbers are 0.
     """
 
     name: str
     instance: str
     version: str
     description: str
-    takes_binary: bool
     endpoints: Callable[[], Mapping[str, Subscription]]
     metrics: CallMetrics | None = None
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -60,72 +54,45 @@ class ServicesApi:
 
     async def start(self, link: NatsLink) -> None:
         """Answer on this connection until it ends. Raises ConnectionError if it has ended."""
-        for verb, make in (("PING", self._ping), ("INFO", self._info), ("STATS", self._stats)):
+        for verb, more in (("PING", dict), ("INFO", self._info), ("STATS", self._stats)):
             for end in ("", f".{self.name}", f".{self.name}.{self.instance}"):
-                link.subscribe(f"{PREFIX}.{verb}{end}", partial(self._answer, link, make))
+                link.subscribe(f"{PREFIX}.{verb}{end}", partial(self._answer, link, verb.lower(), more))
 
-    def _answer(self, link: NatsLink, make: Callable[[], dict[str, Any]], message: NatsMessage) -> None:
+    def _answer(self, link: NatsLink, verb: str, more: Callable[[], dict[str, Any]], message: NatsMessage) -> None:
         if not message.reply or message.reply.startswith(NO_INBOX):
             return
         if link.unsent > UNSENT_MAX:
             self._log.warning(None, "requests of NATS's services API are left unanswered: there are too many")
             return
-        document = make()
-        payload = orjson.dumps(document)
-        while len(payload) > link.max_payload - _MARGIN and (endpoints := document.get("endpoints")):
-            document["endpoints"] = endpoints[: len(endpoints) // 2]
-            payload = orjson.dumps(document)
-        link.publish(message.reply, payload)
-
-    def _document(self, kind: str, **more: Any) -> dict[str, Any]:
-        version = semver(self.version)
-        metadata = {
-            "rpcstream": __version__,
-            "openrpc": "rpc.discover",
-            "binary": "1" if self.takes_binary else "0",
-            "stats": "requests" if self.metrics is None else "calls",
+        document = {
+            "type": f"io.nats.micro.v1.{verb}_response",
+            "name": self.name,
+            "id": self.instance,
+            "version": self.version if _SEMVER.fullmatch(self.version) else "0.0.0",
+            "metadata": {"rpcstream": __version__, "openrpc": "rpc.discover"},
+            **more(),
         }
-        if version != self.version:
-            metadata["version"] = self.version
-        head = {"name": self.name, "id": self.instance, "version": version, "metadata": metadata}
-        return {"type": f"io.nats.micro.v1.{kind}_response", **head, **more}
-
-    def _ping(self) -> dict[str, Any]:
-        return self._document("ping")
+        link.publish(message.reply, orjson.dumps(document))
 
     def _info(self) -> dict[str, Any]:
         endpoints = [
             {**_endpoint(name, subscription), "metadata": {"method": _text(name)}}
             for name, subscription in self.endpoints().items()
         ]
-        return self._document("info", description=_text(self.description), endpoints=endpoints)
+        return {"description": _text(self.description), "endpoints": endpoints}
 
     def _stats(self) -> dict[str, Any]:
+        calls = {} if self.metrics is None else self.metrics.by_method
         endpoints = [
-            {**_endpoint(name, subscription), **_numbers(self._calls_of(name, subscription))}
+            {**_endpoint(name, subscription), **_numbers(calls.get(name) or MethodCalls())}
             for name, subscription in self.endpoints().items()
         ]
-        started = self.started.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return self._document("stats", started=started, endpoints=endpoints)
-
-    def _calls_of(self, name: str, subscription: Subscription) -> MethodCalls:
-        if self.metrics is None:
-            return MethodCalls(results=subscription.received)
-        return self.metrics.by_method.get(name) or MethodCalls()
+        return {"started": self.started.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "endpoints": endpoints}
 
 
 def _endpoint(method: str, subscription: Subscription) -> dict[str, Any]:
     name = _NOT_IN_NAME.sub("_", method) or "_"  # several may have one name; their subjects tell them apart
     return {"name": name, "subject": subscription.subject, "queue_group": QUEUE}
-
-
-def semver(version: str) -> str:
-    """The version in the form of SemVer: "2" and "2.1" get zeros, any other text is 0.0.0."""
-    if _SEMVER.fullmatch(version):
-        return version
-    if _SHORT_VERSION.fullmatch(version):
-        return f"{version}.0" if "." in version else f"{version}.0.0"
-    return "0.0.0"
 
 
 def _numbers(calls: MethodCalls) -> dict[str, Any]:

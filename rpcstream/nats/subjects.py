@@ -27,6 +27,13 @@ CLIENT = "rpcstream"
 #: Tokens of ours below a service; no method becomes these, since a `$` at the beginning of a token is encoded.
 BATCH, INSTANCE, INQUIRY, EVENT = "$batch", "$instance", "$inquiry", "$event"
 
+#: Tokens for last values: an instance sends one to the others, a client has an instance publish one, and both ask for
+#: those of a topic or pattern.
+KEEP, RETAIN, LAST = "$keep.all", "$retain", "$last"
+
+#: The token of the inboxes of instances: so they need no permission for others.
+INBOX = "$keep"
+
 #: What subjects begin with that are no inboxes: of NATS itself (`$JS`, `$KV`, `$SRV`), and of services. Nothing is
 #: answered there: what an instance is permitted to publish, it does not publish for those who are not.
 NO_INBOX = ("$", f"{ROOT}.")
@@ -78,21 +85,24 @@ def decoded(tokens: str) -> str | None:
         return None
 
 
-def event_subject(service: str, topic: str) -> str:
+def event_subject(service: str, topic: str, kind: str = EVENT) -> str:
     """The subject of the events of a topic, or of those that match a pattern.
 
     NATS's wildcards are those of our patterns, with one difference: a pattern of ours that begins with one does not
     match topics of rpcstream itself (`rpc.`), so that those who receive events look at the topic again.
 
+    Args:
+        kind: `EVENT`, or one of the tokens for last values.
+
     Raises:
         ValueError: it is too long for a subject.
     """
-    return event_prefix(service) + event_tokens(topic)
+    return event_prefix(service, kind) + event_tokens(topic)
 
 
-def event_prefix(service: str) -> str:
+def event_prefix(service: str, kind: str = EVENT) -> str:
     """What the subjects of all events of a service begin with; the tokens of the topic follow."""
-    return f"{ROOT}.{service}.{EVENT}."
+    return f"{ROOT}.{service}.{kind}."
 
 
 def event_tokens(topic: str) -> str:

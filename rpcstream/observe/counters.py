@@ -1,4 +1,4 @@
-"""Counters of a server, and of a method that is called in micro-batches.
+"""Counters of a server, with their metrics, and of a method that is called in micro-batches.
 
 Plain numbers, so that counting costs next to nothing on the path of a call. Only the event loop writes them; those of
 events are written under the lock of the topics.
@@ -8,43 +8,59 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .metrics import Kind
+
+
+def _metric(name: str, kind: Kind, text: str) -> int:
+    """A counter that is also a metric."""
+    counter: int = field(default=0, metadata={"metric": (name, kind, text)})
+    return counter
 
 
 @dataclass(slots=True)
 class Counters:
     """The counters that `rpc.stats` returns, from the creation of the server object on."""
 
-    #: Pauses in accepting, since the system gave no connection for want of descriptors or memory.
-    accept_pauses: int = 0
+    accept_pauses: int = _metric(
+        "accept_pauses_total", "counter", "Pauses in accepting connections, for want of descriptors or memory."
+    )
     #: Calls that were cancelled by their caller, or by the loss of its connection.
     cancelled: int = 0
-    #: Connections closed because a time limit passed, or because the peer left too many bytes unread.
-    closed_for_limits: int = 0
-    #: Open connections, and all since the start.
+    closed_for_limits: int = _metric(
+        "connections_closed_for_limits_total",
+        "counter",
+        "Connections closed since a time limit passed, or their peer left too much unread.",
+    )
+    #: Open connections.
     connections: int = 0
-    #: Refused because `max_connections` were open.
-    connections_refused: int = 0
-    connections_total: int = 0
+    connections_refused: int = _metric(
+        "connections_refused_total", "counter", "Connections refused since max_connections were open."
+    )
+    connections_total: int = _metric("connections_accepted_total", "counter", "Connections that were accepted.")
     #: Error replies sent.
     errors: int = 0
-    #: Events dropped since the subscriber was too slow or left; each counts for each subscriber.
-    events_dropped: int = 0
-    #: Published values; each counts once for all subscribers.
-    events_published: int = 0
-    #: Events sent; each counts for each subscriber.
-    events_sent: int = 0
-    #: Messages with large payloads that came and went as binary frames.
-    frames_received: int = 0
-    frames_sent: int = 0
-    #: Handlers that raised something other than an RpcError.
-    handler_failures: int = 0
-    #: TLS handshakes that failed or were tried where there is no TLS, and WebSocket handshakes that were refused.
-    handshakes_refused: int = 0
-    #: How often a peer had shown a token, or other credentials, that are not accepted.
-    logins_refused: int = 0
-    #: Requests refused since their peer was not authenticated: 401 by HTTP, -32005 elsewhere.
-    not_authenticated: int = 0
+    events_dropped: int = _metric(
+        "events_dropped_total",
+        "counter",
+        "Events dropped since their subscriber was too slow or left; each counts for each subscriber.",
+    )
+    events_published: int = _metric("events_published_total", "counter", "Published events; each counts once.")
+    events_sent: int = _metric("events_sent_total", "counter", "Events sent; each counts for each subscriber.")
+    frames_received: int = _metric("frames_received_total", "counter", "Messages received as binary frames.")
+    frames_sent: int = _metric("frames_sent_total", "counter", "Messages sent as binary frames.")
+    handler_failures: int = _metric(
+        "handler_failures_total", "counter", "Handlers that raised an exception other than an RpcError."
+    )
+    handshakes_refused: int = _metric(
+        "handshakes_refused_total", "counter", "TLS and WebSocket handshakes that failed."
+    )
+    logins_refused: int = _metric("logins_refused_total", "counter", "Credentials that were not accepted.")
+    not_authenticated: int = _metric(
+        "requests_not_authenticated_total", "counter", "Requests refused since their peer was not authenticated."
+    )
     #: Received replies for which no call was waiting.
     replies_dropped: int = 0
     #: Accepted requests and notifications; each member of a batch counts.
@@ -52,8 +68,7 @@ class Counters:
     #: Payloads of binary frames that came and went by shared memory.
     shared_received: int = 0
     shared_sent: int = 0
-    #: Present subscriptions: topics, counted for each connection that has subscribed to them.
-    subscriptions: int = 0
+    subscriptions: int = _metric("subscriptions", "gauge", "Present subscriptions to topics and patterns.")
     #: Requests answered with -32002 because too many calls of the connection were running.
     turned_away: int = 0
 

@@ -126,11 +126,19 @@ class Stream(AsyncIterator[Any]):
     async def __aenter__(self) -> Stream:
         if self._pending is None and not self._has_ended:
             try:
-                await self._start()
+                await self._enter()
             except Exception as error:
                 self._abandon(error)
                 raise AT_CALLER.strip(error) from error.__cause__
         return self
+
+    async def _enter(self) -> None:
+        try:
+            await self._start()
+        except Exception as error:
+            if self._repeat is None:
+                raise
+            await self._repeat(error, self._deadline, self._start)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

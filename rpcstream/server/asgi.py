@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from ..text import get_logger
@@ -203,49 +203,36 @@ class AsgiApplication:
             await self._runner.end()
 
     async def _serve_lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Start and stop the server with the events of the lifespan; the other application first and last."""
-        if self._application is None:
-            await self._serve_own_lifespan(receive, send)
-            return
-        received: list[Event] = []
-        sent: list[Event] = []
-        has_begun = False
-        failure: BaseException | None = None
-
-        async def receive_first() -> Event:
-            event = await receive()
-            if event["type"] == "lifespan.shutdown" and has_begun:
-                await self._end()
-            received.append(event)
-            return event
-
-        async def send_with(event: Event) -> None:
-            nonlocal has_begun, failure
-            if event["type"] == "lifespan.startup.complete":
-                try:
-                    await self._runner.begin()
-                except BaseException as error:
-                    failure = error
-                    raise
-                has_begun = True
-            sent.append(event)
-            await send(event)
-
-        async def receive_again() -> Event:
-            return received.pop() if received else await receive()
-
+        """Start the server before the other application, and stop it before that one stops."""
+        waiting = [await receive()]
+        has_answered = False
         try:
-            await self._application(scope, receive_first, send_with)
-        except Exception:
-            if failure is not None and not sent:
-                await send(_failed(failure))
-            if failure is not None or sent:
-                raise
-            # Like Django, it does not support lifespans; the specification has it raise.
-            await self._serve_own_lifespan(receive_again, send)
-        finally:
-            if has_begun and not any(event["type"] == "lifespan.shutdown" for event in received):
-                await self._runner.end()
+            await self._runner.begin()
+        except BaseException as error:
+            await send({"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"})
+            raise
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._end)
+
+            async def receive_next() -> Event:
+                event = waiting.pop() if waiting else await receive()
+                if event["type"] == "lifespan.shutdown":
+                    await stack.aclose()
+                return event
+
+            async def send_on(event: Event) -> None:
+                nonlocal has_answered
+                has_answered = True
+                await send(event)
+
+            if self._application is not None:
+                try:
+                    await self._application(scope, receive_next, send_on)
+                except Exception:
+                    if has_answered:
+                        raise
+            if not has_answered:  # there is no other application, or like Django it does not support lifespans
+                await _answer_lifespan(receive_next, send)
 
     async def _end(self) -> None:
         """End the lifespan; an error is logged, because the other application must end as well."""
@@ -254,21 +241,10 @@ class AsgiApplication:
         except Exception:
             log.exception("the lifespan of the server failed at its end")
 
-    async def _serve_own_lifespan(self, receive: Receive, send: Send) -> None:
-        assert (await receive())["type"] == "lifespan.startup"
-        try:
-            await self._runner.begin()
-        except BaseException as error:
-            await send(_failed(error))
-            raise
-        try:
-            await send({"type": "lifespan.startup.complete"})
-            while (await receive())["type"] != "lifespan.shutdown":
-                pass
-        finally:
-            await self._runner.end()
-        await send({"type": "lifespan.shutdown.complete"})
 
-
-def _failed(error: BaseException) -> Event:
-    return {"type": "lifespan.startup.failed", "message": f"{type(error).__name__}: {error}"}
+async def _answer_lifespan(receive: Receive, send: Send) -> None:
+    """Answer the events of a lifespan."""
+    await send({"type": "lifespan.startup.complete"})
+    while (await receive())["type"] != "lifespan.shutdown":
+        pass
+    await send({"type": "lifespan.shutdown.complete"})

@@ -50,16 +50,8 @@ class Guard:
     def _authenticate(self, shown: Mapping[str, Any]) -> Authenticator:
         return Authenticator(**shown, timeout=self._timeout, counters=self._counters)
 
-    def add(
-        self,
-        token: str | Iterable[str] | None,
-        read_access: ReadAccess | None,
-        tls: TLS | None,
-        *,
-        hosts: Iterable[str],
-        origins: Iterable[str],
-    ) -> bool:
-        """Add authentication, certificate or rules; see `Server.guard`. Returns whether this added authentication."""
+    def add(self, token: str | Iterable[str] | None, read_access: ReadAccess | None, tls: TLS | None) -> bool:
+        """Add authentication or a certificate; see `Server.guard`. Returns whether this added authentication."""
         shown: Mapping[str, Any] = {} if token is None else {"token": token}
         if read_access is not None and not self._is_of_configuration:
             shown, _ = read_access()
@@ -67,11 +59,9 @@ class Guard:
             raise ValueError("this server has a token= or an authenticate= of its own")
         if tls is not None and self.tls is not None:
             raise ValueError("this server has a certificate (tls=) of its own")
-        rules = self.rules.also(hosts=hosts, origins=origins)
         self._read_access = read_access
         if shown:
             self.authenticator = self._authenticate(shown)
-        self.rules = rules
         self.tls = tls or self.tls
         return bool(shown)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ..limits import Limits
 from ..methods.registry import MethodRegistry
@@ -13,51 +14,8 @@ from .running import RunningServer
 
 if TYPE_CHECKING:
     from ..nats.events import NatsEvents
-    from ..nats.options import NatsLogin, NatsOptions
+    from ..nats.options import DirectOptions, NatsLogin
     from ..nats.service import NatsService
-    from ..nats.services_api import ServicesApi
-    from ..observe.metrics import CallMetrics
-
-
-@dataclass(frozen=True, kw_only=True)
-class AboutServer:
-    """What a server says about itself in NATS's services API.
-
-    Attributes:
-        metrics: of its calls; None: they are not counted.
-        certificate: for direct connections.
-    """
-
-    version: str
-    description: str
-    takes_binary: bool
-    metrics: CallMetrics | None
-    certificate: TLS | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Membership:
-    """One service that is joined; see `Server.join_nats`."""
-
-    service: str
-    options: NatsOptions
-    trusts: bool
-    direct: bool | str | None
-    events: NatsEvents
-
-
-def _services_api(service: NatsService, about: AboutServer) -> ServicesApi:
-    from ..nats.services_api import ServicesApi
-
-    return ServicesApi(
-        name=service.name,
-        instance=service.instance,
-        version=about.version,
-        description=about.description,
-        takes_binary=about.takes_binary,
-        endpoints=lambda: service.subscriptions,
-        metrics=about.metrics,
-    )
 
 
 class NatsMemberships:
@@ -65,19 +23,27 @@ class NatsMemberships:
 
     Args:
         methods: of the server.
-        about: what the server says about itself.
+        about: gives what the server says of itself: the arguments of `ServicesApi` but those of the instance.
+        certificate: gives the certificate of the server, for direct connections; None: it has none.
 
     Attributes:
         is_only: the server listens nowhere else.
         services: the instances, while the server runs.
     """
 
-    def __init__(self, methods: MethodRegistry, about: Callable[[], AboutServer]) -> None:
+    def __init__(
+        self,
+        methods: MethodRegistry,
+        about: Callable[[], Mapping[str, Any]],
+        certificate: Callable[[], TLS | None],
+    ) -> None:
         self._methods = methods
         self._about = about
+        self._certificate = certificate
         self.is_only = False
         self.services: list[NatsService] = []
-        self._joined: list[_Membership] = []
+        #: What makes an instance, its direct connections, and its events, for each service.
+        self._joined: list[tuple[Callable[..., NatsService], DirectOptions, NatsEvents]] = []
 
     def __bool__(self) -> bool:
         return bool(self._joined)
@@ -97,11 +63,12 @@ class NatsMemberships:
         """Add a service, see `Server.join_nats`; returns what shares the events of the server there."""
         from ..nats.events import NatsEvents
         from ..nats.options import DirectOptions, joining_options
+        from ..nats.service import NatsService
 
         name, options = joining_options(url, service, login, tls)
-        DirectOptions.parse(direct)  # errors are for here
         events = NatsEvents(name, limits)
-        self._joined.append(_Membership(service=name, options=options, trusts=trusts, direct=direct, events=events))
+        make = partial(NatsService, options, name, methods=lambda: list(self._methods), trusts_nats=trusts)
+        self._joined.append((make, DirectOptions.parse(direct), events))
         self.is_only = self.is_only or only
         return events
 
@@ -113,23 +80,19 @@ class NatsMemberships:
         """
         if not self._joined:
             return
-        from ..nats.options import DirectOptions
-        from ..nats.service import NatsService
+        from ..nats.services_api import ServicesApi
 
-        about = self._about()
         self._methods.on_added = self._offer
-        for each in self._joined:
-            service = NatsService(
-                each.options,
-                each.service,
-                listener=running.listener,
-                methods=lambda: list(self._methods),
-                trusts_nats=each.trusts,
-                direct=DirectOptions.parse(each.direct, about.certificate),
+        for make, direct, events in self._joined:
+            service = make(listener=running.listener, direct=replace(direct, tls=self._certificate()))
+            api = ServicesApi(
+                name=service.name,
+                instance=service.instance,
+                endpoints=partial(getattr, service, "subscriptions"),
+                **self._about(),
             )
-            service.on_joined.append(_services_api(service, about).start)
-            service.on_joined.append(each.events.joined)
-            service.on_leaving.append(each.events.leave)
+            service.on_joined += (api.start, events.joined)
+            service.on_leaving.append(events.leave)
             await service.start()
             self.services.append(service)
             running.listener.take_from(service, addresses=[service.address])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ..observe.call_log import AccessLog, CallLog, slow_call_log
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
-from ..observe.metrics import CONTENT_TYPE, CallMetrics, Family, Kind, Numbers, labels, process_families, render, single
+from ..observe.metrics import CONTENT_TYPE, CallMetrics, Family, Numbers, labels, process_families, render, single
 from ..text import get_logger
 from ..transports.listen import transport_of
 from ..wire.http_messages import NOSNIFF, Response
@@ -26,48 +27,6 @@ METRIC_NUMBERS = ("metrics", "metrics_present")
 
 #: The prefix of all metrics but those of the process.
 PREFIX = "rpcstream_"
-
-#: The metric of each counter of a server: name, kind and description.
-_COUNTERS: Mapping[str, tuple[str, Kind, str]] = {
-    "connections_total": ("connections_accepted_total", "counter", "Connections that were accepted."),
-    "accept_pauses": (
-        "accept_pauses_total",
-        "counter",
-        "Pauses in accepting connections, since there were no more descriptors or no memory.",
-    ),
-    "connections_refused": (
-        "connections_refused_total",
-        "counter",
-        "Connections refused since max_connections were open.",
-    ),
-    "closed_for_limits": (
-        "connections_closed_for_limits_total",
-        "counter",
-        "Connections closed since a time limit passed, or their peer left too much unread.",
-    ),
-    "handshakes_refused": ("handshakes_refused_total", "counter", "TLS and WebSocket handshakes that failed."),
-    "not_authenticated": (
-        "requests_not_authenticated_total",
-        "counter",
-        "Requests refused since their peer was not authenticated.",
-    ),
-    "logins_refused": ("logins_refused_total", "counter", "Credentials that were shown and not accepted."),
-    "handler_failures": (
-        "handler_failures_total",
-        "counter",
-        "Handlers that raised an exception other than an RpcError.",
-    ),
-    "subscriptions": ("subscriptions", "gauge", "Present subscriptions to topics and patterns."),
-    "events_published": ("events_published_total", "counter", "Published events; each counts once."),
-    "events_sent": ("events_sent_total", "counter", "Events sent; each counts for each subscriber."),
-    "events_dropped": (
-        "events_dropped_total",
-        "counter",
-        "Events dropped since their subscriber was too slow or left; each counts for each subscriber.",
-    ),
-    "frames_sent": ("frames_sent_total", "counter", "Messages sent as binary frames."),
-    "frames_received": ("frames_received_total", "counter", "Messages received as binary frames."),
-}
 
 
 class Observation:
@@ -157,10 +116,10 @@ class Observation:
 
     def _families(self) -> list[Family]:
         families: list[Family] = [] if self.calls is None else self.calls.families()
-        families += [
-            single(name, kind, text, getattr(self._counters, counter))
-            for counter, (name, kind, text) in _COUNTERS.items()
-        ]
+        for each in fields(Counters):
+            if each.metadata:
+                name, kind, text = each.metadata["metric"]
+                families.append(single(name, kind, text, getattr(self._counters, each.name)))
         if self._access_log is not None:
             text = "Lines of the access log that were left out, since there were too many."
             families.append(single("access_log_dropped_total", "counter", text, self._access_log.dropped))

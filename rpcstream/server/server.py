@@ -43,11 +43,10 @@ from ..web.document import document_page
 from ..web.routes import DOCUMENT, METRICS, Answer, Routes
 from ..wire.http_messages import Request, Response
 from .addresses import server_objects
-from .agents import Agents, identify_starter, mcp_path
 from .guard import Guard
 from .life import ServerLife
 from .methods import ServerMethods
-from .nats import AboutServer, NatsMemberships
+from .nats import NatsMemberships
 from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
@@ -62,13 +61,15 @@ from .options import (
     ReadAccess,
     RunOptions,
     ServerOptions,
+    mcp_path,
     with_configured,
 )
 from .process import LoopName
-from .program import ServerProgram, check_no_loop, is_served_elsewhere, print_address, run_workers
+from .program import ServerProgram, check_no_loop, identify_starter, is_served_elsewhere, print_address, run_workers
 from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
+    from ..mcp.agents import Agents
     from ..mcp.stdio import StdioPipe
     from ..nats.options import NatsLogin
     from .asgi import Application, AsgiApplication, AsgiRunner
@@ -154,7 +155,7 @@ class Server(ServerMethods):
         self.static = self.routes.static
         #: Decorator: a function that answers a path: `@server.get("/hello/{name}")`; see `Routes.get`.
         self.get = self.routes.get
-        self._nats = NatsMemberships(self._registry, self._about)
+        self._nats = NatsMemberships(self._registry, self._about, lambda: self._guard.tls)
         #: The largest numbers of handlers in threads and in processes; None: the default.
         self._pools: dict[str, int | None] = {name: given[name] for name in ("threads", "processes")}
         self._life = self._make_life(given)
@@ -258,13 +259,11 @@ class Server(ServerMethods):
         read_access: ReadAccess | None = None,
         watched: str | None = None,
         tls: TLS | None = None,
-        hosts: Iterable[str] = (),
-        origins: Iterable[str] = (),
     ) -> None:
-        """Add authentication, a certificate, or names of hosts and origins before the server runs.
+        """Add authentication or a certificate before the server runs.
 
         Args:
-            token, tls, hosts, origins: as for the constructor.
+            token, tls: as for the constructor.
             read_access: gives `token` or `authenticate`; called now, with each SIGHUP, and when a file has changed.
             watched: the path of that file.
 
@@ -274,7 +273,7 @@ class Server(ServerMethods):
             RuntimeError: the server is running.
         """
         self._life.check_stopped()
-        if self._guard.add(token, read_access, tls, hosts=hosts, origins=origins):
+        if self._guard.add(token, read_access, tls):
             add_auth_method(self._registry)
         self._program.watched = watched
 
@@ -495,8 +494,8 @@ class Server(ServerMethods):
             identity = None
             if self._guard.authenticator is not None:
                 identity = await identify_starter(self._guard.authenticator)
-            agents = self._agents(running.dispatcher, running.invoker)
-            await agents.talk(pipe, running, identity, log_message if self.debug else None)
+            agents = self._agents(running.dispatcher, running.listener)
+            await agents.talk(pipe, running.stopping, identity, log_message if self.debug else None)
 
     @with_options(LISTEN_DEFAULTS, ListenOptions)
     def listening(self, **where: Unpack[ListenOptions]) -> AbstractAsyncContextManager[str]:
@@ -652,29 +651,30 @@ class Server(ServerMethods):
         if self._mcp_path is not None:
             if self._mcp_path in (self.path or ("/",)):
                 raise ValueError(f"mcp: {self._mcp_path} is a path for calls already")
-            listener.endpoints[self._mcp_path] = self._agents(dispatcher, invoker).endpoint(listener)
+            listener.endpoints[self._mcp_path] = self._agents(dispatcher, listener)
         return RunningServer(invoker, dispatcher, listener, self.routes)
 
-    def _agents(self, dispatcher: Dispatcher, invoker: Invoker) -> Agents:
+    def _agents(self, dispatcher: Dispatcher, listener: Listener) -> Agents:
         """What serves agents, by the Model Context Protocol."""
+        from ..mcp.agents import Agents
+
         return Agents(
             dispatcher,
+            listener,
             self._registry,
             self._document.whole,
             options=self._session_options(dispatcher),
-            invoker=invoker,
             info={"name": str(self.info.title), "version": self.info.version},
             is_public=self._guard.authenticator is None,
         )
 
-    def _about(self) -> AboutServer:
-        return AboutServer(
-            version=self.info.version,
-            description=self.info.description or str(self.info.title),
-            takes_binary=bool(self.binary),
-            metrics=self._observation.calls,
-            certificate=self._guard.tls,
-        )
+    def _about(self) -> dict[str, Any]:
+        """What it says of itself in NATS's services API."""
+        return {
+            "version": self.info.version,
+            "description": self.info.description or str(self.info.title),
+            "metrics": self._observation.calls,
+        }
 
     def _while_serving(self) -> AbstractAsyncContextManager[None]:
         """What surrounds the time in which connections are served: at a hub."""

@@ -1,39 +1,28 @@
 """Accepts connections at the sockets of a supervisor, and gives each to the worker with the fewest.
 
-While no worker runs, connections wait here, and health checks are answered with 503.
+While no worker runs, connections wait in the queue of the system.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
-import select
 import socket
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, Protocol
 
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from ..transports.accept import BURST, OF_ONE_CONNECTION, PAUSE, BoundAddress, listen_at, listen_at_sockets
+from ..transports.accept import BURST, OF_ONE_CONNECTION, PAUSE, BoundAddress, listen_at
 from ..transports.open_connections import MAX_REFUSED
 
 log = get_logger("rpcstream.supervisor")
 
 #: Connections that may wait for a slow worker, besides the hundreds in the buffer of its channel. More go to other
-#: workers, and then wait in the system's queue.
+#: workers, and then wait in the queue of the system.
 WAITING_MAX = 256
-
-#: How a health check begins, and its answer while no worker runs.
-_HEALTH_CHECK = re.compile(rb"(GET|HEAD) /(healthz|readyz)[ ?]")
-_NO_WORKER = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 16\r\n"
-    b"Cache-Control: no-store\r\nConnection: close\r\n\r\nno worker runs.\n"
-)
-
-#: Bytes of a health check that are read: the system would drop the answer if some were left unread.
-_MOST_READ = 64 * 1024
 
 
 class Recipient(Protocol):
@@ -68,14 +57,14 @@ class SharedAcceptor:
         self._loop = asyncio.get_running_loop()
         self._recipients = recipients
         self._total = total
-        self.max_connections = WAITING_MAX  # until a worker has told
+        self.max_connections = 0  # until a worker has told
         self.bound: list[BoundAddress] = []
         self.pauses = 0
         #: When each worker got its last connection; among equals, the one that has waited longest is first.
         self._turns = count()
-        #: Accepted connections that wait for a worker, by descriptor. They go first.
-        self._kept: dict[int, tuple[str | None, bool]] = {}
         self._last: dict[Recipient, int] = {}
+        #: Connections that a worker gave back when no other one ran; they go first.
+        self._given_back: deque[tuple[int, str | None, bool]] = deque()
         self._shortages = LimitedLog(log, each=1)
         self._pause: asyncio.TimerHandle | None = None
         self._is_started = self._is_reading = False
@@ -91,20 +80,15 @@ class SharedAcceptor:
         return [bound.host for bound in self.bound]
 
     async def listen(self, where: dict[str, Any]) -> None:
-        """Listen at one more address; connections wait until `start`.
+        """Listen there; connections wait until `start`.
+
+        Args:
+            where: the arguments of `listen_at`.
 
         Raises:
-            OSError: as `listen_at`.
+            OSError, ValueError: as `listen_at`.
         """
-        self.bound.append(await listen_at(**where))
-
-    def listen_at_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Listen at sockets that others have bound; connections wait until `start`.
-
-        Raises:
-            ValueError, OSError: as `accept.listen_at_sockets`.
-        """
-        self.bound += listen_at_sockets(sockets)
+        self.bound += await listen_at(**where)
 
     def start(self) -> None:
         """Accept connections from now on, while there are workers for them."""
@@ -122,9 +106,8 @@ class SharedAcceptor:
                     self._accept(sock, bound.host)
         self._is_started = False
         self.refresh()
-        for descriptor in list(self._kept):
-            self._take_kept(descriptor)
-            os.close(descriptor)
+        while self._given_back:
+            os.close(self._given_back.popleft()[0])
         for bound in self.bound:
             for sock in bound.sockets:
                 sock.close()
@@ -133,14 +116,10 @@ class SharedAcceptor:
 
     def refresh(self) -> None:
         """Begin or stop accepting, after the workers or the numbers of their connections have changed."""
-        while self._kept and self._choose() is not None:
-            descriptor = next(iter(self._kept))
-            host, is_over = self._take_kept(descriptor)
-            self.give(descriptor, host, is_over=is_over or self._total() >= self.max_connections)
-        may_accept = self._may_accept()
-        if self._is_started and self._kept and self._pause is None and not may_accept:
-            self._pause = self._loop.call_later(PAUSE, self._resume)
-        should_read = self._is_started and bool(self.bound) and self._pause is None and may_accept
+        while self._given_back and self._choose() is not None:
+            descriptor, host, is_over = self._given_back.popleft()
+            self.give(descriptor, host, is_over=is_over)
+        should_read = self._is_started and self._pause is None and self._may_accept()
         if should_read == self._is_reading:
             return
         self._is_reading = should_read
@@ -155,8 +134,7 @@ class SharedAcceptor:
         """Give a connection to the worker that has the fewest, or keep it until there is one."""
         recipient = self._choose()
         if recipient is None:
-            self._kept[descriptor] = host, is_over
-            self._loop.add_reader(descriptor, self._peek, descriptor)
+            self._given_back.append((descriptor, host, is_over))
             return
         self._last[recipient] = next(self._turns)
         recipient.give(descriptor, host, is_over=is_over)
@@ -171,10 +149,8 @@ class SharedAcceptor:
         return min(able, key=lambda each: (each.open, last.get(each, -1)), default=None)
 
     def _may_accept(self) -> bool:
-        if self._total() + len(self._kept) > self.max_connections + MAX_REFUSED:
-            return False  # those over the limit are told so, one after the other
-        workers = list(self._recipients())
-        return not workers or any(each.waiting < WAITING_MAX for each in workers)
+        # Connections over the limit are told so, one after the other.
+        return self._total() <= self.max_connections + MAX_REFUSED and self._choose() is not None
 
     def _accept(self, sock: socket.socket, host: str | None) -> None:
         for _ in range(BURST):
@@ -195,43 +171,6 @@ class SharedAcceptor:
             self.give(conn.detach(), host, is_over=self._total() >= self.max_connections)
         self.refresh()
 
-    def _drop_gone(self) -> None:
-        """Close connections that wait for a worker and whose peers have closed them.
-
-        Called only if there is no room for others: a peer may have closed only its half, and wait for an answer.
-        """
-        poll = select.poll()
-        for descriptor in self._kept:
-            poll.register(descriptor, getattr(select, "POLLRDHUP", 0))
-        for descriptor, _ in poll.poll(0):
-            self._take_kept(descriptor)
-            os.close(descriptor)
-
-    def _take_kept(self, descriptor: int) -> tuple[str | None, bool]:
-        self._loop.remove_reader(descriptor)
-        return self._kept.pop(descriptor)
-
-    def _peek(self, descriptor: int) -> None:
-        """Answer a health check that waits for a worker. Other connections wait on."""
-        self._loop.remove_reader(descriptor)
-        sock = socket.socket(fileno=descriptor)
-        try:
-            begun = sock.recv(_MOST_READ, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-            if begun and _HEALTH_CHECK.match(begun) is None:
-                sock.detach()
-                return
-            if begun:
-                sock.recv(_MOST_READ, socket.MSG_DONTWAIT)
-                answer = _NO_WORKER if begun.startswith(b"GET") else _NO_WORKER[: _NO_WORKER.index(b"\r\n\r\n") + 4]
-                sock.send(answer, socket.MSG_DONTWAIT)
-                sock.shutdown(socket.SHUT_WR)
-        except OSError as error:  # the peer has gone
-            log.debug("a connection has ended while it waited for a worker: %s", error)
-        del self._kept[descriptor]
-        sock.close()
-        self.refresh()
-
     def _resume(self) -> None:
         self._pause = None
-        self._drop_gone()
         self.refresh()

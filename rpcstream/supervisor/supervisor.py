@@ -44,10 +44,6 @@ T = TypeVar("T")
 #: Seconds in which workers report their counters; for a worker that does not, its last known counters are used.
 COUNT_TIME = 1.0
 
-#: Seconds after which connections at sockets that were passed in are accepted although no worker is ready, so that
-#: health checks are answered. If the program fails before, the connections stay for the next one.
-ACCEPT_AFTER = 2.0
-
 #: Seconds between two checks of the workers' memory.
 MEMORY_CHECK = 0.25
 
@@ -175,8 +171,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._acceptor = SharedAcceptor(self._recipients, self._total)
         if self._sockets:
-            self._acceptor.listen_at_sockets(self._sockets)
-            self._loop.call_later(ACCEPT_AFTER, self._acceptor.start)
+            await self._acceptor.listen({"sockets": self._sockets})
         if self._memory_limit is not None:
             self._run(self._limit_memory(self._memory_limit))
         with self._notifier, self._handled_signals(), self._files or contextlib.nullcontext():

@@ -53,8 +53,7 @@ class AccessRules:
     """
 
     def __init__(self, *, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
-        self._given = _listed(hosts), _listed(origins)
-        hosts, origins = self._given
+        hosts, origins = _listed(hosts), _listed(origins)
         self._any_host = "*" in hosts
         self._any_origin = "*" in origins
         self._is_unix = False
@@ -76,10 +75,6 @@ class AccessRules:
         elif (name := _canonical(f"[{host}]" if ":" in host else host.lower())) and not _is_unspecified(name):
             rules._names |= {name}
         return rules
-
-    def also(self, *, hosts: Iterable[str], origins: Iterable[str]) -> AccessRules:
-        """Rules that allow these as well."""
-        return AccessRules(hosts=self._given[0] + _listed(hosts), origins=self._given[1] + _listed(origins))
 
     def check(self, request: Request) -> Response | None:
         """The refusal of a request, of any method, that is not allowed, else None. Also for WebSocket handshakes."""

@@ -103,7 +103,7 @@ def event(topic: str) -> bytes:
 
 
 def with_last_values() -> Server:
-    server = joined(Server(), NatsServer(jetstream=True))
+    server = joined(Server(), NatsServer())
 
     @server
     def keep(topic: str) -> int:
@@ -114,7 +114,7 @@ def with_last_values() -> Server:
 
 @attack(
     131,
-    "2,000 last values with names that are no topics, the last one stored last",
+    "2,000 last values with names that are no topics, and requests for such",
     with_last_values,
     memory=32 * MIB,
     in_suite=IN_SUITE,
@@ -124,17 +124,19 @@ async def names_that_are_no_topics(target: ServerUnderAttack) -> None:
     await publisher.result("keep", ["one"])
     client = await attacker(target)
     count = 2000 if target.whole else 200
+    head = b"NATS/1.0\r\nRpc-Last: keep 9-" + b"a" * 16 + b"\r\n\r\n"
     for number in range(count):
-        client.publish(f"$KV.rpc_vision_last.%FF{number}", event("x"), f"answers.{number}")
-    for _ in range(count):
-        must("seq" in (await client.next()).json, "JetStream stores it")
+        for kind in ("$keep.all", "$retain", "$last"):
+            client.publish(f"rpc.vision.{kind}.%FF{number}", event("x"), f"answers.{number}", head)
+    await client.flush()
     await publisher.result("keep", ["two"])
-    async with AsyncClient(f"nats://127.0.0.1:{await publisher.result('nats_port')}/vision") as reader:
-        client.publish("$KV.rpc_vision_last.%FF", event("x"), "answers.last")
-        await client.next()
-        async with reader.subscribe("*").with_topics() as events:
-            for topic in ("one", "two"):
-                must(await asyncio.wait_for(anext(events), 20) == (topic, "good"), "the others come")
+    port = await publisher.result("nats_port")
+    async with (
+        AsyncClient(f"nats://127.0.0.1:{port}/vision") as reader,
+        reader.subscribe("*").with_topics() as events,
+    ):
+        for topic in ("one", "two"):
+            must(await asyncio.wait_for(anext(events), 20) == (topic, "good"), "the others come")
     await client.close()
 
 

@@ -199,6 +199,15 @@ def test_a_server_is_waited_for(
         starting.join()
 
 
+async def test_a_stream_that_is_entered_waits_for_its_server(later: Callable[[], str], tmp_path: Path) -> None:
+    async with AsyncClient(f"unix://{tmp_path / 'later.sock'}", wait_for=60) as client:
+        starting = threading.Timer(0.03, later)
+        starting.start()
+        async with client.stream.count(3) as items:
+            assert [item async for item in items] == [0, 1, 2]
+        starting.join()
+
+
 def test_a_server_that_does_not_come(tmp_path: Path, make_client: MakeClient) -> None:
     for reconnect in (False, True):
         client = make_client(f"unix://{tmp_path / 'none'}", wait_for=0.05, reconnect=reconnect, timeout=60)

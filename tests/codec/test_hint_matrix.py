@@ -1,11 +1,9 @@
-"""Every line of the tables in docs/reference/hints.md: each value is accepted or refused as the page says."""
+"""The tables of docs/reference/hints.md and of hint_table.md: each value is accepted or refused as they say."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-import sys
-import types
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
@@ -20,8 +18,11 @@ from rpcstream.errors import InternalError, RegistrationError
 from rpcstream.testing import memory_client
 
 from ..kit.example_count import IS_THOROUGH
+from . import hint_names
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hints.md"
+HERE = Path(__file__).parent
+TABLES = [Path(__file__).parents[2] / "docs" / "reference" / "hints.md", HERE / "hint_table.md"]
+NAMES = vars(hint_names)  # where string hints are looked up
 codec = Codec()
 
 
@@ -34,17 +35,9 @@ class Row(NamedTuple):
     refused: str
 
 
-def names_of_the_page() -> dict[str, Any]:
-    (code,) = re.findall(r"^```python\n(import enum.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    module = types.ModuleType("hints_page")  # where string hints are looked up
-    sys.modules["hints_page"] = module
-    exec(compile(code, str(PAGE), "exec", dont_inherit=True), vars(module))
-    return vars(module)
-
-
-def rows_of_the_page() -> list[Row]:
+def rows_of_the_tables() -> list[Row]:
     rows = []
-    for line in PAGE.read_text().splitlines():
+    for line in "".join(table.read_text() for table in TABLES).splitlines():
         if line.startswith("| `"):
             cells = [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
             hint, *others = cells
@@ -56,8 +49,7 @@ def rows_of_the_page() -> list[Row]:
     return rows
 
 
-NAMES = names_of_the_page()
-ROWS = rows_of_the_page()
+ROWS = rows_of_the_tables()
 TAKEN = [row for row in ROWS if not row.refused]
 REFUSED = [row for row in ROWS if row.refused]
 

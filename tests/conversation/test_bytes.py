@@ -98,7 +98,12 @@ GROUPS: dict[str, list[Row]] = {
     ],
     "time-outs and numbers of items": [
         *((request("echo_after", 1, 0, id=7, timeout=odd), [(7, -32600)]) for odd in (-1, -0.001, True, "5", [], {})),
-        *((request("hello", id=7, timeout=zero), [(7, -32003)]) for zero in (0, 0.0, -0.0)),
+        *((request("echo", 1, id=7, timeout=odd), [(7, -32600)]) for odd in (-1, True, "5", [])),
+        *(
+            (request(name, id=7, timeout=zero), [(7, -32003)])
+            for zero in (0, 0.0, -0.0)
+            for name in ("hello", "rpc.ping")
+        ),
         *((request("count", 3, id=7, stream=odd), [(7, -32600)]) for odd in (-1, 1.5, "3", True, [], {}, 1e30)),
         (b'{"jsonrpc":"2.0","id":7,"method":"echo","params":[1],"timeout":1' + b"0" * 300 + b"}", [(7, 1)]),
         (request("echo", 5, id=7, stream=3), [(7, 5)]),

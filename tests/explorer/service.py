@@ -31,6 +31,15 @@ class Box:
 
 
 @dataclass
+class Region:
+    x: int
+    y: int
+    width: int
+    height: int
+    label: str = "none"
+
+
+@dataclass
 class Tree:
     name: str
     branches: list[Tree] = field(default_factory=list)
@@ -51,6 +60,41 @@ def make_server(**options: Any) -> Server:
     def bright(photo: Image.Image, least: int = 128) -> NDArray[np.bool_]:
         """A mask of the bright parts of a picture."""
         return np.asarray(photo.convert("L")) >= least
+
+    @server
+    def cut(photo: Image.Image, crop_box: tuple[int, int, int, int]) -> str:
+        """The size of a part of a picture, in pixels."""
+        return "{} by {}".format(*photo.crop(crop_box).size)
+
+    @server
+    def label(photo: Image.Image, regions: list[Region]) -> list[Region]:
+        """Name the regions of a picture."""
+        return regions
+
+    @server
+    def area(box: tuple[int, int, int, int]) -> int:
+        """The area of a box, which needs no picture."""
+        return (box[2] - box[0]) * (box[3] - box[1])
+
+    @server
+    def fill(photo: Image.Image, mask: NDArray[np.bool_], alpha_mask: Image.Image | None = None) -> list[int]:
+        """How many pixels of each mask are painted, and the size of the mask."""
+        second = 0 if alpha_mask is None else int((np.asarray(alpha_mask.convert("L")) == 255).sum())
+        return [int(mask.sum()), second, *mask.shape]
+
+    @server
+    def collage(photos: list[Image.Image]) -> list[str]:
+        """The sizes of pictures, in their order."""
+        return [f"{photo.width} by {photo.height}" for photo in photos]
+
+    @server
+    def lists(
+        words: list[str],
+        sizes: list[int] | None = None,
+        wait: Annotated[float, Meta(ge=0, extra_json_schema={"x-unit": "s"})] = 1.5,
+    ) -> dict[str, Any]:
+        """Lists of plain values, and a time."""
+        return {"words": words, "sizes": sizes, "wait": wait}
 
     @server
     def waves(height: int = 48, width: int = 64) -> NDArray[np.float32]:

@@ -59,7 +59,7 @@ async def clock() -> AsyncIterator[Clock]:
 
 @pytest.fixture(scope="session")
 def shared_nats() -> Iterator[NatsServer]:
-    """A plain server, without JetStream, for all tests of one process: each uses subjects of its own."""
+    """A server for all tests of one process: each uses subjects of its own."""
     pytest.importorskip("nats")
     skip_without_program()
     with NatsServer() as server:
@@ -69,15 +69,6 @@ def shared_nats() -> Iterator[NatsServer]:
 @pytest.fixture
 def service(shared_nats: NatsServer) -> Service:
     return Service(shared_nats)
-
-
-@pytest.fixture(scope="module")
-def keeping_nats() -> Iterator[NatsServer]:
-    """One with JetStream, for the tests of a module."""
-    pytest.importorskip("nats")
-    skip_without_program()
-    with NatsServer(jetstream=True) as server:
-        yield server
 
 
 def started(kind: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
@@ -97,7 +88,7 @@ def started(kind: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def start_nats() -> Iterator[Callable[..., NatsServer]]:
-    """`server = start_nats(jetstream=True)`."""
+    """`server = start_nats(max_payload=8192)`."""
     yield from started(NatsServer)
 
 

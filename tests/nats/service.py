@@ -27,7 +27,6 @@ class Service:
         nats: the NATS server.
         root: what the subjects of its methods begin with, and the dot.
         event: the same for topics of events.
-        bucket: the JetStream bucket of its last values.
         address: for clients.
     """
 
@@ -36,7 +35,6 @@ class Service:
         self.name = name or f"tests-{secrets.token_hex(4)}"
         self.root = f"rpc.{self.name}."
         self.event = f"{self.root}$event."
-        self.bucket = f"rpc_{self.name}_last"
         self.url = f"{'nats+tls' if nats.url.startswith('tls') else 'nats'}://127.0.0.1:{nats.port}"
         self.address = f"{self.url}/{self.name}"
 

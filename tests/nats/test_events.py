@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import socket
 from collections.abc import Callable
@@ -272,23 +271,6 @@ async def test_permissions_of_nats_are_what_counts(start_nats: Callable[..., Nat
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert [type(each) for each in outcomes] == [int, NotPermitted, int]
             assert await next_of(events, 2) == [1, 1]
-
-
-async def test_without_jetstream_last_values_stay_where_they_are(
-    service: Service, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    async with service.serving(port=0) as one, service.serving(port=0) as other, service.client() as client:
-        one.publish("state", "on", retain=True)
-        one.publish("other.state", "on", retain=True)
-        with pytest.raises(InvalidParams, match="JetStream is off"):
-            await client.publish("state", "off", retain=True)
-        async with AsyncClient(one.address) as there, there.subscribe("state") as kept:
-            assert await next_of(kept) == ["on"]
-        async with AsyncClient(other.address) as there, there.subscribe("state") as not_kept:
-            one.publish("state", "live")
-            assert await next_of(not_kept) == ["live"]
-    assert caplog.text.count("are not shared") == caplog.text.count("JetStream is off") == 1
 
 
 async def test_a_subscription_that_timed_out_can_be_made_again(

@@ -1,9 +1,8 @@
-"""Last values over NATS: in a JetStream bucket, for later subscribers at any instance and on NATS."""
+"""Last values over NATS: all instances keep them, for later subscribers at any instance and on NATS."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -13,20 +12,13 @@ import pytest
 
 pytest.importorskip("nats")
 
-from rpcstream import AsyncClient, InvalidParams, Limits, NotPermitted, ServerBusy
+from rpcstream import AsyncClient, ConnectFailed, InvalidParams, Limits, NotPermitted, ServerBusy
 
-from ..kit import PATIENCE, UsualServer, until
+from ..kit import PATIENCE, UsualServer
 from ..kit.nats_server import NatsServer
-from ..kit.plain_nats import plain_client
-from .conftest import Clock
 from .service import Service, all_until, event_of, login, next_of, user
 
 pytestmark = pytest.mark.nats
-
-
-@pytest.fixture
-def service(keeping_nats: NatsServer) -> Service:
-    return Service(keeping_nats)
 
 
 async def kept_at(one: UsualServer, pattern: str) -> dict[str, Any]:
@@ -63,16 +55,28 @@ async def test_a_later_subscriber_gets_the_last_value_wherever_it_was_published(
             await until_kept(each, "state.*", {"state.one": 1, "state.client": {"x": 2}})
             async with AsyncClient(each.address) as there, there.subscribe("array") as arrays:
                 assert np.array_equal((await next_of(arrays))[0], array)
-    # They outlive the instances.
-    async with service.client() as alone, alone.subscribe("state.one") as events:
-        assert await next_of(events) == [1]
-        assert await alone.publish("state.one", "off", retain=True) == 1
-        assert await next_of(events) == ["off"]
-    later = UsualServer()
-    later.publish("state.before", 3, retain=True)  # it is shared as soon as the server runs
-    async with service.serving(later, port=0), service.serving(port=0) as last:
-        for each in (later, last):
-            await until_kept(each, "state.*", {"state.one": "off", "state.client": {"x": 2}, "state.before": 3})
+        # They outlive each instance, as long as one runs.
+        before = UsualServer()
+        before.publish("state.before", 3, retain=True)  # it is shared as soon as the server runs
+        async with service.serving(before, port=0), service.serving(port=0) as last:
+            for each in (one, other, before, last):
+                await until_kept(each, "state.*", {"state.one": 1, "state.client": {"x": 2}, "state.before": 3})
+        assert await kept_on_nats(service, "state.*") == {"state.one": 1, "state.client": {"x": 2}, "state.before": 3}
+
+
+async def test_the_last_values_of_an_instance_that_stopped_are_kept_by_the_others(service: Service) -> None:
+    async with service.serving(port=0) as other:
+        async with service.serving(port=0) as one:
+            one.publish("a", 1, retain=True)
+            one.publish("b", 2, retain=True)
+            one.publish("b", None, retain=True)
+        async with service.serving(port=0) as later:
+            for each in (other, later):
+                await until_kept(each, "*", {"a": 1})
+    async with service.client() as alone:
+        with pytest.raises(ConnectFailed, match="no instance of the service"):
+            await alone.publish("a", 2, retain=True)
+        assert await kept_on_nats(service, "*") == {}
 
 
 async def test_none_ends_a_last_value_for_all(service: Service) -> None:
@@ -90,54 +94,71 @@ async def test_none_ends_a_last_value_for_all(service: Service) -> None:
             assert await next_of(events) == [("d", 4)]
         for each in (one, other):
             assert await kept_at(each, "*") == {"d": 4}
-    assert await kept_on_nats(service, "*") == {"d": 4}
+        assert await kept_on_nats(service, "*") == {"d": 4}
 
 
 async def test_another_program_reads_and_writes_them(service: Service) -> None:
     async with (
         service.serving(port=0) as one,
-        plain_client(service.nats.url) as plain,
         service.raw(f"{service.event}room.*") as raw,
-        service.client() as client,
+        service.raw("answers.>") as asking,
         AsyncClient(one.address) as there,
         there.subscribe("room.*") as events,
     ):
-        bucket = await plain.jetstream().key_value(service.bucket)
-        await bucket.put("room.heat", event_of("room.heat", 21.5))
-        assert await next_of(events) == [21.5]
+        for value, answer in ((21.5, True), ("off", True), (None, True)):
+            asking.publish(f"{service.root}$retain.room.heat", event_of("room.heat", value), "answers.x")
+            assert (await asking.next()).json is answer
+            assert await next_of(events) == [value]
+            assert (await raw.next()).json["params"]["value"] == value
+        for data in (b"", b"no event", event_of("room.light", 1)):
+            asking.publish(f"{service.root}$retain.room.heat", data, "answers.x")
+            assert (await asking.next()).json["error"]["code"] == InvalidParams.CODE
         one.publish("room.light", "on", retain=True)
-        assert await next_of(events) == ["on"]
-        await client.publish("room.light", "off", retain=True)
-        assert [(await raw.next()).json["params"]["value"] for _ in range(3)] == [21.5, "on", "off"]
-        entry = await bucket.get("room.light")
-        assert json.loads(entry.value)["params"] == {"topic": "room.light", "value": "off"}
-        await bucket.put("room.heat", b"no event")
-        await bucket.put("room.heat", event_of("room.heat", 22))
-        assert await next_of(events, 2) == ["off", 22]
-        await bucket.delete("room.heat")
-        await until_kept(one, "room.*", {"room.light": "off"})
+        one.publish("room.heat", 22, retain=True)
+        asking.publish(f"{service.root}$last.room.*", b"", "answers.x")
+        answers = [await asking.next() for _ in range(3)]
+        assert [each.subject for each in answers] == ["answers.x.room.light", "answers.x.room.heat", "answers.x"]
+        assert [each.json["params"]["value"] for each in answers[:2]] == ["on", 22]
+        assert answers[2].json is True
+        for pattern in (
+            "a*",
+            "%2A",
+            "%3E",
+            "room.%2A",
+            "%72oom.heat",
+        ):  # NATS permits a subject, and that is all it means
+            asking.publish(f"{service.root}$last.{pattern}", b"", "answers.x")
+            assert (await asking.next()).json["error"]["code"] == InvalidParams.CODE
 
 
-async def test_a_name_that_is_no_topic_is_skipped(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_is_no_last_value_is_skipped(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     """Subscribers, the instance that is there, and later ones get the other values all the same."""
     # Percent-encoded, one of them as half of a character; and bytes that are no UTF-8.
     names = [b"%FF%FE", b"state.%FF", b"state.%ED%A0%80", b"\xff\xfe", b"state.\xc3", b"%C3\xa9"]
+    stamps = [
+        b"keep 1-x",
+        b"keep -1-" + b"a" * 16,
+        b"keep " + b"9" * 19 + b"-" + b"a" * 16,
+        b"hold 1-" + b"a" * 16,
+        b"\xff",
+    ]
+    good = b"NATS/1.0\r\nRpc-Last: keep 9-" + b"a" * 16 + b"\r\n\r\n"
     async with service.serving(port=0) as one, service.client() as client, service.raw() as raw:
-
-        async def write(*names: bytes) -> None:
-            for name in names:
-                for prefix in (f"$KV.{service.bucket}.", service.event):
-                    raw.publish(prefix.encode() + name, event_of("x", "bad"))
-            await raw.flush()
-
         one.publish("state.a", 1, retain=True)
         async with client.subscribe("state.*") as events:
             assert await next_of(events) == [1]
-            await write(*names)
+            for name in names:
+                for kind in (b"$keep.all.", b"$retain.", b"$last.", b"$event."):
+                    raw.publish(service.root.encode() + kind + name, event_of("x", "bad"), head=good)
+            for stamp in stamps:
+                head = b"NATS/1.0\r\nRpc-Last: " + stamp + b"\r\n\r\n"
+                raw.publish(f"{service.root}$keep.all.state.a", event_of("state.a", "bad"), head=head)
+            for data in (b"", b"x", event_of("state.b", 1)):
+                raw.publish(f"{service.root}$keep.all.state.a", data, head=good)
+            await raw.flush()
             await client.publish("state.b", 2, retain=True)
             assert await next_of(events) == [2]
         await until_kept(one, "state.*", {"state.a": 1, "state.b": 2})
-        await write(names[0])  # it is the last one that a reader gets
         async with service.serving(port=0) as other, service.client() as later, later.subscribe(">") as everything:
             assert await next_of(everything, 2) == [1, 2]
             other.publish("state.c", 3, retain=True)
@@ -152,14 +173,15 @@ async def test_a_name_that_is_no_topic_is_skipped(service: Service, caplog: pyte
 MALFORMED_HEADS = [b"N", b"NATS/1.0", b"NATS/1.0\r\n", b"NATS/1.0 \xff\r\n\r\n", b"NATS/1.0\r\n:\r\n\r\n", b"\xff" * 20]
 
 
-async def test_nobody_ends_the_connection_by_messages_to_the_inbox_for_answers_of_jetstream(service: Service) -> None:
+async def test_nobody_ends_the_connection_by_messages_to_the_inbox_for_answers(service: Service) -> None:
     """NATS permits some programs to read these subjects, and to publish to inboxes."""
-    async with service.serving(port=0), service.client() as client, service.raw(f"$KV.{service.bucket}.>") as raw:
+    async with service.serving(port=0), service.client() as client, service.raw(f"{service.root}$retain.>") as raw:
         assert await client.publish("state.one", 1, retain=True) == 1
         answers = (await raw.next()).reply.rpartition(".")[0]
         for head in MALFORMED_HEADS:
-            raw.publish(f"{answers}.x", b"", b"", head)
-            raw.publish(f"{answers}.x", b"x", b"", head)
+            for end in ("x", "x.a", "x.%FF"):
+                raw.publish(f"{answers}.{end}", b"", b"", head)
+                raw.publish(f"{answers}.{end}", b"x", b"", head)
         raw.publish(answers.encode() + b".\xff", b"x")
         raw.publish(f"{answers}.x", b"x", b"\xff")
         await raw.flush()
@@ -211,94 +233,64 @@ async def test_instances_that_write_the_same_topic_come_to_the_same_value(servic
         assert [await kept_at(each, "race.*") for each in instances] == [stored] * 3
 
 
-async def test_the_bucket_is_bounded(service: Service, caplog: pytest.LogCaptureFixture) -> None:
+async def test_last_values_are_bounded(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     small = UsualServer(limits=Limits(max_retained=2))
-    async with service.serving(small) as one, service.client() as client, client.subscribe("*") as events:
+    async with (
+        service.serving(small, port=0) as one,
+        service.client() as client,
+        client.subscribe("*").with_topics() as events,
+    ):
         one.publish("a", 1, retain=True)
-        assert await next_of(events) == [1]
         await client.publish("b", 2, retain=True)
-        with pytest.raises(ServerBusy, match="no room for this last value"):
+        with pytest.raises(ServerBusy, match="max_retained"):
             await client.publish("c", 3, retain=True)
         await client.publish("b", 4, retain=True)  # in place of another one
-        assert await next_of(events, 2) == [2, 4]
-    async with service.serving(port=0) as larger, service.client() as client:
-        async with client.subscribe("*").with_topics() as events:
-            assert await next_of(events, 2) == [("a", 1), ("b", 4)]
-            larger.publish("d", 5, retain=True)  # this server may have more, the bucket may not
+        assert await next_of(events, 3) == [("a", 1), ("b", 2), ("b", 4)]
+        async with service.serving(port=0) as larger:
+            larger.publish("d", 5, retain=True)  # this server may have more
             assert await next_of(events) == [("d", 5)]
-        assert await kept_at(larger, "*") == {"a": 1, "b": 4, "d": 5}
-    assert await kept_on_nats(service, "*") == {"a": 1, "b": 4}
-    assert "the last value of d is not shared" in caplog.text
+            assert await kept_at(larger, "*") == {"a": 1, "b": 4, "d": 5}
+            assert await kept_at(one, "*") == {"a": 1, "b": 4}
+    assert "is not kept" in caplog.text
 
 
-async def test_without_the_right_bucket(service: Service, caplog: pytest.LogCaptureFixture) -> None:
-    async with service.client() as client, client.subscribe("a") as events:
-        with pytest.raises(InvalidParams, match="no instance has made the bucket"):
-            await client.publish("a", 1, retain=True)
-        assert await client.publish("a", 2) == 1
-        assert await next_of(events) == [2]
-    async with plain_client(service.nats.url) as plain:
-        await plain.jetstream().create_key_value(bucket=service.bucket)
-    async with service.serving(port=0) as one:
-        one.publish("a", 1, retain=True)
-        assert await kept_at(one, "*") == {"a": 1}
-        await until(lambda: "was made by something else: it needs republish" in caplog.text)
-
-
-@pytest.mark.parametrize("fault", ["the consumer is deleted", "a message is missing"])
-async def test_an_instance_that_lost_its_consumer_reads_the_values_again(
-    clock: Clock, service: Service, fault: str
-) -> None:
-    async with (
-        service.serving(port=0) as one,
-        AsyncClient(one.address) as there,
-        there.subscribe("*") as events,
-        plain_client(service.nats.url) as plain,
-        service.raw() as raw,
-    ):
-        jetstream = plain.jetstream()
-        bucket = await jetstream.key_value(service.bucket)
-        await bucket.put("a", event_of("a", 1))
-        assert await next_of(events) == [1]
-        stream = f"KV_{service.bucket}"
-        [consumer] = await jetstream.consumers_info(stream)
-        if fault == "the consumer is deleted":
-            await jetstream.delete_consumer(stream, consumer.name)
-        else:
-            head = b"NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 9\r\n\r\n"
-            raw.publish(str(consumer.config.deliver_subject), b"", head=head)
-            await raw.flush()
-        await bucket.put("b", event_of("b", 2))
-        arrival = asyncio.create_task(next_of(events))
-        await clock.until(arrival.done)
-        assert arrival.result() == [2]
-        async with asyncio.timeout(PATIENCE):
-            while consumer.name in [each.name for each in await jetstream.consumers_info(stream)]:
-                await asyncio.sleep(0.02)
-        await bucket.put("b", event_of("b", 3))
-        assert await next_of(events) == [3]
+async def test_a_flood_of_requests_is_answered_in_turn(service: Service) -> None:
+    async with service.serving(port=0) as one, service.raw("answers.>") as raw, service.client() as client:
+        for number in range(50):
+            one.publish(f"a.{number}", "x" * 1000, retain=True)
+        for _ in range(1500):
+            raw.publish(f"{service.root}$last.a.*", b"", "answers.x")
+        assert await client.add(1, 2) == 3
+        ends = []
+        while len(ends) < 1500:
+            message = await raw.next()
+            ends += [message.json] if message.subject == "answers.x" else []
+        refused = [each for each in ends if each is not True]
+        assert {each["error"]["code"] for each in refused} <= {ServerBusy.CODE}
+        assert len(ends) > len(refused)
 
 
 async def test_permissions_for_last_values(
     start_nats: Callable[..., NatsServer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    unheard = user("unheard", {"subscribe": {"deny": ["_INBOX.>"]}})
-    users = [user("server"), user("outsider", {"publish": {"deny": ["$JS.>"]}}), unheard]
-    service = Service(start_nats(jetstream=True, users=users), "vision")
-    async with service.serving(login=login("outsider")) as outsider:
-        outsider.publish("a", 0, retain=True)
-        await until(lambda: "are not shared" in caplog.text)
-    assert "NATS does not permit this login to publish to $JS.API.STREAM.INFO" in caplog.text
-    async with service.serving(login=login("unheard")) as unheard_one:
-        unheard_one.publish("a", 0, retain=True)
-        await until(lambda: "NATS does not permit this login to subscribe to _INBOX." in caplog.text)
+    unheard = user("unheard", {"subscribe": {"deny": ["rpc.vision.$keep.*.>"]}})
+    denied = ["rpc.vision.$last.>", "rpc.vision.$retain.>"]
+    users = [user("server"), user("outsider", {"publish": {"deny": denied}}), unheard]
+    service = Service(start_nats(users=users), "vision")
+    for name, text in (("outsider", "publish to rpc.vision.$last.>"), ("unheard", "subscribe to rpc.vision.$keep.")):
+        async with service.serving(login=login(name), port=0) as one:
+            one.publish("a", 0, retain=True)
+            assert await kept_at(one, "*") == {"a": 0}
+        assert f"NATS does not permit this login to {text}" in caplog.text
     async with service.serving(login=login("server")), service.client(nats=login("outsider")) as alone:
-        with pytest.raises(NotPermitted, match=r"\$JS\.API\.CONSUMER\.CREATE"):
+        with pytest.raises(NotPermitted, match=r"rpc\.vision\.\$last\.a"):
             await alone.subscribe("a").__aenter__()
+        with pytest.raises(NotPermitted, match=r"rpc\.vision\.\$retain\.a"):
+            await alone.publish("a", 1, retain=True)
 
 
-async def test_what_is_retained_while_nats_is_away_is_stored_later(start_nats: Callable[..., NatsServer]) -> None:
-    service = Service(nats := start_nats(jetstream=True))
+async def test_what_is_retained_while_nats_is_away_is_sent_later(start_nats: Callable[..., NatsServer]) -> None:
+    service = Service(nats := start_nats())
     async with (
         service.serving(port=0) as one,
         service.serving(port=0) as other,
@@ -313,12 +305,11 @@ async def test_what_is_retained_while_nats_is_away_is_stored_later(start_nats: C
         one.publish("a", 2, retain=True)
         one.publish("b", 3, retain=True)
         one.publish("b", None, retain=True)
+        other.publish("d", 5, retain=True)
         assert await next_of(at_one, 3) == [("a", 2), ("b", 3), ("b", None)]
+        assert await next_of(at_other) == [("d", 5)]
         await asyncio.to_thread(nats.restart)
-        async with plain_client(service.nats.url) as plain:  # it is there before the instances are back
-            bucket = await plain.jetstream().key_value(service.bucket)
-            await bucket.put("d", event_of("d", 5))
-        assert sorted(await next_of(at_other, 2)) == [("a", 2), ("d", 5)]
+        assert await next_of(at_other) == [("a", 2)]
         assert await next_of(at_one) == [("d", 5)]
         async with service.client() as client, client.subscribe("*").with_topics() as events:
             assert sorted(await next_of(events, 2)) == [("a", 2), ("d", 5)]

@@ -187,13 +187,12 @@ def vision(nats: NatsServer) -> Service:
 
 
 async def test_the_permissions_for_events_and_last_values_suffice(start_nats: StartNats) -> None:
-    instance = together(INSTANCE, permissions_of("an instance, for last values"))
     subscriber = together(CALLER, permissions_of("a subscriber"))
-    publisher = [permissions_of(f"a publisher of {what}") for what in ("events", "last values")]
-    users = {"instance": instance, "subscriber": subscriber, "publisher": together(subscriber, *publisher)}
-    service = vision(start_nats(jetstream=True, users=[user(*each) for each in users.items()]))
+    publisher = [permissions_of(f"a publisher of {what}") for what in ("events", "retained events")]
+    users = {"instance": INSTANCE, "subscriber": subscriber, "publisher": together(subscriber, *publisher)}
+    service = vision(start_nats(users=[user(*each) for each in users.items()]))
     async with (
-        service.serving(login=login("instance", inbox_prefix="_INBOX_vision")) as server,
+        service.serving(login=login("instance")) as server,
         service.client(nats=login("subscriber")) as reader,
         service.client(nats=login("publisher")) as writer,
     ):
@@ -210,7 +209,7 @@ async def test_the_permissions_for_events_and_last_values_suffice(start_nats: St
         async with reader.subscribe("ticks.c") as kept:
             assert await anext(kept) == 3
         assert "Violation" not in service.nats.log()
-        with pytest.raises(NotPermitted, match=r"\$KV\.rpc_vision_last\.ticks\.d"):
+        with pytest.raises(NotPermitted, match=r"rpc\.vision\.\$retain\.ticks\.d"):
             await reader.publish("ticks.d", 4, retain=True)
 
 
@@ -237,18 +236,22 @@ async def test_the_configurations_of_the_page(start_nats: StartNats, beginning: 
         else:
             await check_usual_calls(client)
             assert "Violation" not in service.nats.log()
-            with pytest.raises(NotPermitted, match=r"rpc\.vision\.\$event\.ticks"):
-                await client.publish("ticks", 1)
+            for retain, subject in ((False, "event"), (True, "retain")):
+                with pytest.raises(NotPermitted, match=rf"rpc\.vision\.\${subject}\.ticks"):
+                    await client.publish("ticks", 1, retain=retain)
         await plain.publish(f"{service.event}ticks", event_of("ticks", 1))
+        head = {"Rpc-Last": f"keep 1-{'a' * 16}"}
+        await plain.publish(f"{service.root}$keep.all.ticks", event_of("ticks", 1), headers=head)
         await plain.publish(f"{service.root}add", event_of("ticks", 1), reply=f"{service.event}ticks")
         await plain.flush()
         server.publish("ticks", 2)
         assert (await victim.next()).json["params"]["value"] == 2
+        assert not server.topics.retained.messages
 
 
 async def test_private_inboxes(start_nats: StartNats) -> None:
     alice = {**CALLER, "subscribe": {"allow": ["_INBOX_alice.>"]}}
-    instance = {**INSTANCE, "publish": {"allow": ["_INBOX_alice.>"]}}
+    instance = {**INSTANCE, "publish": {"allow": ["_INBOX_alice.>", "rpc.vision.$last.>"]}}
     service = vision(start_nats(users=[user("instance", instance), user("alice", alice)]))
     async with service.serving(login=login("instance")):
         async with service.client(nats=login("alice", inbox_prefix="_INBOX_alice")) as client:

@@ -1,6 +1,6 @@
 """How a server in several processes starts: `Server.run`, `--reload`, and workers that hang meanwhile.
 
-Those that hang are killed and replaced, and health checks are answered until one serves.
+Those that hang are killed and replaced.
 """
 
 from __future__ import annotations
@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,6 @@ from rpcstream import Client, Hub, Server
 
 from ..cli.conftest import environment
 from ..kit import until_in_thread
-from ..server.activation import PASS_ON
 from .conftest import APP, StartWorkers, WorkersProcess, run, serve_command
 
 pytestmark = pytest.mark.slow
@@ -218,37 +215,3 @@ def test_after_a_death_another_one_is_tried_until_one_serves(without_workers: Wo
         assert reply["result"] in program.pids()
     assert health(program)[0] == 200
     assert program.end() == 0
-
-
-@linux
-def test_health_checks_are_answered_whoever_else_waits_or_has_left(without_workers: WorkersProcess) -> None:
-    program = without_workers
-    assert health(program) == (503, b"no worker runs.\n")
-    with ExitStack() as stack:
-        for _ in range(300):
-            stack.enter_context(socket.create_connection(program.place, timeout=20))
-        assert health(program, "/readyz?verbose") == (503, b"no worker runs.\n")
-        assert health(program, "/readyz", "HEAD") == (503, b"")
-    resource.prlimit(program.process.pid, resource.RLIMIT_NOFILE, (120, 120))
-    for _ in range(200):
-        with socket.create_connection(program.place, timeout=20) as leaving:
-            leaving.sendall(b'{"jsonrpc":"2.0","id":1,"method":"pid"}\n')
-    assert health(program) == (503, b"no worker runs.\n")
-    assert program.end() == 0
-
-
-@linux
-def test_health_checks_at_sockets_that_were_passed_are_answered_while_the_first_start_hangs(tmp_path: Path) -> None:
-    (tmp_path / "hang").touch()
-    (tmp_path / "app.py").write_text(HANGS_WHILE_FILE + APP)
-    with socket.create_server(("127.0.0.1", 0)) as passed:
-        host, port = passed.getsockname()
-        own = ["-m", "rpcstream.cli.serve", "app.py", "--workers", "2", "--set", "start_timeout=20"]
-        command = (sys.executable, "-c", PASS_ON, str(passed.fileno()), *own)
-        with started(tmp_path, *command, pass_fds=[passed.fileno()]) as process:
-            with socket.create_connection((host, port), timeout=15) as check:
-                check.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert check.makefile().readline() == "HTTP/1.1 503 Service Unavailable\n"
-            process.terminate()
-            process.communicate(timeout=20)
-            assert process.returncode == 0

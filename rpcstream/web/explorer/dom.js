@@ -27,6 +27,7 @@ const ICONS = {
   play: "M4.5 2.8v10.4L13 8z",
   upload: "M8 10.5V2.5M4.8 5.4 8 2.2l3.2 3.2M2.5 10.5v3h11v-3",
   save: "M8 2.2v8M4.8 7.2 8 10.4l3.2-3.2M2.5 10.5v3h11v-3",
+  paste: "M5.5 3H3v11h10V3h-2.5M5.5 1.8h5v2.6h-5z",
   zoom: "M7 12A5 5 0 1 0 7 2a5 5 0 0 0 0 10zM10.6 10.6 14 14M7 5v4M5 7h4",
   plus: "M8 3v10M3 8h10",
   minus: "M3 8h10",

@@ -4,12 +4,13 @@ import { Client, NdArray, RpcError } from "../rpcstream.js"
 import { lostBanner } from "./banner.js"
 import { WAYS } from "./copy.js"
 import { button, exact, h, icon, iconButton, jsonText, longText, parseJson, shown, sizeOf, uid } from "./dom.js"
-import { Invalid, methodForm, steps } from "./forms.js"
+import { methodForm } from "./forms.js"
 import { History, kept } from "./history.js"
 import { codePanel, copyText, markdown } from "./markup.js"
 import { ask, Events, Hub, Wire } from "./panels.js"
 import { picturesIn } from "./pictures.js"
 import { progressBar } from "./progress.js"
+import { Invalid, steps } from "./schemas.js"
 import { signature } from "./signature.js"
 import { badges, startView } from "./start.js"
 import { paint } from "./theme.js"
@@ -422,11 +423,11 @@ document.addEventListener("keydown", (event) => {
 })
 
 document.addEventListener("paste", (event) => {
-  const file = event.clipboardData?.files[0]
+  const files = [...(event.clipboardData?.files ?? [])]
   const place = document.activeElement?.closest?.(".drop") ?? main.querySelector(".drop")
-  if (!file || !place) return
+  if (!files.length || !place) return
   event.preventDefault()
-  place.dispatchEvent(new CustomEvent("take", { detail: file }))
+  place.dispatchEvent(new CustomEvent("take", { detail: files }))
 })
 // A file that is dropped beside its place must not replace this page.
 for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault())

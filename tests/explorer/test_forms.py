@@ -1,0 +1,206 @@
+"""What is given to a form of the explorer in Chromium: pictures, boxes and masks that are drawn, and lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .service import make_server
+from .test_explorer import given, png, sketch, violations
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+X = "\N{MULTIPLICATION SIGN}"
+
+
+def give_photo(explorer: Any, image: Image.Image | None = None) -> Any:
+    """Give the parameter `photo` a picture of 160 by 120, and wait for the board; gives the canvas of the board."""
+    explorer.field("photo").set_input_files([given("photo.png", png(image or sketch()))])
+    canvas = explorer.page.locator(".board canvas").first
+    canvas.wait_for()
+    return canvas
+
+
+def drag(canvas: Any, *points: tuple[float, float]) -> None:
+    """Drag the pointer over places of the picture, in its pixels."""
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    width, height = canvas.evaluate("node => [node.width, node.height]")
+    places = [(box["x"] + x / width * box["width"], box["y"] + y / height * box["height"]) for x, y in points]
+    mouse = canvas.page.mouse
+    mouse.move(*places[0])
+    mouse.down()
+    for place in places[1:]:
+        mouse.move(*place, steps=4)
+    mouse.up()
+
+
+def test_a_box_is_drawn_on_the_picture_or_typed(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("cut")
+        canvas = give_photo(explorer)
+        drag(canvas, (20, 10), (100, 70))
+        edges = [int(explorer.field(each).input_value()) for each in ("left", "top", "right", "bottom")]
+        assert edges == pytest.approx([20, 10, 100, 70], abs=1)
+        explorer.page.get_by_text(f"crop_box={edges}").wait_for()
+        size = f"{edges[2] - edges[0]} by {edges[3] - edges[1]}"
+        assert size in explorer.call().locator(".output").inner_text()
+        # The same by keys: a new box, moved and made larger.
+        canvas.focus()
+        for key in ("Enter", "ArrowRight", "Shift+ArrowDown"):
+            explorer.page.keyboard.press(key)
+        edges = [int(explorer.field(each).input_value()) for each in ("left", "top", "right", "bottom")]
+        assert edges == [42, 30, 122, 92]
+        # What is typed is shown: the pixel in the middle of the box is tinted.
+        for name, value in zip(("left", "top", "right", "bottom"), (0, 0, 8, 8), strict=True):
+            explorer.field(name).fill(str(value))
+        assert explorer.pixels(canvas)[100, 100, 3] == 0
+        assert explorer.pixels(canvas)[4, 4, 3] > 0
+        assert violations(explorer.page) == []
+
+
+def test_without_a_picture_a_box_is_four_numbers(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("area")
+        assert explorer.page.locator(".board").count() == 0
+        for name, value in zip(("item 1", "item 2", "item 3", "item 4"), (1, 2, 4, 6), strict=True):
+            explorer.field(name).fill(str(value))
+        assert explorer.call().locator(".scalar").inner_text() == "12"
+
+
+def test_many_boxes_are_objects_and_keep_their_other_members(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("label")
+        canvas = give_photo(explorer)
+        drag(canvas, (10, 10), (50, 50))
+        drag(canvas, (80, 20), (140, 100))
+        items = explorer.page.locator("fieldset fieldset")
+        assert items.count() == 2
+        items.nth(0).get_by_label("label", exact=True).fill("cat")
+        drag(canvas, (30, 30), (40, 35))  # moves the first box
+        read = "node => [...node.querySelectorAll('input')].map((each) => Number(each.value))"
+        x, y, width, height = items.nth(0).evaluate(read)[:4]
+        assert [x, y, width, height] == pytest.approx([20, 15, 40, 40], abs=1)
+        assert items.nth(0).get_by_label("label", exact=True).input_value() == "cat"
+        drag(canvas, (140, 100), (150, 110))  # drags a corner of the second one
+        assert items.nth(1).evaluate(read)[:4] == pytest.approx([80, 20, 70, 90], abs=1)
+        explorer.page.keyboard.press("Delete")
+        assert items.count() == 1
+        assert "cat" in explorer.call().locator(".output").inner_text()
+
+
+def test_a_mask_is_painted_as_an_array_or_a_picture(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("fill")
+        canvas = give_photo(explorer)
+        assert violations(explorer.page) == []
+        drag(canvas, (20, 60), (140, 60))
+        painted, second, height, width = numbers(explorer.call())
+        assert (height, width, second) == (120, 160, 0)
+        brush = 160 * 0.06
+        assert painted == pytest.approx(120 * brush + np.pi * brush**2 / 4, rel=0.1)
+        other = explorer.page.locator(".board canvas").nth(1)
+        drag(other, (40, 20), (40, 100))
+        tools = explorer.page.locator(".board").nth(1)
+        tools.get_by_label("Erase").check()
+        drag(other, (40, 80), (40, 110))
+        erased = numbers(explorer.call())[1]
+        assert erased == pytest.approx(60 * brush, rel=0.15)
+        tools.get_by_role("button", name="Undo").click()
+        assert numbers(explorer.call())[1] > erased + 10 * brush
+        tools.get_by_role("button", name="Clear").click()
+        explorer.page.get_by_role("button", name="Reset alpha_mask").click()
+        assert numbers(explorer.call())[1] == 0
+        # By keys: the brush starts in the middle.
+        first = explorer.page.locator(".board").first
+        first.get_by_role("button", name="Clear").click()
+        first.locator("canvas").focus()
+        for key in (" ", "ArrowRight", "ArrowRight"):
+            explorer.page.keyboard.press(key)
+        assert numbers(explorer.call())[0] == pytest.approx(brush**2 + np.pi * brush**2 / 4, rel=0.15)
+
+
+def numbers(card: Any) -> list[int]:
+    """The numbers in a result that is a list of them."""
+    text = card.locator(".output pre").inner_text()
+    return [int(each) for each in text.strip("[] \n").split(",")]
+
+
+def test_several_pictures_at_once_with_thumbnails(explore) -> None:
+    with explore(make_server(), permissions=["clipboard-read", "clipboard-write"]) as explorer:
+        page = explorer.page
+        explorer.choose("collage")
+        sizes = ((30, 20), (40, 50), (60, 10))
+        files = [given(f"{width}.png", png(Image.new("RGB", (width, height)))) for width, height in sizes]
+        explorer.field("photos").set_input_files(files)
+        page.get_by_text("3 pictures · ").wait_for()
+        page.get_by_role("button", name="Remove 40.png").click()
+        explorer.until("document.querySelector('[role=tabpanel]').innerText.includes('Image.open(\"60.png\")')")
+        assert explorer.page.locator(".thumb").count() == 2
+        page.evaluate(
+            """async (content) => {
+                const blob = new Blob([new Uint8Array(content)], { type: "image/png" })
+                await navigator.clipboard.write([new ClipboardItem({ "image/png": blob })])
+            }""",
+            list(png(Image.new("RGB", (70, 71)))),
+        )
+        page.get_by_role("button", name="Paste a picture").click()
+        page.get_by_text("3 pictures · ").wait_for()
+        assert violations(page) == []
+        text = explorer.call().locator(".output").inner_text()
+        assert [text.index(each) for each in ("30 by 20", "60 by 10", "70 by 71")] == sorted(
+            text.index(each) for each in ("30 by 20", "60 by 10", "70 by 71")
+        )
+        page.get_by_role("button", name="Enlarge 30.png").click()
+        large = page.locator("dialog.large")
+        large.get_by_role("button", name="Actual size").click()
+        assert large.locator("img").bounding_box()["width"] == 30
+        page.keyboard.press("Escape")
+        large.wait_for(state="detached")
+
+
+def test_lists_are_lines_or_json_and_units_stand_at_the_field(explore) -> None:
+    with explore(make_server()) as explorer:
+        page = explorer.page
+        explorer.choose("lists")
+        explorer.field("words").fill("two words\n\nthree")
+        explorer.field("sizes").fill("1, 2\n3")
+        assert page.locator(".with-unit .unit").inner_text() == "s"
+        said = explorer.call().locator(".output").inner_text()
+        assert [said.index(each) for each in ("two words", "three")]
+        code = page.get_by_label("the call as text")
+        assert 'words=["two words", "three"], sizes=[1, 2, 3]' in code.inner_text()
+        explorer.field("words").fill('["a\\nb", "[c"]')
+        assert explorer.call().locator(".output").inner_text()
+        assert 'words=["a\\nb", "[c"]' in code.inner_text()
+        page.get_by_role("button", name="Copy a link").click()
+        link = page.url
+        page.goto("about:blank")
+        page.goto(link)
+        page.wait_for_selector("main h2 >> text=lists")
+        assert explorer.field("words").input_value() == '["a\\nb","[c"]'
+        explorer.field("sizes").fill("1, x")
+        page.locator("main form button.main").click()
+        assert "item 2: a whole number is expected" in explorer.error("sizes")
+        explorer.field("sizes").fill("")  # the default again
+        explorer.field("words").fill('["a", 5]')
+        explorer.call("failed")
+        assert explorer.error("words").startswith("item 2: ")
+
+
+def test_a_list_of_objects_takes_pasted_json(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("label")
+        explorer.field("photo").set_input_files([given("photo.png", png(sketch()))])
+        explorer.page.get_by_role("button", name="Paste JSON").click()
+        text = explorer.page.get_by_label("JSON array")
+        text.fill("[{")
+        explorer.page.get_by_text("Not JSON:").wait_for()
+        text.fill(
+            '[{"x": 1, "y": 2, "width": 30, "height": 40, "label": "dog"}, {"x": 5, "y": 6, "width": 7, "height": 8}]'
+        )
+        assert explorer.page.locator("fieldset fieldset").count() == 2
+        assert explorer.call().locator("tbody tr").all_inner_texts()[0].split() == ["1", "2", "30", "40", "dog"]
