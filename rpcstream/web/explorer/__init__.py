@@ -6,6 +6,7 @@ like any other client. So it is public.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -15,47 +16,7 @@ from ..html import escape
 from ..static import Content, Headers, type_of
 
 _FOLDER = Path(__file__).parent
-_FILES = (
-    "arrays.js",
-    "arrayview.js",
-    "arrow.js",
-    "banner.js",
-    "board.js",
-    "boxes.js",
-    "bytes.js",
-    "chart.js",
-    "compare.js",
-    "copy.js",
-    "dom.js",
-    "draw.js",
-    "editors.js",
-    "explorer.js",
-    "files.js",
-    "forms.js",
-    "heatmap.js",
-    "histogram.js",
-    "history.js",
-    "icon.svg",
-    "inputs.js",
-    "markup.js",
-    "mask.js",
-    "panels.js",
-    "photos.js",
-    "pictures.js",
-    "progress.js",
-    "scatter.js",
-    "schemas.js",
-    "signature.js",
-    "slices.js",
-    "start.js",
-    "statistics.js",
-    "style.css",
-    "table.js",
-    "theme.js",
-    "tree.js",
-    "values.js",
-    "zoom.js",
-)
+_FILES = sorted(path.name for path in _FOLDER.iterdir() if path.suffix in (".css", ".js", ".svg"))
 
 #: What the page may load, and from where: its own files, pictures and sounds that it has made, and its server. Texts
 #: cannot become markup or programs (Trusted Types without any policy), no other page can show it in a frame, and it
@@ -104,7 +65,17 @@ def _answer_file(name: str, request: Request, parameters: object) -> Response:
 
 @cache
 def _file(name: str) -> Content:
-    return Content((_FOLDER / name).read_bytes(), type_of(name), _HEADERS, packed=True)
+    content = (_FOLDER / name).read_bytes()
+    return Content(_slim(content) if name.endswith(".js") else content, type_of(name), _HEADERS, packed=True)
+
+
+#: Comments that have lines of their own, and indentation. No text of the page's programs has more than one line.
+_COMMENTS = re.compile(rb"^ *(/\*\*((?!\*/).)*\*/|//[^\n]*)\n|^ +", re.DOTALL | re.MULTILINE)
+
+
+def _slim(program: bytes) -> bytes:
+    """A JavaScript file without comments and indentation, which saves a seventh of what the page transfers."""
+    return _COMMENTS.sub(b"", program)
 
 
 @cache
