@@ -262,18 +262,17 @@ class BaseClient(ABC):
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> Any:
         """Send a value to all subscribers of a topic at the hub; gives the number of connections it is sent to.
 
-        On NATS (`nats://…`) to all subscribers of the service, whose number is not known: gives 0 where there is none,
-        else 1; with `retain` always 1.
+        On NATS (`nats://…`) to all subscribers of the service, whose number is not known: gives 1.
 
         Args:
             topic: levels separated by dots, such as "sensors.room1"; no pattern.
             value: any value that a call may have as an argument, except iterators.
             retain: the hub keeps the value and sends it to those who subscribe later, until another value is retained;
-                None as the value deletes the last one. On NATS a JetStream bucket keeps it.
+                None as the value deletes the last one. On NATS the instances of the service keep it.
             timeout: seconds, as for a call.
 
         Raises what a call raises; MethodNotFound if the server is no hub; on NATS NotPermitted where that does not
-        permit it, and InvalidParams for `retain` without JetStream.
+        permit it, and ConnectFailed for `retain` if no instance runs.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The callers of one instance: by what they are known, how many there may be, and when they are forgotten."""
+"""The callers of one instance: how they are found, how many there may be, and when they are forgotten."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from .subjects import CLIENT
 
 log = get_logger("rpcstream.nats")
 
-#: Callers that one instance of a service keeps. They take no place of a connection, because a NATS client becomes a new
-#: caller with each inbox that it calls from. Over the limit, idle callers are forgotten first, which costs them
-#: nothing, so it need only cover those with something under way. Each takes about 12 KiB in 36 objects. With 2,500
-#: callers, one run of the garbage collector blocks the event loop for 0.1 s.
+#: Callers of one instance. They do not count as connections, because a NATS client is a new caller with each inbox.
+#: Over the limit, idle callers are forgotten, which costs them nothing. Each caller takes about 12 KiB in 36 objects.
+#: With 2,500 callers, one run of the garbage collector blocks the event loop for 0.1 s.
 MAX_CALLERS = 2_500
 
-#: Callers whose identity is being looked up: as many as a listener has room for connections that say who they are.
+#: Callers whose identity is being looked up, as many as connections in that state.
 MAX_UNKNOWN = 1000
 
-#: Callers that are looked at for one that can be forgotten: some 50 us.
+#: Callers that are checked to find one that can be forgotten: takes about 50 us.
 LOOKED_AT = 100
 
 #: How an inbox of our form ends.
@@ -36,11 +35,11 @@ AnyCaller = Caller | MessageCaller
 
 
 class Sender(NamedTuple):
-    """Who has sent a message, as far as the message says so.
+    """The sender of a message.
 
     Attributes:
-        inbox: the subject below which it listens.
-        shown: what it shows of itself; None where callers are not authenticated.
+        inbox: the subject below which the sender gets replies.
+        shown: its credentials; None without authentication.
     """
 
     inbox: str
@@ -48,20 +47,24 @@ class Sender(NamedTuple):
 
     @property
     def is_client(self) -> bool:
-        """The inbox has our form: all messages of this sender belong to one session."""
+        """The inbox has our form, so all messages of this sender belong to one session."""
         return self.inbox.endswith(_CLIENT_END)
 
 
 class CallerTable:
     """The callers of one instance.
 
-    A sender with an inbox of our form is one caller for all its messages that show the same: who writes the inbox of
-    another one into its message is not taken for that one. Any other sender is a caller for each message.
+    A sender with an inbox of our form is one caller for all its messages with the same credentials. So a program that
+    uses the inbox of another program is not taken for it. Any other sender is a new caller with each message.
 
     Args:
         instance: the instance.
         own: the subject of the instance, to which the numbers of callers are appended.
         listener: makes the sessions, and counts them.
+
+    Attributes:
+        by_sender: callers with an inbox of our form.
+        by_number: the same, by the number in the subject that they write to.
     """
 
     def __init__(self, instance: Instance, own: str, listener: Listener) -> None:
@@ -69,34 +72,25 @@ class CallerTable:
         self._own = own
         self._listener: Any = listener  # a caller has all that it needs of a connection, but no socket
         self.new_session = listener.new_session
-        self._by_sender: dict[Sender, Caller] = {}
-        #: By the number in the subject that they write to.
-        self._by_number: dict[str, Caller] = {}
+        self.by_sender: dict[Sender, Caller] = {}
+        self.by_number: dict[str, Caller] = {}
         self._message_callers: set[MessageCaller] = set()
-        #: Those whose identity was looked up; it may be known by now.
+        #: Callers whose identity was looked up; it may be known by now.
         self._unknown: set[AnyCaller] = set()
         self._log = LimitedLog(log)
 
     def all(self) -> list[AnyCaller]:
-        """Those with an inbox of our form, and the others."""
-        return [*self._by_sender.values(), *self._message_callers]
-
-    def find(self, sender: Sender) -> Caller | None:
-        """The caller that this sender is known as."""
-        return self._by_sender.get(sender)
-
-    def with_number(self, number: str) -> Caller | None:
-        """The caller with this number in its subject."""
-        return self._by_number.get(number)
+        """All callers."""
+        return [*self.by_sender.values(), *self._message_callers]
 
     def check_room(self) -> None:
-        """See that there is room for one more caller.
+        """Make room for one more caller.
 
         Raises:
-            ServerBusy: there are too many, all with something under way, or too many that are not known yet.
+            ServerBusy: there are too many callers with calls, or too many whose identity is not known yet.
         """
         limit, reason = MAX_CALLERS, "callers have something under way, no more are possible"
-        has_room = len(self._by_sender) + len(self._message_callers) < limit or self._make_room()
+        has_room = len(self.by_sender) + len(self._message_callers) < limit or self._make_room()
         if has_room and len(self._unknown) >= MAX_UNKNOWN:
             self._unknown = {each for each in self._unknown if not (each.is_over or each.is_known)}
             limit, reason = MAX_UNKNOWN, "callers wait until it is known who they are"
@@ -106,17 +100,17 @@ class CallerTable:
             raise ServerBusy(data={"executed": False, "limit": limit, "reason": f"{limit} {reason}"})
 
     def add(self, sender: Sender, reply: str, identity: Any) -> AnyCaller | None:
-        """Make a caller; None where the server ends it at once.
+        """Add a caller; None if the server ends its session at once.
 
         Args:
-            reply: where the answer of its message goes.
-            identity: who it is, or an awaitable of that; None where callers are not authenticated.
+            reply: the reply subject of its message.
+            identity: the identity of the caller, or an awaitable of it; None without authentication.
         """
         caller: AnyCaller
         if sender.is_client:
             number = secrets.token_hex(8)  # not to be guessed: what is sent there acts as this caller
             caller = Caller(self, sender.inbox, f"{self._own}{number}", identity, sender.shown)
-            self._by_sender[sender] = self._by_number[number] = caller
+            self.by_sender[sender] = self.by_number[number] = caller
         else:
             caller = MessageCaller(self, reply, identity, sender.shown)
             self._message_callers.add(caller)
@@ -127,21 +121,21 @@ class CallerTable:
         return None if caller.is_over else caller
 
     def _make_room(self) -> bool:
-        """Forget a caller of which nothing is kept; returns whether one was found among some of them."""
-        for _ in range(min(LOOKED_AT, len(self._by_sender))):
-            sender, caller = next(iter(self._by_sender.items()))
+        """Forget an idle caller; return False if there is none among the first `LOOKED_AT`."""
+        for _ in range(min(LOOKED_AT, len(self.by_sender))):
+            sender, caller = next(iter(self.by_sender.items()))
             if caller.is_unused:
                 caller.end("others have come")
                 return True
-            self._by_sender[sender] = self._by_sender.pop(sender)  # others are looked at next time
+            self.by_sender[sender] = self.by_sender.pop(sender)  # others are looked at next time
         return False
 
     def closed(self, caller: AnyCaller) -> None:
         """A caller is gone."""
         self._unknown.discard(caller)
         if isinstance(caller, Caller):
-            self._by_sender.pop(Sender(caller.inbox, caller.shown), None)
-            self._by_number.pop(caller.number, None)
+            self.by_sender.pop(Sender(caller.inbox, caller.shown), None)
+            self.by_number.pop(caller.number, None)
         else:
             self._message_callers.discard(caller)
         self._listener.message_connection_closed(caller)

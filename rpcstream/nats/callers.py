@@ -1,4 +1,4 @@
-"""The callers of a service, as one instance sees them: channels of sessions, and connections for the listener."""
+"""The callers of one instance of a service: each is the channel of a session, and a connection of the listener."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from .identity import Shown
 from .link import NO_RESPONDERS
 from .payloads import UNREADABLE, belongs_to_calls, direct_message, ids_in, read_payload, refusal_of
 
-#: Seconds after which an instance acknowledges a call that it has not answered: so the caller knows where to send a
-#: cancel, and which instance to watch. Nearly all calls are answered sooner, and need no such message.
+#: Seconds after which an instance acknowledges a call that it has not answered. The caller then knows where to send a
+#: cancel, and which instance to probe. Nearly all calls are answered sooner.
 TELL_AFTER = 0.02
 
-#: Seconds without a message after which a caller of which nothing is kept is forgotten.
+#: Seconds without a message after which an idle caller is forgotten.
 FORGET_AFTER = 60.0
 
-#: Seconds between two looks whether a caller is there for whom something runs.
+#: Seconds between two probes of a caller for which something runs.
 PROBE_EVERY = 1.0
 
-#: Seconds that looking up a caller may still take when the server stops; another instance can take its calls then.
+#: Seconds that the lookup of a caller's identity may still take when the server stops. Later, another instance can take
+#: its calls.
 LOOKUP_TIME = 5.0
 
-#: Errors that a call gets before it is sent by a direct connection.
+#: Errors that a large call gets before it is sent.
 _REFUSALS = (MethodNotFound, NotPermitted, NotAuthenticated)
 
-#: Characters of the reason why a client could not connect.
+#: Characters that are read of the reason why a client could not connect.
 REASON_MAX = 500
 
 
@@ -62,12 +63,12 @@ class Callers(Protocol):
 
 
 class CallerChannel(NatsChannel):
-    """The channel to a caller of any kind, as far as the listener sees them all alike.
+    """The channel to a caller of any kind.
 
     Args:
         callers: all callers of the instance.
-        identity: who it is, or an awaitable of that; None where callers are not authenticated.
-        shown: what its messages show of it.
+        identity: the identity of the caller, or an awaitable of it; None without authentication.
+        shown: the credentials in its messages.
     """
 
     over_limit = False
@@ -91,22 +92,14 @@ class CallerChannel(NatsChannel):
 
     @property
     def credentials(self) -> Credentials:
-        """What the caller shows, without its token; for handlers."""
+        """The credentials of the caller for handlers, without its token."""
         if self.shown is None:
             return Credentials(address=self.address)
         return Credentials(nats_user=self.shown.user, nats_account=self.shown.account, address=self.address)
 
     @property
-    def is_expected(self) -> bool:
-        """Calls may still come by a direct connection."""
-        return False
-
-    def leave(self) -> None:
-        """Have the caller say when it sends no more calls by its direct connection, because the instance stops."""
-
-    @property
     def lookup(self) -> asyncio.Task[Any] | None:
-        """Looks up who the caller is; its requests wait for that."""
+        """The lookup of the caller's identity; its requests wait for that."""
         return getattr(self.session, "lookup", None)
 
     @property
@@ -121,8 +114,7 @@ class Caller(CallerChannel):
     Args:
         inbox: the subject below which it listens.
         own: the subject of this instance for its session.
-        identity: who it is; None where callers are not authenticated.
-        shown: what its messages show of it.
+        identity, shown: as for `CallerChannel`.
     """
 
     gathers = True
@@ -131,7 +123,7 @@ class Caller(CallerChannel):
         super().__init__(callers, identity, shown, target=f"{inbox}.m", own=own, address=f"nats:{inbox}")
         self.inbox = inbox
         self.number = own.rpartition(".")[2]
-        #: The ids of calls that have come in this turn of the loop; and of those that were not answered at once.
+        #: The ids of calls that have arrived in this turn of the loop, and of calls that were not answered at once.
         self._arrived: list[Any] = []
         self._untold: list[Any] = []
         self.telling: asyncio.TimerHandle | None = None
@@ -147,14 +139,14 @@ class Caller(CallerChannel):
         self.session.offers_binary = False
 
     def heard(self) -> None:
-        """A message has come from the caller, if only to see whether this instance is there."""
+        """A message from the caller has arrived, perhaps only a probe."""
         self.last_heard = self._loop.time()
 
     def call(self, data: bytes, call_ids: Any, question: dict[str, Any]) -> None:
-        """Handle a message in which there are calls with these ids; or the question where a large one may be sent.
+        """Handle a message with calls of these ids, or a question where a large call may be sent.
 
         Args:
-            question: the members of the latter, as they were checked; none of any other message.
+            question: the params of the question; empty for other messages.
         """
         self.heard()
         if question:
@@ -166,15 +158,15 @@ class Caller(CallerChannel):
     # -- acknowledgements ---------------------------------------------------------------------------------------------
 
     def hand_over(self) -> None:
-        """As `NatsChannel.hand_over`; then see which calls take longer."""
+        """As `NatsChannel.hand_over`; then acknowledge calls that take longer."""
         super().hand_over()
         self._note_arrived()
 
     def _note_arrived(self) -> None:
-        """See which of the calls that have come take longer, and acknowledge them.
+        """Acknowledge the new calls that take longer.
 
-        Those with streams before any item or credit: the caller answers credit with items, which it cannot send
-        before it knows where the call is.
+        Calls with streams are acknowledged before any item or credit: the caller answers credit with items, which it
+        cannot send before it knows the instance.
         """
         arrived, self._arrived = self._arrived, []
         session = self.session
@@ -227,7 +219,7 @@ class Caller(CallerChannel):
             self.lookup.add_done_callback(is_known)
 
     def _answer(self, question: dict[str, Any]) -> None:
-        """Say where a call may be sent that NATS does not carry."""
+        """Say where a large call may be sent."""
         method, size, limit = question.get("method"), question.get("size"), self.instance.limits.max_message_size
         dispatch: Any = self.session.dispatch
         call = {"jsonrpc": "2.0", "method": method, "id": 0}
@@ -244,7 +236,7 @@ class Caller(CallerChannel):
             self.publish(orjson.dumps(error_reply(call_id, error)))
 
     def take_direct(self, params: dict[str, Any]) -> None:
-        """As `NatsChannel.take_direct`: the client connects, cannot, or asks where items of a call here may go."""
+        """As `NatsChannel.take_direct`: the client connects, cannot connect, or asks where large items may be sent."""
         detour = self.detour
         if "ask" in params:
             self._offer(params["ask"])
@@ -256,13 +248,13 @@ class Caller(CallerChannel):
             detour.claimed()
         elif detour.stream is None:
             detour.fail(str(params.get("failed"))[:REASON_MAX])
-        else:  # the client has given up a connection that is there, and what it was sent is lost
+        else:  # the client has given up a connection that exists, and what was sent on it is lost
             self.detour = None
             detour.over()
             self.end("the client gave up its direct connection")
 
     def _offer(self, ask: Any = None) -> None:
-        """Say how the caller opens the direct connection, or that it can use the one that it was told of."""
+        """Say how the caller opens the direct connection, or that it can use the one it has."""
         reason, offer = self.instance.direct.reason, {}
         if reason is None and self.detour is None:
             self.detour = detour = CallerDetour(self, self.instance.direct)
@@ -271,21 +263,21 @@ class Caller(CallerChannel):
 
     @property
     def is_expected(self) -> bool:
-        """As `CallerChannel.is_expected`."""
+        """Calls may still come by a direct connection."""
         return self.detour is not None and not (self._has_left or self.is_over)
 
     def leave(self) -> None:
-        """As `CallerChannel.leave`."""
+        """Have the caller say when it sends no more calls by its direct connection, because the instance stops."""
         if self.detour is not None:
             self.detour.add(direct_message(leaving=True))
 
     def receive_directly(self, messages: list[Message]) -> None:
-        """As `NatsChannel.receive_directly`: each call needs a permission, which NATS does not check here."""
+        """As `NatsChannel.receive_directly`: each call needs a permission, because NATS cannot check it here."""
         self.heard()
         super().receive_directly([each for each in messages if self._is_permitted(each)])
 
     def _is_permitted(self, message: Message) -> bool:
-        """Whether a message may come by the direct connection; a call that may not is refused."""
+        """Whether a message may arrive by the direct connection; other calls are refused."""
         if isinstance(message, Oversize):
             return True  # it is refused anyway
         if isinstance(message, BinaryFrame):
@@ -319,7 +311,7 @@ class Caller(CallerChannel):
             super().send([message])
 
     def say_alive(self, reply: str) -> None:
-        """Answer the question for a sign of life, behind the acknowledgements and all that was sent."""
+        """Answer that this instance is alive, after the acknowledgements and all other messages."""
         self.hand_over()  # what has come in this turn
         self.tell()
         if self.detour is not None:
@@ -352,11 +344,11 @@ class Caller(CallerChannel):
 
     @property
     def is_unused(self) -> bool:
-        """Nothing is kept of it: should it call again, it is as if it had not called before."""
+        """The session has no state that the caller would miss."""
         return self.session.is_unused and not self._gathered
 
     def check(self, now: float) -> str | None:
-        """As `Connection.check`: forget a silent caller of which nothing is kept, and look whether others are there."""
+        """As `Connection.check`: forget a silent, idle caller, and probe a silent caller with calls."""
         silent = now - self.last_heard
         if silent > FORGET_AFTER and self.is_unused:
             self.end("nothing was heard for long")
@@ -365,7 +357,7 @@ class Caller(CallerChannel):
         return None
 
     def end(self, reason: str) -> None:
-        """As `NatsChannel.end`; the caller is told, so that it waits for nothing here."""
+        """As `NatsChannel.end`; the caller is told, so that it does not wait."""
         if self.telling is not None:
             self.telling.cancel()
             self.telling = None
@@ -393,11 +385,11 @@ class MessageCaller(CallerChannel):
         """Handle the message. The answer may be there when this returns."""
         self.receive(data)
         if not self.is_over:
-            # Nothing more comes: it ends when this is answered.
+            # No more messages arrive: the session ends with the reply.
             self.session.end(self._lost)
 
     def send(self, messages: list[Encoded]) -> None:
-        """As `Channel.send`: only the reply, since nothing else is understood."""
+        """As `Channel.send`: sends the reply only, because the caller understands nothing else."""
         replies = [each for each in messages if not first_part(each).startswith(NOTIFICATION)]
         if replies:
             super().send(replies)
@@ -411,8 +403,8 @@ class MessageCaller(CallerChannel):
         """As `Connection.drain`: it takes no second message anyway."""
 
     def probe(self) -> None:
-        """As `Channel.probe`. Whether such a caller still waits cannot be asked: each message is an answer to it."""
+        """As `Channel.probe`. Such a caller cannot be probed: it would take the probe for its answer."""
 
     def check(self, now: float) -> str | None:
-        """As `Connection.check`: how long its call may take is the server's time-out of calls."""
+        """As `Connection.check`: the server's call timeout limits its call."""
         return None

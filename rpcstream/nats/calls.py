@@ -1,4 +1,4 @@
-"""A client of a service: calls that go to one of its instances, and the sessions with these."""
+"""A client's connection to a service: its calls go to instances, and it has a session with each instance."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ..wire import envelope
 from ..wire.buffers import Encoded, first_part
 from .channel import payload_of
 from .instance import Instance, SubjectCalls
-from .large import CONNECT_TIME, LargeCalls
+from .large import CONNECT_TIME, DirectStream, LargeCalls
 from .link import NatsLink, is_unanswerable, size_of
 from .payloads import ids_in, read_payload
 from .places import CallPlaces
 from .protocol import NatsMessage
 from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
-#: Instances that are known at a time; of more, those without a call are forgotten.
+#: Instances that a client knows at a time. Over the limit it forgets one without a call.
 INSTANCES_MAX = 1000
 
 #: How the reply subject of the question to the whole service ends.
@@ -36,11 +36,11 @@ SERVICE_TOKEN = "q0"
 #: What is sent to the subject of a method to see whether anything subscribes: JSON that no subscriber takes for a call.
 PROBE = b"0"
 
-#: Seconds for each answer about calls that came back, because handlers may block the event loops of instances. A late
-#: answer counts as none: the calls may be made again.
+#: Seconds for each answer about calls that came back. Handlers may block the event loops of instances for longer; then
+#: the calls fail as not sent, and may be repeated.
 ANSWER_TIME = 2.0
 
-#: Subjects of methods that are kept.
+#: Methods whose subjects are cached.
 SUBJECTS_MAX = 10_000
 
 
@@ -80,16 +80,16 @@ class ServiceConnection:
         service: the name of the service.
         session: of the calls.
         make_session: makes a session with one instance.
-        marshaller: of the client.
+        marshaller: writes the calls of the client.
         address: of the service, for errors.
-        token: authenticates the client; None: it has none.
+        token: authenticates the client.
         trace: sees every message.
 
     Attributes:
         name: of the service.
         inbox: the subject below which answers come.
-        instances: those that were heard of, by their subject, the one heard last at the end.
-        places: where the calls are.
+        instances: the instances that have sent something, by their subject.
+        places: which instance has which call.
         headers: of messages with calls.
         closed: done when the connection to NATS is closed.
     """
@@ -129,10 +129,9 @@ class ServiceConnection:
         self._last_number = 0
         self.large = LargeCalls(self)
         self.places = CallPlaces(self)
-        #: True if only programs without sessions have answered, False if an instance has, None before any answer.
+        #: True if only programs without sessions have answered, False if an instance has, None before the first answer.
         self._is_foreign: bool | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._closing_streams: set[asyncio.Future[None]] = set()
         self._count = 0
 
     # -- for the connection of the client -----------------------------------------------------------------------------
@@ -157,7 +156,7 @@ class ServiceConnection:
         self.session.connected(self)
 
     def has_received(self) -> bool:
-        """Whether anything has come since the last call of this."""
+        """Whether a message has arrived since the last call of this method."""
         count, self._count = self._count, self.link.received
         return count != self._count
 
@@ -197,15 +196,15 @@ class ServiceConnection:
         return self.link.max_payload - self._head_size
 
     def is_wanted(self, call_ids: Iterable[int | str]) -> bool:
-        """Whether any of these calls waits for its reply."""
+        """Whether one of these calls waits for its reply."""
         return any(map(self.session.pending.find, call_ids))
 
     def inquire(self) -> None:
-        """Ask all instances for a sign of life; programs that know nothing of acknowledgements send none."""
+        """Ask all instances whether they are alive; programs without acknowledgements do not answer."""
         self.link.publish(self._root + INQUIRY, b"[]", f"{self.inbox}.{SERVICE_TOKEN}", self.headers)
 
     async def is_missing(self, subject: str) -> bool:
-        """Whether an instance says that it has joined, and after that nothing subscribes to this subject."""
+        """Whether an instance has joined, and still nothing subscribes to this subject."""
         try:
             is_joined = await self._is_answered(self._root + INQUIRY, b"[]") or bool(self._is_foreign)
             return is_joined and not await self._is_answered(subject, PROBE)
@@ -213,7 +212,7 @@ class ServiceConnection:
             return False
 
     async def _is_answered(self, subject: str, payload: bytes) -> bool:
-        """Whether anything subscribes to a subject. Raises TimeoutError if what does so is silent."""
+        """Whether something subscribes to a subject. Raises TimeoutError if it does not answer."""
         return not is_unanswerable(await self.link.request(subject, payload, self.headers, seconds=ANSWER_TIME))
 
     # -- what comes ---------------------------------------------------------------------------------------------------
@@ -223,10 +222,10 @@ class ServiceConnection:
             return
         token, data = message.subject[len(self.inbox) + 1 :], message.data
         instance = self.instances.get(message.reply)
-        if not data:  # of NATS, or of an instance that looks whether this client is there
+        if not data:  # from NATS, or from an instance that probes this client
             self._take_status(token, message, instance)
         elif token == SERVICE_TOKEN:
-            if data == b"[]":  # it acknowledges calls of this client
+            if data == b"[]":  # from an instance that has acknowledged all calls that it has
                 self.places.answered(instance)
         elif message.reply:
             instance = instance or self._add_instance(message.reply)
@@ -236,7 +235,7 @@ class ServiceConnection:
                 self.places.acknowledged(instance, ids_in(read_payload(data, self.limits)[0]))
             else:
                 instance.receive(data)
-        else:  # of a program that knows nothing of sessions, or of an instance that could not read the message
+        else:  # from a program without sessions, or from an instance that could not read the message
             self._is_foreign = self._is_foreign is not False
             self._take_refusal(data)
 
@@ -260,12 +259,12 @@ class ServiceConnection:
         except orjson.JSONDecodeError:
             return
         replies = reply if type(reply) is list else [reply]
-        # Without an id it would end every call that waits, at other instances, too.
+        # A reply without an id would fail all pending calls, those at other instances too.
         own = [each for each in replies if envelope.is_reply(each) and each.get("id") is not None]
         self.session.pending.settle_array(own, data)
 
     def _add_instance(self, subject: str) -> Instance | None:
-        """Take an instance in that was heard of; None where there are too many, all with calls."""
+        """Add an instance; None if there are too many, all with calls."""
         if len(self.instances) >= INSTANCES_MAX:
             for instance in list(self.instances.values()):
                 if not (instance.session.busy or self.places.has_calls(instance)):
@@ -284,10 +283,6 @@ class ServiceConnection:
     def instance_closed(self, instance: Instance) -> None:
         """The session with an instance is over: its calls are lost."""
         self.instances.pop(instance.target, None)
-        closed = self.large.detour_of(instance).closed if instance.detour is not None else None
-        if closed is not None and not closed.done():
-            self._closing_streams.add(closed)
-            closed.add_done_callback(self._closing_streams.discard)
         self.places.lose(instance.call_ids, instance.reason or "the instance is gone")
 
     def _link_lost(self, reason: str) -> None:
@@ -299,13 +294,15 @@ class ServiceConnection:
         session = self.session
         if session.channel is self:
             session.lost(self._lost)
-        for instance in list(self.instances.values()):
+        instances = list(self.instances.values())
+        streams = [stream for each in instances if (stream := self.large.stream_to(each)) is not None]
+        for instance in instances:
             instance.end(self.reason or "the client was closed")
-        self._closing = self._loop.create_task(self._close_link())
+        self._closing = self._loop.create_task(self._close_link(streams))
 
-    async def _close_link(self) -> None:
-        if self._closing_streams:
-            await asyncio.wait(self._closing_streams, timeout=CONNECT_TIME)
+    async def _close_link(self, streams: list[DirectStream]) -> None:
+        if streams:
+            await asyncio.wait([stream.closed for stream in streams], timeout=CONNECT_TIME)
         await self.link.close()
         if not self.closed.done():
             self.closed.set_result(None)
@@ -316,16 +313,16 @@ class ServiceConnection:
     # -- for the session (Channel) ------------------------------------------------------------------------------------
 
     def send(self, messages: list[Encoded]) -> None:
-        """As `Channel.send`. Nothing of a client is for the whole service but its calls, which do not come by here."""
+        """As `Channel.send`. Calls are sent by `send_call`; nothing else goes to the whole service."""
 
     def pause(self) -> None:
-        """As `Channel.pause`. Nothing is received by this session but answers."""
+        """As `Channel.pause`. This session receives replies only."""
 
     def resume(self) -> None:
         """As `Channel.resume`."""
 
     def probe(self) -> None:
-        """As `Channel.probe`. The link finds out by itself."""
+        """As `Channel.probe`. The link pings NATS by itself."""
 
     def close(self) -> None:
         """As `Channel.close`."""

@@ -1,8 +1,4 @@
-"""The channel of a session whose messages are NATS messages: between two ends that know each other's subject.
-
-Owns how messages become payloads of NATS and back, what waits while the session takes no more, and the end of the
-session. Knows neither methods nor how the two ends have found each other.
-"""
+"""The channel of a session over NATS, between two ends that know each other's subject."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ NOTIFICATION = b'{"jsonrpc":"2.0","method"'
 
 
 class Home(Protocol):
-    """What the channels of one service or client have in common: the instance, or the connection to a service."""
+    """What the channels of one instance or client share."""
 
     limits: Limits
     trace: Trace | None
@@ -52,14 +48,14 @@ class NatsChannel:
         home: carries the messages, and traces them.
         session: gets the messages, and is told when it is connected and lost.
         target: the subject of the other end; empty: nothing is sent.
-        own: the subject of this end for the session, which messages carry as their reply subject.
+        own: the subject of this end, the reply subject of all messages.
 
     Attributes:
-        carrier: what carries the messages, for metrics and logs.
-        reads_lines: several messages may come in one payload, as lines.
+        carrier: the name of the transport, for metrics and logs.
+        reads_lines: a payload may have several messages, as lines.
         sends_lines: the other end reads several messages in one payload.
-        gathers: messages that come in one turn of the loop are handled together, so that their replies are, too.
-        detour: what is sent goes by it, and no more by NATS; None while there is none.
+        gathers: messages that arrive in one turn of the loop are handled together, and their replies are sent together.
+        detour: sends all messages by the direct connection; None while NATS carries them.
     """
 
     carrier = "nats"
@@ -88,13 +84,13 @@ class NatsChannel:
 
     @property
     def credentials(self) -> Credentials:
-        """What is known of the other end."""
+        """The credentials of the other end."""
         return Credentials(address=self.address)
 
     # -- receiving ----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Handle the payload of a message of the other end."""
+        """Handle the payload of a message."""
         if self.is_over:
             return
         if data[:1] == _MARK:
@@ -133,7 +129,7 @@ class NatsChannel:
         return direct_params(data, read_payload(data, self._limits)[0])
 
     def hand_over(self) -> None:
-        """Give the session what was gathered."""
+        """Give the gathered messages to the session."""
         messages, self._gathered = self._gathered, []
         if not messages or self.is_over:
             return
@@ -147,7 +143,7 @@ class NatsChannel:
         except FrameError as error:
             refusal = ParseError(data={"reason": str(error)})
             payload = refusal_of(read_payload(data, self._limits)[0], refusal, self._link.max_payload)
-            if payload is None:  # without a reply, for example, the session cannot go on
+            if payload is None:  # it was no call: the session cannot go on without it
                 self.abort(f"a message was not taken: {refusal.message}")
             else:
                 self.session.send(payload)
@@ -157,41 +153,38 @@ class NatsChannel:
     # -- for the session (Channel) ------------------------------------------------------------------------------------
 
     def send(self, messages: list[Encoded]) -> None:
-        """As `Channel.send`. Short ones go together, where the other end reads lines."""
+        """As `Channel.send`. Short messages are sent in one payload if the other end reads lines."""
         if self.is_over or not self.target:
             return
         if self._trace is not None:
             trace_sent(self._trace, messages, as_frames=self.session.sends_binary)
-        if self.detour is not None:
+        self._send_all(messages)
+
+    def _send_all(self, messages: list[Any]) -> None:
+        if self.detour is not None:  # perhaps since the message before
             self.detour.send(messages)
-            return
-        if len(messages) == 1:
-            self._send_one(messages[0])
-            return
-        room = min(JOIN_MAX, self._link.max_payload) if self.sends_lines else 0
-        together: list[bytes] = []
-        size = 0
-        for message in messages:
-            count = len(message) + 1
-            if together and (size + count > room or type(message) is not bytes):
-                self.publish(b"\n".join(together))
-                together, size = [], 0
-            if self.detour is not None:  # since the message before
-                self.detour.send([message])
-            elif type(message) is bytes and count <= room:
-                together.append(message)
-                size += count
-            else:
+        elif len(messages) <= 1:
+            for message in messages:
                 self._send_one(message)
-        if together:
-            self.publish(b"\n".join(together))
+        elif self._are_lines(messages):
+            self.publish(b"\n".join(messages))
+        else:
+            half = len(messages) // 2
+            self._send_all(messages[:half])
+            self._send_all(messages[half:])
+
+    def _are_lines(self, messages: list[Encoded]) -> bool:
+        """Whether messages fit into one payload, as lines."""
+        room = min(JOIN_MAX, self._link.max_payload)
+        is_short = self.sends_lines and sum(map(len, messages)) + len(messages) <= room
+        return is_short and all(type(message) is bytes for message in messages)
 
     def _send_one(self, message: Encoded) -> None:
         if not self.has_published(message):
             self._send_large(message)
 
     def has_published(self, message: Encoded) -> bool:
-        """Send a message by NATS; returns False for one over `max_payload`, which is not sent."""
+        """Send a message by NATS; return False, without sending it, if it is over `max_payload`."""
         payload = payload_of(message, self.session, self._link.max_payload)[0]
         if payload is not None:
             self.publish(payload)
@@ -202,24 +195,24 @@ class NatsChannel:
         self._link.publish(self.target, payload, self.own)
 
     def _send_large(self, message: Encoded) -> None:
-        """Send a message over `max_payload`, or what says that it cannot be."""
+        """Send a message over `max_payload`, or refuse it."""
         self.refuse_large(message, "this message can take none")
 
     def refuse_large(self, message: Encoded, why: str) -> None:
-        """Say that a message over `max_payload` cannot be sent, because there is no direct connection."""
+        """Refuse a message over `max_payload`, because there is no direct connection."""
         self.send_instead(message, no_way(len(message), self._link.max_payload, why))
 
     def take_direct(self, params: dict[str, Any]) -> None:
         """Take a message about direct connections."""
 
     def pause(self) -> None:
-        """As `Channel.pause`: NATS goes on, so that requests wait in the session, within bounds."""
+        """As `Channel.pause`: NATS cannot pause, so requests wait in the session, within its limits."""
 
     def resume(self) -> None:
         """As `Channel.resume`."""
 
     def close(self) -> None:
-        """As `Channel.close`: nothing says so to the other end, which learns it when it asks."""
+        """As `Channel.close`: the other end learns it with its next probe."""
         self.end(self.reason or "the session is over")
 
     def abort(self, reason: str) -> None:
@@ -228,12 +221,12 @@ class NatsChannel:
         self.end(self.reason)
 
     def probe(self) -> None:
-        """As `Channel.probe`: NATS says whether the other end is there."""
+        """As `Channel.probe`: NATS returns the message if the other end is gone."""
         if not self.is_over and self.target:
             self._link.publish(self.target, b"", self.own)
 
     def end(self, reason: str) -> None:
-        """End the session: the other end is gone, or the link, or all is done."""
+        """End the session."""
         if self.is_over:
             return
         self.is_over = True
@@ -252,7 +245,7 @@ class NatsChannel:
         return ConnectionLost(self.reason or "the session is over", method=method, address=self.address)
 
     def send_instead(self, message: Encoded, error: RpcError) -> None:
-        """Tell who waits for this message that it cannot be sent: the other end, or for a call this one."""
+        """Report that a message cannot be sent: to the other end, or for a call to the caller here."""
         head = first_part(message)[:HEAD_SIZE]
         if envelope.is_reply_head(head):
             self.publish(orjson.dumps(envelope.error_reply(envelope.id_in_head(head), error)))
@@ -261,7 +254,7 @@ class NatsChannel:
         params = read.get("params") if type(read) is dict else None
         if type(params) is dict and read["method"] == envelope.ITEM:
             token = params.get("stream")
-            # The call that has an item in its reply ends here for its caller.
+            # An item of a result ends the call for its caller.
             told = envelope.error_reply(params.get("id"), error) if token is None else envelope.end(token, error)
             self.publish(orjson.dumps(told))
         elif type(read) is dict and (call := self.session.pending.find(read.get("id"))) is not None:
@@ -270,10 +263,10 @@ class NatsChannel:
 
 
 class Detour:
-    """What a channel sends by a direct connection: everything from the first message over `max_payload` on.
+    """Sends the messages of a channel by a direct connection, from the first message over `max_payload` on.
 
     Attributes:
-        stream: the connection; None until it is made. Messages wait until then.
+        stream: the connection; None until it is made, while messages wait.
     """
 
     def __init__(self, channel: NatsChannel) -> None:
@@ -290,7 +283,7 @@ class Detour:
             self._hold(message)
 
     def add(self, message: Encoded) -> None:
-        """Send a message behind all that waits; not twice in a row."""
+        """Send a message after those that wait; not twice in a row."""
         if self.stream is not None:
             self.stream.send([message])
         elif self._held[-1:] != [message]:
@@ -309,7 +302,7 @@ class Detour:
             stream.send([message])
 
     def fail(self, why: str) -> None:
-        """There will be no connection: what waits goes by NATS as far as possible."""
+        """No connection can be made: send the waiting messages by NATS, or refuse them."""
         self._channel.detour = None
         held, self._held = self._held, []
         for message in held:
@@ -324,7 +317,7 @@ class Detour:
 
 
 def payload_of(message: Encoded, session: Session, limit: int) -> tuple[bytes | None, int]:
-    """The payload to send for a message, None where it has more bytes than the limit; and its size."""
+    """The payload for a message, or None if it has more bytes than the limit; and its size."""
     size = len(message)
     if type(message) is AttachedMessage:
         if not session.sends_binary:

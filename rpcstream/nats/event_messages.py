@@ -19,7 +19,7 @@ from ..wire.json_scan import is_deeper
 from .protocol import NatsMessage
 from .subjects import decoded
 
-#: Bytes of NATS's headers that stand with a last value, and that JetStream adds when it passes it on.
+#: Bytes that are left for the headers of a last value.
 HEADERS_MAX = 1024
 
 #: What the reply subject of an event begins with that one of several processes of a server has published. The id of the

@@ -59,6 +59,7 @@ class NatsEvents:
         self._out: list[tuple[str, Encoded | None, Keep, Stamp | None]] = []
         self._out_size = 0
         self._is_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
         #: Topics whose last value NATS has not got; whether it has changed since, so that it is the latest one.
         self._late: dict[str, bool] = {}
         #: Subscriptions at NATS by the name of the topic or pattern.
@@ -212,8 +213,12 @@ class NatsEvents:
                 self._stamps.by_topic.get(topic),
                 is_event=is_changed,
             )
-        if self._late and self._link is not None and self._loop is not None:
-            self._loop.call_later(LATE_PAUSE, self._flush)
+        if self._late and self._link is not None and self._timer is None and self._loop is not None:
+            self._timer = self._loop.call_later(LATE_PAUSE, self._flush_late)
+
+    def _flush_late(self) -> None:
+        self._timer = None
+        self._flush()
 
     def _send(
         self, topic: str, message: Encoded | None, keep: Keep, stamp: Stamp | None, *, is_event: bool = True
@@ -226,7 +231,8 @@ class NatsEvents:
         link = self._link
         if link is None or not link.is_open:
             if keep:
-                self._send_later(topic)
+                with self._lock:
+                    self._send_later(topic)
             return
         try:
             tokens = event_tokens(topic)
@@ -235,7 +241,8 @@ class NatsEvents:
             self._log.warning(topic, "an event of %s is not on NATS: %s", topic, _reason(error))
             with self._lock:
                 self._drop(topic, "")
-                self._stamps.by_topic.pop(topic, None)  # it stays here until another one comes
+                if keep:  # the last value stays here until there is another one
+                    self._stamps.by_topic.pop(topic, None)
             return
         if link.unsent > CARRIED_MAX:
             self._log.warning(None, "events are not on NATS: its server takes them too slowly")

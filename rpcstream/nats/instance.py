@@ -1,4 +1,4 @@
-"""One instance of a service, as a client sees it: the channel of the session with it."""
+"""An instance of a service, as a client sees it: the channel of a session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SubjectCalls(OutgoingCalls):
 
 
 class Service(Home, Protocol):
-    """The connection of a client to a service, as its parts see it; see `calls.ServiceConnection`."""
+    """The connection of a client to a service; see `calls.ServiceConnection`."""
 
     inbox: str
     address: str
@@ -66,11 +66,11 @@ class Service(Home, Protocol):
 
 
 class Instance(NatsChannel):
-    """An instance that a client has heard of: the channel of a session with it.
+    """The channel of the session with one instance.
 
     Attributes:
-        call_ids: the calls that are known to be there.
-        is_leaving: it takes no more calls by its direct connection, because it stops.
+        call_ids: the calls that the instance has acknowledged.
+        is_leaving: the instance stops, and takes no more calls by its direct connection.
     """
 
     reads_lines = True
@@ -83,17 +83,17 @@ class Instance(NatsChannel):
         self.call_ids: dict[int | str, None] = {}
         self.is_leaving = False
         self._service = service
-        # What comes from an instance belongs to calls to the service.
+        # Replies and items of an instance belong to calls to the service.
         session.pending, session.streams = service.session.pending, service.session.streams
         session.sends_binary, session.offers_binary = service.session.sends_binary, False
         session.on_event = service.session.on_event
         session.calls = SubjectCalls(session, service.calls.marshaller, self.send_call)
 
     def send_call(self, message: Encoded, method: str, call_ids: Sequence[int | str]) -> None:
-        """Send a call or notification to this very instance, at the subject of its method there.
+        """Send a call or notification to this instance, at the subject of its session and method.
 
         Raises:
-            MessageTooLarge: NATS does not carry it. Nothing was sent.
+            MessageTooLarge: it is over `max_payload`. Nothing was sent.
             ValueError: the name of the method is too long for NATS.
         """
         if self._trace is not None:
@@ -120,9 +120,9 @@ class Instance(NatsChannel):
         detour.send([message])
 
     def missed(self) -> None:
-        """NATS says that nothing subscribes to the subject of the instance: it is over.
+        """NATS says that the instance is gone: end the session.
 
-        What it has sent before by its direct connection may still be coming. The next look asks again.
+        If messages still arrive by the direct connection, the session ends with a later probe.
         """
         stream = None if self.detour is None else self.detour.stream
         if stream is None or not stream.has_received():

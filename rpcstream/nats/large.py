@@ -142,7 +142,7 @@ class InstanceDetour(Detour):
         self._service = service
         self._calls: list[LargeCall] = []
         self._address: str | None = None
-        self._opened: DirectStream | None = None
+        self.opened: DirectStream | None = None
         self._connecting: asyncio.Task[None] | None = None
 
     def connect(self, offer: Offer) -> None:
@@ -153,7 +153,7 @@ class InstanceDetour(Detour):
 
     async def _connect(self, offer: Offer) -> None:
         self._instance.publish(direct_message(claim=True))
-        self._opened = stream = DirectStream(self._service, self._instance, offer)
+        self.opened = stream = DirectStream(self._service, self._instance, offer)
         try:
             async with asyncio.timeout(CONNECT_TIME):
                 await stream.open()
@@ -185,11 +185,6 @@ class InstanceDetour(Detour):
             self._connecting.cancel()
         self._fail_calls("the instance is gone", Unread)
         super().over()
-
-    @property
-    def closed(self) -> asyncio.Future[None] | None:
-        """Done when the connection is closed; None where there is none."""
-        return None if self.stream is None or self._opened is None else self._opened.closed
 
     def _fail_calls(self, reason: str, kind: type[ConnectFailed | ConnectionLost]) -> None:
         calls, self._calls = self._calls, []
@@ -276,6 +271,10 @@ class LargeCalls:
             instance.detour = InstanceDetour(instance, self._service)
         assert isinstance(instance.detour, InstanceDetour)
         return instance.detour
+
+    def stream_to(self, instance: Instance) -> DirectStream | None:
+        """The direct connection to an instance; None if there is none."""
+        return None if instance.detour is None or instance.detour.stream is None else self.detour_of(instance).opened
 
     def forget(self) -> bool:
         """Drop what waits in vain: of calls that are over, and of notifications. Returns whether anything waits."""

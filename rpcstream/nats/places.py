@@ -1,32 +1,32 @@
-"""Which instance of a service has which call of a client, and what becomes of the calls of one that is gone.
+"""Which instance of a service has which call of a client, and how calls fail when their instance is gone.
 
-An instance acknowledges a call that takes longer. From then on cancels and credit go to that instance, and it is
-watched: a message to one that is gone comes back at once, because NATS says that nothing subscribes to its subject.
+An instance acknowledges a call that takes longer. From then on the client sends cancels and credit to that instance,
+and probes it: NATS returns a message to an instance that is gone, because nothing subscribes to its subject.
 
-If a call is neither answered nor acknowledged in time, all instances are asked for a sign of life, which they send
-behind their acknowledgements. The call is lost when each known instance has answered or is gone.
+If a call is neither answered nor acknowledged in time, the client asks all instances whether they are alive. They
+acknowledge their calls first. The call is lost when each known instance has answered or is gone.
 
-NATS also gives calls back whose method has no subscriber. After a restart of NATS the instances join again one after
-the other, so a method is missing only if an instance says that it has joined, and NATS still knows no subscriber then.
+NATS also returns calls whose method has no subscriber. After a restart of NATS the instances join again one after the
+other. So a method is missing only if an instance has joined, and NATS still has no subscriber for the method.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from ..errors import ConnectFailed, ConnectionLost, MethodNotFound, NotPermitted, RpcError
 from ..wire import envelope
 from .instance import Instance, Service
 
-#: Seconds between two looks whether the instances are there that have calls, and which calls are late.
+#: Seconds between two checks of the instances that have calls, and of late calls.
 WATCH_EVERY = 0.5
 
-#: Seconds after which a call is late that no instance has acknowledged. An instance does so much sooner, unless its
-#: event loop is blocked.
+#: Seconds after which a call without an acknowledgement is late. An instance acknowledges much sooner unless its event
+#: loop is blocked.
 LATE_AFTER = 1.0
 
-#: Calls that were given up before it was known where they are, and are cancelled when it is.
+#: Calls that were cancelled before their instance was known. They are cancelled there when it acknowledges them.
 CANCELLED_MAX = 10_000
 
 #: Makes the error for a call of this method.
@@ -34,18 +34,18 @@ MakeError = Callable[[str], Exception]
 
 
 class CallPlaces:
-    """Where the calls of one client to one service are."""
+    """The calls of one client to one service, and the instances that have them."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._pending = service.session.pending
         self._loop = asyncio.get_running_loop()
-        self._places: dict[int | str, Instance] = {}
-        #: The calls of which it is not known where they are: when they were sent (loop time, s), their subject, and the
-        #: token of their reply subject.
+        #: Calls whose instance is not known: when they were sent (loop time, s), their subject, and the token of their
+        #: reply subject.
         self._sent: dict[int | str, tuple[float, str, str]] = {}
         self._cancelled: dict[int | str, None] = {}
-        #: The late calls that a sign of life was asked for; the instances that have sent none; and whether any has.
+        #: Late calls for which all instances were asked whether they are alive; the known instances that have not
+        #: answered; and whether any instance has.
         self._late: list[int | str] = []
         self._silent: list[Instance] = []
         self._is_answered = False
@@ -63,17 +63,18 @@ class CallPlaces:
             self._sent[call_id] = now, subject, token
         self.watch()
 
-    def place_of(self, call_ids: Sequence[int | str]) -> Instance | None:
-        """The instance that has one of these calls; None if that is not known."""
-        for call_id in call_ids:
-            if (place := self._places.get(call_id)) is not None:
+    def place_of(self, call_ids: Iterable[int | str]) -> Instance | None:
+        """The instance that has acknowledged one of these calls; None if none has."""
+        for place in self._service.instances.values():
+            if not place.call_ids.keys().isdisjoint(call_ids):
                 return place
         return None
 
     def cancel(self, call_id: int | str) -> None:
-        """The answer to a call is not wanted: tell the instance that has it, as soon as that is known."""
-        place = self._forget_place(call_id)
+        """Cancel a call at the instance that has it, as soon as that is known."""
+        place = self.place_of((call_id,))
         if place is not None:
+            del place.call_ids[call_id]
             place.send([envelope.cancel(call_id)])
         elif self._sent.pop(call_id, None) is not None:
             self._cancelled[call_id] = None
@@ -81,9 +82,8 @@ class CallPlaces:
                 del self._cancelled[next(iter(self._cancelled))]
 
     def fail(self, call_ids: Iterable[int | str], make_error: MakeError) -> None:
-        """Fail calls that were not sent, not carried out, or lost, with the error made for their method."""
+        """Fail calls that were not sent, not carried out, or lost."""
         for call_id in list(call_ids):
-            self._forget_place(call_id)
             self._sent.pop(call_id, None)
             call = self._pending.find(call_id)
             if call is None:
@@ -117,10 +117,10 @@ class CallPlaces:
     # -- instances ----------------------------------------------------------------------------------------------------
 
     def acknowledged(self, place: Instance, call_ids: Iterable[int | str]) -> None:
-        """An instance says that these calls are there."""
+        """An instance has acknowledged these calls."""
         for call_id in call_ids:
             if self._pending.find(call_id) is not None:
-                if self._places.setdefault(call_id, place) is place:  # a call is at one instance
+                if self.place_of((call_id,)) is None:  # a call is at one instance
                     self._sent.pop(call_id, None)
                     place.call_ids[call_id] = None
             elif call_id in self._cancelled:
@@ -130,29 +130,23 @@ class CallPlaces:
     def has_calls(self, place: Instance) -> bool:
         """Whether calls that wait are known to be at an instance."""
         for call_id in [each for each in place.call_ids if self._pending.find(each) is None]:
-            self._forget_place(call_id)
+            del place.call_ids[call_id]
         return bool(place.call_ids)
 
     def lose(self, call_ids: Iterable[int | str], reason: str) -> None:
-        """Fail calls whose instance is gone, or that were lost on their way."""
+        """Fail calls whose instance is gone, or that were lost on the way."""
         address = self._service.address
         self.fail(call_ids, lambda method: ConnectionLost(reason, method=method, address=address))
-
-    def _forget_place(self, call_id: int | str) -> Instance | None:
-        place = self._places.pop(call_id, None)
-        if place is not None:
-            place.call_ids.pop(call_id, None)
-        return place
 
     # -- watching -----------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Look now and then from now on, as long as there is something to look at."""
+        """Check instances and calls every `WATCH_EVERY` seconds, as long as calls are pending."""
         if self._timer is None:
             self._timer = self._loop.call_later(WATCH_EVERY, self._look)
 
     def _look(self) -> None:
-        """Look whether the instances are there that have calls, and fail calls that none has acknowledged in time."""
+        """Probe the instances that have calls, and look for late calls."""
         self._timer = None
         pending, now = self._pending, self._loop.time()
         goes_on = self._service.large.forget()
@@ -161,11 +155,11 @@ class CallPlaces:
             if self.has_calls(place):
                 place.probe()
         self._look_for_late(now)
-        if pending or self._places or goes_on:
+        if pending or goes_on:
             self.watch()
 
     def _look_for_late(self, now: float) -> None:
-        """Fail late calls that no instance has; ask for signs of life of instances because of others."""
+        """Fail late calls that no instance has, and ask whether the instances are alive if there are others."""
         if self._is_answered and all(place.is_over for place in self._silent):
             lost = [call_id for call_id in self._late if call_id in self._sent]
             self.lose(lost, "the instance that had the call is gone, or the message was lost")
@@ -180,7 +174,7 @@ class CallPlaces:
             self._service.inquire()
 
     def answered(self, place: Instance | None) -> None:
-        """An instance has sent a sign of life; None: one that is not known."""
+        """An instance has answered that it is alive; None: an instance that is not known."""
         self._is_answered = True
         if place in self._silent:
             self._silent.remove(place)
@@ -188,7 +182,7 @@ class CallPlaces:
     # -- calls that came back -----------------------------------------------------------------------------------------
 
     def came_back(self, token: str) -> None:
-        """NATS says that nothing subscribes to the subject of the calls whose reply subject has this token."""
+        """NATS has returned the calls whose reply subject has this token: nothing subscribes to their subject."""
         call_ids: list[int | str]
         if token.isdecimal():
             call_ids = [int(token)]
@@ -212,7 +206,7 @@ class CallPlaces:
         self.fail_unsent(self._returned.pop(subject, ()), is_missing)
 
     def stop(self) -> None:
-        """Nothing is heard any more."""
+        """Stop, because the connection has ended."""
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:

@@ -1,7 +1,7 @@
-"""One instance of a service: the methods of a server, called by NATS.
+"""One instance of a service: offers the methods of a server on NATS.
 
 A caller with an inbox of our form (`<inbox>.rpcstream.<call>`) has one session here for all its calls, as on a
-connection. Any other has one for each message, which is answered with one message, as a POST of HTTP is.
+connection. Any other caller has a session for each message, which gets one message as its answer, like an HTTP POST.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class NatsService:
     Args:
         options: how to connect.
         service: the name of the service.
-        listener: of the server: makes the sessions, and counts them.
-        methods: gives the names of the methods.
-        trusts_nats: what NATS says of a caller in another account is read.
-        direct: where to listen for messages that NATS does not carry.
+        listener: makes the sessions of the server, and counts them.
+        methods: returns the names of the methods.
+        trusts_nats: read what NATS says of a caller in another account.
+        direct: where to listen for direct connections.
 
     Attributes:
         instance: the id of this instance, which others see.
-        link: the connection; None while there is none.
-        direct: listens for messages that NATS does not carry.
-        subscriptions: by the names of the methods, on the present connection.
-        on_joined: awaited with the link whenever it stands, after the methods are offered.
+        link: the connection to NATS; None while it is lost.
+        direct: listens for direct connections.
+        subscriptions: the subscription of each method, on the current connection.
+        on_joined: awaited with each new link, after the methods are offered.
         on_leaving: awaited before the link is closed, when all calls are answered.
     """
 
@@ -101,7 +101,7 @@ class NatsService:
         self._events = tuple(event_prefix(service, kind) for kind in (EVENT, INBOX, RETAIN, LAST))
         self._own = f"{self._root}{INSTANCE}.{self.instance}."
         self._callers = CallerTable(self, self._own, listener)
-        #: That of batches, and the one that says that the methods are offered.
+        #: The subscriptions to batches and to `INQUIRY`.
         self._others: list[Subscription] = []
         self._identities: CallerIdentities | None = None
         if listener.authenticator is not None:
@@ -123,7 +123,7 @@ class NatsService:
         """Join the service.
 
         Raises:
-            ConnectFailed: there is no NATS server, or it does not permit that.
+            ConnectFailed: there is no NATS server, or it does not permit this login to join.
         """
         link = await NatsLink.connect(self._options)
         try:
@@ -143,7 +143,7 @@ class NatsService:
         await self._listen(link)
         try:
             link.subscribe(f"{self._own}>", self._direct)
-            # Behind that: who calls may be told at once where its call is.
+            # Only now: calls are acknowledged at once, and callers then write to the subject above.
             self._others = [link.subscribe(f"{self._root}{BATCH}", partial(self._called, None), QUEUE)]
             for name in self._methods():
                 self._offer(link, name)
@@ -181,7 +181,7 @@ class NatsService:
         self.subscriptions[name] = link.subscribe(self._root + tokens, partial(self._called, name), QUEUE)
 
     def offer(self, name: str) -> None:
-        """Offer one more method; called when it was registered while the server runs."""
+        """Offer a method that was registered while the server runs."""
         if self.link is not None and not self._stopping:
             with contextlib.suppress(ConnectionError):
                 self._offer(self.link, name)
@@ -208,7 +208,7 @@ class NatsService:
                 await self.start()
             except ConnectFailed as error:
                 self._log.warning(None, "not joined to NATS at %s: %s", self._options.address, error.reason)
-            except Exception as error:  # it would be the end of this instance for its callers
+            except Exception as error:  # otherwise the instance would never join again
                 self._log.error(None, "not joined to NATS at %s", self._options.address, error=error)
             else:
                 log.info("joined NATS at %s again", self._options.address)
@@ -216,7 +216,7 @@ class NatsService:
 
     def _on_denied(self, what: str, subject: str) -> None:
         """NATS does not permit this instance what it has asked for."""
-        # Without calls it is no instance; it may be one without the services API, and without events.
+        # An instance needs calls. It works without the services API and without events.
         if what == "subscription" and subject.startswith(self._root) and not subject.startswith(self._events):
             self._denied.append(subject)
         self._log.warning(None, "NATS does not permit this login the %s to %s", what, subject)
@@ -243,7 +243,7 @@ class NatsService:
             return
         sender = self._sender(message)
         try:
-            caller = self._callers.find(sender) or self._add(sender, message.reply, method)
+            caller = self._callers.by_sender.get(sender) or self._add(sender, message.reply, method)
         except (NotAuthenticated, ServerBusy) as refusal:
             self._refuse(message, refusal)
         else:
@@ -251,16 +251,16 @@ class NatsService:
                 caller.call(data, ids_of(read), question)
 
     def _sender(self, message: NatsMessage) -> Sender:
-        """Who wants the answer of a message."""
+        """Who has sent a message."""
         inbox, _, _ = message.reply.rpartition(".")
         return Sender(inbox, None if self._identities is None else self._identities.shown_by(message))
 
     def _add(self, sender: Sender, reply: str, method: str | None) -> AnyCaller | None:
-        """Take in a sender that is not known, which calls this method; None where the server ends it at once.
+        """Add a new sender, which calls this method; None if the server ends its session at once.
 
         Raises:
-            NotAuthenticated: it is not accepted.
-            ServerBusy: there are too many.
+            NotAuthenticated: the sender is not accepted.
+            ServerBusy: there are too many callers.
         """
         identity = None
         self._callers.check_room()
@@ -272,18 +272,18 @@ class NatsService:
         return self._callers.add(sender, reply, identity)
 
     def _direct(self, message: NatsMessage) -> None:
-        """A message of a caller to this instance, which the caller knows."""
+        """Take a message to the session of a caller."""
         if message.reply.startswith(NO_INBOX):
             self._ignored(message)
             return
         number, _, tokens = message.subject[len(self._own) :].partition(".")
-        caller = self._callers.with_number(number)
+        caller = self._callers.by_number.get(number)
         if caller is None:
             if tokens:
                 gone = ServerBusy(data={"executed": False, "reason": "this instance has forgotten the session"})
                 self._refuse(message, gone)
             elif message.reply and self.link is not None and not is_unanswerable(message):
-                # The session was that of a connection before this one: nothing more comes of it.
+                # The session belonged to an earlier connection: tell the caller that it is over.
                 self.link.publish(message.reply, b"", headers=NO_RESPONDERS)
             return
         caller.heard()
@@ -301,29 +301,29 @@ class NatsService:
                 self._refuse(message, error)
 
     def _stranger(self, caller: Caller, message: NatsMessage) -> RpcError | None:
-        """The error of a call to this instance that does not show what the others of its caller have shown."""
+        """The error for a call with other credentials than the first call of its session."""
         if self._identities is None or self._identities.shown_by(message) == caller.shown:
             return None
         return NotAuthenticated(data=WRONG_TOKEN)
 
     def _asked(self, message: NatsMessage) -> None:
-        """A caller asks for a sign of life of an instance that offers its methods. It gets acknowledgements before."""
+        """Answer that this instance is alive, after the acknowledgements for this caller."""
         if message.reply.startswith(NO_INBOX):
             self._ignored(message)
         elif message.reply and self.link is not None:
             sender = self._sender(message)
-            caller = self._callers.find(sender)
+            caller = self._callers.by_sender.get(sender)
             if caller is not None:
                 caller.say_alive(message.reply)
-            else:  # callers of another account have other inboxes here: nothing is acknowledged to them
+            else:  # callers of another account have other inboxes here, and get no acknowledgements
                 self.link.publish(message.reply, b"[]" if sender.is_client else b"null")
 
     def _ignored(self, message: NatsMessage) -> None:
-        """A message that asks for an answer where no inbox is: it is dropped."""
+        """Drop a message whose reply subject is not an inbox."""
         self._log.warning(None, "ignored a message that wants its answer at %s", message.reply)
 
     def _refuse(self, message: NatsMessage, error: RpcError) -> None:
-        """Answer a message that no session gets."""
+        """Refuse a message that reaches no session."""
         if not message.reply or self.link is None:
             return
         payload = refusal_of(read_payload(message.data, self.limits)[0], error, self.link.max_payload)
@@ -333,11 +333,11 @@ class NatsService:
 
     @property
     def is_draining(self) -> bool:
-        """Nothing new comes from NATS any more: callers may drain."""
+        """NATS sends no more calls: callers may drain."""
         return self._stopped is not None and self._stopped.done()
 
     def stop(self) -> None:
-        """Take no more calls. What NATS has sent here by then is answered; see `wait`."""
+        """Take no more calls, and answer those that NATS has sent; see `wait`."""
         if self._stopped is None:
             self._stopping = True
             if self._rejoining is not None:
@@ -357,9 +357,9 @@ class NatsService:
             pass
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_TIME):
-                for caller in self._callers.all():
+                for caller in list(self._callers.by_sender.values()):
                     caller.leave()
-                while any(caller.is_expected for caller in self._callers.all()):
+                while any(caller.is_expected for caller in self._callers.by_sender.values()):
                     await asyncio.sleep(0.02)
 
     def _drain(self, _: Any = None) -> None:
@@ -367,15 +367,15 @@ class NatsService:
             caller.drain()
 
     async def wait(self) -> None:
-        """Wait until NATS sends no more calls here."""
+        """Wait until NATS sends no more calls."""
         if self._stopped is not None:
             await asyncio.wait({self._stopped})
 
     async def close(self) -> None:
-        """Close the connection, when all sessions are over, or their time is."""
+        """Close the connection, after all sessions have ended or their time is over."""
         self.stop()
         if self._stopped is not None:
-            self._stopped.cancel()  # of a server whose time is over; else it is done
+            self._stopped.cancel()  # done, unless the time to stop is over
         await self.wait()
         link, self.link = self.link, None
         if link is not None:
@@ -388,12 +388,12 @@ class NatsService:
 
 
 def _fault(read: Any, method: str | None, question: dict[str, Any]) -> RpcError | None:
-    """Why a message may not stand on the subject of this method (None: of batches); None if it may.
+    """The error for a message at the subject of this method (None: of batches) that calls something else.
 
-    NATS permits subjects: a message on one must not call anything else.
+    NATS's permissions are for subjects, so a message must call the method of its subject.
 
     Args:
-        question: its members, if it asks where a large call may be sent.
+        question: the params of a question where a large call may be sent; empty for other messages.
     """
     if read is UNREADABLE or ("ask" in question and question.get("method") == method):
         return None

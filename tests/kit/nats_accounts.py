@@ -22,7 +22,6 @@ import pytest
 
 #: What an account is not limited in: -1 stands for "any number".
 _UNLIMITED = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
-_JETSTREAM = dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), -1)
 
 _CREDENTIALS = """\
 -----BEGIN NATS USER JWT-----
@@ -65,10 +64,10 @@ class Key:
 class Account:
     """An account of an operator. Subjects of one are not seen in another."""
 
-    def __init__(self, operator: Key, name: str, *, jetstream: bool) -> None:
+    def __init__(self, operator: Key, name: str) -> None:
         self._key = Key("A")
         self.public = self._key.public
-        limits = _UNLIMITED | {"wildcards": True} | (_JETSTREAM if jetstream else {})
+        limits = _UNLIMITED | {"wildcards": True}
         claims = {"type": "account", "limits": limits, "default_permissions": {"pub": {}, "sub": {}}}
         self.jwt = operator.sign(self.public, name, claims)
 
@@ -100,12 +99,11 @@ class Operator:
     def __init__(self) -> None:
         self._key = Key("O")
         self._accounts: list[Account] = []
-        # JetStream in the mode of JWTs asks for an account of the system itself.
         self._system = self.account("SYS")
 
-    def account(self, name: str, *, jetstream: bool = False) -> Account:
+    def account(self, name: str) -> Account:
         """A new account, which a server knows that is made after it."""
-        self._accounts.append(Account(self._key, name, jetstream=jetstream))
+        self._accounts.append(Account(self._key, name))
         return self._accounts[-1]
 
     def config(self) -> dict[str, Any]:

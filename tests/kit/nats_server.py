@@ -3,8 +3,8 @@
 Owns finding the program, configuration, ports, folders and the life of the processes. Knows nothing of what speaks
 over them: tests connect with nats-py or with rpcstream.
 
-    server = NatsServer(jetstream=True)     # listens when the call returns; `server.url` says where
-    server.kill(); server.restart()         # SIGKILL, and again at the same port, with what JetStream has stored
+    server = NatsServer(max_payload=8192)   # listens when the call returns; `server.url` says where
+    server.kill(); server.restart()         # SIGKILL, and again at the same port
     server.stop()                           # always at the end: it removes the folder
 """
 
@@ -102,7 +102,6 @@ class NatsServer:
     """A process of `nats-server` on 127.0.0.1, at a port that the system gave; it listens when it has been made.
 
     Args:
-        jetstream: JetStream, stored in the folder of this server.
         max_payload: bytes of the longest message; nats-server's own default is 1 MiB.
         users: who may connect, as in a configuration file: `{"user": ..., "password": ..., "permissions": {"publish":
             {"allow": [...]}, "subscribe": ...}}`, or with `"nkey": "U..."` in place of user and password.
@@ -113,14 +112,13 @@ class NatsServer:
 
     Attributes:
         url: `nats://127.0.0.1:port`, or `tls://...`.
-        folder: of its log, its store, and the file of its ports.
+        folder: of its log and the file of its ports.
         process: of the last start.
     """
 
     def __init__(
         self,
         *,
-        jetstream: bool = False,
         max_payload: int | None = None,
         users: Sequence[Mapping[str, Any]] = (),
         operator: Operator | None = None,
@@ -136,8 +134,6 @@ class NatsServer:
         self.folder = Path(self._folder.name)
         self._scheme = "tls" if tls else "nats"
         self.config: dict[str, Any] = {"host": "127.0.0.1", "port": -1, "http": "127.0.0.1:-1", "logtime": False}
-        if jetstream:
-            self.config["jetstream"] = {"store_dir": str(self.folder / "store")}
         if max_payload is not None:
             self.config["max_payload"] = max_payload
         if users:
@@ -186,7 +182,7 @@ class NatsServer:
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Start it again at the same port, with the same store; a process that still runs is killed before."""
+        """Start it again at the same port; a process that still runs is killed before."""
         self.kill()
         self.process = self._start()
 
@@ -270,7 +266,6 @@ class NatsCluster:
 
     Args:
         size: how many nodes.
-        jetstream: JetStream at all of them, which together store and elect; that takes seconds.
         config: more members of each node's configuration file.
         options: of each `NatsServer`.
 
@@ -278,9 +273,7 @@ class NatsCluster:
         nodes: the servers, each to be killed and restarted on its own.
     """
 
-    def __init__(
-        self, size: int = 3, *, jetstream: bool = False, config: Mapping[str, Any] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, size: int = 3, *, config: Mapping[str, Any] | None = None, **options: Any) -> None:
         self.nodes: list[NatsServer] = []
         try:
             for number in range(size):
@@ -290,10 +283,6 @@ class NatsCluster:
             for node in self.nodes:
                 others = [other for other in self.nodes if other is not node]
                 node.config["cluster"]["routes"] = self._routes_to(others)  # so that any of them may start again
-                if jetstream:  # it does not start without the ports of other nodes, which are known only now
-                    node.config["jetstream"] = {"store_dir": str(node.folder / "store")}
-            for node in self.nodes if jetstream else ():
-                node.restart()
             self.wait_joined()
         except BaseException:
             self.stop()
@@ -304,10 +293,7 @@ class NatsCluster:
         return [node.url for node in self.nodes]
 
     def wait_joined(self) -> None:
-        """Wait until each node that runs has routes to all others that run, names them to clients, and is ready.
-
-        JetStream included.
-        """
+        """Wait until each node that runs has routes to all others that run, names them to clients, and is ready."""
         until_in_thread(self._is_joined)
 
     def stop(self) -> None:
