@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import wave
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +97,12 @@ def make_server() -> Server:
     def text(lines: int = 40) -> str:
         """Lines of a text."""
         return "\n".join(f"line {at} " + "word " * 30 for at in range(lines))
+
+    @server
+    def film(frames: int = 12) -> Iterator[Image.Image]:
+        """A stream of pictures, from dark to bright."""
+        for frame in range(frames):
+            yield Image.new("RGB", (80, 60), (20 * frame, 10, 30))
 
     @server
     def tone() -> bytes:

@@ -264,6 +264,66 @@ def test_a_data_frame_is_a_table(explore) -> None:
         assert card.locator("tbody tr").first.locator("td").all_inner_texts() == [*expected, "[1,2]"]
 
 
+def test_a_damaged_stream_of_arrow_is_an_error_and_nothing_else(explore) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table(
+        {
+            "a": [1, 2, 3],
+            "b": ["x", None, "z"],
+            "c": [[[1]], [[2, 3]], []],
+            "d": pa.array(["q"] * 3).dictionary_encode(),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    good = np.frombuffer(sink.getvalue(), np.uint8)
+    random = np.random.default_rng(5)
+    streams = [good.tolist(), good[:-200].tolist(), []]
+    for _ in range(150):
+        bad = good.copy()
+        bad[random.integers(0, len(bad), 4)] = random.integers(0, 256, 4)
+        streams.append(bad.tolist())
+    with explore(make_server()) as explorer:
+        outcomes = explorer.page.evaluate(
+            """async (streams) => {
+                const { readTable } = await import("./docs/arrow.js")
+                return streams.map((stream) => {
+                    try {
+                        const { count, columns } = readTable(new Uint8Array(stream))
+                        return [count, columns.map(({ at }) => JSON.stringify(at(0))?.length > 1e6)]
+                    } catch (error) {
+                        return error instanceof Error
+                    }
+                })
+            }""",
+            streams,
+        )
+        assert outcomes[0] == [3, [False] * 4]
+        assert len(outcomes) == len(streams)
+        assert all(each is True or True not in each[1] for each in outcomes)
+
+
+def test_a_stream_of_pictures_plays_in_one_place(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("film")
+        card = explorer.call()
+        image = card.locator("figure img")
+        explorer.until("document.querySelector('main .card figure img')?.complete")
+        colour = """async image => {
+            const bitmap = await createImageBitmap(image)
+            const context = new OffscreenCanvas(1, 1).getContext("2d")
+            context.drawImage(bitmap, 0, 0)
+            return [...context.getImageData(0, 0, 1, 1).data]
+        }"""
+        for _ in range(100):
+            if image.evaluate(colour)[0] == 220:
+                break
+            explorer.page.wait_for_timeout(50)
+        assert image.count() == 1
+        assert image.evaluate(colour) == [220, 10, 30, 255]
+
+
 def test_a_tree_is_searched_and_gives_paths(explore) -> None:
     with explore(make_server(), permissions=["clipboard-read", "clipboard-write"]) as explorer:
         page = explorer.page

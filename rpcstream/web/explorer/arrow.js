@@ -3,7 +3,11 @@
 
 const text = new TextDecoder()
 const SECOND = { 0: 1, 1: 1e3, 2: 1e6, 3: 1e9 } // units in a second: seconds, milli-, micro- and nanoseconds
+// A stream may lie: these keep what is made of it small.
 const MOST_ROWS = 10_000_000
+const MOST_FIELDS = 10_000
+const MOST_DEPTH = 3 // of lists in lists
+const MOST_ITEMS = [10_000, 20, 20, 20] // of a list, by its depth
 
 /** A table of a FlatBuffer: fields by their number. */
 class Flat {
@@ -85,6 +89,15 @@ function slices(offsets, data, bits, make) {
   return (row) => make(data.subarray(Number(at(row)), Number(at(row + 1))))
 }
 
+/** Lists, with offsets of `bits`. */
+const listType = (bits, depth) => ({ type: "list", buffers: 1, read: ([items], offsets) => {
+  const at = reader(integers(bits, true), bits / 8)(offsets)
+  return (row) => {
+    const [start, end] = [Number(at(row)), Number(at(row + 1))]
+    return Array.from({ length: Math.min(MOST_ITEMS[depth], end - start) }, (_, index) => items(start + index))
+  }
+} })
+
 const bytesText = (bytes) => [...bytes.subarray(0, 32)].map((each) => each.toString(16).padStart(2, "0")).join("")
 
 // For each number of a type in the schema: its name, how many buffers it has after the validity, and how they are read.
@@ -112,10 +125,7 @@ const TYPES = {
     const [at, unit] = [reader("BigInt64", 8)(data), SECOND[type.number(0, "Int16")]]
     return (row) => isoOf(at(row), unit, false)
   } }),
-  12: () => ({ type: "list", buffers: 1, read: ([items], offsets) => {
-    const at = reader("Int32", 4)(offsets)
-    return (row) => Array.from({ length: Math.min(1000, at(row + 1) - at(row)) }, (_, index) => items(at(row) + index))
-  } }),
+  12: (_, children, depth) => listType(32, depth),
   13: (_, children) => ({ type: "object", buffers: 0, read: (parts) => (row) => Object.fromEntries(children.map(({ name }, at) => [name, parts[at](row)])) }),
   18: (type) => ({ type: "seconds", buffers: 1, read: (_, data) => {
     const [at, unit] = [reader("BigInt64", 8)(data), SECOND[type.number(0, "Int16", 1)]]
@@ -123,21 +133,25 @@ const TYPES = {
   } }),
   19: () => ({ type: "bytes", buffers: 2, read: (_, offsets, data) => slices(offsets, data, 64, bytesText) }),
   20: () => ({ type: "text", buffers: 2, read: (_, offsets, data) => slices(offsets, data, 64, (bytes) => text.decode(bytes)) }),
-  21: () => ({ type: "list", buffers: 1, read: ([items], offsets) => {
-    const at = reader("BigInt64", 8)(offsets)
-    return (row) => Array.from({ length: Math.min(1000, Number(at(row + 1) - at(row))) }, (_, index) => items(Number(at(row)) + index))
-  } }),
+  21: (_, children, depth) => listType(64, depth),
 }
 
-function fieldOf(flat) {
-  const children = flat.tables(5).map(fieldOf)
+/** A column of the schema; `budget.left` more are read. */
+function fieldOf(flat, budget, depth = 0) {
+  if (budget.left-- <= 0 || depth > MOST_DEPTH) throw Error("its columns are too many or nested too deep")
+  const children = flat.tables(5).map((each) => fieldOf(each, budget, depth + 1))
   const make = TYPES[flat.number(2, "Uint8")]
   if (!make) throw Error(`columns of type ${flat.number(2, "Uint8")} are not shown`)
   const dictionary = flat.table(4)
-  const field = { name: flat.string(0), children, ...make(flat.table(3), children) }
+  const field = { name: flat.string(0), children, ...make(flat.table(3), children, depth) }
   if (!dictionary) return field
   const index = dictionary.table(1)
   return { ...field, dictionary: dictionary.number(0, "BigInt64"), index: index ? TYPES[2](index) : { buffers: 1, read: (_, data) => reader("Int32", 4)(data) } }
+}
+
+function fieldsOf(schema) {
+  const budget = { left: MOST_FIELDS }
+  return schema.tables(1).map((each) => fieldOf(each, budget))
 }
 
 /** Takes nodes and buffers of a batch in their order. */
@@ -170,7 +184,7 @@ export function readTable(bytes) {
   let fields = []
   let count = 0
   for (const { kind, head, body } of messages(bytes)) {
-    if (kind === 1) fields = head.tables(1).map(fieldOf)
+    if (kind === 1) fields = fieldsOf(head)
     else if (kind === 2) {
       const id = head.number(0, "BigInt64")
       const field = fields.find((each) => each.dictionary === id)
@@ -184,7 +198,11 @@ export function readTable(bytes) {
   if (count > MOST_ROWS) throw Error("the table has too many rows")
   const at = (row, column) => {
     const part = parts.findLast((each) => each.start <= row)
-    return part.columns[column](row - part.start)
+    try {
+      return part.columns[column](row - part.start)
+    } catch {
+      return null // its data ends before this row
+    }
   }
   return { count, columns: fields.map(({ name, type, index }, column) => (
     { name: /^__index_level_\d+__$/.test(name) ? "index" : name, type: index ? "category" : type, at: (row) => at(row, column) })) }

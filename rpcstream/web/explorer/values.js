@@ -126,7 +126,7 @@ function cell(value, env, level) {
 const MOST_ITEMS = 100
 
 /** The items of a stream as they come: how many, the last ones, and a line where they are numbers. */
-export function streamView(env) {
+export function streamView() {
   const status = h("p", { class: "note" })
   const list = h("ol", { class: "items", tabindex: "0", "aria-label": "items" })
   const node = h("div", null, status, list)
@@ -143,9 +143,17 @@ export function streamView(env) {
     chart.draw()
     if (newest === null) return
     if (!last) node.insertBefore((last = h("div")), list)
-    last.replaceChildren(valueView(newest, env))
+    play(valueView(newest), count)
     newest = null
   }
+  /** Show the newest picture when it is decoded, so that nothing flickers; one that was overtaken is not shown. */
+  async function play(view, number) {
+    await view.querySelector("img")?.decode().catch(() => null)
+    if (number < played) return
+    played = number
+    last.replaceChildren(view)
+  }
+  let played = 0
   let isFollowed = true // until the reader scrolls up
   for (const kind of ["wheel", "touchmove", "keydown"]) list.addEventListener(kind, () =>
     requestAnimationFrame(() => (isFollowed = list.scrollTop + list.clientHeight > list.scrollHeight - 40)))
