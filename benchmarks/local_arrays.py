@@ -3,8 +3,9 @@
     python benchmarks/local_arrays.py
 
 Each contender has a server process of its own, which sends back what it gets. In each of several rounds, every
-contender is measured for a short time, one after the other; the tables have the median of the rounds. pyzmq sends raw
-bytes without a method. Further parts: a stream of camera frames there and back, and the memory of both programs.
+contender is measured for a short time, one after the other; the tables have the median of the rounds. The servers have
+one core and the clients another, as in all benchmarks. pyzmq sends raw bytes without a method. Further parts: a stream
+of camera frames there and back, and the memory of both programs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from suite.machine import cores, on_core
 
 from rpcstream import AsyncClient, Client, Server, shared_empty
 
@@ -60,7 +62,8 @@ def serve(where: str) -> None:
 @contextlib.contextmanager
 def serving(where: str) -> Iterator[tuple[str, int]]:
     """A server process; gives the address for clients, and the process id."""
-    process = subprocess.Popen([sys.executable, __file__, where], stderr=subprocess.DEVNULL)
+    with on_core(cores().server):
+        process = subprocess.Popen([sys.executable, __file__, where], stderr=subprocess.DEVNULL)
     try:
         path = Path(where.removeprefix("ipc://"))
         while not where.isdigit() and not path.exists():
@@ -163,14 +166,15 @@ def show_memory(folder: Path) -> None:
 
 def main() -> None:
     folder = Path(tempfile.mkdtemp())
-    show_memory(folder)
     with (
+        on_core(cores().load),
         serving(str(folder / "socket")) as (shared, _),
         serving("18545") as (tcp, _),
         serving(f"ipc://{folder}/zmq") as (ipc, _),
         Client(shared) as near,
         Client(tcp) as far,
     ):
+        show_memory(folder)
         by_zmq = zmq_echo(ipc)
         for size in SIZES:
             plain = np.zeros(size, np.uint8)

@@ -185,7 +185,7 @@ def _measure(options: argparse.Namespace, setting: _Setting, given: GivenParams)
     with setting.make_client(pool=count, retry=None, **setting.traced()) as client:
 
         def measured(params: Params) -> int:
-            return measure(options, lambda: client.request(options.method, params, **limit), client.close, setting.line)
+            return measure(options, lambda: client.request(options.method, params, **limit), setting.line)
 
         return int(fitted_call(client, options, given, measured))
 

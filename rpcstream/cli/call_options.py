@@ -154,8 +154,23 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     return options
 
 
-#: Options that replace the plain call; at most one of them.
-_MODES = ("stream", "notify", "list", "describe", "subscribe", "publish", "repeat", "stubs")
+#: Options that replace the plain call, at most one of them, and what goes with each, besides options for all.
+_CALL = ("METHOD", "parameters", "--select", "-o")
+_MODES = {
+    "": _CALL,
+    "stream": _CALL,
+    "notify": ("METHOD", "parameters"),
+    "list": ("-o",),
+    "describe": ("METHOD", "-o"),
+    "subscribe": ("--select", "-o"),
+    "publish": ("parameters",),
+    "repeat": ("METHOD", "parameters"),
+    "stubs": ("METHOD", "-o"),
+}
+_HINTS = {
+    "list": "; METHOD --describe shows one method",
+    "subscribe": "; quote a PATTERN, since shells expand * and >",
+}
 #: Options that go with one of those only.
 _OF_MODES = {
     **{"max_events": "subscribe", "reconnect": "subscribe", "retain": "publish"},
@@ -165,61 +180,48 @@ _OF_MODES = {
 
 def _find_conflict(options: argparse.Namespace) -> str | None:
     """The reason why these options do not go together, or None."""
-    modes = [name for name in _MODES if getattr(options, name) not in (None, False)]
+    modes = [name for name in _MODES if name and getattr(options, name) not in (None, False)]
     if len(modes) > 1:
         return f"--{modes[0]} does not go with --{modes[1]}"
     mode = modes[0] if modes else ""
     for name, needed in _OF_MODES.items():
         if getattr(options, name) not in (None, False) and mode != needed:
             return f"--{name.replace('_', '-')} goes with --{needed}"
-    return _find_dash(options, mode) or _find_wrong_argument(options, mode) or _find_wrong_output(options, mode)
-
-
-def _find_dash(options: argparse.Namespace, mode: str) -> str | None:
-    """Refuse items behind `--` that would be options without it: a server may have named a parameter so."""
-    item = next(filter(is_option, options.items), None)
-    if item is None:
-        return None
-    instead = (
-        "Write text as :str=TEXT" if mode == "publish" else "Pass all parameters as JSON: '-' reads standard input"
-    )
-    return f"{item[:60]!r}: an item never begins with '-'. {instead}"
+    is_given = {
+        "METHOD": options.method is not None,
+        "parameters": bool(options.items or options.parts),
+        "--select": options.select is not None,
+        "-o": options.output is not None,
+    }
+    for name, given in is_given.items():
+        if given and name not in _MODES[mode]:
+            return f"--{mode} takes no {name}{_HINTS.get(mode, '')}"
+    return _find_wrong_argument(options, mode) or _find_wrong_output(options, mode)
 
 
 def _find_wrong_argument(options: argparse.Namespace, mode: str) -> str | None:
-    if mode == "list":
-        if options.method or options.parts:
-            return "--list takes no METHOD and no parameters; METHOD --describe shows one method"
-    elif mode == "subscribe":
-        if options.method or options.parts:
-            return "--subscribe takes no METHOD and no parameters; quote a PATTERN, since shells expand * and >"
-    elif mode == "stubs":
-        if options.items or options.parts:
-            return "--stubs takes no parameters, only the file of a document instead of a server"
-    elif mode == "publish":
-        if not options.items and not options.parts:
-            return "--publish TOPIC needs a VALUE: text or a number, :=JSON, or items such as a=1"
-    elif not options.method:
+    # A server may have named a parameter so that a script passes it as an option.
+    if (item := next(filter(is_option, options.items), None)) is not None:
+        other = (
+            "Write text as :str=TEXT" if mode == "publish" else "Pass all parameters as JSON: '-' reads standard input"
+        )
+        return f"{item[:60]!r}: an item never begins with '-'. {other}"
+    if mode == "publish" and not options.items and not options.parts:
+        return "--publish TOPIC needs a VALUE: text or a number, :=JSON, or items such as a=1"
+    if "METHOD" not in _MODES[mode] or mode == "stubs":
+        return None
+    if not options.method:
         return "METHOD is missing (--list shows the methods of the server)"
-    elif options.method == "-" or "=" in options.method:
+    if options.method == "-" or "=" in options.method:
         return f"METHOD comes before the items, and {options.method!r} is an item"
-    elif mode == "describe" and (options.items or options.parts):
-        return "--describe takes no parameters"
     return None
 
 
 def _find_wrong_output(options: argparse.Namespace, mode: str) -> str | None:
-    if options.select is not None and mode not in ("", "stream", "subscribe"):
-        return f"--select is for results, so it does not go with --{mode}"
-    if options.output is not None:
-        if options.format == "text":
-            return "-o saves the data of a result, so it does not go with --format text"
-        if options.check is not None:
-            return "--check writes nothing, so it does not go with -o"
-        if mode == "notify":
-            return "--notify has no answer, so it does not go with -o"
-        if mode == "repeat":
-            return "-o is for the result of one call, so it does not go with --repeat"
+    if options.output is not None and options.format == "text":
+        return "-o saves the data of a result, so it does not go with --format text"
+    if options.output is not None and options.check is not None:
+        return "--check writes nothing, so it does not go with -o"
     if mode == "repeat" and (options.verbose or options.format not in ("auto", "text", "json")):
         return "--repeat shows times, as text or with --format json, and does not go with -v or other formats"
     return None

@@ -40,7 +40,7 @@ class StatusLine:
 
     def __init__(self, stream: TextIO, width: int = 80, *, is_rewritten: bool = True) -> None:
         self._stream = stream
-        self._width = width
+        self._room = width - 1  # after a letter in the last column, a terminal begins a new line
         self.is_rewritten = is_rewritten
         self._lock = allocate_lock()
         self._shown = ""
@@ -50,15 +50,8 @@ class StatusLine:
         with self._lock:
             if text == self._shown:
                 return
-            if self.is_rewritten:
-                text = _cut(text, self._width - 1)
-                # Blanks overwrite a longer text; not in the last column, after which a terminal begins a new line.
-                blanks = " " * min(_columns(self._shown) - _columns(text), self._width - 1 - _columns(text))
-                self._stream.write("\r" + text + blanks)
-            else:
-                self._stream.write(text + "\n")
-            self._stream.flush()
             self._shown = text
+            self._write(f"\r{_fitted(text, self._room)}" if self.is_rewritten else f"{text}\n")
 
     def clear(self) -> None:
         """Remove the text, so that the next output begins on an empty line."""
@@ -68,12 +61,15 @@ class StatusLine:
     def __enter__(self) -> None:
         self._lock.acquire()
         if self._shown and self.is_rewritten:
-            self._stream.write("\r" + " " * _columns(self._shown) + "\r")
-            self._stream.flush()
+            self._write("\r" + " " * self._room + "\r")
         self._shown = ""
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
 
 
 class Timeline:
@@ -138,9 +134,8 @@ class UploadBar:
         self._line = line
 
     def __call__(self, sent: int, total: int) -> None:
-        share = min(sent / total, 1.0) if total else 1.0
-        if share < 1.0:
-            self._line.show(f"sending {_bar(share)} of {total / 2**20:.1f} MiB")
+        if sent < total:
+            self._line.show(f"sending {_bar(sent / total)} of {total / 2**20:.1f} MiB")
         else:
             self._line.clear()
 
@@ -153,43 +148,41 @@ class HandlerProgress:
         self._percent: int | None = None
 
     def __call__(self, value: Any) -> None:
-        done, total = _done_and_total(value)
-        if total and not self._line.is_rewritten:
-            before, self._percent = self._percent, int(100 * _share(done, total))
+        share = _share(value)
+        if share is not None and not self._line.is_rewritten:
+            before, self._percent = self._percent, int(100 * share)
             if self._percent == before:
                 return
-        self._line.show(progress_text(value))
+        self._line.show(_progress_text(value, share))
 
 
-def progress_text(value: Any) -> str:
-    """The text for a progress value: a bar for a number from 0 to 1, `{"done": 2, "total": 5}` or `[2, 5]`.
+def _share(value: Any) -> float | None:
+    """The share that a progress value says is done: a number from 0 to 1, `{"done": 2, "total": 5}` or `[2, 5]`.
 
-    Further strings of the object stand behind the bar. Any other value is shown as JSON on one line.
+    None if it says something else.
     """
-    done, total = _done_and_total(value)
-    if not total:
-        return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-    if _is_number(value):
-        return _bar(value)
-    texts = [text for text in value.values() if isinstance(text, str)] if isinstance(value, dict) else []
-    return visible(" ".join((_bar(_share(done, total)), f"{_number(done)} of {_number(total)}", *texts)))
-
-
-def _done_and_total(value: Any) -> tuple[float, float]:
-    """How much of how much a progress value says is done; a total of 0 where it says something else."""
-    done: Any = None
-    total: Any = None
+    done: Any = value
+    total: Any = 1
     if isinstance(value, dict):
         done, total = value.get("done"), value.get("total")
     elif isinstance(value, list) and len(value) == 2:
         done, total = value
-    elif _is_number(value) and value <= 1:
-        done, total = value, 1
-    return (done, total) if _is_number(done) and _is_number(total) and done >= 0 and total > 0 else (0, 0)
-
-
-def _share(done: float, total: float) -> float:
+    elif not _is_number(value) or value > 1:
+        return None
+    if not _is_number(done) or not _is_number(total) or done < 0 or total <= 0:
+        return None
     return done / total if done < total else 1.0
+
+
+def _progress_text(value: Any, share: float | None) -> str:
+    """A bar and the numbers, with further strings of an object behind them. Any other value is JSON on one line."""
+    if share is None:
+        return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    if _is_number(value):
+        return _bar(share)
+    done, total = (value["done"], value["total"]) if isinstance(value, dict) else value
+    texts = [text for text in value.values() if isinstance(text, str)] if isinstance(value, dict) else []
+    return visible(" ".join((_bar(share), f"{_number(done)} of {_number(total)}", *texts)))
 
 
 def _is_number(value: Any) -> bool:
@@ -205,15 +198,15 @@ def _bar(share: float) -> str:
     return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share:4.0%}"
 
 
-def _columns(text: str) -> int:
-    """The columns that a text takes at most: a letter that is not ASCII may be a wide one."""
-    return len(text) if text.isascii() else sum(1 if letter.isascii() else 2 for letter in text)
-
-
-def _cut(text: str, columns: int) -> str:
-    while _columns(text) > columns:
-        text = text[: len(text) - max((_columns(text) - columns) // 2, 1)]
-    return text
+def _fitted(text: str, columns: int) -> str:
+    """The text, cut or with blanks behind it, for these columns. A letter that is not ASCII may take two."""
+    shown = ""
+    for letter in text:
+        columns -= 1 if letter.isascii() else 2
+        if columns < 0:
+            return shown
+        shown += letter
+    return shown + " " * columns
 
 
 def shortened_message(message: bytes | bytearray | memoryview) -> str:

@@ -14,7 +14,7 @@ from ..codec import Codec
 from ..text import visible
 from .items import UsageError, build_params, parse_item, parse_positional
 from .options import option_fault
-from .output import TaggedCodec, format_line
+from .output import TaggedCodec, format_for_terminal
 from .show import OK, TIME_OUT, print_error, selected, terminal_of, write_result
 from .values import ValueReader
 
@@ -169,7 +169,7 @@ class _Watch:
             return write_result(options, value, self.count)
         if self._is_text:
             name = f"{self._terminal.paint('key', visible(topic))}  " if self._has_topics else ""
-            print(name + format_line(value, self._terminal, self._codec), flush=True)
+            print(name + format_for_terminal(value, self._terminal, self._codec, is_one_line=True), flush=True)
             return OK
         if self._has_topics and options.format != "raw":
             value = {"topic": topic, "value": value}

@@ -9,11 +9,10 @@ import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from ..codec.image_formats import format_of
 from ..openrpc.methods import Api, Method
 from ..openrpc.types import ANY, FORMATS, Array, Node, Plain, Rich, Values, alternatives
+from .files import READERS, TABLES, array_in_one_of
 from .items import Item, UsageError
-from .media import TABLES, array_from_file, array_in_one_of, array_of_image, image_to_send, table_from_file
 from .values import ValueReader, parse_json, utf8
 
 #: What a file with this ending is, where a parameter takes several kinds; a file with another ending is an image.
@@ -118,7 +117,7 @@ def _read_input(path: str, types: MethodTypes, taken: list[Node] | None, reader:
 def _is_file(node: Node, types: MethodTypes) -> bool:
     if isinstance(node, Array):
         return node.is_stream or any(isinstance(each, Rich) for each in types.alternatives(node.item))
-    return isinstance(node, Rich) and node.kind in ("image", "ndarray", "bytes", *TABLES)
+    return isinstance(node, Rich) and node.kind in READERS
 
 
 def _name_of(node: Node) -> str:
@@ -145,12 +144,7 @@ class _Input:
             items = self._items(node)
             return items if node.is_stream else list(items)
         assert isinstance(node, Rich)
-        data = self._reader.read(self._path)
-        if node.kind == "image":
-            return image_to_send(data)
-        if node.kind == "ndarray":
-            return array_of_image(data) if format_of(data) else array_from_file(data, "")
-        return table_from_file(data) if node.kind in TABLES else data
+        return READERS[node.kind](self._reader.read(self._path))
 
     def _items(self, node: Array) -> Iterator[Any]:
         """Each file of a folder; or one file, as chunks, lines of text, or JSON, one value on a line."""

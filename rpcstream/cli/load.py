@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..config.files import ConfigError
 from ..config.schema import Schema
 from ..errors import RegistrationError
 from ..hub.config import HUB
@@ -17,7 +16,7 @@ from ..server.guard import is_loopback
 from ..server.options import Info, configured
 from ..server.target import TargetError, load_module, load_server
 from ..text import visible
-from .serve_config import ServeConfig, config_fault, given_options, guard, join_nats, read_access
+from .serve_config import ServeConfig, config_errors, given_options, guard, join_nats, read_access
 from .serve_options import FUNCTIONS_PATTERN
 
 #: Where a server listens, which is one of these.
@@ -68,10 +67,8 @@ def make_hub(options: argparse.Namespace) -> Hub:
     """
     from ..hub import Hub
 
-    try:
+    with config_errors(options):
         return Hub.from_config(options.config, **given_options(options, HUB))
-    except (OSError, ValueError, TypeError, ImportError) as error:
-        raise TargetError(config_fault(error, options)) from None
 
 
 def is_hub(server: Server) -> bool:
@@ -87,15 +84,11 @@ def load_target(options: argparse.Namespace, config: ServeConfig) -> Server:
     Raises:
         TargetError: there is none, it is no hub where one is wanted, or an option does not fit it.
     """
-    try:
+    with config_errors(options):
         access, _ = read_access(config, options)
-    except ConfigError as error:
-        raise TargetError(config_fault(error, options)) from None
     with configured({**config.server, **access}):
-        try:
+        with config_errors(options):
             Server()  # so that a mistake in the configuration is not taken for one in the target
-        except (ValueError, TypeError, ImportError) as error:
-            raise TargetError(config_fault(error, options)) from None
         if options.functions is None:
             server = load_server(options.target)
         else:
@@ -113,12 +106,8 @@ def prepare(server: Server, options: argparse.Namespace, config: ServeConfig) ->
     """
     if options.hub and not is_hub(server):
         raise TargetError(f"{options.target} is a Server, not a Hub: leave --hub out")
-    try:
+    with config_errors(options):
         guard(server, options, config)
-    except ConfigError as error:
-        raise TargetError(config_fault(error, options)) from None
-    except ValueError as error:
-        raise TargetError(str(error)) from None
     if config.nats:
         join_nats(server, config.nats)
 

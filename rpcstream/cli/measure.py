@@ -29,143 +29,114 @@ _PAUSE = 0.1
 #: Seconds between two updates of the status line.
 _REFRESH = 0.5
 
+_NO_ANSWERS = {CallTimeout: "no answer in time", ConnectFailed: "no connection", ConnectionLost: "connection lost"}
 
-class Measurement:
+
+class _Measurement:
     """Makes a call again and again, in several threads at a time.
 
     Args:
         call: makes one call.
-        count: how often.
-        concurrency: threads.
+        count: the number of calls.
+        concurrency: the number of threads.
 
     Attributes:
         times: seconds that each successful call took.
-        errors: how often each kind of error came.
+        errors: the number of errors of each kind.
         status: the worst exit status of a call.
-        seconds: that all of it took.
+        fault: why the call cannot be made at all: the server was never reached, or a value cannot be encoded.
+        stopped: make no more calls.
     """
 
     def __init__(self, call: Callable[[], object], count: int, concurrency: int) -> None:
         self.times = array("d")
         self.errors: Counter[str] = Counter()
         self.status = OK
-        self.seconds = 0.0
+        self.fault: Exception | None = None
+        self.stopped = threading.Event()
         self._call = call
         self._turns = iter(range(count))  # shared: the interpreter gives each turn to one thread
-        self._stopped = threading.Event()
-        self._fault: Exception | None = None
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(min(concurrency, count))]
 
-    def run(self, watch: Callable[[int], object] | None) -> None:
-        """Make the calls.
-
-        Args:
-            watch: called now and then with the number of calls that were made.
-
-        Raises:
-            ConnectFailed: the server was never reached.
-            Exception: the call cannot be made at all: a value that cannot be encoded.
-        """
-        began = perf_counter()
+    def run(self, watch: Callable[[int], object]) -> None:
+        """Make the calls; `watch` is called now and then with the number of calls that were made."""
         for thread in self._threads:
             thread.start()
-        try:
-            for thread in self._threads:
-                thread.join(_REFRESH)
-                while thread.is_alive():
-                    if watch is not None:
-                        watch(len(self.times) + self.errors.total())
-                    thread.join(_REFRESH)
-        finally:
-            self.seconds = perf_counter() - began
-        if self._fault is not None:
-            raise self._fault
-
-    def stop(self, close: Callable[[], object]) -> None:
-        """Make no more calls, and end those that wait by closing the client."""
-        self._stopped.set()
-        close()
         for thread in self._threads:
-            thread.join()
+            thread.join(_REFRESH)
+            while thread.is_alive():
+                watch(len(self.times) + self.errors.total())
+                thread.join(_REFRESH)
 
     def _work(self) -> None:
         for _ in self._turns:
-            if self._stopped.is_set():
+            if self.stopped.is_set():
                 return
             began = perf_counter()
             try:
                 self._call()
             except Exception as error:
-                if self._stopped.is_set():  # the client was closed in the meantime
-                    return
                 self._failed(error)
             else:
                 self.times.append(perf_counter() - began)
 
     def _failed(self, error: Exception) -> None:
-        kind = _kind_of(error)
+        kind = next((text for cls, text in _NO_ANSWERS.items() if isinstance(error, cls)), None)
+        if isinstance(error, RpcError):
+            kind = visible(f"error {error.code}: {error.message}"[:_MAX_TEXT])
         if kind is None or (isinstance(error, ConnectFailed) and not self.times):
-            self._fault = error
-            self._stopped.set()
+            self.fault = error
+            self.stopped.set()
             return
         if kind not in self.errors and len(self.errors) >= _MAX_KINDS:
             kind = "other errors"
         self.errors[kind] += 1
         self.status = max(self.status, status_of(error))
         if isinstance(error, ConnectFailed):
-            self._stopped.wait(_PAUSE)
+            self.stopped.wait(_PAUSE)
 
 
-def _kind_of(error: Exception) -> str | None:
-    """The kind of an error, as text; None for one that is no outcome of a call."""
-    if isinstance(error, RpcError):
-        return visible(f"error {error.code}: {error.message}"[:_MAX_TEXT])
-    kinds = {CallTimeout: "no answer in time", ConnectFailed: "no connection", ConnectionLost: "connection lost"}
-    return next((text for kind, text in kinds.items() if isinstance(error, kind)), None)
-
-
-def measure(
-    options: argparse.Namespace, call: Callable[[], object], close: Callable[[], object], line: StatusLine | None
-) -> int:
-    """Make a call as often as the options say, and print the report; returns the exit status.
+def measure(options: argparse.Namespace, call: Callable[[], object], line: StatusLine | None) -> int:
+    """Make a call as often as the options say, and print the report, also after Ctrl-C; returns the exit status.
 
     Args:
         options: of the command line.
         call: makes one call; from several threads.
-        close: ends the calls that wait.
         line: shows how many calls were made.
+
+    Raises:
+        Exception: the call cannot be made at all.
     """
     total, concurrency = options.repeat, options.concurrency or 1
-    measurement = Measurement(call, total, concurrency)
-    watch = None if line is None else lambda count: line.show(f"{count:,} of {total:,} calls")
-    status = OK
+    measurement = _Measurement(call, total, concurrency)
+    status, began = OK, perf_counter()
     try:
-        measurement.run(watch)
+        measurement.run(lambda made: None if line is None else line.show(f"{made:,} of {total:,} calls"))
     except KeyboardInterrupt:
-        measurement.stop(close)
+        measurement.stopped.set()
         status = INTERRUPTED
-    finally:
-        if line is not None:
-            line.clear()
-    report = _report(measurement, total, concurrency)
-    print(json.dumps(report) if options.format == "json" else _report_text(report))
-    sys.stdout.flush()
+    seconds = perf_counter() - began
+    if line is not None:
+        line.clear()
+    if measurement.fault is not None:
+        raise measurement.fault
+    times, errors = sorted(measurement.times), dict(measurement.errors.copy().most_common())
+    report = {
+        "calls": len(times) + sum(errors.values()),
+        "asked": total,
+        "concurrency": concurrency,
+        "seconds": round(seconds, 6),
+        "rate": round(len(times) / seconds, 3),
+        "ms": {name: _milliseconds(times, share) for name, share in (("p50", 0.5), ("p99", 0.99))} if times else None,
+        "errors": errors,
+    }
+    print(json.dumps(report) if options.format == "json" else _report_text(report), flush=True)
     return status or measurement.status
 
 
-def _report(measurement: Measurement, total: int, concurrency: int) -> dict[str, Any]:
-    times = sorted(measurement.times)
-    shares = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
-    points = {name: times[max(math.ceil(share * len(times)) - 1, 0)] for name, share in shares.items()} if times else {}
-    return {
-        "calls": len(times) + measurement.errors.total(),
-        "asked": total,
-        "concurrency": concurrency,
-        "seconds": round(measurement.seconds, 6),
-        "rate": round(len(times) / measurement.seconds, 3) if measurement.seconds else 0.0,
-        "ms": {name: float(f"{1000 * value:.4g}") for name, value in points.items()} or None,
-        "errors": dict(measurement.errors.most_common()),
-    }
+def _milliseconds(times: list[float], share: float) -> float:
+    """The time within which this share of the calls was answered."""
+    return float(f"{1000 * times[math.ceil(share * len(times)) - 1]:.4g}")
 
 
 def _report_text(report: dict[str, Any]) -> str:

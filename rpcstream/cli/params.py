@@ -53,22 +53,16 @@ class GivenParams:
             params[where] = fitted(item, params[where], types, where, self._reader)
         return cast(Params, params)
 
-    def advice(self, parameter: object, types: MethodTypes | None) -> str | None:
-        """How to give the type of an item that the server refused; None where its type is clear.
-
-        Args:
-            parameter: its name, as the server has it; None where the server does not say.
-            types: what the method takes, as far as that is known.
-        """
+    def advice(self, error: InvalidParams) -> str | None:
+        """How to give the type of an item that the server refused; None if its type is clear."""
+        parameter = error.data.get("parameter") if isinstance(error.data, dict) else None
         for where, item in self.unclear.items():
             is_text = item.kind == "auto" and isinstance(infer_value(item.text), str)
-            if is_text or (types is not None and types.taken(where) is not None):
+            if is_text or (isinstance(where, str) and parameter not in (None, where)):
                 continue
-            if parameter is None or where == parameter or isinstance(where, int):
-                name = where if isinstance(where, str) else ""
-                if item.kind == "ndarray":
-                    return f"for another dtype give {name}:ndarray:float32={shortened(item.text)}"
-                return f"for text give {name}:str={shortened(item.text)}"
+            name = where if isinstance(where, str) else ""
+            what, kind = ("another dtype", "ndarray:float32") if item.kind == "ndarray" else ("text", "str")
+            return f"for {what} give {name}:{kind}={shortened(item.text)}"
         return None
 
 
@@ -94,43 +88,30 @@ def fitted_call(client: Client, options: argparse.Namespace, given: GivenParams,
     The server is asked before the call where an item is the path of a file, which is sent to a parameter that takes
     one; for a notification, which has no error; and for a measurement, which would count it many times.
     """
-    if not given.unclear or options.no_schema:
-        return _advised(call, given.params, given, None)
-    if given.names_files or options.notify or options.repeat:
-        types = _discover(client, options)
-        params: Any = given.params if types is None else given.fitted(types)
-        if options.notify or options.repeat:
+    may_ask = bool(given.unclear) and not options.no_schema
+    is_repeated = options.notify or options.repeat
+    params: Any = given.params
+    types: MethodTypes | None = None
+    if may_ask and (given.names_files or is_repeated):
+        may_ask, types = False, _discover(client, options)
+        params = params if types is None else given.fitted(types)
+        if is_repeated:
             _refuse_streams(params, given)
-        return _advised(call, params, given, types)
-    before: Any = given.params
     try:
-        return call(before)
+        return call(params)
     except InvalidParams as error:
-        types = _discover(client, options)
-        params = None if types is None else given.fitted(types)
-        if params is None or all(params[where] is before[where] for where in given.unclear):
-            error.advice = _advice(error, given, types)
+        types = _discover(client, options) if may_ask else types
+        again: Any = given.fitted(types) if may_ask and types is not None else None
+        if again is None or all(again[where] is params[where] for where in given.unclear):
+            error.advice = given.advice(error) if types is None else None
             raise
-    return _advised(call, params, given, types)
+    return call(again)
 
 
 def _refuse_streams(params: Any, given: GivenParams) -> None:
     for where, item in given.unclear.items():
         if isinstance(params[where], Iterator):
             raise UsageError(f"{item.source}: a stream goes with one call, not with --notify or --repeat")
-
-
-def _advised(call: Callable[[Params], Any], params: Params, given: GivenParams, types: MethodTypes | None) -> Any:
-    try:
-        return call(params)
-    except InvalidParams as error:
-        error.advice = _advice(error, given, types)
-        raise
-
-
-def _advice(error: InvalidParams, given: GivenParams, types: MethodTypes | None) -> str | None:
-    parameter = error.data.get("parameter") if isinstance(error.data, dict) else None
-    return given.advice(parameter, types)
 
 
 def _discover(client: Client, options: argparse.Namespace) -> MethodTypes | None:

@@ -4,7 +4,8 @@ import argparse
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.files import MAX_TOKENS, ConfigError, one_or_all, read_file, read_tokens, warn_of_readers
@@ -131,11 +132,20 @@ def given_options(options: argparse.Namespace, schema: Schema) -> Values:
     return given
 
 
-def config_fault(error: Exception, options: argparse.Namespace) -> str:
-    """What is wrong with the configuration, with the names of options as they are written on the command line."""
-    if isinstance(error, OSError):
-        return f"cannot read {options.config!r}: {error.strerror or error}"
+@contextmanager
+def config_errors(options: argparse.Namespace) -> Iterator[None]:
+    """Raise TargetError for a mistake in the configuration, with the names of options as on the command line."""
+    try:
+        yield
+    except OSError as error:
+        raise TargetError(f"cannot read {options.config!r}: {error.strerror or error}") from None
+    except ConfigError as error:
+        raise TargetError(_with_flags(str(error), options)) from None
+    except (ValueError, TypeError, ImportError) as error:
+        raise TargetError(str(error)) from None
 
+
+def _with_flags(text: str, options: argparse.Namespace) -> str:
     def flag(found: re.Match[str]) -> str:
         name = found[1]
         if name == "tls":
@@ -143,7 +153,7 @@ def config_fault(error: Exception, options: argparse.Namespace) -> str:
         is_flag = name in FLAGS and getattr(options, name) is not None
         return f"--{name.replace('_', '-')}" if is_flag else f"--set {name}"
 
-    return with_option_names(re.sub(r"\bargument ([a-z_]+)", flag, str(error)))
+    return with_option_names(re.sub(r"\bargument ([a-z_]+)", flag, text))
 
 
 # -- who may connect --------------------------------------------------------------------------------------------------

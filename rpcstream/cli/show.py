@@ -113,24 +113,26 @@ def _show(options: argparse.Namespace, value: Any, codec: Codec) -> int:
         return OK
     is_terminal = sys.stdout.isatty()
     if options.format == "text" or (is_terminal and options.format != "json"):
-        print(format_for_terminal(value, terminal_of(sys.stdout), codec))
-        sys.stdout.flush()
+        print(format_for_terminal(value, terminal_of(sys.stdout), codec), flush=True)
     elif is_terminal:
         _print(format_json(value, codec))
     else:
-        _write(format_json(value, codec))
+        write_bytes(format_json(value, codec))
     return OK
 
 
 def _save(options: argparse.Namespace, value: Any, number: int | None, codec: Codec) -> int:
-    from .save import is_folder, item_path, save
+    from .save import content_for, is_folder, item_path, save
 
-    path, saved = options.output, value
+    path, saved, is_raw = options.output, value, options.format == "raw"
     if number is not None:
         path = item_path(path, number)
         saved = {f"{number:04d}": value} if is_folder(path) else value
+    if path == "-":
+        write_bytes(content_for(path, value, codec, raw=is_raw))
+        return OK
     try:
-        save(path, saved, codec, raw=options.format == "raw")
+        save(path, saved, codec, raw=is_raw)
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:
@@ -143,11 +145,11 @@ def _save(options: argparse.Namespace, value: Any, number: int | None, codec: Co
 
 def _show_raw(value: Any, codec: Codec) -> bool:
     """Write a result as plain bytes; False if that is not for a terminal, where its description is to be shown."""
-    from .save import own_form
+    from .files import file_of
 
-    data, ending = own_form(value, codec)
+    data, ending = file_of(value, codec)
     if not sys.stdout.isatty():
-        _write(data)
+        write_bytes(data)
     elif ending in (".txt", ".json"):
         _print(data)
     else:
@@ -156,7 +158,8 @@ def _show_raw(value: Any, codec: Codec) -> bool:
     return True
 
 
-def _write(data: bytes) -> None:
+def write_bytes(data: bytes) -> None:
+    """Write bytes to standard output, after the text that was printed."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

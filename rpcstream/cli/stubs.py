@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-import sys
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -14,7 +13,7 @@ import orjson
 from ..stubs import DocumentError, stubs
 from ..text import visible
 from .items import UsageError
-from .show import ERROR_REPLY, OK, print_error
+from .show import ERROR_REPLY, OK, print_error, write_bytes
 from .values import ValueReader
 
 #: Lines of a difference that are shown; and lines that are compared, since the time for that grows with their square.
@@ -52,9 +51,7 @@ def write_stubs(options: argparse.Namespace, document: Any) -> int:
         return _check(options, text)
     data = text.encode()
     if options.output in (None, "-"):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        write_bytes(data)
         return OK
     try:
         if (

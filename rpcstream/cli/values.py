@@ -71,13 +71,15 @@ class ValueReader:
         return value
 
     def convert(self, item: Item) -> Any:
-        """The value of one item.
+        """The value of one item: of its text, or of the file that the text names.
 
         Raises:
             UsageError: the text does not fit the type, or the file cannot be read. It names the item.
         """
+        path = _path_in(item)
         try:
-            return _CONVERTERS[item.kind](self, item)
+            value = _FROM_TEXT[item.kind](item.text) if path is None else _FROM_FILE[item.kind](self.read(path))
+            return _as_dtype(value, item.dtype) if item.dtype else value
         except ValueError as error:
             raise UsageError(f"{item.source}: {error}") from error
 
@@ -90,7 +92,7 @@ def is_unclear(item: Item, value: Any) -> bool:
         value: its value where nothing is known of the parameter.
     """
     if item.kind == "ndarray":
-        return not item.dtype and not _is_file(item)
+        return not item.dtype and _path_in(item) is None
     return item.kind == "auto" and (not isinstance(value, str) or _looks_like_path(item.text))
 
 
@@ -102,6 +104,16 @@ def names_file(item: Item) -> bool:
 def _looks_like_path(text: str) -> bool:
     """Whether a text without a type may name a file: it has a dot or a slash, as in `cat.png`, or is `-`."""
     return text == "-" or (("." in text or os.sep in text) and not text.startswith("@"))
+
+
+def _path_in(item: Item) -> str | None:
+    """The path of the file whose content is the value of an item; None if the text itself is the value."""
+    kind, text = item.kind, item.text
+    if kind in ("file", "image"):
+        return text if kind == "file" else text.removeprefix("@")
+    if kind in _FROM_FILE and text.startswith("@"):
+        return text[1:]
+    return text if kind == "ndarray" and (text.endswith(".npy") or text == "-") else None
 
 
 def shortened(text: str) -> str:
@@ -161,89 +173,93 @@ def utf8(text: str) -> str:
     return text
 
 
-def _auto(reader: ValueReader, item: Item) -> Any:
-    if not item.text.startswith("@"):
-        return infer_value(item.text)
-    try:
-        return reader.read(item.text[1:]).decode()
-    except UnicodeDecodeError as error:
-        raise ValueError("the file is not UTF-8 text (send its bytes with -f)") from error
+# -- of the text of an item, by its type
 
 
-def _int(_reader: ValueReader, item: Item) -> int:
+def _int(text: str) -> int:
     try:
-        return int(item.text)
+        return int(text)
     except ValueError as error:
         raise ValueError("not an integer") from error
 
 
-def _float(_reader: ValueReader, item: Item) -> float:
+def _float(text: str) -> float:
     try:
-        value = float(item.text)
+        value = float(text)
     except ValueError as error:
         raise ValueError("not a number") from error
-    if math.isinf(value) and "inf" not in item.text.lower():
+    if math.isinf(value) and "inf" not in text.lower():
         raise ValueError("too large for a float")
     return value
 
 
-def _str(_reader: ValueReader, item: Item) -> str:
-    return utf8(item.text)
-
-
-def _bool(_reader: ValueReader, item: Item) -> bool:
+def _bool(text: str) -> bool:
     try:
-        return _BOOLS[item.text.lower()]
+        return _BOOLS[text.lower()]
     except KeyError as error:
         raise ValueError(f"not a bool: one of {', '.join(_BOOLS)}") from error
 
 
-def _json(reader: ValueReader, item: Item) -> Any:
-    return parse_json(reader.read(item.text[1:]) if item.text.startswith("@") else utf8(item.text))
+def _json(text: str) -> Any:
+    return parse_json(utf8(text))
 
 
-def _bytes(reader: ValueReader, item: Item) -> bytes:
-    if item.text.startswith("@"):
-        return reader.read(item.text[1:])
-    return item.text.encode(errors="surrogateescape")  # as they were typed, UTF-8 or not
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")  # as they were typed, UTF-8 or not
 
 
-def _file(reader: ValueReader, item: Item) -> bytes:
-    return reader.read(item.text)
+def _ndarray(text: str) -> Any:
+    from .files import array_from_json
 
-
-def _image(reader: ValueReader, item: Item) -> Any:
-    from .media import image_to_send
-
-    return image_to_send(reader.read(item.text.removeprefix("@")))
-
-
-def _is_file(item: Item) -> bool:
-    """Whether the text of an array is the name of a .npy file."""
-    return item.text.startswith("@") or item.text.endswith(".npy") or item.text == "-"
-
-
-def _ndarray(reader: ValueReader, item: Item) -> Any:
-    from .media import array_from_file, array_from_json
-
-    if _is_file(item):
-        return array_from_file(reader.read(item.text.removeprefix("@")), item.dtype)
     try:
-        nested = parse_json(utf8(item.text))
+        nested = _json(text)
     except ValueError as error:
         raise ValueError(f"neither the name of a .npy file nor JSON ({error})") from error
-    return array_from_json(nested, item.dtype)
+    return array_from_json(nested)
 
 
-_CONVERTERS: dict[str, Callable[[ValueReader, Item], Any]] = {
-    "auto": _auto,
+def _as_dtype(array: Any, dtype: str) -> Any:
+    from .files import as_dtype
+
+    return as_dtype(array, dtype)
+
+
+_FROM_TEXT: dict[str, Callable[[str], Any]] = {
+    "auto": infer_value,
     "int": _int,
     "float": _float,
-    "str": _str,
+    "str": utf8,
     "bool": _bool,
     "json": _json,
     "bytes": _bytes,
-    "file": _file,
-    "image": _image,
     "ndarray": _ndarray,
+}
+
+
+# -- of the file that an item names
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError("the file is not UTF-8 text (send its bytes with -f)") from error
+
+
+def _content(kind: str) -> Callable[[bytes], Any]:
+    def read(data: bytes) -> Any:
+        from .files import READERS
+
+        return READERS[kind](data)
+
+    return read
+
+
+_FROM_FILE: dict[str, Callable[[bytes], Any]] = {
+    "auto": _text,
+    "json": parse_json,
+    "bytes": bytes,
+    "file": bytes,
+    "image": _content("image"),
+    "ndarray": _content("ndarray"),
 }

@@ -22,7 +22,7 @@ from ..peer.session import Session
 from ..peer.stream import Stream
 from .address import Address, check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times
-from .base import BaseClient, CallOptions, Notice, Params, check_hello, notify_client_params, publish_params
+from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params
 from .batch import AsyncBatch
 from .callbacks import Callbacks
 from .connection import retrieve_exception
@@ -84,7 +84,7 @@ class AsyncClient(BaseClient):
         self._timeout = settings.timeout
         self._wait_for = settings.wait_for
         self._callbacks = callbacks
-        self._pool = ConnectionPool(settings, self._marshaller, lambda: callbacks.dispatcher)
+        self._pool = ConnectionPool(settings, self._marshaller, callbacks)
         self._registration = HubRegistration(self._pool, self._marshaller, settings, callbacks, self._persist)
         self._subscriptions = Subscriptions(self._pool, self._marshaller, settings, self._persist)
         pool = self._pool
@@ -321,7 +321,7 @@ class AsyncClient(BaseClient):
             seconds: the time-out.
         """
         times = self._times(time_left(seconds), NOT_GIVEN)
-        call = Notice(self._marshaller, b"", method)
+        call = Call(self._marshaller, method)
         return await self._call(call, lambda until: attempt(times[0], until is not None), times)  # type: ignore[no-any-return]
 
     async def _attempt(

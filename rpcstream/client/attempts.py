@@ -40,7 +40,7 @@ class Attempt(NamedTuple):
     """Make the call.
 
     Attributes:
-        until: so long (monotonic seconds) a server that is not there is waited for; None: not at all.
+        until: the end of the call's wait for a server or provider (monotonic seconds); None: the call does not wait.
     """
 
     until: float | None
@@ -80,6 +80,9 @@ REPEATS = 5
 
 #: The pauses of calls that wait for a server or a provider. The longest is what a caller loses once it is there.
 WAITING = Backoff(first=0.02, longest=0.5)
+
+#: Methods of the framework that a client may call twice.
+_IDEMPOTENT = frozenset(("rpc.discover", "rpc.register", "rpc.subscribe"))
 
 #: Seconds; so short before its time-out no call is made again.
 SHORT = 0.02
@@ -174,7 +177,7 @@ class Attempts:
 
         A method that the server does not have is waited for `until` then; None: not at all.
         """
-        if self._repeats_all or outgoing.method == "rpc.discover" or not outgoing.methods:
+        if self._repeats_all or outgoing.method in _IDEMPOTENT or not outgoing.methods:
             return
         known = self._known
         # What is registered at a hub changes.

@@ -377,9 +377,8 @@ class BaseClient(ABC):
         """Send a request object as it is."""
         if "id" in message:
             return self._perform(RawCall(self._marshaller, message), timeout, None, wait_for)
-        encoded = self._marshaller.encode(message, "request object")
-        notice = Notice(self._marshaller, encoded, str(message.get("method", "?")))
-        return self._perform(notice, timeout, None, wait_for)
+        make = partial(self._marshaller.encode, message, "request object")
+        return self._perform(Notice(self._marshaller, str(message.get("method", "?")), make), timeout, None, wait_for)
 
     def _decorate_or_send(self, message: Any, options: dict[str, Any]) -> Any:
         """As `__call__`."""
@@ -400,8 +399,8 @@ class BaseClient(ABC):
     def _notify(
         self, method: str, /, *args: Any, timeout: Any = NOT_GIVEN, wait_for: Any = NOT_GIVEN, **kwargs: Any
     ) -> Any:
-        message = self._notification(method, params_of(method, args, kwargs))
-        return self._perform(Notice(self._marshaller, message, method), timeout, None, wait_for)
+        make = partial(self._notification, method, params_of(method, args, kwargs))
+        return self._perform(Notice(self._marshaller, method, make), timeout, None, wait_for)
 
 
 class RawCall(Call):
@@ -432,19 +431,25 @@ class RawCall(Call):
 
 
 class Notice(Call):
-    """A message without a reply, such as a notification: the call ends as soon as it is sent."""
+    """A message without a reply, such as a notification: the call ends as soon as it is sent.
+
+    Args:
+        marshaller: as for `Call`.
+        method: for errors.
+        make: encodes the message; called when there is a connection for it.
+    """
 
     methods = call_ids = ()
 
-    def __init__(self, marshaller: Marshaller, message: Encoded, method: str) -> None:
+    def __init__(self, marshaller: Marshaller, method: str, make: Callable[[], Encoded]) -> None:
         super().__init__(marshaller, method)
-        self.message = message
+        self._make = make
 
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         call.answer({}, b"")
 
     def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
-        return self.message
+        return self._make()
 
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None: ...
 

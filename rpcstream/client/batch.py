@@ -25,11 +25,11 @@ from ..peer.proxy import Method, remote_name
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .attempts import was_not_begun
-from .base import BaseClient, Notice
+from .base import BaseClient
 from .naming import check_params
 
-#: Codes of the errors with which a server refuses a whole batch, as the only member of its array of replies.
-_REFUSALS = frozenset((BatchTooLarge.CODE, MessageTooLarge.CODE, InvalidRequest.CODE))
+#: Errors with which a server refuses a whole batch, as the only member of its array of replies.
+_REFUSALS = (BatchTooLarge, MessageTooLarge, InvalidRequest)
 
 _NO_ANSWER = "The server's reply to the batch has none for this call"
 
@@ -39,20 +39,18 @@ class _NoProvider(MethodNotFound):
 
 
 class BatchCall(PendingCall):
-    """One call of a batch; its result is known after the `with` block of the batch.
+    """One call or notification of a batch; the result is known after the `with` block of the batch.
 
     Attributes:
-        has_ended: there is a result, or an error.
-        call_id: the id that it was sent with last; 0 before.
-        reply: the reply object, and the message that it stood in; None while there is none.
+        has_ended: there is a result, or an error; for a notification: the batch was answered.
+        call_id: the id that it was sent with last; 0 before. None: it is a notification.
     """
 
-    def __init__(self, method: str, params: Any, returns: Any) -> None:
+    def __init__(self, method: str, params: Any, returns: Any = NOT_GIVEN, call_id: int | None = 0) -> None:
         self.method = method
         self.params = params
-        self.call_id = 0
+        self.call_id = call_id
         self.has_ended = False
-        self.reply: tuple[dict[str, Any], bytes | bytearray] | None = None
         self._returns = returns
         self._value: Any = None
         self._error: Exception | None = None
@@ -81,40 +79,35 @@ class BatchCall(PendingCall):
     @property
     def is_due(self) -> bool:
         """It is to be sent: for the first time, or since it was lost, or the hub had no provider for it."""
-        if not self.has_ended:
-            return self.reply is None
-        return isinstance(self._error, ConnectionLost) or (self._error is not None and was_not_begun(self._error))
+        error = self._error
+        return not self.has_ended or isinstance(error, ConnectionLost) or (error is not None and was_not_begun(error))
 
     def begin(self, batch: BatchExchange, deadline: float) -> None:
         """Wait for the reply, which the batch counts."""
         self._batch, self.deadline = batch, deadline
-        self.has_ended, self.reply, self._error = False, None, None
+        self.has_ended, self._error = False, None
 
     def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        self.reply = reply, line
-        if self._batch is not None:
-            self._batch.count()
+        assert self._batch is not None
+        self.has_ended = True
+        try:
+            self._value = self._batch.marshaller.value(self.method, reply, line, self._returns)
+        except Exception as error:
+            self._error = error
+        self._batch.count()
 
     def end_array(self) -> None:
         if self._batch is not None:
-            self._batch.end()
+            self._batch.end_wait()
 
     def fail(self, error: Exception) -> None:
-        self.has_ended, self._error = True, error
-        if self._batch is not None:
-            self._batch.fail(error)
+        assert self._batch is not None
+        self.end(error)
+        self._batch.count(error)
 
-    def settle(self, marshaller: Marshaller, otherwise: Exception) -> None:
-        """Read the reply, unless the call has ended; without one it ends with this error."""
-        self._batch = None
-        if self.has_ended:
-            return
-        self.has_ended, self._error = True, otherwise
-        if self.reply is not None:
-            try:
-                self._value, self._error = marshaller.value(self.method, *self.reply, self._returns), None
-            except Exception as error:
-                self._error = error
+    def end(self, error: Exception | None) -> None:
+        """End without a reply."""
+        self.has_ended, self._error = True, error
 
     def __repr__(self) -> str:
         state = "not sent" if not self.has_ended else "failed" if self._error is not None else "done"
@@ -138,7 +131,7 @@ class Batch:
         self._client = client
         self._timeout = timeout
         self._wait_for = wait_for
-        self._members: list[BatchCall | tuple[str, Any]] = []
+        self._members: list[BatchCall] = []
         self.notify = Method(self._notify)
 
     def __getattr__(self, name: str) -> Method:
@@ -159,17 +152,10 @@ class Batch:
         return call
 
     def _notify(self, method: str, /, *args: Any, **kwargs: Any) -> None:
-        self._members.append((method, params_of(method, args, kwargs)))
+        self._members.append(BatchCall(method, params_of(method, args, kwargs), call_id=None))
 
-    def _outgoing(self) -> BatchExchange | Notice | None:
-        """The message to send: with calls to wait for, or notifications only; None for an empty batch."""
-        calls, marshaller = [each for each in self._members if isinstance(each, BatchCall)], self._client._marshaller
-        if calls:
-            return BatchExchange(marshaller, self._members, calls, self._timeout)
-        if not self._members:
-            return None
-        members = [envelope.request(*member) for member in self._members]  # type: ignore[misc]
-        return Notice(marshaller, marshaller.encode_batch(members, "batch"), "batch")
+    def _outgoing(self) -> BatchExchange:
+        return BatchExchange(self._client._marshaller, self._members, self._timeout)
 
 
 class SyncBatch(Batch):
@@ -181,12 +167,9 @@ class SyncBatch(Batch):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        outgoing = self._outgoing() if kind is None else None
-        if isinstance(outgoing, BatchExchange):
-            with outgoing:
+        if kind is None and self._members:
+            with self._outgoing() as outgoing:
                 self._client._perform(outgoing, self._timeout, None, self._wait_for)
-        elif outgoing is not None:
-            self._client._perform(outgoing, self._timeout, None, self._wait_for)
 
 
 class AsyncBatch(Batch):
@@ -198,133 +181,115 @@ class AsyncBatch(Batch):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        outgoing = self._outgoing() if kind is None else None
-        if isinstance(outgoing, BatchExchange):
-            with outgoing:
+        if kind is None and self._members:
+            with self._outgoing() as outgoing:
                 await self._client._perform(outgoing, self._timeout, None, self._wait_for)
-        elif outgoing is not None:
-            await self._client._perform(outgoing, self._timeout, None, self._wait_for)
 
 
 class BatchExchange(Call):
-    """The sending of a batch with calls; it may be sent again after it failed.
+    """The sending of a batch; it may be sent again after it failed, without the calls that have ended.
 
     In a `with` block around the sending, an error of the batch becomes the error of its calls that have no reply.
+
+    Attributes:
+        members: the calls and notifications, in order.
+        more: further members for the request of each.
     """
 
-    def __init__(
-        self, marshaller: Marshaller, members: list[BatchCall | tuple[str, Any]], calls: list[BatchCall], timeout: Any
-    ) -> None:
-        super().__init__(marshaller, _names(calls), timeout=timeout)
-        self._members = members
-        self._calls = calls
-        #: Further members for the request of each call and notification.
-        self.more: Sequence[Mapping[str, str]] = ()
-        #: The calls that are sent, in order.
+    def __init__(self, marshaller: Marshaller, members: list[BatchCall], timeout: Any) -> None:
+        super().__init__(marshaller, _names(members), timeout=timeout)
+        self.members = members
+        self.more: Sequence[Mapping[str, str]] = [{}] * len(members)
+        #: The calls and notifications that are sent, in order.
         self._due: dict[BatchCall, None] = {}
-        #: How many of them have no reply yet.
+        #: How many calls have no reply yet.
         self._missing = 0
-        #: The batch was answered; what is sent again are single calls of it.
-        self._has_replies = False
 
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         self._pending, self._call = pending, call
-        self._due = dict.fromkeys([each for each in self._calls if each.is_due])
-        self._missing = len(self._due)
-        for each in self._due:
+        self._due = dict.fromkeys([each for each in self.members if each.is_due])
+        calls = [each for each in self._due if each.call_id is not None]
+        self._missing = len(calls)
+        for each in calls:
             each.begin(self, call.deadline)
             each.call_id = pending.add(each)
+        if not calls:
+            call.answer({}, b"")
 
-    def count(self) -> None:
-        """Count a reply."""
+    def count(self, error: Exception | None = None) -> None:
+        """Count a call that has its reply, or will have none: then this is the error."""
         self._missing -= 1
-        if not self._missing:
+        if self._missing:
+            return
+        if error is None:
             self._call.answer({}, b"")
+            return
+        if isinstance(error, ConnectionLost | CallTimeout):
+            error = type(error)(error.reason, method=self.method, address=error.address)
+        self._call.fail(error)
 
-    def fail(self, error: Exception) -> None:
-        """Count a call that will have no reply."""
-        self._missing -= 1
-        if not self._missing:
-            if isinstance(error, ConnectionLost | CallTimeout):
-                error = type(error)(error.reason, method=self.method, address=error.address)
-            self._call.fail(error)
-
-    def end(self) -> None:
+    def end_wait(self) -> None:
         """End the wait after the array of replies: calls without a reply in it get none."""
         if self._missing:
             self._missing = 0
-            for each in self._due:
-                if each.reply is None:
-                    self._pending.discard(each.call_id)
+            self.leave(self._pending)
             self._call.answer({}, b"")
 
     @property
     def methods(self) -> list[str]:
-        return [member.method if isinstance(member, BatchCall) else member[0] for member in self._members]
+        return [member.method for member in self.members]
 
     @property
-    def call_ids(self) -> list[int | str]:
-        return [each.call_id for each in self._due]
-
-    @property
-    def members(self) -> Sequence[BatchCall | tuple[str, Any]]:
-        """The calls, and the notifications with their params, in order."""
-        return self._members
+    def call_ids(self) -> list[int]:
+        return [each.call_id for each in self._due if each.call_id is not None]
 
     def encode(self, left: float, *, says_whole: bool = False) -> Encoded:
         timeout = told(left) if self.tells_time else None
         message = [
-            envelope.request(member.method, member.params, call_id=member.call_id, timeout=timeout)
-            if isinstance(member, BatchCall)
-            else envelope.request(*member)
-            for member in self._members
-            if self._is_sent(member)
+            {**_request(member, timeout), **more}
+            for member, more in zip(self.members, self.more, strict=True)
+            if member in self._due
         ]
-        if self.more:
-            more = [each for member, each in zip(self._members, self.more, strict=True) if self._is_sent(member)]
-            message = [{**request, **each} for request, each in zip(message, more, strict=True)]
         return self.marshaller.encode_batch(message, self.method)
 
-    def _is_sent(self, member: BatchCall | tuple[str, Any]) -> bool:
-        """Whether it is in the message that is sent next."""
-        return member in self._due if isinstance(member, BatchCall) else not self._has_replies
-
     def outcome(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
-        """Give every call its reply, or the reason why it has none.
+        """Give every call without a reply the reason why it has none.
 
         Raises:
             MethodNotFound: some calls found no provider at the hub, and could be sent again; each has its error.
         """
-        self._settle(None)
-        self._has_replies = True
+        errors = [call.error for call in self._due if call.has_ended]
+        first = errors[0] if len(errors) == 1 else None
+        refusal = first if isinstance(first, _REFUSALS) else InternalError(_NO_ANSWER)
+        for member in self._due:
+            if not member.has_ended:
+                error = error_from_wire(refusal.to_wire(), method=member.method, address=self.marshaller.address)
+                member.end(None if member.call_id is None else error)
         for call in self._due:
-            error = call.error
-            if isinstance(error, MethodNotFound | ProviderGone) and was_not_begun(error):
-                raise _NoProvider(error.message, error.data)
+            failure = call.error
+            if isinstance(failure, MethodNotFound | ProviderGone) and was_not_begun(failure):
+                raise _NoProvider(failure.message, failure.data)
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> BatchExchange:
+        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, _NoProvider):
             return True  # an error of single calls, which have it
         if isinstance(error, Exception):
-            self._settle(error)
+            for member in self.members:
+                if not member.has_ended:
+                    member.end(error)
         return False
 
-    def _settle(self, error: Exception | None) -> None:
-        """Give the calls their outcomes; those without a reply end with this error, or with one that says so."""
-        replies = [call.reply[0] for call in self._due if call.reply is not None]
-        refusal: Any = replies[0].get("error") if len(replies) == 1 else None
-        is_refused = isinstance(refusal, dict) and refusal.get("code") in _REFUSALS
-        for call in self._calls:
-            otherwise = error
-            if otherwise is None:
-                otherwise = error_from_wire(refusal) if is_refused else InternalError(_NO_ANSWER)
-                otherwise.method, otherwise.address = call.method, self.marshaller.address
-            call.settle(self.marshaller, otherwise)
+
+def _request(member: BatchCall, timeout: float | None) -> dict[str, Any]:
+    if member.call_id is None:
+        return envelope.request(member.method, member.params)
+    return envelope.request(member.method, member.params, call_id=member.call_id, timeout=timeout)
 
 
-def _names(calls: list[BatchCall]) -> str:
+def _names(members: list[BatchCall]) -> str:
     """The text that stands for the method's name in errors."""
-    names = list(dict.fromkeys(call.method for call in calls))
-    return "batch of " + ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+    names = list(dict.fromkeys(member.method for member in members if member.call_id is not None))
+    return "batch of " + ", ".join(names[:3]) + (", …" if len(names) > 3 else "") if names else "batch"

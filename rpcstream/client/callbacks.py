@@ -130,7 +130,7 @@ class ClientDispatcher:
     Args:
         settle: gives a reply, and the message it came in, to its call.
         close: closes the connection at once, with the reason.
-        get_dispatcher: gives the dispatcher of the client's methods; None while there are none.
+        callbacks: the methods of the client; None: there are none.
     """
 
     def __init__(
@@ -138,15 +138,19 @@ class ClientDispatcher:
         *,
         settle: Callable[[dict[str, Any], bytes | bytearray], None],
         close: Callable[[str], object],
-        get_dispatcher: Callable[[], Dispatcher | None] = lambda: None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self._settle = settle
         self._close = close
-        self._get_dispatcher = get_dispatcher
+        self._callbacks = callbacks
+
+    @property
+    def _dispatcher(self) -> Dispatcher | None:
+        return None if self._callbacks is None else self._callbacks.dispatcher
 
     def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Encoded | Later | None:
         """Handle a message that is not one reply; returns the message to send for it, if any."""
-        dispatcher = self._get_dispatcher()
+        dispatcher = self._dispatcher
         if type(message) is not list or not message:
             if dispatcher is not None and type(message) is dict and "method" in message:
                 return dispatcher.answer(message, line, session)
@@ -163,7 +167,7 @@ class ClientDispatcher:
         A message that is not JSON closes the connection. A reply that is too large fails its call; if its call cannot
         be told, every waiting call.
         """
-        dispatcher = self._get_dispatcher()
+        dispatcher = self._dispatcher
         if isinstance(error, ParseError):
             reason = error.data["reason"] if isinstance(error.data, dict) else error.message
             self._close(f"the peer sent something that is not JSON: {reason}")
@@ -175,12 +179,12 @@ class ClientDispatcher:
 
     def goes_on(self, message: Any) -> bool:
         """Tell whether a handler goes on when the connection is lost."""
-        dispatcher = self._get_dispatcher()
+        dispatcher = self._dispatcher
         return "id" not in message if dispatcher is None else dispatcher.goes_on(message)
 
     def report_slow(self, message: Any, seconds: float) -> None:
         """Log that a method blocked the event loop for so many seconds."""
-        dispatcher = self._get_dispatcher()
+        dispatcher = self._dispatcher
         if dispatcher is not None:
             dispatcher.report_slow(message, seconds)
 

@@ -1,24 +1,19 @@
-"""Makes the connections of an async client, over TCP, TLS, Unix sockets, HTTP, WebSocket and NATS, and greets them."""
+"""Opens the connections of an async client: TCP, TLS, Unix sockets, HTTP, WebSocket and NATS."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from weakref import WeakSet
 
-from ..errors import BY_STATUS, ConnectFailed, MethodNotFound, NotAuthenticated, RpcError
-from ..peer.calls import Call
-from ..peer.deadline import INFINITE
-from ..peer.intake import Phase
-from ..peer.marshal import Marshaller
+from ..errors import BY_STATUS, ConnectFailed, NotAuthenticated, RpcError
 from ..text import get_logger
 from ..transports.connection import ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE, why_lost
 from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
 from .address import Address
-from .connection import ClientConnection, GetDispatcher, Keepalive
+from .connection import ClientConnection
 from .faults import TLS_ALERT, failure, is_permanent_failure, refusal_advice, silence
 from .options import Settings
 from .sockets import waiter
@@ -30,9 +25,6 @@ log = get_logger("rpcstream.client")
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
-#: Called with a new connection, before any call is sent on it.
-Greeting = Callable[[ClientConnection], Awaitable[object]]
-
 #: Seconds for the closing handshake of TLS, and for the text of a refused WebSocket handshake.
 FAREWELL_TIME = 1.0
 
@@ -41,75 +33,23 @@ HEAD_MAX = 64 * 1024
 BODY_MAX = 4096
 
 
-async def connect(
-    settings: Settings,
-    marshaller: Marshaller,
-    get_dispatcher: GetDispatcher,
-    greetings: Sequence[Greeting],
-    connections: WeakSet[ClientConnection],
-) -> ClientConnection:
-    """Make a connection to the server in the settings, and say on it what comes before all calls.
-
-    Args:
-        settings, marshaller, get_dispatcher: as for `ClientConnection`.
-        greetings: run on the connection, in this order; if one fails, so does connecting.
-        connections: gets it as soon as its socket is open.
-
-    Raises:
-        ConnectFailed: no connection could be made, or a greeting failed.
-        NotAuthenticated, NotPermitted, ServerBusy: the server refused the connection, or its token.
-    """
-    limit = settings.connect_timeout
-    connection = ClientConnection(settings, marshaller, get_dispatcher)
-    reason = "connecting failed"
-    is_joined = False
-    try:
-        async with asyncio.timeout(limit):
-            await _join(connection, settings)
-            is_joined = True
-            connections.add(connection)
-            for greet in greetings:
-                await greet(connection)
-            if settings.keepalive is not None and connection.is_open:
-                Keepalive(connection, settings.keepalive)
-    except ConnectFailed:
-        connection.abort(reason)
-        raise
-    except OSError as error:
-        fault = certificate_fault(connection.reason, marshaller.address)
-        if connection.session.peer_is_leaving:
-            connection.session.drain(Phase.CLOSING)  # calls that came before the server said so are answered
-            connection.probe_until_closed()
-        else:
-            connection.abort(reason)
-        if fault is not None:
-            raise fault from error
-        why, lasts = failure(error, limit, settings.address), is_permanent_failure(error)
-        raise ConnectFailed(why, address=marshaller.address, is_permanent=lasts) from error
-    except RpcError as error:
-        connection.abort(reason)
+def connect_fault(error: Exception, connection: ClientConnection, *, is_joined: bool) -> Exception:
+    """What callers get for an error of connecting; `is_joined`: of greeting the server (`ConnectionPool.greetings`)."""
+    settings, address = connection.settings, connection.calls.marshaller.address
+    if isinstance(error, ConnectFailed):
+        return error
+    if isinstance(error, OSError):
+        why, lasts = failure(error, settings.connect_timeout, settings.address), is_permanent_failure(error)
+        fault = certificate_fault(connection.reason, address)
+        return fault or ConnectFailed(why, address=address, is_permanent=lasts)
+    if isinstance(error, RpcError):
         if isinstance(error, NotAuthenticated) or not is_joined:
             error.method = error.address = None  # the calls that wait name their own method
-            raise
+            return error
         reason = f"the server refused the token, or a call of on_connect: {error}"
-        raise ConnectFailed(reason, address=marshaller.address) from error
-    except Exception as error:
-        connection.abort(reason)
-        log.exception("a connection to %s could not be made", marshaller.address)
-        raise ConnectFailed(f"could not connect: {error!r}", address=marshaller.address) from error
-    except BaseException:
-        connection.abort("connecting was cancelled")
-        raise
-    return connection
-
-
-async def authenticate(connection: ClientConnection) -> None:
-    """Send the token, before anything else. A server that does not know the method needs no token."""
-    marshaller, token = connection.calls.marshaller, connection.settings.token
-    try:
-        await connection.calls.ask(Call(marshaller, "rpc.authenticate", {"token": token}), INFINITE)
-    except MethodNotFound:
-        pass
+        return ConnectFailed(reason, address=address)
+    log.error("a connection to %s could not be made", address, exc_info=error)
+    return ConnectFailed(f"could not connect: {error!r}", address=address)
 
 
 def certificate_fault(reason: str | None, address: str) -> ConnectFailed | None:
@@ -119,7 +59,7 @@ def certificate_fault(reason: str | None, address: str) -> ConnectFailed | None:
     return ConnectFailed(f"could not connect: {reason}", address=address, is_permanent=True)
 
 
-async def _join(connection: ClientConnection, settings: Settings) -> None:
+async def join(connection: ClientConnection, settings: Settings) -> None:
     """Open a connection to the server, and give it to the session as its channel.
 
     Raises:

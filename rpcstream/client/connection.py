@@ -18,13 +18,12 @@ from ..peer.ledger import ServerLedger
 from ..peer.marshal import Marshaller
 from ..peer.outgoing import OutgoingCalls
 from ..peer.session import Session
-from .callbacks import ClientDispatcher
+from .callbacks import Callbacks, ClientDispatcher
 from .faults import silence
 from .options import Settings
 from .sockets import Wait
 
 if TYPE_CHECKING:
-    from ..methods.dispatch import Dispatcher
     from ..nats.client_events import ClientEvents
 
 #: Seconds between two checks whether a server that has stopped sending still reads.
@@ -32,9 +31,6 @@ PROBE_INTERVAL = 2.0
 
 #: Seconds in which the requests of the server that wait are refused when the connection is closed.
 REFUSING = 0.25
-
-#: Gives the dispatcher of the methods that the server may call; None while there are none.
-GetDispatcher = Callable[[], "Dispatcher | None"]
 
 
 class ClientConnection:
@@ -55,10 +51,10 @@ class ClientConnection:
         events: of a service on NATS; None where the server itself sends events.
     """
 
-    def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
+    def __init__(self, settings: Settings, marshaller: Marshaller, callbacks: Callbacks) -> None:
         self.loop = asyncio.get_running_loop()
         self.settings = settings
-        self._get_dispatcher = get_dispatcher
+        self._callbacks = callbacks
         self.session = self.make_session()
         self.session.pending.when_silent = partial(silence, settings.address)
         self.use(_outgoing_calls(self.session, marshaller, settings))
@@ -83,7 +79,7 @@ class ClientConnection:
         def close(reason: str) -> None:
             session.abort(reason)
 
-        dispatch = ClientDispatcher(settle=self._settle, close=close, get_dispatcher=self._get_dispatcher)
+        dispatch = ClientDispatcher(settle=self._settle, close=close, callbacks=self._callbacks)
         session = Session(
             dispatch,
             codec=settings.codec,
@@ -126,7 +122,7 @@ class ClientConnection:
         self.calls.cancel([call_id for call_id, _ in pending.items()])
         pending.fail_all(lambda method: ConnectionLost(reason, method=method, address=self._address))
         self.session.running.abandon(lambda message: False)
-        if self._get_dispatcher() is not None:
+        if self._callbacks:
             self.session.go_away(reason)
             self.session.refuse_waiting(perf_counter() + REFUSING)
         self.session.end(lambda method: ConnectionLost(reason, method=method, address=self._address))

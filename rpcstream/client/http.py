@@ -111,9 +111,6 @@ class HttpChannel(OutgoingCalls):
             "WebSocket (ws://, wss://) or the line stream (host:port, tls://, unix://) of the server"
         )
 
-    def notify(self, message: Encoded, method: str) -> None:
-        self._post(Exchange(self._session, self._settings, method, (), None), message)
-
     def permit(self, outgoing: Call, n: int) -> None:
         if (exchange := self._exchanges.get(outgoing.call_id)) is not None:
             exchange.permit(n)
@@ -202,7 +199,7 @@ class HttpChannel(OutgoingCalls):
     def send(self, messages: list[Encoded]) -> None:
         """As `Channel.send`; each is a notification."""
         for message in messages:
-            self.notify(message, "")
+            self._post(Exchange(self._session, self._settings, "", (), None), message)
 
     def pause(self) -> None:
         """As `Channel.pause`. Never needed: only responses are received, and they are always taken."""

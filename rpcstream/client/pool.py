@@ -13,16 +13,19 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from ..errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError, Unread
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError, Unread
+from ..peer.calls import Call
 from ..peer.deadline import INFINITE
+from ..peer.intake import Phase
 from ..peer.ledger import WriteGate
 from ..peer.marshal import Marshaller
 from ..peer.remote import Peer
 from ..text import get_logger
 from .address import check_lasting
 from .attempts import Unsent
-from .connect import Greeting, authenticate, connect
-from .connection import ClientConnection, GetDispatcher, retrieve_exception
+from .callbacks import Callbacks
+from .connect import connect_fault, join
+from .connection import ClientConnection, Keepalive, retrieve_exception
 from .options import Settings
 from .slots import Slot, choose_slot
 
@@ -30,6 +33,9 @@ log = get_logger("rpcstream.client")
 
 #: Does what takes more than a call, and does it again where it fails, as for a call (`AsyncClient._persist`).
 Persist = Callable[[str, Callable[[float, bool], Awaitable[Any]], float | None], Coroutine[Any, Any, Any]]
+
+#: Called with a new connection, before any call is sent on it.
+Greeting = Callable[[ClientConnection], Awaitable[object]]
 
 CLOSED = "the client was closed"
 
@@ -52,7 +58,7 @@ class ConnectionPool:
     Args:
         settings: of the client.
         marshaller: of the client.
-        get_dispatcher: gives the dispatcher of the methods that the server may call; None while there are none.
+        callbacks: the methods that the server may call.
 
     Attributes:
         address: of the server, for errors.
@@ -62,7 +68,7 @@ class ConnectionPool:
         connections: those whose sockets may be open: also those being greeted, and those that are closing.
     """
 
-    def __init__(self, settings: Settings, marshaller: Marshaller, get_dispatcher: GetDispatcher) -> None:
+    def __init__(self, settings: Settings, marshaller: Marshaller, callbacks: Callbacks) -> None:
         self.address = str(settings.address)
         self.is_closed = False
         self.lost = 0
@@ -70,12 +76,12 @@ class ConnectionPool:
         self.greetings: list[Greeting] = []
         address = settings.address
         if settings.token is not None and not (address.is_http or address.is_websocket or address.is_nats):
-            self.greetings.append(authenticate)
+            self.greetings.append(_authenticate)
         #: Where the next greeting of the user goes: after authentication, before the registration and subscriptions.
         self._user_greetings_end = len(self.greetings)
         self._settings = settings
         self._marshaller = marshaller
-        self._get_dispatcher = get_dispatcher
+        self._callbacks = callbacks
         self._make_slot = partial(Slot, self.address, settings.reconnect, self._make, self._set_state, self._was_lost)
         self._slots = [self._make_slot() for _ in range(settings.pool or 1)]
         self._only = self._slots[0] if len(self._slots) == 1 else None
@@ -281,15 +287,39 @@ class ConnectionPool:
         raise failure
 
     async def _make(self, slot: Slot) -> ClientConnection:
-        """Make and greet a connection to the server of a slot; without one to the first that can be reached."""
-        while True:
-            settings = self._settings if slot.address is None else replace(self._settings, address=slot.address)
-            connection = await connect(
-                settings, self._marshaller, self._get_dispatcher, self.greetings, self.connections
-            )
-            if slot.address in (None, connection.server):
-                return connection
-            connection.abort("this place is for another server since the attempt began (spread)")
+        """Make a connection for a slot, and say on it what comes before all calls.
+
+        Raises:
+            ConnectFailed: no connection could be made, or a greeting failed.
+            NotAuthenticated, NotPermitted, ServerBusy: the server refused the connection, or its token.
+        """
+        settings = self._settings if slot.address is None else replace(self._settings, address=slot.address)
+        connection = ClientConnection(settings, self._marshaller, self._callbacks)
+        try:
+            async with asyncio.timeout(settings.connect_timeout):
+                await join(connection, settings)
+                self.connections.add(connection)
+                for greet in self.greetings:
+                    await greet(connection)
+                if settings.keepalive is not None and connection.is_open:
+                    Keepalive(connection, settings.keepalive)
+        except Exception as error:
+            fault = connect_fault(error, connection, is_joined=connection in self.connections)
+            if connection.session.peer_is_leaving and isinstance(error, OSError):
+                connection.session.drain(Phase.CLOSING)  # calls that came before the server said so are answered
+                connection.probe_until_closed()
+            else:
+                connection.abort("connecting failed")
+            if fault is error:
+                raise
+            raise fault from error
+        except BaseException:
+            connection.abort("connecting was cancelled")
+            raise
+        if slot.address in (None, connection.server):
+            return connection
+        connection.abort("this place is for another server since the attempt began (spread)")
+        return await self._make(slot)
 
     def _was_lost(self, connection: ClientConnection) -> None:
         """Note that a connection is over."""
@@ -329,3 +359,12 @@ class ConnectionPool:
                     self._settings.on_state(state)
                 except Exception:
                     log.exception("on_state of a client failed")
+
+
+async def _authenticate(connection: ClientConnection) -> None:
+    """Send the token, before anything else. A server that does not know the method needs no token."""
+    marshaller, token = connection.calls.marshaller, connection.settings.token
+    try:
+        await connection.calls.ask(Call(marshaller, "rpc.authenticate", {"token": token}), INFINITE)
+    except MethodNotFound:
+        pass

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any
+from weakref import ReferenceType, ref
 
 from ..codec.payloads import size_with_payloads
 from ..errors import AT_CALLER, CallTimeout, ConnectionLost, RpcError
@@ -31,49 +32,6 @@ from .pool import ConnectionPool, Persist
 Event = tuple[dict[str, Any], bytes | bytearray]
 
 
-class LocalSubscriber:
-    """The events that wait for one reader of a topic or pattern, and how the subscription ended.
-
-    Attributes:
-        topic: the topic or pattern.
-        queue: the waiting events.
-        has_begun: the server has confirmed the subscription once.
-        has_ended: no more events will be added.
-        reconnects: how often the subscription was made again since it began.
-    """
-
-    __slots__ = ("_error", "_wake", "has_begun", "has_ended", "queue", "reconnects", "topic")
-
-    def __init__(self, topic: str, queue: EventQueue[Event]) -> None:
-        self.topic = topic
-        self.queue = queue
-        self.has_begun = self.has_ended = False
-        self.reconnects = 0
-        self._error: Exception | None = None
-        self._wake = asyncio.Event()
-
-    def put(self, event: Event) -> None:
-        """Add an event; which one is dropped if there are too many is up to the queue."""
-        self.queue.put(self.topic, event, size_with_payloads(event[1]))
-        self._wake.set()
-
-    def end(self, error: Exception | None = None) -> None:
-        """End the subscription; the error is raised after the waiting events. Only the first call counts."""
-        if not self.has_ended:
-            self.has_ended, self._error = True, error
-            self._wake.set()
-
-    async def get(self) -> Event:
-        """Wait for the next event. At the end raises the error, once, or StopAsyncIteration."""
-        while not self.queue:
-            if self.has_ended:
-                error, self._error = self._error, None
-                raise error or StopAsyncIteration
-            self._wake.clear()
-            await self._wake.wait()
-        return self.queue.take()
-
-
 class _Topic:
     """A topic or pattern with its subscribers here, at least one.
 
@@ -83,8 +41,14 @@ class _Topic:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.subscribers: list[LocalSubscriber] = []
+        #: A subscriber that its reader has dropped is removed soon after.
+        self.references: set[ReferenceType[Subscription]] = set()
         self.is_confirmed = False
+
+    @property
+    def subscribers(self) -> list[Subscription]:
+        """Those that still have a reader."""
+        return [each for reference in self.references if (each := reference()) is not None]
 
 
 class Subscriptions:
@@ -116,7 +80,7 @@ class Subscriptions:
         if not isinstance(topic, str):
             raise TypeError(f"a topic is a str, got {type(topic).__name__}")
         queue: EventQueue[Event] = EventQueue(max_queue, self._settings.limits.max_message_size, policy)
-        return Subscription(self, LocalSubscriber(topic, queue), returns)
+        return Subscription(self, topic, queue, returns)
 
     async def publish(self, params: dict[str, Any], timeout: Any = NOT_GIVEN) -> int:
         """Publish an event on NATS, see `BaseClient.publish`.
@@ -149,7 +113,7 @@ class Subscriptions:
 
     # -- subscribers ------------------------------------------------------------------------------------------------
 
-    async def add(self, subscriber: LocalSubscriber) -> None:
+    async def add(self, subscriber: Subscription) -> None:
         """Give a subscriber the events of its topic from now on; subscribe at the server unless that has been done.
 
         Raises what a call raises; there is no subscription then.
@@ -159,17 +123,14 @@ class Subscriptions:
         topic = self._take_in(subscriber)
         try:
             await self._persist("rpc.subscribe", partial(self._confirm, subscriber, topic), self._settings.timeout)
-        except RpcError:
-            self._forget(subscriber)
+        except BaseException as error:
+            self.remove(subscriber.topic, subscriber, is_refused=isinstance(error, RpcError))
             raise
-        except BaseException:
-            self.remove(subscriber)
-            raise
-        subscriber.has_begun = True
+        subscriber._has_begun = True
 
-    async def _confirm(self, subscriber: LocalSubscriber, topic: _Topic, deadline: float, once: bool) -> None:
+    async def _confirm(self, subscriber: Subscription, topic: _Topic, deadline: float, once: bool) -> None:
         """Have the server confirm the subscription to a topic, on the connection for events."""
-        while not (subscriber.has_ended or topic.is_confirmed):
+        while not (subscriber._has_ended or topic.is_confirmed):
             try:
                 if self._connection is None or not self._connection.is_open:
                     await self._use_connection(await self._pool.get("rpc.subscribe", deadline, once=once), deadline)
@@ -179,37 +140,37 @@ class Subscriptions:
                 if self._settings.reconnect is None:
                     raise
 
-    def remove(self, subscriber: LocalSubscriber) -> None:
-        """Remove a subscriber; with the last one of its topic the subscription at the server ends."""
-        connection = self._connection
-        is_last = self._forget(subscriber)
-        if not is_last or connection is None or not connection.is_open or connection.loop.is_closed():
+    def remove(self, name: str, subscriber: Subscription | None = None, *, is_refused: bool = False) -> None:
+        """End the subscription to a topic at the server, unless there are subscribers besides this one.
+
+        Args:
+            name: the topic or pattern.
+            subscriber: is removed; None: it exists no longer.
+            is_refused: the server has refused the subscription.
+        """
+        topic, connection = self._topics.get(name), self._connection
+        if topic is None:
+            return
+        topic.references = {each for each in topic.references if each() not in (None, subscriber)}
+        if topic.references:
+            return
+        self._end([topic])
+        if is_refused or connection is None or not connection.is_open or connection.loop.is_closed():
             return
         if connection.events is not None:
-            connection.events.unsubscribe(subscriber.topic)
+            connection.events.unsubscribe(name)
         else:
-            message = self.marshaller.notification("rpc.unsubscribe", {"topic": subscriber.topic})
+            message = self.marshaller.notification("rpc.unsubscribe", {"topic": name})
             connection.calls.notify(message, "rpc.unsubscribe")
 
-    def _take_in(self, subscriber: LocalSubscriber) -> _Topic:
+    def _take_in(self, subscriber: Subscription) -> _Topic:
         """Add a subscriber here, unless it is there; gives its topic."""
         name = subscriber.topic
         topic = self._topics.setdefault(name, _Topic(name))
-        if subscriber not in topic.subscribers:
-            topic.subscribers.append(subscriber)
+        topic.references.add(ref(subscriber))
         if is_pattern(name):
             self._patterns[name] = topic
         return topic
-
-    def _forget(self, subscriber: LocalSubscriber) -> bool:
-        """Remove a subscriber here; gives whether it was the last one of its topic."""
-        topic = self._topics.get(subscriber.topic)
-        if topic is None or subscriber not in topic.subscribers:
-            return False
-        topic.subscribers.remove(subscriber)
-        if not topic.subscribers:
-            self._end([topic])
-        return not topic.subscribers
 
     def _end(self, topics: Iterable[_Topic], make_error: Callable[[str], Exception | None] = lambda name: None) -> None:
         """Forget topics and patterns; those who still subscribe to them get no more events."""
@@ -218,7 +179,7 @@ class Subscriptions:
             self._patterns.pop(topic.name, None)
             topic.is_confirmed = False
             for subscriber in topic.subscribers:
-                subscriber.end(make_error(topic.name))
+                subscriber._end(make_error(topic.name))
 
     def close(self) -> None:
         """End all subscriptions; subscribers still get the events that wait for them."""
@@ -248,7 +209,7 @@ class Subscriptions:
             topic.is_confirmed = False
         connection.session.on_event = self._deliver
         connection.session.on_lost.append(partial(self._was_lost, connection))
-        again = [topic for topic in self._topics.values() if any(each.has_begun for each in topic.subscribers)]
+        again = [topic for topic in self._topics.values() if any(each._has_begun for each in topic.subscribers)]
         await asyncio.gather(*(self._request_again(connection, topic, deadline) for topic in again))
 
     async def _request(self, connection: ClientConnection, topic: _Topic, deadline: float) -> None:
@@ -282,7 +243,7 @@ class Subscriptions:
             self._end([topic], lambda name: refusal)
         else:
             for subscriber in topic.subscribers:
-                subscriber.reconnects += subscriber.has_begun
+                subscriber.reconnects += subscriber._has_begun
 
     def _was_lost(self, connection: ClientConnection) -> None:
         if connection is not self._connection:
@@ -315,11 +276,11 @@ class Subscriptions:
     def _deliver_to(self, topic: _Topic, params: dict[str, Any], line: bytes | bytearray) -> None:
         """Give an event to the subscribers of one topic or pattern; NATS has sent it for these alone."""
         if topic.is_confirmed:
-            for subscriber in list(topic.subscribers):
-                subscriber.put((params, line))
-                if subscriber.queue.has_overflowed:
-                    subscriber.end(self._loss(topic.name, "the reader was too slow (policy 'disconnect')"))
-                    self.remove(subscriber)
+            for subscriber in topic.subscribers:
+                subscriber._put((params, line))
+                if subscriber._queue.has_overflowed:
+                    subscriber._end(self._loss(topic.name, "the reader was too slow (policy 'disconnect')"))
+                    self.remove(topic.name, subscriber)
 
 
 class _Confirmation(AwaitedCall):
@@ -349,6 +310,7 @@ class Subscription(AsyncIterator[Any]):
 
     Attributes:
         topic: the topic or pattern.
+        reconnects: how often the subscription was made again on a new connection; the events between are missing.
 
     Raises, in the iteration:
         RpcError: the server refuses the topic (InvalidParams, ServerBusy, …).
@@ -357,23 +319,24 @@ class Subscription(AsyncIterator[Any]):
         TypeError: a value does not fit `returns`. The iteration can go on.
     """
 
-    def __init__(self, subscriptions: Subscriptions, subscriber: LocalSubscriber, returns: Any) -> None:
-        self.topic = subscriber.topic
+    def __init__(self, subscriptions: Subscriptions, topic: str, queue: EventQueue[Event], returns: Any) -> None:
+        self.topic = topic
+        self.reconnects = 0
         self._subscriptions = subscriptions
-        self._subscriber = subscriber
+        self._queue = queue
         self._returns = returns
         self._gives_topics = False
+        #: The server has confirmed the subscription once; no more events will be added.
+        self._has_begun = self._has_ended = False
+        #: Raised after the waiting events.
+        self._error: Exception | None = None
+        self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def dropped(self) -> int:
         """Events that were dropped by this client, since they were read too slowly."""
-        return self._subscriber.queue.dropped
-
-    @property
-    def reconnects(self) -> int:
-        """How often the subscription was made again on a new connection; the events between are missing."""
-        return self._subscriber.reconnects
+        return self._queue.dropped
 
     def with_topics(self) -> Subscription:
         """Iterate over pairs of topic and value instead, which is useful with patterns; returns the subscription."""
@@ -385,7 +348,13 @@ class Subscription(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:
         await self._begin()
-        params, line = await self._subscriber.get()
+        while not self._queue:
+            if self._has_ended:
+                error, self._error = self._error, None
+                raise error or StopAsyncIteration
+            self._wake.clear()
+            await self._wake.wait()
+        params, line = self._queue.take()
         marshaller, topic = self._subscriptions.marshaller, params["topic"]
         value = marshaller.item(topic, params, line, self._returns)
         return (topic, value) if self._gives_topics else value
@@ -393,6 +362,8 @@ class Subscription(AsyncIterator[Any]):
     async def aclose(self) -> None:
         """End the subscription, without waiting for the server."""
         self._end()
+        self._queue.clear()
+        self._subscriptions.remove(self.topic, self)
 
     async def __aenter__(self) -> Subscription:
         await self._begin()
@@ -401,26 +372,31 @@ class Subscription(AsyncIterator[Any]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        await self.aclose()
 
     def __del__(self) -> None:
         # After a `break` out of the loop only this tells the server that the events are not wanted.
         loop = self._loop
-        if loop is not None and not self._subscriber.has_ended and not loop.is_closed():
-            loop.call_soon_threadsafe(self._subscriptions.remove, self._subscriber)
+        if loop is not None and not self._has_ended and not loop.is_closed():
+            loop.call_soon_threadsafe(self._subscriptions.remove, self.topic)
 
     def __repr__(self) -> str:
-        subscriber = self._subscriber
-        state = "ended" if subscriber.has_ended else "open" if subscriber.has_begun else "not started"
+        state = "ended" if self._has_ended else "open" if self._has_begun else "not started"
         return f"<subscription to {self.topic!r}, {state}>"
 
     async def _begin(self) -> None:
-        if not (self._subscriber.has_begun or self._subscriber.has_ended):
+        if not (self._has_begun or self._has_ended):
             self._loop = asyncio.get_running_loop()
             with AT_CALLER:
-                await self._subscriptions.add(self._subscriber)
+                await self._subscriptions.add(self)
 
-    def _end(self) -> None:
-        self._subscriber.end()
-        self._subscriber.queue.clear()
-        self._subscriptions.remove(self._subscriber)
+    def _put(self, event: Event) -> None:
+        """Add an event; which one is dropped if there are too many is up to the queue."""
+        self._queue.put(self.topic, event, size_with_payloads(event[1]))
+        self._wake.set()
+
+    def _end(self, error: Exception | None = None) -> None:
+        """Add no more events; the error is raised after those that wait. Only the first call counts."""
+        if not self._has_ended:
+            self._has_ended, self._error = True, error
+            self._wake.set()

@@ -1,7 +1,7 @@
-"""One blocking connection of the sync client: a socket, and the call that a thread makes on it.
+"""One blocking connection of the sync client: a socket, made again after it was lost, and one call at a time on it.
 
-One thread uses it at a time; the pool sees to that. Other threads may call `abort` only. The socket is non-blocking and
-waited for with `poll`: a thread that is interrupted (Ctrl-C) while it waits then has certainly read nothing, and the
+One thread uses a connection at a time; the pool sees to that. Other threads may only call `abort`. The socket is
+non-blocking, and `poll` waits for it: a thread that is interrupted (Ctrl-C) while it waits has read nothing, so the
 connection can be kept.
 """
 
@@ -12,16 +12,17 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from ..errors import CallTimeout, ConnectionLost
+from ..errors import CallTimeout, ConnectFailed, ConnectionLost, MethodNotFound, RpcError
 from ..local_peer import widen_buffers
 from ..peer.calls import Call
+from ..peer.deadline import INFINITE
 from ..peer.marshal import Marshaller
 from ..peer.pending import OnProgress, PendingCall
 from ..peer.shared_memory import SharedMemory
 from ..wire.buffers import Encoded
 from .conversation import READ_SIZE, ClientConversation
 from .options import Settings
-from .sockets import milliseconds, waiter
+from .sockets import dial, milliseconds, waiter
 
 #: How much is read with one system call of a message that did not come whole.
 READ_SIZE_LONG = 1024 * 1024
@@ -66,43 +67,102 @@ class PendingReply(PendingCall):
 
 
 class SyncConnection:
-    """A connected socket, used by one thread at a time.
+    """A connection for one thread at a time. The first call connects it, and so does the next call after it was lost.
 
     Args:
-        sock: connected; from here on it belongs to this object.
-        marshaller: reads what handlers report on their way.
+        settings: with the address.
+        marshaller: writes calls and reads replies.
 
     Attributes:
-        conversation: what is said on it.
-        was_used: a call was sent.
+        conversation: what is said on the connection; lost while it is not connected.
+        losses: how often it was closed so far.
     """
 
-    def __init__(self, sock: socket.socket, settings: Settings, marshaller: Marshaller) -> None:
-        sock.setblocking(False)
-        shared = None
-        if settings.binary and settings.delimiter == b"\n" and sock.family == getattr(socket, "AF_UNIX", None):
-            shared = SharedMemory(sock)
-        self.conversation = ClientConversation(settings, marshaller, shared)
-        self._socket = sock
-        self._on_receive = settings.on_receive
-        self._receive = sock.recv if settings.on_receive is None else _reporting(sock.recv, settings.on_receive)
-        self._read_size = READ_SIZE
-        self._wait_readable = wait = waiter(sock, read=True)
-        self._can_send_parts = hasattr(sock, "sendmsg") and settings.tls is None  # Windows has no such call
+    def __init__(self, settings: Settings, marshaller: Marshaller) -> None:
+        self.conversation = ClientConversation(settings, marshaller)
+        self.conversation.lost = "not connected"
+        self._settings = settings
+        self._marshaller = marshaller
+        self._address = marshaller.address
+        self.losses = 0
+        #: None while it is not connected.
+        self._socket: Any = None
+        #: Nothing was sent on the present socket but the token.
+        self._is_new = False
+        #: Why no call is made any more.
+        self._ended: str | None = None
+        self._on_send, self._on_receive = settings.on_send, settings.on_receive
+        self._can_send_parts = hasattr(socket.socket, "sendmsg") and settings.tls is None  # Windows has no such call
         #: What a socket raises that has nothing to read, or no room.
         self._not_ready: tuple[type[OSError], ...] = (BlockingIOError, InterruptedError)
         if settings.tls is not None:
             import ssl
 
             self._not_ready += (ssl.SSLWantReadError, ssl.SSLWantWriteError)
-            self._wait_readable = lambda timeout: sock.pending() or wait(timeout)  # type: ignore[attr-defined]
-        self._address = marshaller.address
-        self._on_send = settings.on_send
-        self.was_used = False
         #: When the last call began (monotonic seconds).
         self._used = 0.0
 
-    # -- a call -------------------------------------------------------------------------------------------------
+    # -- connecting -------------------------------------------------------------------------------------------------
+
+    def _connect(self, method: str, deadline: float) -> ClientConversation:
+        """Connect to the server, and send the token.
+
+        Raises:
+            ConnectFailed, CallTimeout: there is no connection.
+            NotAuthenticated: the server does not take the token.
+            Unsent: the connection was over as soon as it was made; or the client was closed.
+        """
+        if self._is_new or self._ended is not None:
+            raise self.conversation.unsent(method)
+        self.close()
+        limit, began = self._settings.connect_timeout, monotonic()
+        ends = min(deadline, INFINITE if limit is None else began + limit)
+        try:
+            if deadline <= began:
+                raise TimeoutError
+            self._use(dial(self._settings, None if ends == INFINITE else ends - began))
+            if self._settings.token is not None:
+                self._log_in(ends)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, RpcError):
+                error.method = method
+            if not isinstance(error, OSError):
+                raise
+            from .faults import failure, is_own_timeout, is_permanent_failure
+
+            if is_own_timeout(error) and ends == deadline:
+                raise CallTimeout("no connection in time", method=method, address=self._address) from error
+            why, lasts = failure(error, limit, self._settings.address), is_permanent_failure(error)
+            raise ConnectFailed(why, method=method, address=self._address, is_permanent=lasts) from error
+        self._is_new = True
+        return self.conversation
+
+    def _use(self, sock: socket.socket) -> None:
+        """Begin a conversation on a connected socket."""
+        settings, shared = self._settings, None
+        sock.setblocking(False)
+        if settings.binary and settings.delimiter == b"\n" and sock.family == getattr(socket, "AF_UNIX", None):
+            shared = SharedMemory(sock)
+        self._receive = sock.recv if settings.on_receive is None else _reporting(sock.recv, settings.on_receive)
+        self._read_size = READ_SIZE
+        self._wait_readable = wait = waiter(sock, read=True)
+        if settings.tls is not None:
+            self._wait_readable = lambda timeout: sock.pending() or wait(timeout)  # type: ignore[attr-defined]
+        self._socket, self._is_new = sock, True
+        self.conversation = ClientConversation(settings, self._marshaller, shared)
+        self.conversation.lost = self._ended  # the client may have been closed meanwhile
+
+    def _log_in(self, deadline: float) -> None:
+        """Send the token, before anything else. A server that does not know the method needs no token."""
+        call = Call(self._marshaller, "rpc.authenticate", {"token": self._settings.token})
+        got = self.exchange(call, deadline)
+        try:
+            call.outcome(got.reply, got.line)
+        except MethodNotFound:
+            pass
+
+    # -- a call -----------------------------------------------------------------------------------------------------
 
     def exchange(self, outgoing: Call, deadline: float, on_progress: OnProgress | None = None) -> PendingReply:
         """Send a call and wait for its reply.
@@ -116,17 +176,17 @@ class SyncConnection:
             on_progress: called with what the handler reports.
 
         Raises, besides what `Call` raises:
-            Unsent: the connection was over before the call was sent; another one may be tried.
-            ConnectionLost: it ended before the reply came, or as soon as it was made.
-            CallTimeout: the server did not take the call until the deadline, and the connection is lost; or it did not
-                answer.
+            ConnectFailed, NotAuthenticated, Unsent: there is no connection.
+            ConnectionLost: it ended before the reply came.
+            CallTimeout: there was no connection until the deadline; the server did not take the call until then, and
+                the connection is lost; or it did not answer.
         """
         conversation, now = self.conversation, monotonic()
         if now - self._used > LOOK_AFTER:
             self._catch_up()
         self._used = now
         if conversation.lost is not None:
-            raise conversation.unsent(outgoing.method)
+            conversation, now = self._connect(outgoing.method, deadline), monotonic()
         left = deadline - now
         if left <= 0:
             raise self._not_taken(outgoing.method)
@@ -161,25 +221,27 @@ class SyncConnection:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def abort(self, reason: str) -> None:
-        """End the connection while another thread uses it: its call fails, and it closes the socket."""
+        """End the connection for good while another thread uses it: its call fails, and it closes the socket."""
+        self._ended = reason
         self.conversation.lost = self.conversation.lost or reason
-        try:
-            # Wakes a thread that waits for the socket. The method of a TLS socket would disturb that thread.
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        except OSError:
-            pass
+        sock = self._socket
+        if sock is not None:
+            try:
+                # Wakes a thread that waits for the socket. The method of a TLS socket would disturb that thread.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            except OSError:
+                pass
 
-    def close(self, reason: str) -> None:
-        """Close the connection; no thread uses it now."""
-        self.abort(reason)
-        self.abandon(reason)
-
-    def abandon(self, reason: str = "the connection belongs to the process that this one was forked from") -> None:
-        """Forget the connection in a process that was forked; it goes on in the one that made it."""
-        self.conversation.lost = self.conversation.lost or reason
-        if self.conversation.shared is not None:
-            self.conversation.shared.close()
-        self._socket.close()
+    def close(self) -> None:
+        """Close the connection, which no other thread uses now, until the next call."""
+        conversation, self._is_new = self.conversation, False
+        conversation.lost = conversation.lost or "the connection was closed"
+        if conversation.shared is not None:
+            conversation.shared.close()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self.losses += 1
 
     def _not_taken(self, method: str) -> CallTimeout:
         return CallTimeout("the server did not take the call in time", method=method, address=self._address)
@@ -188,7 +250,7 @@ class SyncConnection:
 
     def _write(self, message: Encoded, deadline: float, method: str) -> None:
         """Send a message, most often with one system call. The connection is lost if that cannot be done whole."""
-        self.was_used = True
+        self._is_new = False
         conversation, outgoing = self.conversation, self.conversation.outgoing
         conversation.send(message)
         total, done = 0 if self._on_send is None else sum(map(len, outgoing)), 0
@@ -209,7 +271,7 @@ class SyncConnection:
         outgoing = self.conversation.outgoing
         try:
             if len(outgoing) == 1 or not self._can_send_parts:
-                sent = self._socket.send(outgoing[0][:SEND_SIZE])
+                sent: int = self._socket.send(outgoing[0][:SEND_SIZE])
             else:
                 sent = self._socket.sendmsg(outgoing[:PARTS_MAX])
         except self._not_ready:

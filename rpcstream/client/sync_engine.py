@@ -19,7 +19,7 @@ from ..peer.calls import Call
 from ..peer.deadline import INFINITE, inherited, now, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from .address import check_lasting, check_one_server
-from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times, Unsent
+from .attempts import LOSSES, Attempts, Discover, Sleep, Steps, Times
 from .naming import MixedParams
 from .options import Settings
 from .sync_pool import SyncPool
@@ -74,21 +74,17 @@ class SyncEngine:
 
     def _attempt(self, outgoing: Call, on_progress: OnProgress | None, deadline: float, until: float | None) -> Any:
         """Make a call once."""
-        pool = self.pool
-        while (connection := pool.take(outgoing.method, deadline)) is not None:
+        connection = self.pool.take(outgoing.method, deadline)
+        if connection is not None:
             try:
                 got = connection.exchange(outgoing, deadline, on_progress)
-            except Unsent:
-                if not connection.was_used:
-                    raise
-                continue  # it was lost after an earlier call
             except EncodeError:
                 if not self._needs_streams(outgoing):
                     raise
-                break
+            else:
+                return outgoing.outcome(got.reply, got.line)
             finally:
-                pool.put(connection)
-            return outgoing.outcome(got.reply, got.line)
+                self.pool.put(connection)
         return self.loop_thread(outgoing.method).attempt(outgoing, on_progress, deadline, until)
 
     def submit(

@@ -10,12 +10,12 @@ from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from typing import Any
 
-from ..observe.tracing import Attributes, CallSpan, Tracing
+from ..observe.tracing import Attributes, Tracing
 from ..peer.calls import Call
 from ..peer.tracing import CallTracing
 from .address import Address
 from .base import Notice
-from .batch import BatchCall, BatchExchange
+from .batch import BatchExchange
 
 
 class ClientTracing(CallTracing):
@@ -32,7 +32,7 @@ class ClientTracing(CallTracing):
         if isinstance(outgoing, BatchExchange):
             return BatchTrace(self._tracing, outgoing, self._attributes)
         if isinstance(outgoing, Notice):
-            return nullcontext()  # its span is over since it was encoded
+            return nullcontext()  # it has a span of its own
         return super().begin(outgoing, parent)
 
     def performing(self, perform: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,17 +73,14 @@ class BatchTrace:
     """The spans of a batch that is sent: one for each call and notification in it, all of which end with the batch."""
 
     def __init__(self, tracing: Tracing, outgoing: BatchExchange, attributes: Attributes) -> None:
-        self._spans: list[tuple[CallSpan, BatchCall | None]] = []
-        for member in outgoing.members:
-            call, name = (member, member.method) if isinstance(member, BatchCall) else (None, member[0])
-            self._spans.append((tracing.made(name, attributes), call))
+        self._spans = [(tracing.made(member.method, attributes), member) for member in outgoing.members]
         outgoing.more = [span.members for span, _ in self._spans]
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for span, call in self._spans:
-            span.end(call.error if call is not None and call.has_ended else error)
+            span.end(call.error if call.has_ended else error)
 
 
 def address_attributes(address: Address) -> Attributes:

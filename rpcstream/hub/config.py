@@ -21,7 +21,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 #: The address that a hub listens at: arguments of `run`, not of the constructor.
 WHERE = tuple(name for name, option in options_of(ListenOptions).items() if option.file is not None)
 
-#: How `rpcstream-server` logs: a level, and a file or a table for Python's `logging`.
+#: How `rpcstream-server` logs: a level, and a table for `logging.config.dictConfig`, which a file may contain.
 LOGGING = ("log_level", "log_config", "logging")
 
 
@@ -81,6 +81,13 @@ def _tls(table: TlsTable, folder: str) -> Any:
     return read_tls(certificate=certificate, key=key, password=table.password, ca=ca)
 
 
+def _log_config(path: str, folder: str) -> dict[str, Any]:
+    try:
+        return read_file(os.path.join(folder, path))
+    except OSError as error:
+        raise ValueError(f"cannot read {path!r}: {error.strerror or error}") from None
+
+
 class ServerFile(ServerOptions, ListenOptions, total=False):
     """What a configuration file of a server or a hub may have besides the options of `Server`."""
 
@@ -88,7 +95,7 @@ class ServerFile(ServerOptions, ListenOptions, total=False):
     users: Annotated[Any, Option(None, Kind(list[User], finish=_users))]
     token_file: Annotated[str, Option(None, FILE)]
     log_level: Annotated[str, Option(None, choice(*LOG_LEVELS))]
-    log_config: Annotated[str, Option(None, FILE)]
+    log_config: Annotated[dict[str, Any], Option(None, Kind(str, finish=_log_config))]
     logging: Annotated[dict[str, Any], Option(None, Kind(dict[str, Any]))]
 
 

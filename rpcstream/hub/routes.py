@@ -61,6 +61,8 @@ class Route:
             ProviderGone: no member takes calls at the moment. The data says `no_provider`: none was given the call.
         """
         members, count = self.members, len(self.members)
+        if count == 1 and members[0].is_there:  # as nearly always: the rest takes a tenth of the hub's time for a call
+            return members[0]
         first = self._turn % count if self.is_shared else 0
         self._turn = first + 1
         in_turn = (members[place % count] for place in range(first, first + count))

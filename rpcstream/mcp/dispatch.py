@@ -14,7 +14,6 @@ from typing import Any
 
 import orjson
 
-from ..codec import Codec
 from ..codec.payloads import parse_exactly
 from ..codec.rich_hint import shortened
 from ..errors import (
@@ -27,9 +26,7 @@ from ..errors import (
     ServerBusy,
     error_from_wire,
 )
-from ..limits import Limits
 from ..methods.dispatch import Dispatcher, too_deep
-from ..methods.invoke import Invoker
 from ..methods.replies import internal_error
 from ..observe.limited_log import LimitedLog
 from ..peer import control_messages
@@ -66,8 +63,6 @@ class McpDispatcher:
     Args:
         dispatcher: the server's own, which carries out the calls of tools.
         tools: that there are.
-        codec, limits: of the server.
-        invoker: has threads, where the content of large results is made.
         info: name and version of the server.
         is_public: every caller may have the same answers to `tools/list`, as far as the tools permit.
     """
@@ -75,19 +70,14 @@ class McpDispatcher:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        *,
         tools: Tools,
-        codec: Codec,
-        limits: Limits,
-        invoker: Invoker,
+        *,
         info: dict[str, str],
         is_public: bool,
     ) -> None:
         self._dispatcher = dispatcher
         self._tools = tools
-        self._codec = codec
-        self._limits = limits
-        self._invoker = invoker
+        self._codec, self._limits = dispatcher.replies.codec, dispatcher.replies.limits
         self._info = info
         self._is_public = is_public
         self._log = LimitedLog(log)
@@ -289,7 +279,7 @@ class McpDispatcher:
                 result = self._tool_result(tool, written, is_stateless=is_stateless)
             else:
                 work = partial(self._tool_result, tool, written, is_stateless=is_stateless)
-                result = await asyncio.wrap_future(self._invoker.submit(work))
+                result = await asyncio.wrap_future(self._dispatcher.invoker.submit(work))
         except ServerBusy as error:
             result = failed_result(error)
         except (asyncio.CancelledError, CallCancelled) as error:

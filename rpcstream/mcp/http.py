@@ -5,8 +5,7 @@ The response is a stream of events as soon as there is progress to tell, for cli
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..transports.http_call import HttpCall, HttpServing, is_notification
 from ..transports.http_router import CallHead
@@ -15,26 +14,6 @@ from ..wire.http_messages import EVENTS, JSON, Response
 from ..wire.messages import Message
 from .dispatch import status_of_reply
 from .session import McpSession
-
-#: Makes a session; the identity of the caller is given.
-NewSession = Callable[[Any], McpSession]
-
-
-class McpEndpoint:
-    """Takes POST for MCP; an `Endpoint` of the transports.
-
-    Args:
-        new_session: makes the session of one POST.
-    """
-
-    def __init__(self, new_session: NewSession) -> None:
-        self._new_session = new_session
-
-    def make_call(self, identity: Any, connection: HttpServing) -> HttpCall:
-        """As `Endpoint.make_call`."""
-        session = self._new_session(identity)
-        session.is_http = True
-        return McpCall(session, connection)
 
 
 class McpCall(HttpCall):

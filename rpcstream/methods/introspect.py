@@ -89,6 +89,27 @@ class FunctionKind:
         self.is_async = is_stream or is_coroutine
         self.is_generator = is_stream or inspect.isgeneratorfunction(plain)
 
+    def check_runner(self, label: str, offload: object, timeout: float | None) -> None:
+        """Raise RegistrationError for options that a function of this kind cannot have.
+
+        Args:
+            label: what errors call the function.
+            offload: "thread" or "process": where it is to run; None: in the event loop.
+            timeout: seconds that it may take; None: no limit.
+        """
+        refusals: dict[str, object] = {
+            "offload must be 'thread', 'process' or None": offload not in (None, "thread", "process"),
+            "offload is for sync functions; an async one shares the loop already": offload and self.is_async,
+            "a generator runs in a thread at most: offload='thread'": offload == "process" and self.is_generator,
+            "timeout must be a positive number of seconds": timeout is not None and not timeout > 0,
+            "a time-out cannot stop a sync function in the event loop; add offload='thread'": (
+                timeout and not (offload or self.is_async or self.is_generator)
+            ),
+        }
+        for text, is_wrong in refusals.items():
+            if is_wrong:
+                raise RegistrationError(f"{label}: {text}")
+
 
 def _behind_partials(function: Any) -> Any:
     while isinstance(function, functools.partial):

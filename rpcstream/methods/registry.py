@@ -131,22 +131,16 @@ class MethodRegistry(dict[str, Method]):
         """Raise RegistrationError for a name that cannot be, and for options that cannot be combined."""
         if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
             raise RegistrationError(f"a method's name is a string of 1 to {NAME_MAX} characters, got {name!r:.80}")
-        offload, timeout = options["offload"], options["timeout"]
         needs_login = options["allow"] is not None and not self._knows_callers
-        blocks = not (offload or kind.is_async or kind.is_generator)
         refusals = {
             "it is a class: register a function, or an object with server.add_object": isinstance(function, type),
             "names that begin with rpc. or $/ are reserved": name.startswith(RESERVED) and not reserved,
-            "offload must be 'thread', 'process' or None": offload not in (None, "thread", "process"),
-            "offload is for sync functions; an async one shares the loop already": offload and kind.is_async,
-            "a generator runs in a thread at most: offload='thread'": offload == "process" and kind.is_generator,
-            "timeout must be a positive number of seconds": timeout is not None and not timeout > 0,
-            "a time-out cannot stop a sync function in the event loop; add offload='thread'": timeout and blocks,
             "allow needs callers that are authenticated: give the server token= or authenticate=": needs_login,
         }
         for text, is_wrong in refusals.items():
             if is_wrong:
                 raise RegistrationError(f"{name}: {text}")
+        kind.check_runner(name, options["offload"], options["timeout"])
         if name in self and not options["replace"]:
             raise ValueError(f"a method {name!r} is registered already; pass replace=True to put another in its place")
 

@@ -179,7 +179,7 @@ class DirectListener:
             # The secret shows who connects: no certificate is asked for.
             self._certificates = Certificates(replace(options.tls, ca=None))
             context = self._certificates.context
-        bound = await listen_at(options.host or local_host, options.port)
+        [bound] = await listen_at(options.host or local_host, options.port)
         setup = ConnectionSetup(
             partial(_Entrance, self, self._listener), self._listener.connections, context, ENTER_TIME
         )

@@ -12,6 +12,7 @@ from typing import Any
 from ..keyword_options import check_names
 from ..process import CLEAN_UP
 from ..text import get_logger
+from ..transports.listen import Listener
 from .nats import NatsMemberships
 from .options import LISTEN_DEFAULTS, ListenOptions
 from .running import RunningServer, Supervision
@@ -103,30 +104,24 @@ class ServerLife:
         """Serve while the block runs; see `Server.listening`."""
         check_names("listening()", where, LISTEN_DEFAULTS)
         async with self.started() as running:
-            address, hosts = await self._listen(running, {**LISTEN_DEFAULTS, **where})
-            for host in hosts:
-                if host is not None:
-                    self._on_address(host)
+            address = await self._listen(running.listener, {**LISTEN_DEFAULTS, **where})
             log.info("listening at %s", ", ".join(self.addresses))
             yield address
 
-    async def _listen(self, running: RunningServer, where: dict[str, Any]) -> tuple[str, list[str | None]]:
-        """Listen, or have the supervisor listen; returns the address, and the hosts to warn of."""
-        listener, supervision = running.listener, self.supervision
-        sockets = where["sockets"] = list(where["sockets"])
-        where["host"] = where["host"] or ""
-        if self._nats.is_only:
-            if supervision is not None:
-                await supervision.listen(listener, None)
-            return self.addresses[0], []
-        if supervision is not None:
-            address = await supervision.listen(listener, where)
-            return address, supervision.hosts if supervision.is_first else []
-        if sockets:
-            names = [sock.getsockname() for sock in sockets]
-            return await listener.listen_at_sockets(sockets), [name[0] for name in names if isinstance(name, tuple)]
-        address = await listener.listen(where["host"], where["port"], where["unix"], where["unix_mode"])
-        return address, [where["host"]] if where["unix"] is None else []
+    async def _listen(self, listener: Listener, where: dict[str, Any]) -> str:
+        """Listen, or have the supervisor listen; returns the address."""
+        hosts: list[str | None] = []
+        address = ""
+        if self.supervision is not None:
+            address = await self.supervision.listen(listener, None if self._nats.is_only else where)
+            hosts = self.supervision.hosts if self.supervision.is_first else []
+        elif not self._nats.is_only:
+            bound = await listener.listen(**where)
+            address, hosts = bound[0].address, [each.host for each in bound]
+        for host in hosts:
+            if host is not None:
+                self._on_address(host)
+        return self.addresses[0] if self._nats.is_only else address
 
     @asynccontextmanager
     async def started(self, place: str = "") -> AsyncIterator[RunningServer]:

@@ -50,6 +50,10 @@ ReadAccess = Callable[[], tuple[Mapping[str, Any], Callable[[Any], bool] | None]
 Metrics = bool | Literal["public"]
 
 
+#: The default path of MCP over HTTP.
+MCP_PATH = "/mcp"
+
+
 def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:
     """The paths for calls as a tuple. Raises ValueError or TypeError for a path that is none."""
     if path is None:
@@ -63,6 +67,17 @@ def _checked_paths(path: str | Iterable[str] | None) -> tuple[str, ...] | None:
     if not paths:
         raise ValueError("path: give at least one, or None for calls at /")
     return paths
+
+
+def mcp_path(option: bool | str) -> str | None:
+    """The path that the option `mcp` means; None: no MCP over HTTP. Raises ValueError for a malformed path."""
+    if isinstance(option, bool):
+        return MCP_PATH if option else None
+    try:
+        check_path(option)
+    except RegistrationError as error:
+        raise ValueError(f"mcp: {error}") from None
+    return option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import os
 import sys
 import traceback
@@ -11,8 +12,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ..auth.authenticator import Authenticator
 from ..methods.threads import DaemonThreads
 from ..methods.workers import is_worker
+from ..peer.credentials import Credentials
 from ..process import StopNow, on_hangup, stop_on_signals
 from ..systemd import Notifier
 from ..text import get_logger
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from ..supervisor.options import WorkerOptions
 
 log = get_logger("rpcstream.server")
+
+#: The environment variable with the token of the user who has started the program.
+TOKEN_VARIABLE = "RPCSTREAM_TOKEN"
 
 
 class ServerProgram:
@@ -133,6 +139,25 @@ class ServerProgram:
     def _status(self) -> str:
         """The status for systemd while the server serves."""
         return f"Listening at {', '.join(self._life.addresses)}"
+
+
+async def identify_starter(authenticator: Authenticator) -> Any:
+    """The identity of the user who has started this program, by the token in the environment or the user id.
+
+    Raises:
+        PermissionError: it is not accepted.
+    """
+    own = os.getuid() if hasattr(os, "getuid") else None
+    group = os.getgid() if hasattr(os, "getgid") else None
+    token = os.environ.get(TOKEN_VARIABLE)
+    credentials = Credentials(token=token, pid=os.getppid(), uid=own, gid=group, address="stdio")
+    identity = authenticator.identify(credentials)
+    if inspect.isawaitable(identity):
+        identity = await identity
+    if identity is None:
+        reason = "is not accepted" if token else "is not set"
+        raise PermissionError(f"this server has authentication, and the token in {TOKEN_VARIABLE} {reason}")
+    return identity
 
 
 def is_served_elsewhere(server: object, arguments: dict[str, Any]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -104,22 +103,10 @@ class RunningServer:
         aborted = asyncio.ensure_future(self.aborted.wait())
         if delay and listener.is_listening and not self.skips_delay:
             await asyncio.wait({aborted}, timeout=delay)
-        end = self.loop.time() + timeout
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout) as limit:
-
-                def hurry(_: object) -> None:
-                    limit.reschedule(self.loop.time())
-
-                aborted.add_done_callback(hurry)
-                try:
-                    await listener.stop_accepting()
-                finally:
-                    aborted.remove_done_callback(hurry)
-        closed = asyncio.ensure_future(self._closed())
+        listener.stop_accepting()
+        closed = asyncio.ensure_future(listener.closed())
         try:
-            left = max(end - self.loop.time(), 0)
-            await asyncio.wait({aborted, closed}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({aborted, closed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if listener.sessions:
                 log.warning(
                     "stopping: %d connections had not finished in time; methods at work: %s",
@@ -158,10 +145,6 @@ class RunningServer:
         """Close the pools and the pages."""
         self._routes.close()
         self.invoker.close()
-
-    async def _closed(self) -> None:
-        """Wait until all connections are closed, and their calls have ended."""
-        await self.listener.closed()
 
 
 def log_message(direction: str, message: bytes) -> None:

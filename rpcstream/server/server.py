@@ -43,7 +43,6 @@ from ..web.document import document_page
 from ..web.routes import DOCUMENT, METRICS, Answer, Routes
 from ..wire.http_messages import Request, Response
 from .addresses import server_objects
-from .agents import Agents, identify_starter, mcp_path
 from .guard import Guard
 from .life import ServerLife
 from .methods import ServerMethods
@@ -62,13 +61,15 @@ from .options import (
     ReadAccess,
     RunOptions,
     ServerOptions,
+    mcp_path,
     with_configured,
 )
 from .process import LoopName
-from .program import ServerProgram, check_no_loop, is_served_elsewhere, print_address, run_workers
+from .program import ServerProgram, check_no_loop, identify_starter, is_served_elsewhere, print_address, run_workers
 from .running import RunningServer, Supervision, log_message
 
 if TYPE_CHECKING:
+    from ..mcp.agents import Agents
     from ..mcp.stdio import StdioPipe
     from ..nats.options import NatsLogin
     from .asgi import Application, AsgiApplication, AsgiRunner
@@ -493,8 +494,8 @@ class Server(ServerMethods):
             identity = None
             if self._guard.authenticator is not None:
                 identity = await identify_starter(self._guard.authenticator)
-            agents = self._agents(running.dispatcher, running.invoker)
-            await agents.talk(pipe, running, identity, log_message if self.debug else None)
+            agents = self._agents(running.dispatcher, running.listener)
+            await agents.talk(pipe, running.stopping, identity, log_message if self.debug else None)
 
     @with_options(LISTEN_DEFAULTS, ListenOptions)
     def listening(self, **where: Unpack[ListenOptions]) -> AbstractAsyncContextManager[str]:
@@ -650,17 +651,19 @@ class Server(ServerMethods):
         if self._mcp_path is not None:
             if self._mcp_path in (self.path or ("/",)):
                 raise ValueError(f"mcp: {self._mcp_path} is a path for calls already")
-            listener.endpoints[self._mcp_path] = self._agents(dispatcher, invoker).endpoint(listener)
+            listener.endpoints[self._mcp_path] = self._agents(dispatcher, listener)
         return RunningServer(invoker, dispatcher, listener, self.routes)
 
-    def _agents(self, dispatcher: Dispatcher, invoker: Invoker) -> Agents:
+    def _agents(self, dispatcher: Dispatcher, listener: Listener) -> Agents:
         """What serves agents, by the Model Context Protocol."""
+        from ..mcp.agents import Agents
+
         return Agents(
             dispatcher,
+            listener,
             self._registry,
             self._document.whole,
             options=self._session_options(dispatcher),
-            invoker=invoker,
             info={"name": str(self.info.title), "version": self.info.version},
             is_public=self._guard.authenticator is None,
         )

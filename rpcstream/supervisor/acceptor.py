@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
-from ..transports.accept import BURST, OF_ONE_CONNECTION, PAUSE, BoundAddress, listen_at, listen_at_sockets
+from ..transports.accept import BURST, OF_ONE_CONNECTION, PAUSE, BoundAddress, listen_at
 from ..transports.open_connections import MAX_REFUSED
 
 log = get_logger("rpcstream.supervisor")
@@ -80,20 +80,15 @@ class SharedAcceptor:
         return [bound.host for bound in self.bound]
 
     async def listen(self, where: dict[str, Any]) -> None:
-        """Listen at one more address; connections wait until `start`.
+        """Listen there; connections wait until `start`.
+
+        Args:
+            where: the arguments of `listen_at`.
 
         Raises:
-            OSError: as `listen_at`.
+            OSError, ValueError: as `listen_at`.
         """
-        self.bound.append(await listen_at(**where))
-
-    def listen_at_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Listen at sockets that others have bound; connections wait until `start`.
-
-        Raises:
-            ValueError, OSError: as `accept.listen_at_sockets`.
-        """
-        self.bound += listen_at_sockets(sockets)
+        self.bound += await listen_at(**where)
 
     def start(self) -> None:
         """Accept connections from now on, while there are workers for them."""

@@ -171,7 +171,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._acceptor = SharedAcceptor(self._recipients, self._total)
         if self._sockets:
-            self._acceptor.listen_at_sockets(self._sockets)
+            await self._acceptor.listen({"sockets": self._sockets})
         if self._memory_limit is not None:
             self._run(self._limit_memory(self._memory_limit))
         with self._notifier, self._handled_signals(), self._files or contextlib.nullcontext():

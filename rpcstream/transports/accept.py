@@ -246,38 +246,47 @@ class BoundAddress:
 
 
 async def listen_at(
-    host: str, port: int, unix: str | os.PathLike[str] | None = None, unix_mode: int | None = None
-) -> BoundAddress:
-    """Listen at a host ("" for all addresses of this machine) and port, or at a Unix socket; accept nothing yet.
+    host: str | None = "",
+    port: int = 0,
+    unix: str | os.PathLike[str] | None = None,
+    unix_mode: int | None = None,
+    sockets: Iterable[socket.socket] = (),
+) -> list[BoundAddress]:
+    """Listen at the sockets, or else at the Unix socket, or else at the host and port. Accepts nothing yet.
+
+    Args:
+        host: "" and None for all addresses of this machine.
+        port: 0 for one that is free.
+        unix: the path of a Unix socket.
+        unix_mode: the permissions of its file, from the moment it exists; None: by the umask.
+        sockets: stay those of others; this listens by further descriptors of them.
 
     Raises:
         OSError: the address is in use, or not one of this machine; the text names it.
+        ValueError: one of the sockets is not bound, is a connection, is for datagrams, or is neither TCP nor Unix.
     """
+    if given := list(sockets):
+        return _listen_at_sockets(given)
     path = os.path.abspath(unix) if unix is not None else ""
-    sockets: list[socket.socket] = []
+    host = host or ""
+    own: list[socket.socket] = []
     try:
-        sockets = [bound_unix(path, unix_mode)] if path else await bound_tcp(host, port)
-        for sock in sockets:
+        own = [bound_unix(path, unix_mode)] if path else await bound_tcp(host, port)
+        for sock in own:
             sock.setblocking(False)
             sock.listen(BACKLOG)
         if path:
-            return BoundAddress(sockets, f"unix://{path}", None, path, os.stat(path).st_ino)
-        return BoundAddress(sockets, format_address(sockets[0].getsockname()), host)
+            return [BoundAddress(own, f"unix://{path}", None, path, os.stat(path).st_ino)]
+        return [BoundAddress(own, format_address(own[0].getsockname()), host)]
     except OSError as error:
-        for sock in sockets:
+        for sock in own:
             sock.close()
         where = f"unix://{path}" if path else format_address((host, port))
         reason = os.strerror(error.errno) if error.errno and not isinstance(error, socket.gaierror) else error
         raise OSError(error.errno, f"cannot listen at {where}: {reason}") from error
 
 
-def listen_at_sockets(sockets: Iterable[socket.socket]) -> list[BoundAddress]:
-    """Listen at sockets that others have bound, and that stay theirs, by further descriptors of them.
-
-    Raises:
-        ValueError: one of them is for datagrams, of another family than TCP and Unix, not bound, or a connection.
-        OSError: the system does not let one of them listen.
-    """
+def _listen_at_sockets(sockets: list[socket.socket]) -> list[BoundAddress]:
     bound: list[BoundAddress] = []
     try:
         for sock in sockets:

@@ -371,8 +371,7 @@ class SocketConnection(Connection, asyncio.Protocol):
 
     def _widen(self) -> None:
         """Enlarge the socket's buffers, on this machine only: in a network it would end their growth by themselves."""
-        sock = self.socket
-        if not self._is_wide and sock is not None:
+        if not self._is_wide and (sock := self.socket) is not None:
             self._is_wide = True
             widen_buffers(sock)
 

@@ -328,7 +328,8 @@ class HttpRouter:
 
     def _not_found(self, request: Request) -> Response:
         paths = " or ".join(request.root + path for path in self._paths)
-        return problem(404, f"there is nothing here; calls go to {paths}")
+        explorer = "; Server(docs=True) has the explorer here" if request.path == "/docs" else ""
+        return problem(404, f"there is nothing here; calls go to {paths}{explorer}")
 
 
 def request_credentials(request: Request, connection: Credentials) -> Credentials:

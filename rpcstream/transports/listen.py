@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ..peer.session import Session
 from ..tls import Certificates
 from ..wire.http_messages import Request
-from .accept import Acceptor, BoundAddress, ConnectionSetup, listen_at, listen_at_sockets
+from .accept import Acceptor, BoundAddress, ConnectionSetup, listen_at
 from .access import AccessRules
 from .detect import ProtocolDetector
 from .http_router import ConnectionContext, Endpoint, HttpRouter, Routes
@@ -81,6 +79,7 @@ class Listener(ConnectionContext):
     #: Sessions that have a connection, or whose handlers still run: nothing else refers to those.
     sessions: set[Session] = field(default_factory=set)
     _sources: list[ConnectionSource] = field(default_factory=list)
+    _stopped: list[ConnectionSource] = field(default_factory=list)
     _setups: list[ConnectionSetup] = field(default_factory=list)
     _bound: list[BoundAddress] = field(default_factory=list)
     _renewal: asyncio.TimerHandle | None = None
@@ -95,42 +94,18 @@ class Listener(ConnectionContext):
             on_empty=self._check_gone,
         )
 
-    async def listen(
-        self,
-        host: str | None,
-        port: int,
-        unix: str | os.PathLike[str] | None = None,
-        unix_mode: int | None = None,
-    ) -> str:
-        """Listen; returns the address in the form that clients take.
+    async def listen(self, **where: Any) -> list[BoundAddress]:
+        """Listen, and accept connections; the descriptors are closed with this listener.
+
+        Connections that wait to be accepted when it stops are left in the queue of sockets that others have bound.
 
         Args:
-            host: name or address; None for all addresses of this machine.
-            port: 0 for one that is free.
-            unix: the path of a Unix socket, in place of host and port.
-            unix_mode: the permissions of its file, from the moment it exists; None: by the umask.
+            where: the arguments of `listen_at`.
 
         Raises:
-            OSError: the address is in use, or not one of this machine; the text names it.
+            OSError, ValueError: as `listen_at`.
         """
-        bound = await listen_at(host or "", port, unix, unix_mode)
-        await self._accept_at([bound])
-        return bound.address
-
-    async def listen_at_sockets(self, sockets: Iterable[socket.socket]) -> str:
-        """Listen at sockets of others, which stay theirs; returns the first address.
-
-        Connections that wait to be accepted when this listener stops are left in the queue of their socket.
-
-        Raises:
-            ValueError, OSError: one of them cannot listen; see `accept.listen_at_sockets`.
-        """
-        bound = listen_at_sockets(sockets)
-        await self._accept_at(bound)
-        return bound[0].address
-
-    async def _accept_at(self, bound: list[BoundAddress]) -> None:
-        """Begin to accept connections; the descriptors are closed with this listener."""
+        bound = await listen_at(**where)
         acceptors = []
         for each in bound:
             setup = self.setup(each.host)
@@ -144,6 +119,7 @@ class Listener(ConnectionContext):
                 acceptor.stop()
             raise
         self.take_from(*acceptors, addresses=[address for each in bound for address in each.addresses])
+        return bound
 
     def take_from(self, *sources: ConnectionSource, addresses: Iterable[str]) -> None:
         """Take the connections that others accept at these addresses, until `stop_accepting`.
@@ -181,24 +157,24 @@ class Listener(ConnectionContext):
         """Whether connections are accepted at any address."""
         return bool(self._sources)
 
-    async def stop_accepting(self) -> None:
+    def stop_accepting(self) -> None:
         """Close the listening sockets, and take no more requests on open connections; what is in flight goes on."""
         if self._renewal is not None:
             self._renewal.cancel()
-        sources, self._sources = self._sources, []
-        for source in sources:
+        self._stopped, self._sources = self._sources, []
+        for source in self._stopped:
             source.stop()
         for bound in self._bound:
             bound.remove_file()
         self._bound.clear()
         self.addresses.clear()
         self.connections.drain()
-        # Connections that were accepted a moment ago are set up in the next turns, and closed then.
-        for source in sources:
-            await source.wait()
 
     async def closed(self) -> None:
-        """Wait until no connection is open and no handler runs for one."""
+        """Wait until no connection is open and no handler runs for one, after `stop_accepting`."""
+        # Connections that were accepted a moment ago are set up in the next turns, and closed then.
+        for source in self._stopped:
+            await source.wait()
         while self.sessions or len(self.connections):
             self._all_gone.clear()
             await self._all_gone.wait()

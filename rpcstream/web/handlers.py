@@ -62,10 +62,12 @@ class Handler:
     ) -> None:
         self.name = f"GET {path}"
         self._log = LimitedLog(log)
-        self._is_async = FunctionKind(function).is_async
+        kind = FunctionKind(function)
+        self._is_async = kind.is_async
         self._invoker = invoker
         self.offload = offload
-        self._check_options(function, timeout)
+        self._check_function(function, kind)
+        kind.check_runner(self.name, offload, timeout)
         self._inputs = Inputs(function, label=self.name, kinds=kinds, namespace=namespace)
         self._codec = codec
         self._slow = slow
@@ -141,21 +143,10 @@ class Handler:
             kind = "%s kept the event loop for %.3f s, and no other request was served: %s"
             self._log.warning(None, kind, self.name, seconds, advice)
 
-    def _check_options(self, function: Callable[..., Any], timeout: float | None) -> None:
+    def _check_function(self, function: Callable[..., Any], kind: FunctionKind) -> None:
         if not callable(function):
             raise RegistrationError(f"{self.name}: a handler is a function, got {function!r}")
-        if FunctionKind(function).is_generator:
+        if kind.is_generator:
             raise RegistrationError(f"{self.name}: a handler returns its page in one piece; it cannot be a generator")
-        if self.offload not in (None, "thread", "process"):
-            raise RegistrationError(f"{self.name}: offload must be 'thread', 'process' or None, got {self.offload!r}")
-        if self.offload is not None and self._is_async:
-            raise RegistrationError(f"{self.name}: offload is for sync functions; an async one shares the loop already")
-        if timeout is not None and not timeout > 0:
-            raise RegistrationError(f"{self.name}: timeout must be a positive number of seconds, got {timeout!r}")
-        if timeout is not None and self.offload is None and not self._is_async:
-            raise RegistrationError(
-                f"{self.name}: a time-out cannot stop a sync function in the event loop; "
-                "add offload='thread' or 'process'"
-            )
         if self.offload == "process" and "<" in getattr(function, "__qualname__", ""):  # <locals>, <lambda>
             raise RegistrationError(f"{self.name}: offload='process' needs a function that another process can import")

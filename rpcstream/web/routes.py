@@ -38,7 +38,7 @@ JAVASCRIPT = "/rpcstream.js"
 EXPLORER = "/docs"
 
 #: Headers that are made for all static content.
-_OF_CONTENT = frozenset({"etag", "last-modified", "x-content-type-options"})
+_OF_CONTENT = frozenset({"etag", "x-content-type-options"})
 _TEXT = "text/plain; charset=utf-8"
 
 #: A response, or a coroutine that gives it. It is cancelled when the caller is gone.

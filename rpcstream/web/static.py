@@ -15,8 +15,6 @@ import re
 import stat
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
-from email.utils import format_datetime, parsedate_to_datetime
 from time import monotonic
 from typing import Any
 
@@ -82,25 +80,19 @@ class Content:
     Args:
         type: content type.
         headers: further headers; without a `Cache-Control` among them it is "no-cache" (kept, but asked for each time).
-        modified: time of the last change, in seconds of the epoch; None: not known.
         packed: send it compressed to clients that read gzip (RFC 9110, 8.4.1 and 12.5.3), with a tag of its own.
     """
 
-    def __init__(
-        self, body: bytes, type: str, headers: Headers, modified: float | None = None, *, packed: bool = False
-    ) -> None:
+    def __init__(self, body: bytes, type: str, headers: Headers, *, packed: bool = False) -> None:
         self._packed: Content | None = None
         if packed:
             headers = [*headers, ("Vary", "Accept-Encoding")]
             gzipped = gzip.compress(body, mtime=0)
-            self._packed = Content(gzipped, type, [*headers, ("Content-Encoding", "gzip")], modified)
+            self._packed = Content(gzipped, type, [*headers, ("Content-Encoding", "gzip")])
         tag = hashlib.blake2b(body, digest_size=16)
         tag.update(type.encode())
         self._tag = f'"{tag.hexdigest()}"'
-        self._modified = None if modified is None else datetime.fromtimestamp(int(modified), UTC)
         own = [NOSNIFF, ("ETag", self._tag)]
-        if self._modified is not None:
-            own.append(("Last-Modified", format_datetime(self._modified, usegmt=True)))
         if all(name.lower() != "cache-control" for name, _ in headers):
             own.append(("Cache-Control", "no-cache"))
         self._response = Response(200, body, type, [*own, *headers])
@@ -115,9 +107,6 @@ class Content:
         if tags is not None:
             has_it = tags.strip() == "*" or any(_is_tag(each, self._tag) for each in tags.split(","))
             return self._not_modified if has_it else self._response
-        since = headers.get("if-modified-since")
-        if since is not None and self._modified is not None and _is_since(since, self._modified):
-            return self._not_modified
         return self._response
 
 
@@ -133,15 +122,6 @@ def _reads_gzip(said: str) -> bool:
 def _is_tag(said: str, tag: str) -> bool:
     """Whether a tag of If-None-Match is this one; weak tags count like strong ones (RFC 9110, 13.1.2)."""
     return said.strip().removeprefix("W/") == tag
-
-
-def _is_since(said: str, modified: datetime) -> bool:
-    """Whether content was not modified after the date of a header."""
-    try:
-        when = parsedate_to_datetime(said)
-    except (ValueError, TypeError, OverflowError):
-        return False
-    return modified <= (when if when.tzinfo is not None else when.replace(tzinfo=UTC))
 
 
 class File:
@@ -161,7 +141,7 @@ class File:
         body, status = _read(locate())
         self._stamp = _stamp_of(status)
         self.size = len(body)
-        self.content = Content(body, type, headers, status.st_mtime)
+        self.content = Content(body, type, headers)
         #: Reads the file again.
         self.reload = functools.partial(File, locate, type, headers)
 

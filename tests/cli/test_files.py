@@ -126,6 +126,7 @@ TABLE = {"n": [1, 2], "s": ["x", "y"]}
         (["data", "data=data.bin"], 200_000),
         (["array", "array=a.npy"], ["float32", 2, 3]),
         (["array", "array=cat.png"], ["uint8", 2, 3, 3]),
+        (["array", "array:ndarray=@cat.png"], ["uint8", 2, 3, 3]),
         *(
             ([name, f"table=t.{ending}"], TABLE)
             for name in ("frame", "polars", "arrow")
@@ -244,6 +245,18 @@ def test_a_file_for_each_member(run: Run, stranger: Stranger, folder: Path) -> N
     assert [path.name for path in (folder / "one").iterdir()] == ["result.npy"]
 
 
+def test_a_folder_with_files_is_refused_before_the_call(run: Run, stranger: Stranger, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    address = stranger.giving({"cat": 1})
+    for options in ([], ["--stream"]):
+        status, out, err = run("m", "-o", "./", *options, uri=address)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert "cannot write './': the folder is not empty" in err
+    assert stranger.heard == []
+    assert run("m", "-o", "empty/", uri=address) == (0, "", "")
+    assert Path("empty/cat.json").read_text() == "1\n"
+
+
 def test_items_of_a_stream_in_a_folder(run: Run, stranger: Stranger, folder: Path) -> None:
     assert run("m", "--stream", "-o", "out/", uri=stranger.giving({"a": 1})) == (0, "", "")
     assert Path("out/0001.json").read_text() == '{"a":1}\n'
@@ -335,7 +348,7 @@ def test_a_member_that_is_not_there(run: Run, stranger: Stranger, path: str) -> 
 def test_select_is_for_results(run: Run, option: str) -> None:
     method = [] if option == "--list" else ["m"]
     status, _, err = run(*method, option, "--select", "a")
-    assert (status, "--select is for results" in err) == (2, True)
+    assert (status, f"{option.partition('=')[0]} takes no --select" in err) == (2, True)
 
 
 def test_the_names_of_a_hostile_result_are_escaped(run: Run, stranger: Stranger) -> None:

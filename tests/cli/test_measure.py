@@ -54,7 +54,7 @@ def test_a_report(scheme: str, run: Run, address: str, numbered: Numbered) -> No
     assert (status, err, numbered.count - before) == (0, "", 200)
     first, times = out.splitlines()
     assert re.fullmatch(r"200 calls in [\d.]+ s, 4 at a time: [\d,.]+ answers a second", first)
-    assert re.fullmatch(r"min [\d.]+ ms  p50 [\d.]+ ms  p90 [\d.]+ ms  p99 [\d.]+ ms  max [\d.]+ ms", times)
+    assert re.fullmatch(r"p50 [\d.]+ ms  p99 [\d.]+ ms", times)
 
 
 def test_as_json_with_the_times_of_the_calls(run: Run) -> None:
@@ -62,9 +62,8 @@ def test_as_json_with_the_times_of_the_calls(run: Run) -> None:
     status, out, _ = run("next", "seconds=0.02", "--repeat", "20", "--format", "json")
     report = json.loads(out)
     assert (status, report["calls"], report["concurrency"], report["errors"]) == (0, 20, 1, {})
-    times = [report["ms"][name] for name in ("min", "p50", "p90", "p99", "max")]
-    assert times == sorted(times)
-    assert report["ms"]["p90"] >= 19.5
+    assert report["ms"]["p50"] <= report["ms"]["p99"]
+    assert report["ms"]["p99"] >= 19.5
 
 
 def test_failures_by_kind(run: Run, numbered: Numbered) -> None:

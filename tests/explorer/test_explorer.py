@@ -126,7 +126,7 @@ def test_the_start_page_has_signatures_and_ways_to_connect(explore) -> None:
         for way in ("Command line", "curl", "JavaScript", "Python"):
             main.get_by_role("tab", name=way).click()
             assert explorer.url.removeprefix("http://") in main.get_by_label("how to connect").inner_text()
-        explorer.page.keyboard.press("Control+k")
+        explorer.page.keyboard.press("/")
         explorer.page.keyboard.type("training")
         assert main.locator(".method-card:visible").count() == 1  # cards follow the search
         main.locator(".method-card").click()
@@ -366,6 +366,7 @@ def test_messages_links_and_history_of_calls_at_another_path(explore) -> None:
         page.get_by_role("button", name="Copy a link").click()
         link = page.url
         page.get_by_role("link", name="Wire").click()
+        page.get_by_role("button", name="people").click()
         assert '"method":"people"' in page.locator("main").inner_text()
         page.get_by_role("link", name="History").click()
         assert page.locator("main li").count() == 1
@@ -495,6 +496,9 @@ def test_a_server_with_a_token_shows_nothing_without_it(explore) -> None:
         explorer.choose("people")
         explorer.call()
         page.get_by_role("link", name="Wire").click()
+        for row in page.locator("main tbody button").all():
+            row.click()
+        assert "rpc.authenticate" in page.locator("main").inner_text()
         assert "horse" not in page.locator("main").inner_text()
         page.reload()  # which keeps the token
         page.wait_for_selector("#list a")
@@ -552,6 +556,8 @@ def test_a_hub_shows_its_clients_live(explore) -> None:
             page.get_by_role("link", name="Hub", exact=True).click()
             page.get_by_text("1 calls in flight").wait_for()
             page.locator("tr", has_text="gpu-1").get_by_text("busy").wait_for()
+            page.get_by_role("img", name="map of the hub: 1 callers and 1 providers").wait_for()
+            page.locator(".map-box.busy", has_text="gpu-1").get_by_text("1 in flight").wait_for()
             explorer.keep("explorer-hub.png")
             let_go.set()
         explorer.until("!document.querySelector('#list').innerText.includes('vectorize')")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ Program = TypeVar("Program", bound="Foreign")
 BRIEFLY = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 
 
+@cache
 def version_of(program: str) -> int:
     """0 where there is none."""
     if shutil.which(program) is None:

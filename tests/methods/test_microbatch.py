@@ -296,7 +296,7 @@ async def test_no_exception_is_more_than_a_failure_of_its_item_and_none_grows(er
 
     for handler in (returning, raising, raising_later):
         lengths = []
-        async with Batched(handler) as batched:
+        async with Batched(handler, max_size=3, max_wait=60) as batched:
             for _ in range(3):
                 one, two, three = await batched.results(1, 2, 3)
                 assert (one, three, isinstance(two, RpcError)) == (1, 3, True)

@@ -49,6 +49,11 @@ async def test_pages_and_calls_share_a_connection_and_come_in_order(http: RawHtt
     assert (answer.headers["connection"], await http.rest()) == ("close", b"")
 
 
+async def test_where_the_explorer_is_off_the_answer_names_its_option(http: RawHttpConnection) -> None:
+    answer = await http.ask(get("/docs"))
+    assert (answer.status, b"Server(docs=True)" in answer.body) == (404, True)
+
+
 async def test_head_has_everything_but_the_body(http: RawHttpConnection) -> None:
     for path in (*SIZES, "/files/no"):
         answer = await http.ask(get(path))

@@ -193,7 +193,7 @@ async def test_the_explorer_and_all_its_files_are_there_public_and_small() -> No
             page = await site.page(path, accept_encoding="br, gzip")
             assert page.status == 200, path
             assert gzip.decompress(page.content)
-            size += len(page.content)
+            size += len(page.content) if path != "/rpcstream.js" else 0
             assert page.headers["x-content-type-options"] == "nosniff"
             if path != "/rpcstream.js":
                 policy = dict(part.split(" ", 1) for part in page.headers["content-security-policy"].split("; "))
@@ -201,8 +201,18 @@ async def test_the_explorer_and_all_its_files_are_there_public_and_small() -> No
                 assert set(policy.values()) <= {"'self'", "'none'", "'self' blob:", "'script'"}
                 assert (policy["require-trusted-types-for"], policy["frame-ancestors"]) == ("'script'", "'none'")
         assert (await site.page("/docs/__init__.py", authorization="Bearer horse")).status == 404
-    assert size < 90_000
+    assert size < 85_000
     assert await found(Server(), "/docs") is None
+
+
+async def test_programs_are_sent_without_comments_and_indentation() -> None:
+    async with RoutesClient(docs=True) as site:
+        for path in FOLDER.glob("*.js"):
+            source = path.read_text("utf-8")
+            wanted = re.sub(r"/\*\*.*?\*/", "", source, flags=re.DOTALL).splitlines()
+            lines = [line.lstrip(" ") for line in wanted if not line.strip().startswith("//")]
+            _, sent = await site.text(f"/docs/{path.name}")
+            assert [line for line in sent.splitlines() if line] == [line for line in lines if line]
 
 
 def test_no_file_names_another_host_or_makes_markup_of_text() -> None:

@@ -6,6 +6,7 @@ like any other client. So it is public.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -20,6 +21,7 @@ _FILES = (
     "banner.js",
     "board.js",
     "boxes.js",
+    "call.js",
     "chart.js",
     "copy.js",
     "dom.js",
@@ -29,10 +31,12 @@ _FILES = (
     "files.js",
     "forms.js",
     "history.js",
+    "hubmap.js",
     "icon.svg",
     "inputs.js",
     "markup.js",
     "mask.js",
+    "palette.js",
     "panels.js",
     "photos.js",
     "pictures.js",
@@ -42,7 +46,9 @@ _FILES = (
     "start.js",
     "style.css",
     "theme.js",
+    "token.js",
     "values.js",
+    "wire.js",
 )
 
 #: What the page may load, and from where: its own files, pictures that it has made, and its server. Texts cannot become
@@ -90,7 +96,17 @@ def _answer_file(name: str, request: Request, parameters: object) -> Response:
 
 @cache
 def _file(name: str) -> Content:
-    return Content((_FOLDER / name).read_bytes(), type_of(name), _HEADERS, packed=True)
+    content = (_FOLDER / name).read_bytes()
+    return Content(_slim(content) if name.endswith(".js") else content, type_of(name), _HEADERS, packed=True)
+
+
+#: Comments that have lines of their own, and indentation. No text of the page's programs has more than one line.
+_COMMENTS = re.compile(rb"^ *(/\*\*((?!\*/).)*\*/|//[^\n]*)\n|^ +", re.DOTALL | re.MULTILINE)
+
+
+def _slim(program: bytes) -> bytes:
+    """A JavaScript file without comments and indentation, which saves a seventh of what the page transfers."""
+    return _COMMENTS.sub(b"", program)
 
 
 @cache

@@ -79,14 +79,17 @@ export function drawLines(canvas, series, isLog = false) {
   canvas.setAttribute("aria-label", `${names ? `lines of ${names}, ` : "line of "}${count} numbers from ${least} to ${greatest}`)
 }
 
+const MOST_POINTS = 2000
+
 /** Lines that grow: `add` takes a number or an object of numbers, and tells whether it could be drawn. */
 export function liveChart() {
-  const series = {}
+  const series = Object.create(null)
   const canvas = lineCanvas()
   const legend = h("div", { class: "legend" })
   const log = h("input", { type: "checkbox", onchange: () => draw() })
-  const node = h("figure", { class: "chart", hidden: true }, canvas, h("div", { class: "tools" }, legend, h("label", null, log, " Log scale")))
-  let count = 0
+  const thinned = h("span", { class: "note", role: "status" })
+  const node = h("figure", { class: "chart", hidden: true }, canvas, h("div", { class: "tools" }, legend, thinned, h("label", null, log, " Log scale")))
+  let [count, seen, stride] = [0, 0, 1] // of `stride` values that were seen, one is kept
   function draw() {
     if (count < 2) return
     node.hidden = false
@@ -99,16 +102,23 @@ export function liveChart() {
         return h("span", null, mark, name.slice(0, 40))
       }))
   }
+  /** Keep every second value, so that a stream without end has a line of its whole course. */
+  function thin() {
+    for (const name of Object.keys(series)) series[name] = series[name].filter((_, at) => at % 2 === 0)
+    stride *= 2
+    thinned.textContent = `One of ${stride} values is drawn`
+  }
   return { node, draw, add(value) {
     const entries = typeof value === "number" || typeof value === "bigint" ? [["", value]] : typeof value === "object" && value !== null && !Array.isArray(value) ? Object.entries(value) : []
     const numbers = entries.filter(([, each]) => typeof each === "number")
     if (!numbers.length || numbers.length < entries.length / 2 || numbers.length > 12) return false
     count++
+    if (seen++ % stride) return true
     for (const [name, each] of numbers) {
-      if (!Object.hasOwn(series, name)) Object.defineProperty(series, name, { value: [], enumerable: true })
+      series[name] ??= []
       series[name].push(Number(each))
-      if (series[name].length > 20_000) series[name].splice(0, 10_000)
     }
+    if (Object.values(series).some((values) => values.length >= MOST_POINTS)) thin()
     return true
   } }
 }

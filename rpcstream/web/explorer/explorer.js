@@ -2,19 +2,21 @@
 
 import { Client, NdArray, RpcError } from "../rpcstream.js"
 import { lostBanner } from "./banner.js"
+import { callCard } from "./call.js"
 import { WAYS } from "./copy.js"
-import { button, exact, h, icon, iconButton, jsonText, longText, parseJson, shown, sizeOf, uid } from "./dom.js"
+import { button, exact, h, icon, iconButton, jsonText, parseJson, shown } from "./dom.js"
 import { methodForm } from "./forms.js"
 import { History, kept } from "./history.js"
 import { codePanel, copyText, markdown } from "./markup.js"
-import { ask, Events, Hub, Wire } from "./panels.js"
+import { makePalette } from "./palette.js"
+import { ask, Events, Hub } from "./panels.js"
 import { picturesIn } from "./pictures.js"
-import { progressBar } from "./progress.js"
 import { Invalid, steps } from "./schemas.js"
 import { signature } from "./signature.js"
 import { badges, startView } from "./start.js"
 import { paint } from "./theme.js"
-import { streamView, valueView } from "./values.js"
+import { tokenDialog } from "./token.js"
+import { Wire } from "./wire.js"
 
 const STEP = 200
 const at = (id) => document.getElementById(id)
@@ -91,24 +93,16 @@ async function load() {
     const isUnknown = error.code === -32005 || error.status === 401
     if (isUnknown) client.close() // the server would close it soon, again and again
     state.textContent = text
-    if (isUnknown) askToken(text)
+    if (isUnknown) tokens.ask(text, token)
   }
 }
 
-function askToken(text) {
-  const dialog = at("dialog")
-  at("dialog-text").textContent = shown(text, 200)
-  at("token-text").value = token
-  if (!dialog.open) dialog.showModal()
-}
-
-at("token").onclick = () => askToken("It stays in this tab, and is sent to this server alone.")
-at("dialog").onclose = () => {
-  if (at("dialog").returnValue !== "use") return
-  token = at("token-text").value.trim()
+const tokens = tokenDialog(callsAt.host, (given) => {
+  token = given
   sessionStorage.setItem("rpc-token", token)
   connect()
-}
+})
+at("token").onclick = () => tokens.ask("", token)
 
 // -- the list of methods ----------------------------------------------------------------------------------------------
 
@@ -207,16 +201,8 @@ function methodView(method) {
   const declared = errors.filter((each) => typeof each?.code === "number" && (each.code < -32999 || each.code > -32000))
   const credit = h("input", { type: "number", min: 1, max: 16, value: "16", title: "Items that the server may send before this page has shown them" })
   const go = h("button", { class: "main", "aria-keyshortcuts": "Control+Enter" }, icon("play"), " Call")
-  const code = codePanel(Object.keys(WAYS), (way) => {
-    const params = form.draft()
-    return WAYS[way]({ method: method.name, params, ...addresses(), isStream: isStream && wants.checked })
-  }, "the call as text", iconButton("link", "", () => {
-    const given = read()
-    if (!given) return
-    const link = hrefOf(method.name, linkOf(given.values))
-    globalThis.history.replaceState(null, "", link)
-    copyText(`${base.href.replace(/\/$/, "")}/docs${link}`, code.said)
-  }, { "aria-label": "Copy a link", title: "Copy a link to this form" }))
+  const textIn = (way) => WAYS[way]({ method: method.name, params: form.draft(), ...addresses(), isStream: isStream && wants.checked })
+  const code = codePanel(Object.keys(WAYS), textIn, "the call as text", iconButton("link", "", () => copyLink(), { "aria-label": "Copy a link", title: "Copy a link to this form" }))
   const asking = h("section", { class: "ask", "aria-label": "method" },
     h("h2", null, h("span", { class: "name" }, shown(method.name, 300)), " ", badges(method)),
     signature(method, document_.components?.schemas),
@@ -255,11 +241,26 @@ function methodView(method) {
     }
   }
 
+  function copyLink() {
+    const given = read()
+    if (!given) return
+    const link = hrefOf(method.name, linkOf(given.values))
+    globalThis.history.replaceState(null, "", link)
+    copyText(`${base.href.replace(/\/$/, "")}/docs${link}`, code.said)
+  }
+
+  const actions = [
+    { text: `Call ${method.name}`, more: "Ctrl+Enter", icon: "play", run: call },
+    { text: "Copy a link to this form", icon: "link", run: copyLink },
+    ...Object.keys(WAYS).map((way) => ({ text: `Copy the call as ${way}`, icon: "copy", run: () => copyText(textIn(way), code.said) })),
+    { text: "Reset the form", icon: "close", run: resetForm },
+  ]
+
   async function call() {
     const given = read()
     if (!given) return
     const pictures = await picturesIn(given.values)
-    const card = run(method, given.params, { pictures, isStream: isStream && wants.checked, credit: Number(credit.value) || 16 }, (error) => {
+    const card = callCard({ client, wire, method, params: given.params }, { pictures, isStream: isStream && wants.checked, credit: Number(credit.value) || 16 }, (error) => {
       const text = error.data?.reason ?? error.message
       const path = steps(error.data?.path)
       if (!path.length && error.data?.parameter !== undefined) path.push(error.data.parameter)
@@ -273,7 +274,7 @@ function methodView(method) {
   return { node, form: { set(values) {
     form.set(values)
     refreshSoon()
-  } }, call, href: hrefOf(method.name) }
+  } }, call, actions, href: hrefOf(method.name) }
 }
 
 /** The view of a method; one with a form for anything where its description makes no sense. */
@@ -295,74 +296,36 @@ function examples(method, form, onSet) {
   }))
 }
 
-/** The card of one call: its state, its time, its result; a call that runs can be stopped. */
-function run(method, params, { pictures, isStream, credit }, onError, onEnd) {
-  const started = performance.now()
-  const before = { ...wire.totals }
-  const stop = new AbortController()
-  const status = h("span", { role: "status" }, "running")
-  const sizes = h("span", { class: "note" })
-  const halt = button("Stop", () => stop.abort(), { class: "stop" })
-  const progress = progressBar()
-  const onProgress = progress.report
-  const output = h("div", { class: "output" })
-  const id = uid()
-  let result // of a call that is no stream, for the history
-  const node = h("section", { class: "card", "aria-labelledby": id }, h("div", { class: "tools" }, h("h3", { id }, shown(method.name)), status, sizes, halt, progress.nodes), output)
-  const end = (text) => {
-    const time = performance.now() - started
-    const { in: came, out: went, messages } = wire.totals
-    status.textContent = text
-    sizes.textContent = `${time < 1000 ? `${time.toFixed(1)} ms` : `${(time / 1000).toFixed(1)} s`} · ${sizeOf(went - before.out)} sent · ${sizeOf(came - before.in)} received · ${messages - before.messages} messages`
-    node.querySelectorAll(":scope > .tools button").forEach((each) => each.remove())
-    progress.end()
-    node.dataset.state = text
-    onEnd(`${text}, ${sizes.textContent}`, result)
-  }
-  const work = async () => {
-    const env = { pictures }
-    if (!isStream) {
-      result = await client.call(method.name, params, { signal: stop.signal, onProgress })
-      return void output.append(valueView(result, env))
-    }
-    const items = streamView(env)
-    let wake = null
-    const pause = button("Pause", () => {
-      pause.textContent = wake ? "Pause" : "Go on"
-      if (wake) wake()
-      else paused = new Promise((resolve) => (wake = resolve)).then(() => (wake = null))
-    })
-    let paused = null
-    halt.after(pause)
-    stop.signal.addEventListener("abort", () => wake?.())
-    output.append(items.node)
-    const options = { credit, signal: stop.signal, onProgress, onCredit: (left) => items.credit(left) }
-    const stream = client.stream(method.name, params, options)[Symbol.asyncIterator]()
-    for (;;) {
-      await paused
-      const { value, done } = await stream.next()
-      if (done) pause.remove()
-      if (!done) items.add(value)
-      else if (value == null) return
-      else return void output.append(h("h3", null, "Result"), valueView(value, env))
-    }
-  }
-  work().then(() => end("done"), (error) => {
-    if (stop.signal.aborted) return end("stopped")
-    result = { code: error.code, message: error.message }
-    end("failed")
-    output.append(h("p", { class: "error" }, shown(error.message, 2000)))
-    if (error.code !== undefined) output.append(h("p", { class: "note" }, `code ${error.code}`))
-    if (error.data != null) output.append(valueView(error.data))
-    onError(error)
-  })
-  return node
-}
-
 // -- which view -------------------------------------------------------------------------------------------------------
 
 const VIEWS = { events, hub, wire, history }
 const start = { href: "#/", call() {}, form: { set() {} } }
+
+/** Show the form of the method again as it was at first. */
+function resetForm() {
+  const { href } = view
+  view = null
+  globalThis.history.replaceState(null, "", href)
+  route()
+}
+
+/** What the command palette offers: actions, and then methods. */
+function offers() {
+  const go = (text, hash) => ({ text, icon: "link", run: () => (location.hash = hash) })
+  const isHub = methods.has("rpc.clients")
+  const own = [...methods.values()].map(({ name, summary }) => ({ text: name, more: String(summary ?? ""), icon: "play", isMethod: true, run: () => (location.hash = hrefOf(name)) }))
+  const isBuiltIn = ({ text }) => text.startsWith("rpc.")
+  const stop = document.querySelector(".stop")
+  return [
+    ...(stop ? [{ text: "Stop the call", more: "Escape", icon: "close", run: () => stop.click() }] : []),
+    ...(view?.actions ?? []),
+    go("Start page", "#/"), go("Events", "#/events"), ...(isHub ? [go("Hub", "#/hub")] : []), go("Wire", "#/wire"), go("History", "#/history"),
+    { text: "Enter a token", icon: "key", run: () => at("token").click() },
+    { text: at("theme").title, icon: "moon", run: () => at("theme").click() },
+    { text: "Search the list of methods", more: "/", icon: "search", run: () => search.focus() },
+    ...own.filter((each) => !isBuiltIn(each)), ...own.filter(isBuiltIn),
+  ]
+}
 
 function showStart() {
   const schemas = document_.components?.schemas
@@ -408,12 +371,16 @@ addEventListener("hashchange", () => {
 
 document.addEventListener("keydown", (event) => {
   const isTyping = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)
-  if ((event.key === "/" && !isTyping) || (event.key === "k" && (event.ctrlKey || event.metaKey))) {
+  const hasDialog = document.querySelector("dialog[open]:not(.palette)")
+  if (event.key === "k" && (event.ctrlKey || event.metaKey) && !hasDialog) {
+    event.preventDefault()
+    palette.open()
+  } else if (event.key === "/" && !isTyping) {
     event.preventDefault()
     search.focus()
   } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     if (!event.target.closest("#asked, dialog")) view?.call()
-  } else if (event.key === "Escape" && !at("dialog").open) document.querySelector(".stop")?.click()
+  } else if (event.key === "Escape" && !document.querySelector("dialog[open]")) document.querySelector(".stop")?.click()
   else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && (event.target === search || list.contains(event.target))) {
     const links = [...list.querySelectorAll("a")]
     const next = links.indexOf(event.target) + (event.key === "ArrowDown" ? 1 : -1)
@@ -432,7 +399,11 @@ document.addEventListener("paste", (event) => {
 // A file that is dropped beside its place must not replace this page.
 for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault())
 
+const palette = makePalette(offers)
 at("token").append(icon("key"))
+at("find").append(icon("search"))
+at("find").onclick = palette.open
+document.body.append(palette.node, tokens.node)
 at("page").before(banner.node)
 
 paint(localStorage.getItem("rpc-theme"))

@@ -1,10 +1,10 @@
-// The views beside the methods: events, the hub, messages on the wire, history, and questions of the server.
+// The views beside the methods: events, the hub, and questions of the server.
 
-import { button, h, jsonText, lazily, parseJson, save, shown, sizeOf } from "./dom.js"
+import { button, h, jsonText, lazily, parseJson, save, shown } from "./dom.js"
+import { hubMap } from "./hubmap.js"
 import { valueView } from "./values.js"
 
 const MOST_EVENTS = 1000
-const MOST_MESSAGES = 300
 const clock = (time = new Date()) => time.toTimeString().slice(0, 8)
 
 /** Subscriptions, and the log of their events, which is kept while the page is open. */
@@ -75,6 +75,7 @@ export class Events {
 
 /** Who is connected to a hub, what they offer, and the calls in flight; asked for while it is shown. */
 export class Hub {
+  #map = h("div")
   #clients = h("div")
   #totals = h("p", { class: "note" })
   #log = h("ol", { class: "items", tabindex: "0", "aria-label": "events of the hub" })
@@ -83,7 +84,7 @@ export class Hub {
   constructor(client, onChange) {
     this.client = client
     this.onChange = onChange
-    this.node = h("section", null, h("h2", null, "Hub"), this.#totals, this.#error, this.#clients, h("h3", null, "Events of the hub"), this.#log)
+    this.node = h("section", null, h("h2", null, "Hub"), this.#totals, this.#error, this.#map, this.#clients, h("h3", null, "Events of the hub"), this.#log)
     setInterval(() => this.node.isConnected && !document.hidden && this.refresh(), 1500)
   }
 
@@ -92,6 +93,7 @@ export class Hub {
       const [clients, stats] = await Promise.all([this.client().call("rpc.clients"), this.client().call("rpc.stats")])
       const flight = clients.reduce((sum, each) => sum + each.in_flight, 0)
       this.#totals.textContent = `${clients.length} connections · ${flight} calls in flight · ${stats.calls_forwarded ?? 0} calls passed on · ${stats.calls_held ?? 0} held`
+      this.#map.replaceChildren(hubMap(clients))
       const columns = ["name", "address", "state", "in_flight", "calls_made", "calls_served", "methods"]
       const text = (each, key) => (key === "methods" ? shown(each.methods.join(", "), 300) : shown(each[key] ?? "–"))
       const body = h("tbody")
@@ -114,28 +116,6 @@ export class Hub {
         this.onChange()
       }
     } catch {} // not permitted, or the connection has ended
-  }
-}
-
-/** The messages on the wire, cut, with their sizes. */
-export class Wire {
-  #list = h("ol", { class: "wire" })
-  #isPaused = false
-  totals = { in: 0, out: 0, messages: 0 }
-
-  constructor() {
-    const pause = h("input", { type: "checkbox", onchange: () => (this.#isPaused = pause.checked) })
-    this.node = h("section", null, h("h2", null, "Messages on the wire"),
-      h("div", { class: "tools" }, h("label", null, pause, " Pause"), button("Clear", () => this.#list.replaceChildren())), this.#list)
-  }
-
-  take({ direction, text, bytes, binary }) {
-    this.totals[direction] += bytes
-    this.totals.messages++
-    if (this.#isPaused) return
-    const isCut = (text ?? "").length > 2000
-    this.#list.prepend(h("li", null, h("span", { class: "note" }, `${clock()} ${direction === "out" ? "→ sent" : "← received"} ${sizeOf(bytes)}${binary ? ", binary frame" : ""}`), h("pre", { tabindex: "0" }, String(text ?? "").slice(0, 2000), isCut ? "…" : "")))
-    if (this.#list.children.length > MOST_MESSAGES) this.#list.lastChild.remove()
   }
 }
 

@@ -70,24 +70,7 @@ formatter = "plain"
 level = "INFO"
 handlers = ["file"]
 """
-INI = """
-[loggers]
-keys=root
-[handlers]
-keys=file
-[formatters]
-keys=plain
-[logger_root]
-level=INFO
-handlers=file
-[handler_file]
-class=FileHandler
-args=("out.log",)
-formatter=plain
-[formatter_plain]
-format=<%(name)s> %(message)s
-"""
-CONFIGS = {"json": json.dumps(CONFIG), "toml": TOML, "ini": INI}
+CONFIGS = {"json": json.dumps(CONFIG), "toml": TOML}
 ACCESS = " double id=1 code=0 "
 
 
@@ -103,7 +86,7 @@ ACCESS = " double id=1 code=0 "
         ([], [], 0),
         *(
             (["--set", f"log_config={name}", "--access-log", "text"], ["<rpcstream."], None)
-            for name in ("a.json", "a.toml", "a.ini")
+            for name in ("a.json", "a.toml")
         ),
         (["--set", "log_config=a.toml", "--access-log", "text", "--log-level", "error"], ["<rpcstream.access> "], 1),
     ],

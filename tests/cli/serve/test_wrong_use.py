@@ -95,11 +95,12 @@ FILES = [
         (["--hub", "--config", "rules.toml"], "rules.toml: rules[0]: 'cal' is unknown"),
         (["--hub", "--config", "open.toml"], "rules need callers that are authenticated"),
         # Logging.
-        *((["app", "--set", f"log_config={name}"], "No such file") for name in ("none.json", "none.ini")),
-        (["app", "--set", "log_config=bad.json"], "log_config bad.json: bad.json: "),
-        (["app", "--set", "log_config=bad.toml"], "log_config bad.toml: bad.toml: "),
-        (["app", "--set", "log_config=wrong.json"], "nothing"),
-        (["app", "--set", "log_config=bad.ini"], "'formatters' is missing"),
+        (["app", "--set", "log_config=none.json"], "--set log_config: cannot read 'none.json': No such file"),
+        (["app", "--set", "log_config=bad.json"], "--set log_config: bad.json: "),
+        (["app", "--set", "log_config=bad.toml"], "--set log_config: bad.toml: "),
+        (["app", "--set", "log_config=wrong.json"], "log_config: Unable to add handler 'nothing'"),
+        (["app", "--set", 'logging={"root": {"handlers": ["nothing"]}}'], "logging: Unable to add handler 'nothing'"),
+        (["app", "--set", "log_config=bad.ini"], "--set log_config: bad.ini: "),
         # NATS.
         (["app", "--nats", "nats://127.0.0.1"], "the name of the service is missing"),
         (["app", "--nats", "127.0.0.1"], "an address of NATS begins with nats:// or nats+tls://"),
@@ -140,7 +141,7 @@ def test_it_is_said_in_a_line(argv: list[str], words: str, folder: Path, refused
         "bad.json": "{",
         "bad.toml": "a =",
         "wrong.json": '{"root": {"handlers": ["nothing"]}}',
-        "bad.ini": "[loggers]\n",
+        "bad.ini": "[loggers]\nkeys=root\n",
     }.items():
         (folder / name).write_text(text)
     said = refused(*argv)
