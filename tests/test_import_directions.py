@@ -34,18 +34,18 @@ codec: errors limits wire
 peer: codec errors limits local_peer observe text wire
 auth: errors limits observe peer text wire
 events: codec errors limits observe peer text wire
-methods: auth codec errors events keyword_options limits nearest observe option peer text wire
+methods: auth codec errors events keyword_options limits nearest observe openrpc option peer text wire
 tls:
 local_peer:
 transports: auth errors limits local_peer observe peer tls wire
 nats: auth backoff codec errors events limits observe peer text tls transports wire
-web: codec errors methods observe text wire
+web: codec errors methods observe openrpc text wire
 supervisor: errors events limits observe option process systemd text transports wire
 mcp: codec errors limits methods observe openrpc peer text transports web wire
 config: codec limits nearest option text tls
 server: auth codec errors events keyword_options limits mcp methods nats observe option peer process supervisor systemd
     text tls transports web wire
-hub: auth codec config errors events keyword_options limits methods nearest observe option peer server text wire
+hub: auth codec config errors events keyword_options limits methods nearest observe openrpc option peer server text wire
 client: backoff codec config errors events keyword_options limits local_peer methods nats nearest observe openrpc
     option peer process text tls transports wire
 testing: auth client limits peer process server transports

@@ -175,7 +175,8 @@ class AsyncClient(BaseClient):
         async def opened(deadline: float) -> Session:
             loop = asyncio.get_running_loop()
             if isinstance(call.params, MixedParams):
-                await self._name_params(call, call.params, deadline, self._times(None, wait_for)[2])
+                until = self._times(None, wait_for)[2]
+                call.params = await self._drive(self._attempts.named(method, call.params, deadline, until))
             return (self._pool.ready(loop) or await self._pool.get(method, deadline, once=wait_for is not None)).session
 
         def repeat(error: Exception, deadline: float, attempt: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
@@ -289,7 +290,8 @@ class AsyncClient(BaseClient):
         deadline, wait_for, until = self._times(seconds, wait_for)
         if type(outgoing.params) is MixedParams:
             with AtCaller(TypeError, *CALL_ERRORS):
-                await self._name_params(outgoing, outgoing.params, deadline, until)
+                steps = self._attempts.named(outgoing.method, outgoing.params, deadline, until)
+                outgoing.params = await self._drive(steps)
         try:
             try:
                 return await self._attempt(outgoing, on_progress, deadline, until)
@@ -347,10 +349,6 @@ class AsyncClient(BaseClient):
         now = asyncio.get_running_loop().time()
         wait_for = self._wait_for if wait_for is NOT_GIVEN else wait_for
         return INFINITE if seconds is None else now + seconds, wait_for, None if wait_for is None else now + wait_for
-
-    async def _name_params(self, outgoing: Call, params: MixedParams, deadline: float, until: float | None) -> None:
-        """Give a call all its arguments by name."""
-        outgoing.params = await self._drive(self._attempts.named(outgoing.method, params, deadline, until))
 
     async def _drive(self, steps: Steps, attempt: Attempt | None = None) -> Any:
         """Carry out commands, the call among them, and give the result (`attempts`)."""

@@ -75,14 +75,18 @@ class Unsent(ConnectionLost):
 #: a call may be cancelled by a server that stops before it has begun it; a hub may have no provider now (`wait_for`).
 LOSSES = (ConnectFailed, ConnectionLost, ProviderGone, CallCancelled, MethodNotFound)
 
-#: How often a call is repeated that the server has not begun, as it said, whatever the option `retry` is.
+#: How often a call is repeated, whatever the option `retry` is, that the server has not begun, as it said; and what is
+#: kept with `reconnect`.
 REPEATS = 5
 
 #: The pauses of calls that wait for a server or a provider. The longest is what a caller loses once it is there.
 WAITING = Backoff(first=0.02, longest=0.5)
 
+#: What a client with `reconnect` does again on its next connection. Doing it twice does no harm.
+_KEPT = frozenset(("rpc.register", "rpc.subscribe"))
+
 #: Methods of the framework that a client may call twice.
-_IDEMPOTENT = frozenset(("rpc.discover", "rpc.register", "rpc.subscribe"))
+_IDEMPOTENT = _KEPT | {"rpc.discover"}
 
 #: Seconds; so short before its time-out no call is made again.
 SHORT = 0.02
@@ -110,6 +114,7 @@ class Attempts:
 
     def __init__(self, settings: Settings, is_closed: Callable[[], bool], count_lost: Callable[[], int]) -> None:
         self._retries = settings.retry.times
+        self._reconnects = settings.reconnect is not None
         self._repeats_all = settings.retry.repeats == "all"
         self._is_closed = is_closed
         self._count_lost = count_lost
@@ -139,7 +144,7 @@ class Attempts:
                 pause = pause_of_wait(waits, until - now, deadline - now)
             else:
                 repeats += 1
-                pause = self._pause(error, repeats)
+                pause = self._pause(error, outgoing.method, repeats)
                 if pause is not None and wait_for is not None:
                     # A call that was sent, lost and is repeated may wait anew.
                     until, waits = now + pause + wait_for, 0
@@ -153,11 +158,12 @@ class Attempts:
             except LOSSES as failure:
                 error = failure
 
-    def _pause(self, error: Exception, attempt: int) -> float | None:
+    def _pause(self, error: Exception, method: str, attempt: int) -> float | None:
         """Seconds before a call is made again that does not wait for a server; None if it is not.
 
         Args:
             error: how the call failed.
+            method: that was called.
             attempt: how often it has been tried, from 1.
         """
         retries = self._retries
@@ -165,6 +171,8 @@ class Attempts:
             retries = max(retries, REPEATS)
         elif isinstance(error, CallCancelled | MethodNotFound):
             return None
+        elif method in _KEPT and self._reconnects:
+            retries = max(retries, REPEATS)
         if attempt > retries:
             return None
         # First at once, since usually the server was restarted and listens already; then twice as long each time.

@@ -192,18 +192,13 @@ class HubRegistration:
     # -- registering ------------------------------------------------------------------------------------------------
 
     async def _offer(self, methods: dict[str, bool], deadline: float, once: bool) -> tuple[list[str], AtHub]:
-        while True:
-            before = next((hub.registered for hub in self._hubs.values() if hub.registered is not None), None)
-            connection = before or await self._pool.get(_REGISTER, deadline, once=once)
-            hub = self._at(connection)
-            try:
-                async with self._lock:
-                    # A greeting may have registered another connection meanwhile; only one can have the name.
-                    return await self._register(hub.registered or connection, methods, deadline), hub
-            except ConnectionLost:
-                # The connection may have been lost unseen long ago. Registering twice does no harm.
-                if self._settings.reconnect is None and before is None:
-                    raise
+        registered = (hub.registered for hub in self._hubs.values())
+        before = next((each for each in registered if each is not None and not each.has_unread()), None)
+        connection = before or await self._pool.get(_REGISTER, deadline, once=once)
+        hub = self._at(connection)
+        async with self._lock:
+            # A greeting may have registered another connection meanwhile; only one can have the name.
+            return await self._register(hub.registered or connection, methods, deadline), hub
 
     async def _greet(self, connection: ClientConnection) -> None:
         """Register a new connection before calls are sent on it, unless another connection is registered."""

@@ -131,14 +131,10 @@ class Subscriptions:
     async def _confirm(self, subscriber: Subscription, topic: _Topic, deadline: float, once: bool) -> None:
         """Have the server confirm the subscription to a topic, on the connection for events."""
         while not (subscriber._has_ended or topic.is_confirmed):
-            try:
-                if self._connection is None or not self._connection.is_open:
-                    await self._use_connection(await self._pool.get("rpc.subscribe", deadline, once=once), deadline)
-                else:
-                    await self._request(self._connection, topic, deadline)
-            except ConnectionLost:
-                if self._settings.reconnect is None:
-                    raise
+            if self._connection is None or not self._connection.is_open:
+                await self._use_connection(await self._pool.get("rpc.subscribe", deadline, once=once), deadline)
+            else:
+                await self._request(self._connection, topic, deadline)
 
     def remove(self, name: str, subscriber: Subscription | None = None, *, is_refused: bool = False) -> None:
         """End the subscription to a topic at the server, unless there are subscribers besides this one.

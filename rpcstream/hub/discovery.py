@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from ..methods.discovery import OpenRpcDocument
-from ..methods.openrpc_compat import OlderDocument
+from ..openrpc.compat import OlderDocument
 from ..wire.buffers import trimmed
 from .directory import Directory
 from .members import Member

@@ -11,8 +11,8 @@ from ..events.patterns import CLIENT_NAME, RESERVED, fault_of_topic
 from ..events.topics import Topics
 from ..limits import Limits
 from ..methods.discovery import OpenRpcDocument
-from ..methods.openrpc_compat import COMPAT, Compat
 from ..methods.registry import MethodRegistry
+from ..openrpc.compat import COMPAT, Compat
 from ..peer.context import CallContext
 from ..peer.session import Session
 from . import discovery, passthrough

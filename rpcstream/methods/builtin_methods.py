@@ -10,11 +10,11 @@ import orjson
 from ..auth.gate import AUTHENTICATE, GatedSession
 from ..errors import InvalidRequest
 from ..events.topics import Topics
+from ..openrpc.compat import Compat
 from ..peer import binary_offer
 from ..peer.context import CallContext
 from ..peer.session import Session
 from .discovery import OpenRpcDocument
-from .openrpc_compat import Compat
 from .registry import MethodRegistry
 
 

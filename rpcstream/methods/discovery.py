@@ -21,10 +21,10 @@ from ..codec import Codec
 from ..codec.hints import CompiledHint
 from ..codec.scalars import TAGGED_FLOAT
 from ..codec.schema import TEXT_MAX, Components, schema_of, shortened_text
+from ..openrpc.compat import OlderDocument, older_head
 from .arguments import RemoteParameter
 from .introspect import doc_of
 from .method import Method
-from .openrpc_compat import OlderDocument, older_head
 from .registry import MethodRegistry
 
 #: The version of OpenRPC, and the dialect of its schemas.

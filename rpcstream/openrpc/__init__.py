@@ -1,4 +1,4 @@
-"""Reads OpenRPC documents: methods, their parameters and types, for stubs, clients, the command line and agents.
+"""Reads OpenRPC documents, for stubs, clients, the command line and agents; and rewrites them for older tools.
 
 A document may come from any server: malformed parts are left out, or become "any value".
 """

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from typing import Any
+
+from .cycles import in_cycles
 
 #: Alternatives of one type, values of an enumeration, items of a tuple: a type with more is "any value".
 MAX_CHOICES = 64
@@ -192,12 +192,5 @@ def break_cycles(named: Mapping[str, NamedType]) -> None:
         key: {each.key for each in alternatives(found.node) if isinstance(each, Reference) and each.key in named}
         for key, found in named.items()
     }
-    sorter = TopologicalSorter(consists_of)
-    left = set(named)
-    with suppress(CycleError):
-        sorter.prepare()
-    while ready := sorter.get_ready():
-        left.difference_update(ready)
-        sorter.done(*ready)
-    for key in left:
+    for key in in_cycles(consists_of):
         named[key].node = ANY

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from ..errors import RpcError
-from ..methods.openrpc_compat import COMPAT
+from ..openrpc.compat import COMPAT
 from ..wire.http_messages import Request, Response, problem
 from .static import Content
 

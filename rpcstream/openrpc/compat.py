@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
 import orjson
 
 from ..codec.schema import SCHEMA_REF
-from .registry import RESERVED
+from .cycles import in_cycles
 
 #: The version of OpenRPC that is written for older tools.
 COMPAT = "1.2.6"
@@ -65,7 +63,7 @@ class OlderDocument:
     @staticmethod
     def has(method: str) -> bool:
         """Whether the method of this name is described: tools make no valid names of `rpc.ping` and the like."""
-        return not method.startswith(RESERVED)
+        return not method.startswith(("rpc.", "$/"))
 
     def method(self, method: Mapping[str, Any]) -> dict[str, Any]:
         """Return a Method Object."""
@@ -143,11 +141,4 @@ def _pascal(text: str) -> str:
 def _circular(schemas: Mapping[str, Any]) -> set[str]:
     """Return the components that refer to themselves, directly or through others, and those that refer to such ones."""
     texts = {name: orjson.dumps(schema).decode() for name, schema in schemas.items()}
-    sorter = TopologicalSorter({name: schemas.keys() & set(_REFERENCE.findall(text)) for name, text in texts.items()})
-    left = set(schemas)
-    with suppress(CycleError):
-        sorter.prepare()
-    while ready := sorter.get_ready():
-        left.difference_update(ready)
-        sorter.done(*ready)
-    return left
+    return in_cycles({name: schemas.keys() & set(_REFERENCE.findall(text)) for name, text in texts.items()})
