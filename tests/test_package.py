@@ -128,14 +128,14 @@ def test_what_users_get_has_no_members_for_the_framework() -> None:
 
 # -- the page for those who change it --------------------------------------------------------------------------------
 
-INTERNALS = (Path(__file__).parents[1] / "docs" / "internals.md").read_text(encoding="utf-8")
+ARCHITECTURE = (Path(__file__).parents[1] / "ARCHITECTURE.md").read_text(encoding="utf-8")
 SOURCE = Path(rpcstream.__file__).parent
 
 
-def test_the_internals_page_names_each_package_and_only_files_that_exist() -> None:
+def test_the_architecture_page_names_each_package_and_only_files_that_exist() -> None:
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
-    assert packages <= set(re.findall(r"`(\w+)/`", INTERNALS))
-    paths = re.findall(r"\b([a-z_]+/[a-z_0-9]+\.py)\b", INTERNALS)
+    assert packages <= set(re.findall(r"`(\w+)/`", ARCHITECTURE))
+    paths = re.findall(r"\b([a-z_]+/[a-z_0-9]+\.py)\b", ARCHITECTURE)
     assert [path for path in paths if not (SOURCE / path).exists() and not path.startswith("tests/")] == []
 
 

@@ -49,30 +49,28 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @with_options(DEFAULTS, ClientOptions)
 class AsyncClient(BaseClient):
-    """Calls methods of a server from an event loop: `await client.vision.vectorize(photo=image)`.
+    """An asyncio client of a server: `await client.vision.vectorize(photo=image)`.
 
-    The first call makes a connection, which concurrent calls share. It stays open; after it was lost the next call
-    makes another one. A client belongs to one event loop at a time. Calls wait before they are sent while the server
-    reads nothing more.
+    The first call opens a connection, which all calls share and which stays open. After a loss, the next call opens a
+    new one. Use a client in one event loop at a time. While the server does not read, calls wait before they are sent.
 
     Args:
-        address: the server: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port";
-            "http://host/path", "https://…", "http+unix:///path"; "ws://…", "wss://…". Of the line stream also several,
-            "one:8545,other:8545": the first that can be reached.
-        options: see below; all of them are keywords.
+        address: the server, such as "host:8545", "[::1]:8545", "unix:///path", "tls://host", "https://host/path",
+            "wss://host/path" or "nats://host/service". "one:8545,other:8545" connects to the first that answers.
+        options: the keywords below.
 
     Attributes:
-        notify: sends notifications, which have no reply: `await client.notify.name(…)`, or `client.notify("name", …)`.
-        submit: starts calls that run by themselves: `client.submit.name(…)` gives an `asyncio.Task`, whose
-            `add_done_callback(function)` calls the function with the task when the call is over.
-        stream: calls methods that stream: `async for item in client.stream.name(…)`; gives a `Stream`. Options as for
-            `call`; the time-out is for the whole stream.
+        notify: sends a notification, which has no reply: `await client.notify.name(…)` or
+            `await client.notify("name", …)`.
+        submit: starts a call and returns an `asyncio.Task`: `client.submit.name(…)`.
+        stream: calls a method that streams, and returns a `Stream`: `async for item in client.stream.name(…)`. Takes
+            the options of `call`; the timeout applies to the whole stream.
 
     Raises:
-        ValueError: the address or an option makes no sense.
+        ValueError: the address or an option is invalid.
         TypeError: an option is unknown.
-        RuntimeError: `name` or `keepalive`, which need a lasting connection, with an HTTP address.
-        OSError, ssl.SSLError: a certificate file is missing or not valid.
+        RuntimeError: the address is HTTP, but `name` or `keepalive` needs a lasting connection.
+        OSError, ssl.SSLError: a certificate file is missing or invalid.
     """
 
     def __init__(self, address: str | Address | Connect = DEFAULT_ADDRESS, **options: Unpack[ClientOptions]) -> None:

@@ -69,18 +69,17 @@ class BaseClient(ABC):
 
     @classmethod
     def from_config(cls, source: ConfigSource = None, profile: str | None = None, **arguments: Any) -> Self:
-        """Make a client from arguments, environment variables (`RPCSTREAM_…`) and a configuration, in this precedence.
+        """Create a client from arguments, `RPCSTREAM_…` environment variables and a file, in this order of precedence.
 
         Args:
-            source: a file, TOML or JSON with comments, or a mapping with the same options. None: the file in
-                `RPCSTREAM_CONFIG`, else `rpcstream/config.toml` in the user's folder for configurations, if it exists;
-                the command line reads the same.
-            profile: the table in the file's `profiles` whose options take precedence over the others in it. None: the
-                one in `RPCSTREAM_PROFILE`, else the one that the file names as its `profile`.
-            arguments: the same options, and all that the constructor takes.
+            source: a file (TOML, or JSON with comments) or a mapping with the same options. None: the file in
+                `RPCSTREAM_CONFIG`, else the user's `rpcstream/config.toml`, which the command line reads too.
+            profile: the table in `profiles` whose options come first. None: the one in `RPCSTREAM_PROFILE`, else the
+                file's own `profile`.
+            arguments: options of the constructor.
 
         Raises:
-            ValueError, TypeError: an option makes no sense; the text says which, and where it was given.
+            ValueError, TypeError: an option is invalid; the text says which, and where it was given.
             OSError: the file cannot be read.
         """
         from .config import client_options
@@ -105,12 +104,12 @@ class BaseClient(ABC):
     @property
     @abstractmethod
     def registered_name(self) -> str | None:
-        """The client's name at the hub: the option `name`, or the one that the hub made; None while there is none."""
+        """The client's name at the hub: the option `name`, or the one that the hub chose; None before registration."""
 
     @property
     @abstractmethod
     def replies_dropped(self) -> int:
-        """Replies on the present connections that belonged to no waiting call: late, forged or duplicate ones."""
+        """The number of replies on the open connections without a pending call, such as late ones."""
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -130,12 +129,10 @@ class BaseClient(ABC):
 
     @abstractmethod
     def discover(self, *, timeout: float | None = NOT_GIVEN) -> Any:
-        """Ask the server for its methods (`rpc.discover`); gives the OpenRPC document, a dict.
+        """Return the server's OpenRPC document (`rpc.discover`), a dict.
 
-        From then on `dir(client)` has the names of its methods, and these have their documentation and signature:
-        completion in a shell or a notebook, `client.add?`, `inspect.signature(client.add)`.
-
-        Raises what a call raises.
+        Afterwards `dir(client)` lists the server's methods, and `help(client.add)` shows their documentation.
+        Raises the errors of `call`.
         """
 
     @abstractmethod
@@ -150,36 +147,36 @@ class BaseClient(ABC):
         wait_for: Any = NOT_GIVEN,
         **kwargs: Any,
     ) -> Any:
-        """Call a method by its name; gives its result.
+        """Call a method by its name and return its result.
 
-        A call that is given up (cancelled, interrupted with Ctrl-C, timed out) is cancelled at the server; a reply
-        that arrives later is dropped. Inside a handler that has a deadline no call takes longer than that.
+        If you cancel or interrupt a call, or if it times out, the server cancels the handler, and the client drops a
+        late reply. Inside a handler with a deadline, the call ends by that deadline.
 
         Args:
             method: the name of the method.
-            args: the arguments by position. An iterator is sent item by item. Where some are given by position and
-                others by name, the client asks the server once (`rpc.discover`) for the names of the former.
-            kwargs: the arguments by name. For a parameter named `timeout`, `returns`, `on_progress` or `wait_for` use
+            args: positional arguments. An iterator is sent item by item. With positional and named arguments, the
+                client asks the server once (`rpc.discover`) for the parameter names.
+            kwargs: named arguments. For a parameter named `timeout`, `returns`, `on_progress` or `wait_for`, use
                 `request`.
-            timeout: seconds that this call may take, None for no limit. It is sent to the server, which stops too.
-            returns: a type hint; the result is checked against it and given in that type.
-            on_progress: called with each value that the handler reports (`ctx.progress`). It must not wait for another
-                call of this client. What it raises is logged.
-            wait_for: seconds to wait for a server that is not there, and at a hub for a provider of the method.
+            timeout: the longest that this call may take, in seconds; None: no limit. The server stops the handler too.
+            returns: a type hint. The result is checked and converted to it.
+            on_progress: called with each value of `ctx.progress`. It must not wait for another call of this client.
+                Its exceptions are logged.
+            wait_for: seconds to wait for a server that is not running, and at a hub for a provider of the method.
 
         Raises:
-            RpcError: the server answered with an error; subclasses for the known codes.
-            ConnectFailed, ConnectionLost: no connection could be made, or it ended before the reply arrived.
-            CallTimeout: no reply in time, or no connection was free in time (see `pool`). The connection stays open.
-            TypeError: arguments by position and by name, and the server does not tell the names of the former; a value
-                that cannot be sent (EncodeError); a result that does not fit `returns`.
+            RpcError: the server answered with an error; known codes have subclasses.
+            ConnectFailed, ConnectionLost: no connection could be opened, or it ended before the reply arrived.
+            CallTimeout: no reply, or no free connection (see `pool`), within the timeout. The connection stays open.
+            TypeError: a value cannot be sent (EncodeError), the result does not fit `returns`, or the server does not
+                tell its parameter names.
             RuntimeError: the client is closed.
         """
 
     def request(
         self, method: str, params: Params = None, *, returns: Any = NOT_GIVEN, **options: Unpack[CallOptions]
     ) -> Any:
-        """As `call`, with the params of the JSON-RPC request: a list, a dict, or None for none."""
+        """Like `call`, with the JSON-RPC params as a list, a dict, or None."""
         timeout = options.get("timeout", NOT_GIVEN)
         call = Call(self._marshaller, method, check_params(method, params), timeout, returns)
         return self._perform(call, timeout, options.get("on_progress"), options.get("wait_for", NOT_GIVEN))
@@ -188,16 +185,16 @@ class BaseClient(ABC):
     def stream_request(
         self, method: str, params: Params = None, *, returns: Any = NOT_GIVEN, **options: Unpack[CallOptions]
     ) -> Any:
-        """As `stream`, with the params of the JSON-RPC request: a list, a dict, or None for none.
+        """Like `stream`, with the JSON-RPC params as a list, a dict, or None.
 
         Args:
             method: the name of the method.
-            params: the params, as for `request`.
-            returns: a type hint; each item is checked against it and given in that type.
-            options: as for `call`. The time-out is for the whole stream, by default none; `wait_for` is for the first
-                item.
+            params: as for `request`.
+            returns: a type hint. Each item is checked and converted to it.
+            options: as for `call`. The timeout applies to the whole stream and is None by default; `wait_for` applies
+                to the first item.
 
-        Raises what iterating over `stream` raises, and TypeError for params of another type.
+        Raises the errors of `stream`, and TypeError for params of another type.
         """
 
     @abstractmethod
@@ -220,17 +217,17 @@ class BaseClient(ABC):
     def batch(self, *, timeout: float | None = NOT_GIVEN, wait_for: float | None = NOT_GIVEN) -> Any:
         """Collect several calls for one message: `with client.batch() as batch: a = batch.sum(1, 2)`.
 
-        They are sent at the end of the block (with an `AsyncClient`: `async with`); then `a.result()` gives the result.
-        Nothing is sent if the block raises, or if the batch is empty.
+        The end of the block (`async with` for an `AsyncClient`) sends them; then `a.result()` returns the result. If
+        the block raises, or the batch is empty, nothing is sent.
         """
 
     @abstractmethod
     def on_connect(self, hello: Any) -> Any:
-        """Decorator: run this function on each new connection, before anything else is sent on it.
+        """Decorator: run this function first on each new connection.
 
-        It gets the server as its argument: `server.call("rpc.authenticate", token=…)`. With an `AsyncClient` it is an
-        async function and gets a `Peer`; with a `Client` it gets a `BlockingPeer`, and must not call the client itself,
-        whose calls wait for it. If it raises, connecting fails.
+        It gets the server as its argument. With an `AsyncClient` it is an async function and gets a `Peer`; with a
+        `Client` it gets a `BlockingPeer`, and must not call the client itself, whose calls wait for it. If it raises,
+        connecting fails.
         """
 
     # -- events and the hub -----------------------------------------------------------------------------------------
@@ -241,45 +238,45 @@ class BaseClient(ABC):
     ) -> Any:
         """Iterate over the values published to a topic: `for value in client.subscribe("ticks")`, or `async for`.
 
-        `with client.subscribe("ticks") as ticks:` (or `async with`) returns when the server has confirmed the
-        subscription: all values published from then on arrive.
+        `with client.subscribe("ticks") as ticks:` (or `async with`) begins when the server has confirmed the
+        subscription, so you receive all later values.
 
         Args:
-            topic: a topic, or a pattern of topics: in "sensors.*" the star stands for one whole level, in "sensors.>"
-                the last sign for one or more. `subscribe(…).with_topics()` gives pairs of topic and value.
-            returns: a type hint; each value is checked against it and given in that type.
-            max_queue: events that may wait here to be read; all of them together have at most `max_message_size` bytes.
-            policy: which event is dropped when more would wait: "drop_oldest", "drop_newest"; or "disconnect": the
-                iteration ends with ConnectionLost after those that wait.
+            topic: a topic or a pattern: `*` is one level ("sensors.*"), `>` at the end one or more ("sensors.>").
+                `subscribe(…).with_topics()` yields pairs of topic and value.
+            returns: a type hint. Each value is checked and converted to it.
+            max_queue: the number of unread events that are kept, up to `max_message_size` bytes together.
+            policy: what happens when the queue is full: "drop_oldest" and "drop_newest" drop an event; "disconnect"
+                ends the iteration with ConnectionLost after the queued events.
 
         Raises:
-            TypeError: the topic is no str.
-            ValueError: `max_queue` or the policy makes no sense.
-            RuntimeError: the client calls over HTTP, which has no lasting connection.
+            TypeError: the topic is not a str.
+            ValueError: `max_queue` or the policy is invalid.
+            RuntimeError: the client uses HTTP, which has no lasting connection.
         """
 
     @abstractmethod
     def publish(self, topic: str, value: Any, retain: bool = False, *, timeout: float | None = NOT_GIVEN) -> Any:
-        """Send a value to all subscribers of a topic at the hub; gives the number of connections it is sent to.
+        """Publish a value to a topic at the hub and return the number of receiving connections.
 
-        On NATS (`nats://…`) to all subscribers of the service, whose number is not known: gives 1.
+        On NATS (`nats://…`), which does not count subscribers, the number is 1.
 
         Args:
-            topic: levels separated by dots, such as "sensors.room1"; no pattern.
-            value: any value that a call may have as an argument, except iterators.
-            retain: the hub keeps the value and sends it to those who subscribe later, until another value is retained;
-                None as the value deletes the last one. On NATS the instances of the service keep it.
-            timeout: seconds, as for a call.
+            topic: levels separated by dots, such as "sensors.room1"; not a pattern.
+            value: any argument of a call except an iterator.
+            retain: keep the value for later subscribers, until another one is retained; None deletes it. On NATS, the
+                instances of the service keep it.
+            timeout: seconds, as for `call`.
 
-        Raises what a call raises; MethodNotFound if the server is no hub; on NATS NotPermitted where that does not
-        permit it, and ConnectFailed for `retain` if no instance runs.
+        Raises the errors of `call`; MethodNotFound if the server is not a hub; on NATS NotPermitted, and ConnectFailed
+        for `retain` if no instance runs.
         """
 
     @abstractmethod
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Send a notification to the client registered under this name at the hub; gives True.
+        """Send a notification to the client with this name at the hub and return True.
 
-        Whether that client has the method, and what it did, is not known.
+        You do not learn whether that client has the method.
 
         Args:
             client: the name of the other client.
@@ -287,74 +284,72 @@ class BaseClient(ABC):
             args: the arguments, all by position or all by name.
             kwargs: the arguments by name.
 
-        Raises what a call raises; InvalidParams if no client has this name.
+        Raises the errors of `call`; InvalidParams if no client has this name.
         """
 
     @abstractmethod
     def offer(self, *, shared: bool = False) -> Any:
-        """Offer the methods marked with `@client` to all clients of the hub; gives the names offered now.
+        """Offer the methods marked with `@client` to all clients of the hub and return the offered names.
 
-        Others call them by their own name and as `client.method`. Methods marked later need another `offer`. If the
-        connection is lost, the methods are offered again on the next one, before any call is sent: at once with
-        `reconnect`, else with the next call. A method that the hub then refuses, since another client offers it by now,
-        is logged and left out. With no method marked, only the name is registered. A forked process offers for itself,
-        under a name that the hub makes.
+        Others call them by their own name and as `client.method`. Call `offer` again for methods that you mark later.
+        After a loss, the next connection offers them again: at once with `reconnect`, else with the next call. A method
+        that another client offers by then is logged and left out. A forked process offers under a name that the hub
+        chooses.
 
         Args:
             shared: other clients may offer the same methods, and the hub balances calls among them. For a single
                 method: `@client(shared=True)`.
 
         Raises:
-            InvalidParams: the name is taken, or another client offers one of the methods. Nothing has changed.
-            MethodNotFound: the server is no hub.
+            InvalidParams: the name is taken, or another client offers one of the methods. Nothing is offered then.
+            MethodNotFound: the server is not a hub.
             RpcError: the hub refuses for another reason (NotPermitted, ServerBusy, …).
             ConnectFailed, ConnectionLost, CallTimeout: no connection, or no reply within `registration_timeout`.
-            RuntimeError: the client calls over HTTP, which has no lasting connection; or it is closed.
+            RuntimeError: the client uses HTTP, which has no lasting connection, or it is closed.
         """
 
     @abstractmethod
     def withdraw(self, *names: str) -> Any:
-        """Stop offering these methods; without names: all methods, and the client's name. Gives the names withdrawn.
+        """Withdraw these methods and return their names; without names, withdraw all methods and the client's name.
 
-        Without a connection the methods are only not offered on the next one. Raises what a call raises.
+        Raises the errors of `call`.
         """
 
     @abstractmethod
     def wait_closed(self) -> Any:
-        """Wait until the client is closed, as a program does that only offers methods.
+        """Wait until the client is closed, in a program that only offers methods.
 
-        With a `Client` another thread closes it; an interrupt (Ctrl-C) ends the wait and leaves the client open.
+        Another thread closes a `Client`. Ctrl-C ends the wait and leaves the client open.
 
         Raises:
-            ConnectionLost: there is no connection, and the client does not `reconnect`.
-            RuntimeError: the client calls over HTTP, which has no lasting connection.
+            ConnectionLost: the connection is lost, and the client does not `reconnect`.
+            RuntimeError: the client uses HTTP, which has no lasting connection.
         """
 
     @abstractmethod
     def run(self, *, drain_timeout: float = 10.0) -> Any:
-        """Serve the methods that are offered until SIGINT or SIGTERM, then leave so that no call is lost.
+        """Serve the offered methods until SIGINT or SIGTERM, then leave without losing a call.
 
-        With the signal the methods are withdrawn, so that a hub sends no more calls. Those that have begun are finished
-        and answered, and the hub is told which were not begun: it has another client carry them out. Then the client
-        is closed. A second signal ends it at once. Signals are handled in the main thread only; in another thread
-        `close` ends it.
+        After the signal, the client withdraws its methods and finishes the calls that it has started; the hub passes
+        the others to another client. Then the client closes. A second signal ends it at once. Signals are handled in
+        the main thread only; in another thread, call `close`.
 
         Args:
-            drain_timeout: seconds that calls in flight have to finish.
+            drain_timeout: the seconds that running calls may take to finish.
 
         Raises:
-            ConnectionLost: there is no connection, and the client does not `reconnect`.
-            RuntimeError: the client calls over HTTP, which has no lasting connection; or it is closed.
-            SystemExit: a second signal came; the code is 128 and the signal's number.
+            ConnectionLost: the connection is lost, and the client does not `reconnect`.
+            RuntimeError: the client uses HTTP, which has no lasting connection, or it is closed.
+            SystemExit: a second signal arrived; the code is 128 plus the signal's number.
         """
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def close(self) -> Any:
-        """Close the connections; calls that still wait fail with ConnectionLost.
+        """Close the connections; pending calls fail with ConnectionLost.
 
-        What was sent is given time to leave. Loops over events end after the events that wait.
+        Sent messages still leave. Loops over events end after the queued events.
         """
 
     # -- for both clients -------------------------------------------------------------------------------------------

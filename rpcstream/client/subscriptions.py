@@ -298,21 +298,20 @@ class Subscription(AsyncIterator[Any]):
     """Iterates over the values published to a topic, or to all topics that match a pattern.
 
     For one reader, in the event loop of the client. The subscription begins with the first iteration, or with
-    `async with`, which returns when the server has confirmed it: all values published from then on arrive. It ends when
-    the loop is left early, with `aclose`, at the end of the `async with` block, and with `client.close()`: then the
-    loop ends after the values that wait.
+    `async with`, which waits until the server has confirmed it. It ends when you leave the loop or the block, and with
+    `aclose` or `client.close()`.
 
-    Several subscriptions of one client to one topic may be given the very same objects.
+    Several subscriptions of one client to one topic may yield the same objects.
 
     Attributes:
         topic: the topic or pattern.
-        reconnects: how often the subscription was made again on a new connection; the events between are missing.
+        reconnects: how often the client subscribed again after a lost connection; the events in between are missing.
 
     Raises, in the iteration:
         RpcError: the server refuses the topic (InvalidParams, ServerBusy, …).
         ConnectFailed, ConnectionLost, CallTimeout: as for a call. A lost connection ends the loop with ConnectionLost
-            after the events that wait; a client with `reconnect` subscribes again, see `reconnects`.
-        TypeError: a value does not fit `returns`. The iteration can go on.
+            after the queued events; a client with `reconnect` subscribes again, see `reconnects`.
+        TypeError: a value does not fit `returns`. You can read the next one.
     """
 
     def __init__(self, subscriptions: Subscriptions, topic: str, queue: EventQueue[Event], returns: Any) -> None:
@@ -331,11 +330,11 @@ class Subscription(AsyncIterator[Any]):
 
     @property
     def dropped(self) -> int:
-        """Events that were dropped by this client, since they were read too slowly."""
+        """The number of events that this client dropped because they were read too slowly."""
         return self._queue.dropped
 
     def with_topics(self) -> Subscription:
-        """Iterate over pairs of topic and value instead, which is useful with patterns; returns the subscription."""
+        """Yield pairs of topic and value, for patterns. Returns the subscription itself."""
         self._gives_topics = True
         return self
 

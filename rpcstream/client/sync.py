@@ -40,38 +40,34 @@ _OFFERING = "offering a method to the server"
 
 @with_options(DEFAULTS, ClientOptions)
 class Client(BaseClient):
-    """Calls methods of a server: `Client().vision.vectorize(photo=image)`. Safe to use from several threads.
+    """A blocking client of a server: `Client().vision.vectorize(photo=image)`. Several threads may share it.
 
-    The first call makes a connection, which stays open; after it was lost the next call makes another one. A call has
-    its connection to itself until it is answered: one thread uses one connection, and threads that call at the same
-    time use one each, up to `pool`. There is no order between their calls. In a forked process the client makes
-    connections of its own.
+    The first call opens a connection, which stays open. After a loss, the next call opens a new one. Threads that call
+    at the same time use one connection each, up to `pool`; there is no order between their calls. A forked process
+    opens its own connections.
 
-    Some features need an event loop, which the client then runs in a thread of its own. The calls of `submit` share a
-    connection there. These features move all calls of the client to it: methods that the server may call, streams,
-    subscriptions, iterators as arguments, `on_connect`, and the options `reconnect`, `on_state`, `name` and
-    `keepalive`. Over HTTP, WebSocket and NATS the event loop is used from the first call. The thread ends with `close`;
-    a client that offers no method may also just be dropped.
+    Some features need an event loop, which the client runs in its own thread. Calls of `submit` share a connection
+    there. These features move all calls of the client to that thread: methods that the server may call, streams,
+    subscriptions, iterators as arguments, `on_connect`, the options `reconnect`, `on_state`, `name` and `keepalive`,
+    and HTTP, WebSocket and NATS addresses. `close` ends the thread.
 
     Args:
-        address: the server: "host:port", "host", "[::1]:8545", "tcp://…", "unix:///path"; "tls://host:port";
-            "http://host/path", "https://…", "http+unix:///path"; "ws://…", "wss://…". Of the line stream also several,
-            "one:8545,other:8545": the first that can be reached.
-        options: see below; all of them are keywords.
+        address: the server, such as "host:8545", "[::1]:8545", "unix:///path", "tls://host", "https://host/path",
+            "wss://host/path" or "nats://host/service". "one:8545,other:8545" connects to the first that answers.
+        options: the keywords below.
 
     Attributes:
-        notify: sends notifications, which have no reply: `client.notify.name(…)`, or `client.notify("name", …)`.
-        submit: starts calls that run by themselves: `client.submit.name(…)` gives a `concurrent.futures.Future`, whose
-            `add_done_callback(function)` calls the function with the future when the call is over, in a thread of the
-            client that may call it, too. Every error of the call comes with the future.
-        stream: calls methods that stream: `for item in client.stream.name(…)`; gives a `ClientStream`. Options as for
-            `call`; the time-out is for the whole stream.
+        notify: sends a notification, which has no reply: `client.notify.name(…)` or `client.notify("name", …)`.
+        submit: starts a call and returns a `concurrent.futures.Future`: `client.submit.name(…)`. Functions passed to
+            `add_done_callback` run in a thread of the client and may call it.
+        stream: calls a method that streams, and returns a `ClientStream`: `for item in client.stream.name(…)`. Takes
+            the options of `call`; the timeout applies to the whole stream.
 
     Raises:
-        ValueError: the address or an option makes no sense.
+        ValueError: the address or an option is invalid.
         TypeError: an option is unknown.
-        RuntimeError: `name` or `keepalive`, which need a lasting connection, with an HTTP address.
-        OSError, ssl.SSLError: a certificate file is missing or not valid.
+        RuntimeError: the address is HTTP, but `name` or `keepalive` needs a lasting connection.
+        OSError, ssl.SSLError: a certificate file is missing or invalid.
     """
 
     def __init__(self, address: str | Address = DEFAULT_ADDRESS, **options: Unpack[ClientOptions]) -> None:

@@ -1,6 +1,6 @@
 """Mistakes that callers in any language make, and what each is answered: each answer says what to do.
 
-The page docs/reference/mistakes.md is made of the same list:
+The page mistakes.md is made of the same list:
 
     python -m tests.conversation.test_mistakes
 """
@@ -30,7 +30,7 @@ from rpcstream.errors import readable
 
 from ..kit import server_tls
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "mistakes.md"
+PAGE = Path(__file__).with_name("mistakes.md")
 
 #: Seconds after which an answer is overdue.
 PATIENCE = 30
@@ -353,15 +353,18 @@ def answers() -> dict[str, str]:
 #: What many answers end in; the page says it once, in its introduction.
 HINT = 'send one JSON object in UTF-8 (on a socket: on one line): {"jsonrpc": "2.0", "id": 1, "method": "rpc.ping"}'
 
+#: Characters of an answer on the page.
+LONGEST = 110
+
 INTRODUCTION = f"""\
 # Mistakes, and what they are answered
 
 <!-- Made by `python -m tests.conversation.test_mistakes`. Do not edit by hand: a test compares it. -->
 
-Find the mistake behind an answer that your client in another language got. A test sends each mistake to a server with
-`add(a: int, b: int = 0)`, `norm(points)` (a float32 array with three columns), `resize(photo, mode)` (an image),
-`size(data)` (bytes) and the generator `count(to)`. The tables show code, message and `data.reason`; programs find more
-in [`data`](wire.md#errors). HINT stands for `{HINT}`, and dots for details.
+Find the mistake behind an answer that your client in another language got. The server has `add(a: int, b: int = 0)`,
+`norm(points)` (a float32 array with three columns), `resize(photo, mode)` (an image), `size(data)` (bytes) and the
+generator `count(to)`. The tables show code, message and `data.reason`; programs find more in `data`.
+HINT stands for `{HINT}`, and dots for details.
 
 Only notifications (no `id`) are never answered; their errors are in the server's log. A message without a line end is
 answered at once if it is a complete object or array. Otherwise the server waits until the client ends its half of the
@@ -393,6 +396,7 @@ def page() -> str:
         for mistake in MISTAKES:
             if GROUPS.get(mistake.over, mistake.over) == group:
                 answer = re.sub(r"… line \d+ column \d+", "…", answers()[mistake.name]).replace(HINT, "HINT")
+                answer = answer if len(answer) <= LONGEST else answer[: LONGEST - 1] + "…"
                 fine = "accepted: " if mistake.is_fine and answer != "no reply" else ""
                 names.setdefault(fine + code(answer), []).append(mistake.name)
         parts += [f"| {cell(answer)} | {cell('; '.join(same))} |\n" for answer, same in names.items()]

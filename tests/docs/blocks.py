@@ -17,7 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 README = ROOT / "README.md"
-FRONT = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")]
+FRONT = [
+    ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "examples/README.md")
+]
 
 #: Where programs are looked for: beside this Python first, where pip puts them.
 PROGRAMS = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
