@@ -14,6 +14,8 @@ from ..limits import DEFAULT_HOST, DEFAULT_PORT, Limits
 from .items import UsageError, parse_file_option, parse_positional
 from .options import (
     CommandParser,
+    find_missing,
+    is_given,
     is_option,
     parse_count,
     parse_port,
@@ -172,7 +174,7 @@ _HINTS = {
     "subscribe": "; quote a PATTERN, since shells expand * and >",
 }
 #: Options that go with one of those only.
-_OF_MODES = {
+_NEEDS = {
     **{"max_events": "subscribe", "reconnect": "subscribe", "retain": "publish"},
     **{"concurrency": "repeat", "check": "stubs"},
 }
@@ -180,21 +182,20 @@ _OF_MODES = {
 
 def _find_conflict(options: argparse.Namespace) -> str | None:
     """The reason why these options do not go together, or None."""
-    modes = [name for name in _MODES if name and getattr(options, name) not in (None, False)]
+    modes = [name for name in _MODES if name and is_given(options, name)]
     if len(modes) > 1:
         return f"--{modes[0]} does not go with --{modes[1]}"
     mode = modes[0] if modes else ""
-    for name, needed in _OF_MODES.items():
-        if getattr(options, name) not in (None, False) and mode != needed:
-            return f"--{name.replace('_', '-')} goes with --{needed}"
-    is_given = {
+    if missing := find_missing(options, _NEEDS):
+        return missing
+    given = {
         "METHOD": options.method is not None,
         "parameters": bool(options.items or options.parts),
         "--select": options.select is not None,
         "-o": options.output is not None,
     }
-    for name, given in is_given.items():
-        if given and name not in _MODES[mode]:
+    for name, has_it in given.items():
+        if has_it and name not in _MODES[mode]:
             return f"--{mode} takes no {name}{_HINTS.get(mode, '')}"
     return _find_wrong_argument(options, mode) or _find_wrong_output(options, mode)
 

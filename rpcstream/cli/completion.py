@@ -26,21 +26,9 @@ HARMLESS = re.compile(r"[\w.:/@+][\w.:/@+-]{0,255}")
 _SUMMARY = 100
 
 #: Options of both commands whose values are files.
-_FILES = frozenset(
-    (
-        *(
-            "--image",
-            "--file",
-            "--output",
-            "--ca",
-            "--certificate",
-            "--key",
-            "--config",
-            "--token-file",
-            "--nats-creds",
-        ),
-        *("--check", "--unix", "--client-ca"),
-    )
+_FILES = (
+    *("--image", "--file", "--output", "--ca", "--certificate", "--key", "--config", "--token-file", "--nats-creds"),
+    *("--check", "--unix", "--client-ca"),
 )
 
 

@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, TextIO
 
 from ..text import visible
+from ..wire.envelope import read_progress
 from .output import Terminal
 
 #: Characters of a full bar.
@@ -148,45 +149,17 @@ class HandlerProgress:
         self._percent: int | None = None
 
     def __call__(self, value: Any) -> None:
-        share = _share(value)
-        if share is not None and not self._line.is_rewritten:
-            before, self._percent = self._percent, int(100 * share)
-            if self._percent == before:
-                return
-        self._line.show(_progress_text(value, share))
-
-
-def _share(value: Any) -> float | None:
-    """The share that a progress value says is done: a number from 0 to 1, `{"done": 2, "total": 5}` or `[2, 5]`.
-
-    None if it says something else.
-    """
-    done: Any = value
-    total: Any = 1
-    if isinstance(value, dict):
-        done, total = value.get("done"), value.get("total")
-    elif isinstance(value, list) and len(value) == 2:
-        done, total = value
-    elif not _is_number(value) or value > 1:
-        return None
-    if not _is_number(done) or not _is_number(total) or done < 0 or total <= 0:
-        return None
-    return done / total if done < total else 1.0
-
-
-def _progress_text(value: Any, share: float | None) -> str:
-    """A bar and the numbers, with further strings of an object behind them. Any other value is JSON on one line."""
-    if share is None:
-        return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-    if _is_number(value):
-        return _bar(share)
-    done, total = (value["done"], value["total"]) if isinstance(value, dict) else value
-    texts = [text for text in value.values() if isinstance(text, str)] if isinstance(value, dict) else []
-    return visible(" ".join((_bar(share), f"{_number(done)} of {_number(total)}", *texts)))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        done, total, message = read_progress(value)
+        if done is not None and done is value and done <= 1:  # a share
+            total = 1
+        if done is None or done < 0 or total is None or total <= 0:
+            self._line.show(visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+            return
+        share = done / total if done < total else 1.0
+        before, self._percent = self._percent, int(100 * share)
+        if self._line.is_rewritten or self._percent != before:
+            numbers = "" if done is value else f" {_number(done)} of {_number(total)}"
+            self._line.show(visible(f"{_bar(share)}{numbers}{f' {message}' if message else ''}"))
 
 
 def _number(value: int | float) -> str:

@@ -8,7 +8,7 @@ import select
 import sys
 from typing import Any
 
-from ..client.address import parse_address
+from ..client.address import check_lasting, parse_address
 from ..client.aio import AsyncClient
 from ..codec import Codec
 from ..text import visible
@@ -17,9 +17,6 @@ from .options import option_fault
 from .output import TaggedCodec, format_for_terminal
 from .show import OK, TIME_OUT, print_error, selected, terminal_of, write_result
 from .values import ValueReader
-
-#: Over HTTP nothing can be pushed; the same server has this for it.
-_LASTING = {"http": "ws", "https": "wss", "http+unix": "unix"}
 
 #: What makes a pattern; no topic may have one of these.
 _WILDCARDS = frozenset("*>")
@@ -71,19 +68,11 @@ def subscribe(options: argparse.Namespace, address: str, access: dict[str, Any])
         UsageError: the address has no lasting connection, or an option makes no sense.
         Besides that what calls raise, and KeyboardInterrupt.
     """
-    _check_lasting(address)
-    return asyncio.run(_Watch(options).run(address, access))
-
-
-def _check_lasting(address: str) -> None:
     try:
-        known = parse_address(address)
-    except ValueError as error:
+        check_lasting(parse_address(address), "--subscribe")
+    except (ValueError, RuntimeError) as error:
         raise UsageError(str(error)) from error
-    if known.is_http:
-        scheme, _, rest = address.partition("://")
-        other = f"{_LASTING.get(scheme.lower(), 'ws')}://{rest}"
-        raise UsageError(f"--subscribe needs a connection that lasts, which HTTP has not: use --uri {other}")
+    return asyncio.run(_Watch(options).run(address, access))
 
 
 async def _wait_for_broken_pipe() -> None:

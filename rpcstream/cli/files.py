@@ -230,10 +230,10 @@ def _encoded(rich: Any, kind: str, ending: str) -> bytes:
     package = PACKAGES[ending]
     out = io.BytesIO()
     if package == "numpy" and kind == "ndarray":
-        import numpy as np
+        from ..codec.ndarray import npy_file
 
-        np.save(out, rich, allow_pickle=False)
-    elif package == "pyarrow" and kind == "table":
+        return npy_file(rich)
+    if package == "pyarrow" and kind == "table":
         _write_table(rich, ending, out)
     elif package == "PIL" and kind in ("image", "ndarray"):
         _write_image(rich if kind == "image" else _image_of_array(rich), ending, out)

@@ -47,7 +47,7 @@ def with_option_names(text: str, *, of_nats: bool = False) -> str:
         elif found["nats"]:
             shown = _OTHER_NAMES.get(name) or f"nats.{found['nats']}"
         else:
-            shown = _OTHER_NAMES.get(name) or "--" + name.replace("_", "-")
+            shown = _OTHER_NAMES.get(name) or flag(name)
         # A value follows: `creds='…'`.
         return shown + " " if text[found.end() : found.end() + 1] == "'" else shown
 
@@ -100,6 +100,28 @@ def parse_count(text: str, most: int = _MOST) -> int:
     return int(text)
 
 
+def is_given(options: argparse.Namespace, name: str) -> bool:
+    """Tell whether an option is on the command line; its default is None or False."""
+    return getattr(options, name) is not None and getattr(options, name) is not False
+
+
+def find_missing(options: argparse.Namespace, needs: dict[str, str]) -> str | None:
+    """The complaint about an option that is given without the one that it needs, or None.
+
+    Args:
+        needs: the needed option, by the name of the other.
+    """
+    for name, needed in needs.items():
+        if is_given(options, name) and not is_given(options, needed):
+            return f"{flag(name)} goes with {flag(needed)}"
+    return None
+
+
+def flag(name: str) -> str:
+    """An option as it is typed: `--max-events`."""
+    return "--" + name.replace("_", "-")
+
+
 def is_option(token: str) -> bool:
     """Tell whether an argument is an option: a dash alone and a negative number are values."""
     return len(token) > 1 and token[0] == "-" and _NEGATIVE_NUMBER.fullmatch(token) is None
@@ -124,32 +146,16 @@ def split_options(argv: Sequence[str], actions: Sequence[argparse.Action]) -> tu
         if not is_option(token):
             rest.append(token)
             continue
-        options += _split_letters(token, by_name)
-        action = by_name.get(options[-1])
+        action = by_name.get(token)
         if action is None or action.nargs == 0:
-            continue  # it takes no value, has its value already, or is unknown (argparse reports that)
-        name, first = options.pop(), at
+            options.append(token)  # it takes no value, has its value already, or is unknown (argparse reports that)
+            continue
+        first = at
         most = 1 if action.nargs in (None, "?") else len(argv)
         while at < len(argv) and at - first < most and not is_option(argv[at]):
             at += 1
-        options += [f"{name}={value}" for value in argv[first:at]] or [name]
+        options += [f"{token}={value}" for value in argv[first:at]] or [token]
     return options, rest
-
-
-def _split_letters(token: str, by_name: dict[str, argparse.Action]) -> list[str]:
-    """Split `-vp8545` into `-v` and `-p=8545`; another argument stays as it is."""
-    if token.startswith("--") or token in by_name:
-        return [token]
-    names: list[str] = []
-    for at, letter in enumerate(token[1:], 1):
-        name = f"-{letter}"
-        if name not in by_name:
-            return [token]
-        value = token[at + 1 :].removeprefix("=")
-        if by_name[name].nargs != 0:
-            return [*names, f"{name}={value}" if value else name]
-        names.append(name)
-    return names
 
 
 def option_fault(error: ValueError | OSError, *, of_nats: bool = False) -> str:

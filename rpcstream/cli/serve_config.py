@@ -17,7 +17,7 @@ from ..option import FILE, FLAG, TEXT, Kind, Option, options_of
 from ..server.options import GROUPS
 from ..server.target import TargetError
 from ..supervisor.options import WORKER_DEFAULTS, WorkerOptions
-from .options import option_fault, with_option_names
+from .options import flag, is_given, option_fault, with_option_names
 from .serve_options import FLAGS, TLS_FLAGS
 
 if TYPE_CHECKING:
@@ -146,14 +146,13 @@ def config_errors(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _with_flags(text: str, options: argparse.Namespace) -> str:
-    def flag(found: re.Match[str]) -> str:
+    def written(found: re.Match[str]) -> str:
         name = found[1]
         if name == "tls":
             return "--certificate"
-        is_flag = name in FLAGS and getattr(options, name) is not None
-        return f"--{name.replace('_', '-')}" if is_flag else f"--set {name}"
+        return flag(name) if name in FLAGS and is_given(options, name) else f"--set {name}"
 
-    return with_option_names(re.sub(r"\bargument ([a-z_]+)", flag, text))
+    return with_option_names(re.sub(r"\bargument ([a-z_]+)", written, text))
 
 
 # -- who may connect --------------------------------------------------------------------------------------------------
@@ -204,8 +203,6 @@ def join_nats(server: "Server", nats: Values) -> None:
     """
     if "url" not in nats:
         raise TargetError(f"nats_{next(iter(nats))} goes with nats: give the address of NATS, too")
-    if nats.get("key") is not None and nats.get("certificate") is None:
-        raise TargetError("nats_key goes with nats_certificate")
     from ..nats.options import login_from
 
     files = {name: nats[name] for name in ("ca", "certificate", "key") if name in nats}

@@ -11,7 +11,7 @@ from typing import Literal
 
 from .. import __version__
 from ..limits import DEFAULT_HOST, DEFAULT_PORT
-from .options import CommandParser, parse_count, parse_port, split_options
+from .options import CommandParser, find_missing, flag, is_given, parse_count, parse_port, split_options
 
 #: Defaults with -f: the first JSON-RPC stream servers used them, so that their clients find the server.
 FUNCTIONS_PORT = 2102
@@ -111,35 +111,28 @@ def parse_workers(text: str) -> int | Literal["auto"]:
     return "auto" if text == "auto" else parse_count(text, MAX_WORKERS)
 
 
+#: Flags that do not go with another one, and why.
+_CONFLICTS = (
+    ("hub", ("functions",), "let a client of the hub offer the functions"),
+    ("hub", ("workers", "reload"), "a hub is one process"),
+    ("hub", ("nats",), "give clients the addresses of several hubs instead"),
+    ("unix", ("host", "port"), "it takes the place of an address"),
+    (
+        "mcp",
+        ("hub", "nats", "host", "port", "unix", "workers", "reload", "certificate", "token_file"),
+        "an agent is served on standard input and output",
+    ),
+)
+#: Flags that need another one.
+_NEEDS = {"pattern": "functions", "key": "certificate", "client_ca": "certificate"}
+
+
 def _find_conflict(options: argparse.Namespace) -> str | None:
     """The reason why these flags do not go together, or None."""
-    if options.hub and options.functions is not None:
-        return "-f does not go with --hub: let a client of the hub offer the functions"
+    for name, others, reason in _CONFLICTS:
+        other = next((each for each in others if is_given(options, each)), None)
+        if is_given(options, name) and other is not None:
+            return f"{flag(other)} does not go with {flag(name)}: {reason}"
     if not options.hub and (options.target is None) == (options.functions is None):
         return "say what to serve: a TARGET such as module:server or file.py, -f MODULE, or --hub"
-    return _find_conflict_of_hub(options) or _find_conflict_of_access(options)
-
-
-def _find_conflict_of_hub(options: argparse.Namespace) -> str | None:
-    for name in ("workers", "reload") if options.hub else ():
-        if getattr(options, name):
-            return f"--{name} does not go with --hub: a hub is one process"
-    if options.hub and options.nats is not None:
-        return "--nats does not go with --hub: give clients the addresses of several hubs instead"
-    return None
-
-
-def _find_conflict_of_access(options: argparse.Namespace) -> str | None:
-    if options.pattern is not None and options.functions is None:
-        return "--pattern goes with -f"
-    if options.unix is not None and (options.host is not None or options.port is not None):
-        return "--unix takes the place of --host and --port"
-    if options.certificate is None:
-        for name in ("key", "client_ca"):
-            if getattr(options, name) is not None:
-                return f"--{name.replace('_', '-')} goes with --certificate"
-    listens = ("hub", "nats", "host", "port", "unix", "workers", "reload", "certificate", "token_file")
-    for name in listens if options.mcp else ():
-        if getattr(options, name):
-            return f"--{name.replace('_', '-')} does not go with --mcp, which listens nowhere"
-    return None
+    return find_missing(options, _NEEDS)

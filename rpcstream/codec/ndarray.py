@@ -112,6 +112,15 @@ def array_from_npy(data: Any) -> Array:
     return array
 
 
+def npy_file(array: Array) -> bytes:
+    """The `.npy` file of an array. ValueError for a dtype of an extension, which such a file cannot name."""
+    if dtypes.is_extension(array.dtype):
+        raise ValueError(f"a .npy file cannot contain an array of {array.dtype.name}")
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, allow_pickle=False)
+    return file.getvalue()
+
+
 def array_from_lists(lists: list[Any]) -> Array:
     """The array of numbers in nested lists: of bool, int64, uint64 or float64.
 

@@ -5,10 +5,10 @@ Owns what an agent gets to see of a result that was written for the wire. Knows 
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ import orjson
 import pybase64
 
 from ..codec import Codec
+from ..codec.ndarray import npy_file
 from ..codec.rich_hint import TAG_KEY
 from ..codec.scalars import TAGGED_FLOAT
 from ..errors import RpcError
@@ -111,7 +112,7 @@ class _ContentWriter:
 
     def array(self, tagged: dict[str, Any]) -> str:
         array: Any = self._codec.decode(tagged)
-        file = partial(_npy, array)
+        file = partial(npy_file, array)
         return self._attach("array", described_array(array), array.nbytes, file, "npy", "application/x-npy")
 
     def binary(self, tagged: dict[str, Any]) -> str:
@@ -119,17 +120,18 @@ class _ContentWriter:
         file = partial(bytes, data)
         return self._attach("bytes", f"{len(data)} bytes", len(data), file, "bin", "application/octet-stream")
 
-    def _attach(self, what: str, text: str, size: int, file: Callable[[], bytes | None], ending: str, kind: str) -> str:
+    def _attach(self, what: str, text: str, size: int, file: Callable[[], bytes], ending: str, kind: str) -> str:
         """Describe a value, and attach its file unless that is too large, or there is none; gives its name."""
         name = f"{what} {self._count}"
         is_large = size > MAX_RESOURCE
         if is_large:
             text += f" (not attached: it is larger than {MAX_RESOURCE} bytes)"
         self.blocks.append({"type": "text", "text": f"{name}: {text}"})
-        if not is_large and (content := file()) is not None:
-            blob = pybase64.b64encode(content).decode()
-            resource = {"uri": f"rpcstream://result/{self._count}.{ending}", "mimeType": kind, "blob": blob}
-            self.blocks.append({"type": "resource", "resource": resource})
+        if not is_large:
+            with suppress(ValueError):  # such a file cannot contain it
+                blob = pybase64.b64encode(file()).decode()
+                resource = {"uri": f"rpcstream://result/{self._count}.{ending}", "mimeType": kind, "blob": blob}
+                self.blocks.append({"type": "resource", "resource": resource})
         return f"[{name}]"
 
 
@@ -153,15 +155,6 @@ def described_array(array: np.ndarray[Any, Any]) -> str:
     if 0 < array.size <= SHOWN_NUMBERS and array.dtype.kind in "biufU":
         text += f": {json.dumps(array.tolist())}"
     return text
-
-
-def _npy(array: np.ndarray[Any, Any]) -> bytes | None:
-    """The `.npy` file of an array; None for a dtype of an extension, which such a file cannot name."""
-    if array.dtype.kind not in "biufcUSmM":
-        return None
-    file = io.BytesIO()
-    np.lib.format.write_array(file, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
-    return file.getvalue()
 
 
 def error_content(error: RpcError) -> list[Block]:

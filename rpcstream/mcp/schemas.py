@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..codec.rich_hint import TAG_KEY
 from ..codec.schema import SCHEMA_REF
+from ..openrpc.schemas import tag_of
 
 Schema = dict[str, Any]
 
@@ -79,20 +79,14 @@ def _shown(schema: Any, names: dict[str, None], is_result: bool) -> Any:
     return shown
 
 
-def _tag_of(schema: Any) -> str | None:
-    """The kind of the rich value whose tagged object a schema describes; None for others."""
-    tag = schema.get("properties", {}).get(TAG_KEY) if type(schema) is dict else None
-    return tag.get("const") if type(tag) is dict else None
-
-
 def _is_base64(schema: Any) -> bool:
     return type(schema) is dict and schema.get("contentEncoding") == "base64"
 
 
 def _forms(choices: list[Any]) -> list[Any]:
     """The members of a union, with what an agent may give in place of tagged objects and their base64."""
-    tagged = {tag: each for each in choices if (tag := _tag_of(each)) in _FORMS}
-    rest = [each for each in choices if _tag_of(each) not in tagged]
+    tagged = {tag: each for each in choices if (tag := tag_of(each)) in _FORMS}
+    rest = [each for each in choices if tag_of(each) not in tagged]
     if not tagged or not any(map(_is_base64, rest)):  # without rich values, or a number of numpy
         return rest or choices
     rest = [each for each in rest if not _is_base64(each)]

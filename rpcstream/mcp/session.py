@@ -6,7 +6,6 @@ the client: MCP has no calls back.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..codec.payloads import parse_whole
 from ..peer.control_messages import reply_key
 from ..peer.session import Session
 from ..wire.buffers import Encoded
-from ..wire.envelope import PROGRESS
+from ..wire.envelope import PROGRESS, read_progress
 
 #: What a notification begins with that is made of a progress report.
 _NOTIFICATION = b'{"jsonrpc":"2.0","method":"notifications/progress","params":'
@@ -41,10 +40,9 @@ class Progress:
     def notification(self, value: Any) -> bytes | None:
         """The notification for what a handler has reported; None if it is not further than before.
 
-        A number is how far the call is; with the whole, `[done, whole]`. Of an object the members `done` (or
-        `progress`), `total` and `message` count. All else is a text, and counts one further.
+        What does not say how much is done counts one further.
         """
-        done, total, text = _read(value)
+        done, total, text = read_progress(value)
         if done is None:
             done = 1 if self._last is None else math.floor(self._last) + 1
         elif self._last is not None and done <= self._last:
@@ -56,28 +54,6 @@ class Progress:
         if text is not None:
             params["message"] = text[:_MAX_TEXT]
         return _NOTIFICATION + orjson.dumps(params) + b"}"
-
-
-def _read(value: Any) -> tuple[float | None, float | None, str | None]:
-    """How far, of how much, and a text."""
-    if _is_number(value):
-        return value, None, None
-    if type(value) is list and len(value) == 2 and all(map(_is_number, value)):
-        return value[0], value[1], None
-    if type(value) is dict:
-        done, total, text = value.get("done", value.get("progress")), value.get("total"), value.get("message")
-        if not (_is_number(done) or type(text) is str):
-            return None, None, json.dumps(value, ensure_ascii=False)
-        return (
-            done if _is_number(done) else None,
-            total if _is_number(total) else None,
-            text if type(text) is str else None,
-        )
-    return None, None, value if type(value) is str else json.dumps(value, ensure_ascii=False)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is int or type(value) is float
 
 
 def parse_long(line: bytes, state: Session) -> tuple[Any, bytes]:

@@ -257,13 +257,13 @@ def _rich(schema: dict[str, Any]) -> Rich | None:
         return Rich("image")
     if schema.get("x-bytes") is True:
         return Rich("bytes")
-    if (tag := _tag_of(schema)) is None:
+    if (tag := tag_of(schema)) is None:
         return None
     dtype = schema["properties"].get("dtype")
     return Rich(tag, dtypes=_dtypes(dtype.get("enum") if tag == "ndarray" and isinstance(dtype, dict) else None))
 
 
-def _tag_of(schema: Any) -> str | None:
+def tag_of(schema: Any) -> str | None:
     """The tag, if the schema describes the tagged object of a rich value."""
     properties = schema.get("properties") if isinstance(schema, dict) else None
     tag = properties.get(TAG_KEY) if isinstance(properties, dict) else None
@@ -274,8 +274,8 @@ def _is_rich_choice(schemas: Any) -> bool:
     """Whether these are the forms of one rich value: tagged objects, strings and numbers."""
     return (
         isinstance(schemas, list)
-        and any(map(_tag_of, schemas))
-        and all(_tag_of(each) or text_of(each, "type") in ("string", "number") for each in schemas)
+        and any(map(tag_of, schemas))
+        and all(tag_of(each) or text_of(each, "type") in ("string", "number") for each in schemas)
     )
 
 

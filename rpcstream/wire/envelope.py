@@ -5,6 +5,7 @@ Reading is slow but exact here, for messages that the fast parser refuses or rou
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -28,6 +29,28 @@ _REPLY_MEMBER = re.compile(rb'\s*,\s*"(?:result|error)"\s*:')
 _EXACT = 2.0**53
 _DIGITS = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else ord(" ") for byte in range(256))
 _BIG = b"0" * 19
+
+
+def read_progress(value: Any) -> tuple[float | None, float | None, str | None]:
+    """What a handler has reported of its progress: how much is done, of how much, and a message.
+
+    A number is how much is done; `[done, total]` says of how much. An object has `done` (or `progress`), `total` and
+    `message`. Any other value is a message, as JSON if it is no text.
+    """
+    if _is_number(value):
+        return value, None, None
+    if type(value) is list and len(value) == 2 and all(map(_is_number, value)):
+        return value[0], value[1], None
+    if type(value) is dict:
+        done, total, text = value.get("done", value.get("progress")), value.get("total"), value.get("message")
+        if _is_number(done) or type(text) is str:
+            numbers = [number if _is_number(number) else None for number in (done, total)]
+            return numbers[0], numbers[1], text if type(text) is str else None
+    return None, None, value if type(value) is str else json.dumps(value, ensure_ascii=False)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int or type(value) is float
 
 
 def request(

@@ -254,7 +254,7 @@ class Called(UsualServer):
 
     async def do_train(self, n: int, ctx: Context, data: bytes = b"") -> AsyncIterator[int]:
         for step in range(n):
-            ctx.progress({"done": step + 1, "total": n, "phase": "training"})
+            ctx.progress(step + 1, n, "training")
             await asyncio.sleep(0.01)
             yield step
 

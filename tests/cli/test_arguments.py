@@ -270,6 +270,7 @@ def test_a_wrong_item_is_refused_in_one_line(
         (["sum", "--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["sum", "--time", "5"], "unrecognized arguments: --time"),
         (["sum", "-z"], "unrecognized arguments: -z"),
+        (["sum", "-vp", "1"], "-p/--port: expected one argument"),
         (["--list", "sum"], "--list takes no METHOD"),
         (["sum", "--describe", "a=1"], "--describe takes no parameters"),
         (["sum", "--notify", "-o", "x"], "--notify takes no -o"),

@@ -159,15 +159,26 @@ def test_an_image_standard_input_and_what_is_retained(address: str, run: Run, tm
 # -- mistakes -------------------------------------------------------------------------------------------------------
 
 
+LASTS = "--subscribe needs a connection that lasts, and HTTP has none"
+
+
 @pytest.mark.parametrize(
     ("argv", "status", "words"),
     [
         (["--subscribe", "sensors.roof", "--timeout", "0.2"], 4, "the timeout of 0.2 s has passed, after 1 events\n"),
         (["--subscribe", "a.>.b"], 1, "error -32602"),
         (["--subscribe", "x", "--uri", "unix:///no/such/socket"], 3, "rpcstream: "),
-        (["--subscribe", "x", "--uri", "http://h:1/x"], 2, "use --uri ws://h:1/x\n"),
-        (["--subscribe", "x", "--uri", "https://h"], 2, "use --uri wss://h\n"),
-        (["--subscribe", "x", "--uri", "http+unix:///run/s"], 2, "use --uri unix:///run/s\n"),
+        (
+            ["--subscribe", "x", "--uri", "http://h:1/x"],
+            2,
+            "--subscribe needs a connection that lasts, and HTTP has none",
+        ),
+        (["--subscribe", "x", "--uri", "https://h"], 2, LASTS),
+        (
+            ["--subscribe", "x", "--uri", "http+unix:///run/s"],
+            2,
+            "--subscribe needs a connection that lasts, and HTTP has none",
+        ),
         (["--subscribe", "x", "--uri", "ho st:1"], 2, "rpcstream: "),
         (["--publish", "x"], 2, ""),
         (["--publish", "x", "hello", "world"], 2, ""),

@@ -303,6 +303,15 @@ def test_arrays_as_images_and_tables_as_files(run: Run, stranger: Stranger, valu
     assert check()
 
 
+def test_an_array_that_no_npy_file_can_contain(run: Run, stranger: Stranger) -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    address = stranger.giving({"a": np.zeros(2, bfloat16)})
+    status, _, err = run("m", "--select", "a", "-o", "a.npy", uri=address)
+    assert (status, "a .npy file cannot contain an array of bfloat16" in err) == (2, True)
+    assert run("m", "-o", "out/", uri=address) == (0, "", "")
+    assert json.loads(Path("out/a.json").read_text())["dtype"] == "bfloat16"
+
+
 def test_raw_tables_are_parquet(run: Run, stranger: Stranger) -> None:
     assert run("m", "-o", "t", "--format", "raw", uri=stranger.giving(pa.table({"n": [1]}))) == (0, "", "")
     assert parquet.read_table(io.BytesIO(Path("t").read_bytes())).to_pydict() == {"n": [1]}

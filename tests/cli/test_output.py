@@ -196,7 +196,7 @@ DOCUMENT = {
     "components": {"schemas": {NASTY: {"type": "object", "properties": {NASTY: {"default": NASTY, "title": NASTY}}}}},
 }
 RESULTS = [NASTY, [NASTY], {NASTY: NASTY}, {"$type": NASTY, "data": NASTY}, {"$type": "image", "format": NASTY}]
-PROGRESS = {"done": 1, "total": 2, "text": NASTY}
+PROGRESS = {"done": 1, "total": 2, "message": NASTY}
 ERROR = {"code": 5, "message": NASTY, "data": {"traceback": NASTY, NASTY: NASTY}}
 
 
@@ -469,7 +469,7 @@ HALF = "[###############...............]  50%"
         ({"done": 2, "total": 4}, f"{HALF} 2 of 4"),
         ([1500, 3000], f"{HALF} 1,500 of 3,000"),
         ([0.25, 0.5], f"{HALF} 0.25 of 0.5"),
-        ({"done": 2, "total": 4, "phase": "over\x1b"}, f"{HALF} 2 of 4 over\\u001b"),
+        ({"done": 2, "total": 4, "message": "over\x1b"}, f"{HALF} 2 of 4 over\\u001b"),
         ({"done": 2, "total": 4, "message": "reading"}, f"{HALF} 2 of 4 reading"),
         ([1, 0], "[1, 0]"),
         ([True, 2], "[true, 2]"),
