@@ -59,15 +59,13 @@ class AtHub:
 
     Attributes:
         name: the client's name at this hub; None until there is one.
-        key: the hub's key, with which the name can be registered on another connection.
-        was_accepted: the hub has accepted a registration before.
+        key: the hub's key, with which the name can be registered on another connection; None while there is none.
         connection: the connection that is registered, or was last.
     """
 
     def __init__(self, name: str | None) -> None:
         self.name = name
         self.key: str | None = None
-        self.was_accepted = False
         self.connection: ClientConnection | None = None
 
     @property
@@ -220,7 +218,7 @@ class HubRegistration:
             await self._register(connection, self._methods, deadline)
         except RpcError as error:
             error = _explained(error)
-            if not hub.was_accepted:
+            if hub.key is None:
                 who = f" as {hub.name!r}" if hub.name is not None else ""
                 reason = f"the client could not be registered{who}: {error}"
                 lasts = isinstance(error, InvalidParams | NotPermitted | MethodNotFound)
@@ -251,7 +249,7 @@ class HubRegistration:
         if not connection.is_open:
             raise self._loss(connection)
         reply = _read_registration(await connection.calls.ask(call, deadline), self._marshaller.address)
-        hub.name, hub.key, hub.was_accepted = reply.name, reply.key, True
+        hub.name, hub.key = reply.name, reply.key
         if not connection.is_open:  # lost together with the reply
             raise self._loss(connection)
         hub.connection = connection
