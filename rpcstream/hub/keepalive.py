@@ -1,7 +1,6 @@
-"""Keep-alive of a hub's members: pings, and the end of connections that show no sign of life.
+"""Keep-alive of a hub's members: pings members, and closes connections that show no sign of life.
 
-Owns the time-outs of a hub that are about silence. Those of any single connection (half a message, nothing at all for
-an hour) are in `Limits`.
+Time-outs of single connections, such as half a message or an hour of silence, are in `Limits`.
 """
 
 from __future__ import annotations

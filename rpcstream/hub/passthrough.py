@@ -1,8 +1,7 @@
 """Passes messages on from one member to another: the same values under another id or name, not decoded.
 
-Owns how a message that is passed on is read (`PassThroughReader`: long strings stay as they came) and how it is
-written anew: its members are copied as the text that came, so that nothing in them is rounded or lost, and each member
-stands there once, so that no two readers see different messages. Knows neither members nor routes.
+`PassThroughReader` leaves long strings as they came. The members of a message are copied as text, so that nothing in
+them is rounded or lost. Each member is written once, so that no two readers see different messages.
 
 Wherever a `line` is taken, it is a message that was parsed and is JSON throughout: its long strings are put back in,
 uncopied.

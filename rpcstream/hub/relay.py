@@ -1,7 +1,7 @@
 """One call through the hub: from its caller to the member that offers the method (its provider), and back.
 
-Owns the messages of this call between the two: the request, items and credit, progress, cancellation, the reply. To the
-caller's session it is a forwarded call; to the provider's, a pending one.
+A relay passes on the request, items and credit, progress, cancellation, and the reply. The session of the caller sees a
+forwarded call, the session of the provider a pending one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Streams of calls that go through the hub: items one way, credit the other.
+"""Streams of calls through the hub: items one way, credit the other.
 
-Owns, for one stream, how many items may be sent and under which names the two ends know it: `ReplyStream` for the
-items that answer a call, `ArgumentStream` for a stream among a call's arguments. A slow receiver slows the sender,
-and the hub keeps a window of items for it at most.
+`ReplyStream` carries the items that answer a call, `ArgumentStream` a stream among the arguments. Each counts how many
+items may be sent and knows the id of the stream at both ends. A slow receiver slows the sender, so the hub keeps at
+most one window of items.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reloading a hub's configuration: what may change while it runs, and which connections do not outlive such a change.
-
-Owns these two decisions. Knows neither how a configuration is read nor how a connection is closed.
-"""
+"""Reloading the configuration of a hub: what may change while it runs, and which connections are closed for it."""
 
 from __future__ import annotations
 

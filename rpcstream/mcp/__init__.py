@@ -1,8 +1,8 @@
 """The methods of a server as tools for agents, by the Model Context Protocol (MCP).
 
-Two generations of it: 2026-07-28, in which every request says all that is needed to answer it, and 2025-11-25 with
-2025-06-18, which begin with `initialize`. Over HTTP (POST) and as lines on standard input and output. A tool is a
-method; the server's own dispatcher calls it, so that permissions, time-outs, middleware, metrics and traces hold.
+There are two generations of MCP: in 2026-07-28 every request is complete by itself; 2025-11-25 and 2025-06-18 begin
+with `initialize`. Messages come over HTTP (POST), or as lines on standard input. A tool is a method: the dispatcher of
+the server calls it, so that permissions, time-outs, middleware, metrics and traces hold.
 
-Owns what is said in MCP. Imported only by servers that offer it (`Server(mcp=True)`, `rpcstream-server --mcp`).
+Only servers that offer MCP import this package (`Server(mcp=True)`, `rpcstream-server --mcp`).
 """

@@ -1,7 +1,4 @@
-"""The results and errors of methods as the content of MCP: text, images, embedded resources, structured content.
-
-Owns what an agent gets to see of a result that was written for the wire. Knows neither messages nor methods.
-"""
+"""The results and errors of methods as the content of MCP: text, images, embedded resources, structured content."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Answers the messages of MCP: what each method does, and calls of tools by the server's own dispatcher.
+"""Answers the messages of MCP, and has the server's own dispatcher call the methods behind tools.
 
-Owns the way from `tools/call` to a call of a method and back. What versions, headers and codes mean is in `protocol`,
-which tools there are in `tools`, what a result looks like in `content`.
+`protocol` knows versions, headers and error codes, `tools` the tools, and `content` how a result looks to an agent.
 """
 
 from __future__ import annotations

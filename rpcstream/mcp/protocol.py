@@ -1,6 +1,7 @@
-"""What the Model Context Protocol says of versions, `_meta`, headers and error codes. Pure.
+"""What the Model Context Protocol says of versions, `_meta`, headers and error codes.
 
-Sections that are named here are those of the specification 2026-07-28 (https://modelcontextprotocol.io/specification).
+Sections that are named here are sections of the specification 2026-07-28
+(https://modelcontextprotocol.io/specification).
 """
 
 from __future__ import annotations

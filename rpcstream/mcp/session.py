@@ -1,7 +1,6 @@
 """The session of a connection, or of one POST, on which MCP is spoken.
 
-Owns how the progress of calls is told in MCP. Everything else is as in other sessions, except that nothing is asked of
-the client: MCP has no calls back.
+It tells the progress of calls in the form of MCP, and never calls the client, because MCP has no calls back.
 """
 
 from __future__ import annotations

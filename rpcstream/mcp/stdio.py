@@ -1,7 +1,7 @@
 """MCP on standard input and output: lines, as on every line stream.
 
-Owns the two file descriptors: messages come and go through them alone, and whatever else the program prints or reads is
-kept away from them. Knows neither messages nor how a server runs.
+Only messages go through the two file descriptors. What the program prints goes to standard error, and what it reads is
+empty.
 """
 
 from __future__ import annotations

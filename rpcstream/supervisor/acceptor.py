@@ -11,12 +11,13 @@ import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..transports.accept import BURST, OF_ONE_CONNECTION, PAUSE, BoundAddress, listen_at
 from ..transports.open_connections import MAX_REFUSED
+from .process import WorkerProcess
 
 log = get_logger("rpcstream.supervisor")
 
@@ -25,26 +26,11 @@ log = get_logger("rpcstream.supervisor")
 WAITING_MAX = 256
 
 
-class Recipient(Protocol):
-    """A worker that takes connections."""
-
-    @property
-    def open(self) -> int:
-        """The number of its connections, including those on their way to it."""
-
-    @property
-    def waiting(self) -> int:
-        """How many of them wait to be sent to it."""
-
-    def give(self, descriptor: int, host: str | None, *, is_over: bool) -> None:
-        """Pass on a connection, which then belongs to it: where it was accepted, and whether there is room for it."""
-
-
 class SharedAcceptor:
     """Accepts the connections of several workers, and gives each to the one that has the fewest.
 
     Args:
-        recipients: returns the workers that take connections now.
+        workers: returns the workers that take connections now.
         total: returns the number of connections of all workers, including those that take no new ones.
 
     Attributes:
@@ -53,16 +39,15 @@ class SharedAcceptor:
         pauses: how often accepting has paused because the system gave no connection.
     """
 
-    def __init__(self, recipients: Callable[[], Iterable[Recipient]], total: Callable[[], int]) -> None:
+    def __init__(self, workers: Callable[[], Iterable[WorkerProcess]], total: Callable[[], int]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._recipients = recipients
+        self._workers = workers
         self._total = total
         self.max_connections = 0  # until a worker has told
         self.bound: list[BoundAddress] = []
         self.pauses = 0
-        #: When each worker got its last connection; among equals, the one that has waited longest is first.
-        self._turns = count()
-        self._last: dict[Recipient, int] = {}
+        #: Numbers the connections, for `WorkerProcess.last_given`.
+        self._turns = count(1)
         #: Connections that a worker gave back when no other one ran; they go first.
         self._given_back: deque[tuple[int, str | None, bool]] = deque()
         self._shortages = LimitedLog(log, each=1)
@@ -132,21 +117,16 @@ class SharedAcceptor:
 
     def give(self, descriptor: int, host: str | None, *, is_over: bool) -> None:
         """Give a connection to the worker that has the fewest, or keep it until there is one."""
-        recipient = self._choose()
-        if recipient is None:
+        worker = self._choose()
+        if worker is None:
             self._given_back.append((descriptor, host, is_over))
             return
-        self._last[recipient] = next(self._turns)
-        recipient.give(descriptor, host, is_over=is_over)
+        worker.last_given = next(self._turns)
+        worker.give(descriptor, host, is_over=is_over)
 
-    def forget(self, recipient: Recipient) -> None:
-        """Forget a worker that has ended."""
-        self._last.pop(recipient, None)
-
-    def _choose(self) -> Recipient | None:
-        last = self._last
-        able = [each for each in self._recipients() if each.waiting < WAITING_MAX]
-        return min(able, key=lambda each: (each.open, last.get(each, -1)), default=None)
+    def _choose(self) -> WorkerProcess | None:
+        able = [each for each in self._workers() if each.waiting < WAITING_MAX]
+        return min(able, key=lambda each: (each.open, each.last_given), default=None)
 
     def _may_accept(self) -> bool:
         # Connections over the limit are told so, one after the other.

@@ -21,7 +21,7 @@ import marshal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ServerBusy
 from ..events.retained import Retained
@@ -30,6 +30,9 @@ from ..events.topics import CARRIED_COST, CARRIED_MAX, LATE_MAX, Keep, Topics
 from ..text import get_logger
 from ..wire.buffers import AttachedMessage, Encoded
 from .channel import Channel, Message
+
+if TYPE_CHECKING:  # which workers do not import
+    from .process import WorkerProcess
 
 log = get_logger("rpcstream.supervisor")
 
@@ -246,23 +249,16 @@ class EventRelay:
 # -- in the supervisor ------------------------------------------------------------------------------------------------
 
 
-class Worker(Protocol):
-    """A worker, as far as events are concerned."""
-
-    number: int
-    channel: Channel
-
-
 class EventExchange:
     """Passes events and subscriptions on between the workers."""
 
     def __init__(self) -> None:
-        self._links: dict[Worker, EventLink] = {}
-        self._subscriptions: dict[Worker, set[Subscription]] = {}
+        self._links: dict[WorkerProcess, EventLink] = {}
+        self._subscriptions: dict[WorkerProcess, set[Subscription]] = {}
         self._answers: set[asyncio.Task[None]] = set()
         self._retained = Retained(sys.maxsize)  # the workers limit the number of topics
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: WorkerProcess) -> None:
         """Pass events on to a worker that is ready, and send it the subscriptions and retained values."""
         known = [
             ((other.number, connection), name)
@@ -274,18 +270,18 @@ class EventExchange:
         link.start(worker.channel)
         link.send_retained(self._retained.messages)
 
-    def remove(self, worker: Worker) -> None:
+    def remove(self, worker: WorkerProcess) -> None:
         """Forget a worker whose process has ended, and tell the others."""
         if self._links.pop(worker, None) is not None:
             ended = self._subscriptions.pop(worker)
             self._change(worker, ended, [(*subscription, False) for subscription in ended])
 
-    def on_room(self, worker: Worker) -> None:
+    def on_room(self, worker: WorkerProcess) -> None:
         """A worker has taken all that was sent to it."""
         if worker in self._links:
             self._links[worker].send_retained()
 
-    def on_message(self, worker: Worker, message: Message) -> None:
+    def on_message(self, worker: WorkerProcess, message: Message) -> None:
         """Handle a message of one of `KINDS`."""
         if worker not in self._links:
             return
@@ -297,7 +293,7 @@ class EventExchange:
             self._answers.add(answer)
             answer.add_done_callback(self._answers.discard)
 
-    def _pass_on(self, source: Worker, message: Message) -> None:
+    def _pass_on(self, source: WorkerProcess, message: Message) -> None:
         keep, to, answers = message["keep"], message.pop("to"), self._links[source]
         if keep:
             self._keep(message)
@@ -317,7 +313,7 @@ class EventExchange:
             log.warning("a value is not retained for workers that start later: %s", error)
 
     def _change(
-        self, source: Worker, subscriptions: set[Subscription], changes: Iterable[Any]
+        self, source: WorkerProcess, subscriptions: set[Subscription], changes: Iterable[Any]
     ) -> list[asyncio.Task[None]]:
         """Note changes of a worker's subscriptions; returns the tasks that send them to the others."""
         others = [link for worker, link in self._links.items() if worker is not source]
@@ -328,7 +324,7 @@ class EventExchange:
                 other.change(((source.number, connection), name), is_there)
         return [other.tell() for other in others]
 
-    async def _answer(self, worker: Worker, message: Message, told: list[asyncio.Task[None]]) -> None:
+    async def _answer(self, worker: WorkerProcess, message: Message, told: list[asyncio.Task[None]]) -> None:
         """Answer when the others have been told, or some are too slow."""
         if told:
             await asyncio.wait(told, timeout=SETTLE_TIME)

@@ -46,6 +46,8 @@ class WorkerProcess:
         exited: its exit status; 128 and the signal's number if it was killed.
         is_told: it was told to end.
         has_left: it takes no more connections.
+        last_given: the number of the connection that it got last. Among workers with equally many connections, the one
+            that has waited longest is first.
 
     Raises:
         OSError: the process cannot be started.
@@ -71,6 +73,7 @@ class WorkerProcess:
         #: The counters that it reported last.
         self.counters: dict[str, Any] = {}
         self.is_told = self.has_left = False
+        self.last_given = 0
         #: The numbers of connections that were sent to it, that are on their way, and that it reported as open.
         self._sent = self._passed = self._reported = 0
         self._has_ended = False
@@ -115,7 +118,12 @@ class WorkerProcess:
         return self.channel.waiting
 
     def give(self, descriptor: int, host: str | None, *, is_over: bool) -> None:
-        """Pass on a connection; see `acceptor.Recipient`."""
+        """Pass on a connection, which then belongs to the worker.
+
+        Args:
+            host: where it was accepted.
+            is_over: there is no room for it: the worker refuses it.
+        """
         self._passed += 1
         self._sent += 1
         self.channel.send({"type": "connection", "host": host, "is_over": is_over}, descriptor)

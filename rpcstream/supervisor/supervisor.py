@@ -448,7 +448,6 @@ class Supervisor:
             if not worker.poll():
                 continue
             self._workers.discard(worker)
-            self._acceptor.forget(worker)
             self._events.remove(worker)
             self._pass_on(worker)
             worker.close()

@@ -1,7 +1,4 @@
-"""Counters of several processes, added up.
-
-Owns what adding means for each kind: most are sums, some are the largest, some are means. Pure.
-"""
+"""Adds up the counters of several processes: most are sums, some are the largest, some are means."""
 
 from __future__ import annotations
 

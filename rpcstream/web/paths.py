@@ -1,6 +1,6 @@
-"""Patterns of paths with parameters, such as `/pictures/{name}.png`, compiled once.
+"""Patterns of paths with parameters, such as `/pictures/{name}.png`.
 
-Pure. Matched against the path of a request after decoding, without the query.
+They are compiled once, and matched against the decoded path of a request, without its query.
 """
 
 from __future__ import annotations
