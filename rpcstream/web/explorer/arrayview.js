@@ -56,7 +56,7 @@ function waysOf(given) {
   if (shape.length === 1 && size > 1) ways.Line = () => lines({ "": numbers })
   else if (shape.length > 1) {
     const channels = shape.length >= 3 && [3, 4].includes(shape.at(-1)) ? shape.at(-1) : 1
-    ways[channels > 1 ? "Picture" : areClasses(dtype, range) ? "Classes" : "Heat map"] = () => layers(given, channels)
+    ways[channels > 1 ? "Picture" : dtype === "|b1" ? "Mask" : areClasses(dtype, range) ? "Classes" : "Heat map"] = () => layers(given, channels)
     if (shape.length === 2 && Math.min(...shape) <= MOST_LINES && Math.max(...shape) > 2) ways.Lines = () => lines(rowsOf(shape, numbers))
   }
   if (range.nans < size && size > 1) ways.Histogram = () => histogram(numbers, dtype, range)
