@@ -133,7 +133,7 @@ class NatsEvents:
         """
         topics, self._loop = self._topics, asyncio.get_running_loop()
         self._own = f"{OF_PROCESSES}{topics.group}" if topics.group else ""
-        self._subscriptions = {}
+        self._subscriptions, self._timer = {}, None
         answers = Answers(link, topics, self._stamps)
         link.ended.append(lambda reason: self._forget_link(answers))
         link.subscribe(event_prefix(self._service, KEEP) + ">", self._on_value)

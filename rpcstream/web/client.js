@@ -263,14 +263,17 @@ function pngOf(mode, size, pixels) {
     for (const end = Math.min(i + 3800, lines.length); i < end; i++) high += low += lines[i]
   data.push([high >> 8, high, low >> 8, low])
   const chunk = (name, parts) => {
-    const whole = [[...name].map((letter) => letter.charCodeAt()), ...parts].map((each) => Uint8Array.from(each))
+    const whole = [[...name].map((letter) => letter.charCodeAt()), ...parts].map(asBytes)
     const length = whole.reduce((sum, each) => sum + each.length, -4)
     return [word(length), ...whole, word(~whole.reduce(crc32, -1))]
   }
   const head = chunk("IHDR", [[...word(width), ...word(height), depth, color, 0, 0, 0]])
   const file = [[0x89, 0x50, 0x4e, 0x47, 13, 10, 26, 10], ...head, ...chunk("IDAT", data), ...chunk("IEND", [])]
-  return file.map((each) => Uint8Array.from(each))
+  return file.map(asBytes)
 }
+
+/** A list as bytes; large arrays are not copied. */
+const asBytes = (list) => (list instanceof Uint8Array ? list : Uint8Array.from(list))
 
 let crcTable
 
@@ -279,7 +282,8 @@ function crc32(crc, bytes) {
     for (let k = 0; k < 8; k++) n = n & 1 ? 0xedb88320 ^ (n >>> 1) : n >>> 1
     return n
   })
-  for (let i = 0; i < bytes.length; i++) crc = crcTable[(crc ^ bytes[i]) & 255] ^ (crc >>> 8)
+  const table = crcTable
+  for (let i = 0; i < bytes.length; i++) crc = table[(crc ^ bytes[i]) & 255] ^ (crc >>> 8)
   return crc
 }
 
@@ -1337,7 +1341,8 @@ export class Client {
   show(direction, text, data) {
     const { onMessage } = this.#options
     if (onMessage === undefined) return
-    const bytes = data.byteLength ?? new TextEncoder().encode(data).length
+    const isAscii = typeof data !== "string" || !/[^\0-\x7f]/.test(data)
+    const bytes = data.byteLength ?? (isAscii ? data.length : new TextEncoder().encode(data).length)
     const binary = typeof data !== "string" && new Uint8Array(data)[0] === 64
     const isSecret = direction === "out" && text.includes('"rpc.authenticate"')
     const told = isSecret ? text.replace(/"token":"(?:[^"\\]|\\.)*"/, '"token":"…"') : text

@@ -96,6 +96,18 @@ def test_returns_checks_and_converts(
         assert client.call("echo", value, returns=hint) == expected
 
 
+async def test_a_notification_is_encoded_when_it_is_sent_as_a_call_is(served: str, server: UsualServer) -> None:
+    async with AsyncClient(served) as client:
+        value: list[Any] = ["first"]
+        notification, impossible = client.notify.note(value), client.notify.note(object())
+        value[0] = "changed before it is awaited"
+        with pytest.raises(EncodeError, match="object"):
+            await impossible
+        await notification
+        await client.add(1, 2)
+    assert server.noted[-1] == ["changed before it is awaited"]
+
+
 def test_what_is_too_large_is_not_sent(make_client: MakeClient, served: str) -> None:
     client = make_client(served, limits=Limits(max_message_size=1000, max_batch=5))
     with pytest.raises(EncodeError, match="module"):

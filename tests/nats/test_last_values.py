@@ -233,6 +233,30 @@ async def test_instances_that_write_the_same_topic_come_to_the_same_value(servic
         assert [await kept_at(each, "race.*") for each in instances] == [stored] * 3
 
 
+async def test_many_that_were_retained_before_are_sent_in_turns(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rpcstream.nats.events.LATE_AT_ONCE", 3)
+    before = UsualServer()
+    for number in range(10):
+        before.publish(f"a.{number}", number, retain=True)
+    async with service.serving(port=0) as one, service.serving(before, port=0):
+        await until_kept(one, "a.*", {f"a.{number}": number for number in range(10)})
+
+
+async def test_one_that_nats_does_not_carry_gives_way_to_the_next(start_nats: Callable[..., NatsServer]) -> None:
+    service = Service(start_nats(max_payload=8192))
+    async with service.serving(port=0) as one, service.serving(port=0) as other:
+        one.publish("a", 1, retain=True)
+        await until_kept(other, "*", {"a": 1})
+        one.publish("a", "x" * 20_000, retain=True)
+        one.publish("b", 2, retain=True)
+        await until_kept(other, "*", {"a": 1, "b": 2})
+        other.publish("a", 3, retain=True)
+        for each in (one, other):
+            await until_kept(each, "*", {"a": 3, "b": 2})
+
+
 async def test_last_values_are_bounded(service: Service, caplog: pytest.LogCaptureFixture) -> None:
     small = UsualServer(limits=Limits(max_retained=2))
     async with (

@@ -351,6 +351,10 @@ def test_every_way_of_the_sync_client_makes_one_trace(spans: Spans, server: Usua
             if name == "fail":
                 assert [error for error in spans.errors if error] == ["1"] * 3, "a notification has no reply"
         spans.clear()
+        with client.batch() as batch:
+            batch.notify.note(1)
+        asyncio.run(spans.are(("note CLIENT", "note SERVER"), count=2))
+        spans.clear()
         client(request("fail", id=5, traceparent=PARENT))  # has a trace of its own
         asyncio.run(spans.are(("fail CLIENT",), ("fail SERVER",)))
     assert parent_of(spans.one("fail")) == SPAN

@@ -16,49 +16,18 @@ from ..html import escape
 from ..static import Content, Headers, type_of
 
 _FOLDER = Path(__file__).parent
-_FILES = (
-    "arrays.js",
-    "banner.js",
-    "board.js",
-    "boxes.js",
-    "call.js",
-    "chart.js",
-    "copy.js",
-    "dom.js",
-    "draw.js",
-    "editors.js",
-    "explorer.js",
-    "files.js",
-    "forms.js",
-    "history.js",
-    "hubmap.js",
-    "icon.svg",
-    "inputs.js",
-    "markup.js",
-    "mask.js",
-    "palette.js",
-    "panels.js",
-    "photos.js",
-    "pictures.js",
-    "progress.js",
-    "schemas.js",
-    "signature.js",
-    "start.js",
-    "style.css",
-    "theme.js",
-    "token.js",
-    "values.js",
-    "wire.js",
-)
+_FILES = sorted(path.name for path in _FOLDER.iterdir() if path.suffix in (".css", ".js", ".svg"))
 
-#: What the page may load, and from where: its own files, pictures that it has made, and its server. Texts cannot become
-#: markup or programs (Trusted Types without any policy), no other page can show it in a frame, and it sends no forms.
+#: What the page may load, and from where: its own files, pictures and sounds that it has made, and its server. Texts
+#: cannot become markup or programs (Trusted Types without any policy), no other page can show it in a frame, and it
+#: sends no forms.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
         "style-src 'self'",
         "img-src 'self' blob:",
+        "media-src 'self' blob:",
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",

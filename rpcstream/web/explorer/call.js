@@ -20,7 +20,7 @@ function pauseButton(signal) {
 
 /** Show the items of a stream as they come, and the result after them. */
 async function showStream({ client, method, params }, { env, options, halt, output }) {
-  const items = streamView(env)
+  const items = streamView()
   const pause = pauseButton(options.signal)
   halt.after(pause.node)
   output.append(items.node)

@@ -1,6 +1,7 @@
 // Numbers as lines, one for each name, with the least and the greatest value at the side.
 
 import { h } from "./dom.js"
+import { statistics } from "./statistics.js"
 
 export const short = (number) => {
   if (typeof number === "bigint" || Number.isInteger(number)) return String(number)
@@ -8,19 +9,8 @@ export const short = (number) => {
   return text.replace(/(\d)e/, "$1e")
 }
 
-export function statistics(data) {
-  let [least, greatest, sum, nans] = [Infinity, -Infinity, 0, 0]
-  for (let at = 0; at < data.length; at++) {
-    const value = Number(data[at])
-    if (Number.isNaN(value)) nans++
-    else {
-      if (value < least) least = value
-      if (value > greatest) greatest = value
-      sum += value
-    }
-  }
-  return { least, greatest, mean: sum / (data.length - nans), nans }
-}
+/** A number with four digits, and all of them on hover. */
+export const numberNode = (value) => h("span", { class: "value", title: String(value) }, typeof value === "number" || typeof value === "bigint" ? short(value) : String(value))
 
 export const lineCanvas = () => h("canvas", { class: "line", role: "img", width: 1440, height: 340, "aria-label": "line" })
 

@@ -29,7 +29,10 @@ const ICONS = {
   save: "M8 2.2v8M4.8 7.2 8 10.4l3.2-3.2M2.5 10.5v3h11v-3",
   paste: "M5.5 3H3v11h10V3h-2.5M5.5 1.8h5v2.6h-5z",
   zoom: "M7 12A5 5 0 1 0 7 2a5 5 0 0 0 0 10zM10.6 10.6 14 14M7 5v4M5 7h4",
-  close: "M4 4l8 8M12 4l-8 8",
+  plus: "M8 3v10M3 8h10",
+  minus: "M3 8h10",
+  fit: "M2.5 6V2.5H6M10 2.5h3.5V6M13.5 10v3.5H10M6 13.5H2.5V10",
+  close: "M3.5 3.5l9 9M12.5 3.5l-9 9",
   camera: "M2 4.8h2.6L5.8 3h4.4l1.2 1.8H14v8.2H2zM8 11.2a2.4 2.4 0 1 0 0-4.8 2.4 2.4 0 0 0 0 4.8z",
 }
 
@@ -46,6 +49,13 @@ export function icon(name) {
 export const iconButton = (name, text, onclick, props) => h("button", { type: "button", onclick, class: text ? "quiet" : "quiet bare", ...props }, icon(name), text && ` ${text}`)
 
 export const button = (text, onclick, props) => h("button", { type: "button", onclick, ...props }, text)
+
+/** One of some ways to look at something, to be chosen; `onPick` gets its name. */
+export function segments(label, names, chosen, onPick) {
+  const group = uid()
+  return h("div", { class: "segments", role: "radiogroup", "aria-label": label }, names.map((name) =>
+    h("label", null, h("input", { type: "radio", name: group, checked: name === chosen, onchange: () => onPick(name) }), name)))
+}
 
 /** A name as it can be read: cut, and with control and direction characters as their numbers. */
 export function shown(name, most = 160) {

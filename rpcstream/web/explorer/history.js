@@ -5,11 +5,27 @@ import { button, h, jsonText, parseJson, shown } from "./dom.js"
 const MOST_CALLS = 50
 const MOST_TEXT = 8000
 const MOST_ROWS = 200
-const isBranch = (value) => typeof value === "object" && value !== null && Object.keys(value).length > 0
+const isBranch = (value) => typeof value === "object" && value !== null && !ArrayBuffer.isView(value) && Object.keys(value).length > 0
+
+/** Whether the text of a value has more than about `most` characters, without writing it. */
+function isLong(value, most) {
+  let left = most
+  const count = (each) => {
+    left -= typeof each === "string" ? each.length : 2
+    if (!isBranch(each) || ArrayBuffer.isView(each.data)) return
+    for (const key of Array.isArray(each) ? each.keys() : Object.keys(each)) {
+      if (left <= 0) return
+      left -= Array.isArray(each) ? 0 : key.length + 3
+      count(each[key])
+    }
+  }
+  count(value)
+  return left <= 0
+}
 
 /** A value as text for the history; "" if it is too long to keep. */
 export function kept(value) {
-  const text = jsonText(value, 0, Infinity)
+  const text = isLong(value, MOST_TEXT) ? "" : jsonText(value, 0, Infinity)
   return text.length > MOST_TEXT ? "" : text
 }
 

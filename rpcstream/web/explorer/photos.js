@@ -1,7 +1,8 @@
 // Pictures that are given: from the camera and the clipboard, as thumbnails, and enlarged.
 
 import { button, h, icon, iconButton, shown, sizeOf } from "./dom.js"
-import { modeOf } from "./pictures.js"
+import { modeOf, sourceOf } from "./pictures.js"
+import { openZoom } from "./zoom.js"
 
 /** The size and mode of a picture, in words. */
 export async function factsOf(file) {
@@ -62,25 +63,9 @@ export async function thumbnail(file, onRemove) {
   const name = shown(file.name ?? "the picture", 60)
   const image = h("img", { class: "picture", alt: name, src: URL.createObjectURL(file) })
   const node = h("figure", { class: "thumb" },
-    h("button", { type: "button", class: "quiet", title: `Enlarge ${name}`, "aria-label": `Enlarge ${name}`, onclick: () => enlarge(file, name) }, image, icon("zoom")),
+    h("button", { type: "button", class: "quiet", title: `Enlarge ${name}`, "aria-label": `Enlarge ${name}`, onclick: () => openZoom([{ name, load: () => sourceOf(file) }]) }, image, icon("zoom")),
     onRemove && iconButton("close", "", () => onRemove(file, node), { "aria-label": `Remove ${name}`, title: "Remove" }))
   await image.decode().catch(() => node.replaceChildren(h("p", { class: "note" }, `${name}: this browser cannot show it`)))
   URL.revokeObjectURL(image.src)
   return node
-}
-
-/** Show a picture as large as the window, or, when it is pressed, with its own pixels. */
-function enlarge(file, name) {
-  const image = h("img", { class: "picture", alt: name, src: URL.createObjectURL(file) })
-  const size = button("Actual size", () => {
-    dialog.classList.toggle("actual")
-    size.textContent = dialog.classList.contains("actual") ? "Fit the window" : "Actual size"
-  }, { class: "quiet" })
-  const dialog = h("dialog", { class: "large", "aria-label": name, onclose: () => {
-    URL.revokeObjectURL(image.src)
-    dialog.remove()
-  } }, h("div", { class: "tools" }, h("span", { class: "name" }, name), size, iconButton("close", "", () => dialog.close(), { "aria-label": "Close", title: "Close" })),
-  h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "picture", onclick: () => size.click() }, image))
-  document.body.append(dialog)
-  dialog.showModal()
 }

@@ -1,6 +1,11 @@
-// Pictures: their size and mode, and masks that lie over them.
+// Pictures: their size, their mode and the values of their pixels.
 
-import { button, h, save, sizeOf } from "./dom.js"
+import { comparison } from "./compare.js"
+import { h, iconButton, save, shown, sizeOf } from "./dom.js"
+import { openZoom, pixelText } from "./zoom.js"
+
+const MOST_SENT = 8
+const CHANNELS = { L: 1, LA: 2, RGB: 3, RGBA: 4 }
 
 /** The mode of an image file, as Pillow names it, by the head of the file; "" where that does not say. */
 export async function modeOf(blob) {
@@ -15,49 +20,94 @@ export async function modeOf(blob) {
   return ""
 }
 
+/** The pixels of the picture that was looked at last: those of one of 12 megapixels take 48 MB. */
+let latest = {}
+
+/** A picture for `openZoom`. */
+export function sourceOf(blob) {
+  if (latest.blob !== blob) latest = { blob, source: load(blob) }
+  return latest.source
+}
+
+async function load(blob) {
+  const image = await createImageBitmap(blob, { premultiplyAlpha: "none", colorSpaceConversion: "none" })
+  const mode = await modeOf(blob)
+  const { width, height } = image
+  const channels = /^[1LI]/.test(mode) && mode !== "LA" ? 1 : /A$/.test(mode) ? 4 : 3
+  return { width, height, image, region: exactRegion(blob, width) ?? ((...box) => drawnRegion(image, channels, ...box)) }
+}
+
+/** The values of raw pixels, which the message has. */
+function exactRegion({ pixels, mode }, width) {
+  const channels = Object.hasOwn(CHANNELS, mode ?? "") ? CHANNELS[mode] : 0
+  if (!pixels || !channels) return null
+  return () => (x, y) => Array.from(pixels.subarray((y * width + x) * channels, (y * width + x + 1) * channels), String)
+}
+
+/** The values of pixels as the browser decodes them: 8 bits for each channel. */
+function drawnRegion(image, channels, left, top, width, height) {
+  const context = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true })
+  context.drawImage(image, left, top, width, height, 0, 0, width, height)
+  const { data } = context.getImageData(0, 0, width, height)
+  return (x, y) => {
+    const from = ((y - top) * width + x - left) * 4
+    return Array.from(data.subarray(from, from + channels), String)
+  }
+}
+
+/** Show in `output` the value under the pointer, while it is over `node`. `load` gives the source. */
+export function probe(node, load, output) {
+  let source = null
+  node.addEventListener("pointerenter", async () => (source = await Promise.resolve(load()).catch(() => null)))
+  node.addEventListener("pointermove", ({ clientX, clientY }) => {
+    if (!source) return
+    const box = node.getBoundingClientRect()
+    const [x, y] = [((clientX - box.left) / box.width) * source.width, ((clientY - box.top) / box.height) * source.height].map(Math.floor)
+    if (x >= 0 && y >= 0 && x < source.width && y < source.height) output.textContent = pixelText(source, x, y)
+  })
+  node.addEventListener("pointerleave", () => {
+    source = null
+    output.textContent = ""
+  })
+}
+
+/** A button that opens the zoom at a result, and at those of the sent pictures that have its size. */
+export function zoomButton(load, { width, height }, pictures) {
+  const sent = pictures.filter((each) => each.width === width && each.height === height)
+    .map(({ name, blob }) => ({ name: shown(name, 30), load: () => sourceOf(blob) }))
+  return iconButton("zoom", "Zoom", () => openZoom([...sent, { name: "result", load }]))
+}
+
 /** A picture with its size and mode. */
-export function pictureView(blob, env) {
-  const caption = h("figcaption", null, `${blob.type}, ${sizeOf(blob.size)}`)
+export function pictureView(blob, { pictures = [] }) {
+  const facts = h("span", null, `${blob.type}, ${sizeOf(blob.size)}`)
+  const pixel = h("span", { class: "pixel" })
   const image = h("img", { class: "picture", alt: "picture", src: URL.createObjectURL(blob) })
-  const stage = h("div")
-  stage.append(image)
+  const stage = h("div", null, image)
+  const tools = h("div", { class: "tools" }, iconButton("save", "Save", () => save(nameOf(blob), blob)))
   image.onload = async () => {
     URL.revokeObjectURL(image.src)
-    const [width, height] = [image.naturalWidth, image.naturalHeight]
-    caption.textContent = `${width} × ${height} · ${await modeOf(blob)} · ${blob.type} · ${sizeOf(blob.size)}`
-    image.alt = `picture, ${width} by ${height}`
-    stage.replaceChildren(...overlay(image, width, height, env))
+    image.onload = null
+    const size = { width: image.naturalWidth, height: image.naturalHeight }
+    image.alt = `picture, ${size.width} by ${size.height}`
+    stage.replaceChildren(...comparison(image, size, pictures, "Side by side"))
+    probe(image, () => sourceOf(blob), pixel)
+    tools.prepend(zoomButton(() => sourceOf(blob), size, pictures))
+    facts.textContent = `${size.width} × ${size.height} · ${await modeOf(blob)} · ${blob.type} · ${sizeOf(blob.size)}`
   }
-  image.onerror = () => (caption.textContent += ": this browser cannot show it")
-  const name = `picture.${(blob.type.split("/")[1] ?? "bin").replace(/\W.*/, "")}`
-  return h("figure", null, stage, caption, h("div", { class: "tools" }, button("Save", () => save(name, blob))))
+  image.onerror = () => (facts.textContent += ": this browser cannot show it")
+  return h("figure", null, stage, h("figcaption", null, facts, pixel), tools)
 }
 
-/** The nodes that show `top`, and, where a picture of the call has its size, let it lie over that one (`onOver`). */
-export function overlay(top, width, height, env, onOver) {
-  const stack = h("div", { class: "stack" }, top)
-  const below = (env.pictures ?? []).find((each) => each.width === width && each.height === height)
-  if (!below) return [stack]
-  const image = h("img", { class: "below", onload: () => URL.revokeObjectURL(image.src), alt: `the picture ${below.name}`, src: URL.createObjectURL(below.blob) })
-  const strength = h("input", { type: "range", min: 0, max: 1, step: 0.05, value: "0.5", disabled: true, oninput: () => {
-    top.style.opacity = strength.value
-  } })
-  const toggle = h("input", { type: "checkbox", onchange: () => {
-    strength.disabled = !toggle.checked
-    top.style.opacity = toggle.checked ? strength.value : 1
-    onOver?.(toggle.checked)
-    if (toggle.checked) stack.prepend(image)
-    else image.remove()
-  } })
-  const label = h("label", null, toggle, ` Over the picture “${below.name}” `)
-  return [stack, h("div", { class: "tools" }, label, h("label", null, "Opacity ", strength))]
-}
+const nameOf = (blob) => `picture.${(blob.type.split("/")[1] ?? "bin").replace(/\W.*/, "").replace("jpeg", "jpg")}`
 
-/** The pictures among arguments, with their sizes, as `env.pictures`. */
+/** The pictures among arguments and in lists of them, with their sizes, as `env.pictures`. */
 export async function picturesIn(params) {
+  const given = Object.entries(params).flatMap(([name, value]) =>
+    Array.isArray(value) ? value.slice(0, MOST_SENT).map((each, at) => [`${name}[${at}]`, each]) : [[name, value]])
   const found = []
-  for (const [name, blob] of Object.entries(params)) {
-    if (!(blob instanceof Blob) || !blob.type.startsWith("image/") || found.length > 8) continue
+  for (const [name, blob] of given) {
+    if (!(blob instanceof Blob) || !blob.type.startsWith("image/") || found.length >= MOST_SENT) continue
     const bitmap = await createImageBitmap(blob).catch(() => null)
     if (bitmap) found.push({ name, blob, width: bitmap.width, height: bitmap.height })
     bitmap?.close()

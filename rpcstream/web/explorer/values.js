@@ -1,34 +1,88 @@
-// Values as they are shown: pictures, arrays, tables, trees that open on demand.
+// Values as they are shown: pictures, arrays, tables, bars, and trees.
 
 import { NdArray } from "../rpcstream.js"
-import { arrayView, isDrawn } from "./arrays.js"
-import { drawLines, lineCanvas, liveChart, short } from "./chart.js"
-import { button, h, jsonText, lazily, longText, save, shown, sizeOf } from "./dom.js"
+import { isNumeric } from "./arrays.js"
+import { arrayView } from "./arrayview.js"
+import { readTable } from "./arrow.js"
+import { bytesView, kindOf, textView } from "./bytes.js"
+import { liveChart, numberNode, short } from "./chart.js"
+import { button, h, jsonText, lazily, longText, shown } from "./dom.js"
 import { pictureView } from "./pictures.js"
+import { tableOf, tableView } from "./table.js"
+import { treeView } from "./tree.js"
 
-const isPlain = (value) => typeof value === "object" && value !== null && !Array.isArray(value) && !isRich(value)
+const FRAMES = ["arrow", "polars", "pandas"]
+const MOST_NUMBERS = 1_000_000 // of a list that is drawn
+const FOR_CHART = 8 // numbers
+const LONG_TEXT = 120 // characters
+
 const isRich = (value) => value instanceof Blob || value instanceof NdArray || value instanceof Uint8Array
+const isPlain = (value) => typeof value === "object" && value !== null && !Array.isArray(value) && !isRich(value)
 const isNumber = (value) => typeof value === "number" || typeof value === "bigint"
+const isFrame = (value) => isPlain(value) && FRAMES.includes(value.$type) && value.data instanceof Uint8Array
+const isRows = (value) => Array.isArray(value) && value.length > 0 && value.slice(0, 100).every((each) => isPlain(each) && !isFrame(each))
+const isPicture = (value) => value instanceof Blob && value.type.startsWith("image/")
+
+/** What is better shown by a view of its own than as text in a tree. */
+const isSeen = (value) => isRich(value) || isFrame(value) || (Array.isArray(value) && value.length > 1 && (isRows(value) || value.slice(0, 8).every(isRich)))
+
+/** Whether members of a value have views of their own. */
+const isRecord = (value) => Object.keys(value).length <= 100 && Object.values(value).some((each) => isSeen(each) || (isPlain(each) && Object.values(each).slice(0, 20).some(isRich)))
 
 const isShort = (value) =>
   typeof value === "object" && value !== null && Object.keys(value).length < 30 && Object.values(value).every((each) => typeof each !== "object") && jsonText(value).length < 60
 
-/** A node that shows a value. `env.pictures`: what masks may lie over. */
+/** A node that shows a value. `env.pictures`: what results may be compared with. `level`: how deep it is in the result. */
 export function valueView(value, env = {}, level = 0) {
-  if (value instanceof Blob) return value.type.startsWith("image/") ? pictureView(value, env) : bytesView(value)
+  if (isPicture(value)) return pictureView(value, env)
+  if (value instanceof Blob) return bytesView(value)
   if (value instanceof NdArray) return arrayView(value, env)
-  if (value instanceof Uint8Array) return bytesView(new Blob([value]))
-  if (typeof value === "string") return longText(value, "pre")
+  if (value instanceof Uint8Array) return bytesOrPicture(value, env)
+  if (isFrame(value)) return frameView(value, env, level)
+  if (typeof value === "string") return level === 0 && value.length > LONG_TEXT ? textView(value) : longText(value, "pre")
   if (level > 1 && isShort(value)) return h("code", null, jsonText(value))
   if (Array.isArray(value)) return listView(value, env, level)
-  if (isPlain(value) && level === 0 && isScores(value)) return barsView(value)
-  if (isPlain(value)) return branch(`{${Object.keys(value).length}}`, Object.entries(value), env, level)
-  if (level === 0 && value != null) return h("p", { class: "scalar" }, isNumber(value) ? numberNode(value) : h("code", null, String(value)))
-  return h("code", null, value === undefined ? "null" : String(value))
+  if (isPlain(value)) return objectView(value, env, level)
+  const node = isNumber(value) ? numberNode(value) : h("code", null, value === undefined ? "null" : String(value))
+  return level === 0 && value != null ? h("p", { class: "scalar" }, node) : node
 }
 
-/** A number with four digits, and all of them on hover. */
-const numberNode = (value) => h("span", { class: "value", title: String(value) }, short(value))
+function bytesOrPicture(bytes, env) {
+  const { type } = kindOf(bytes)
+  return type.startsWith("image/") ? pictureView(new Blob([bytes], { type }), env) : bytesView(bytes)
+}
+
+const tree = (value, env, level) => treeView(value, (each) => valueView(each, env, level + 1), level > 0)
+
+function objectView(value, env, level) {
+  if (level < 2 && isScores(value)) return barsView(value)
+  return level < 4 && isRecord(value) ? recordView(Object.entries(value), env, level) : tree(value, env, level)
+}
+
+/** Members one below the other, each with its own view. */
+function recordView(entries, env, level) {
+  const item = ([key, value]) => h("li", null, h("span", { class: "key" }, shown(key)), " ", isSimple(value) ? valueView(value, env, level + 1) : h("div", null, valueView(value, env, level + 1)))
+  return h("div", null, lazily(h("ul", { class: "record" }), entries, item, 50))
+}
+
+const isSimple = (value) => typeof value !== "object" && String(value).length < LONG_TEXT
+
+function frameView(value, env, level) {
+  try {
+    return tableView(readTable(value.data), (each) => cell(each, env, level))
+  } catch (error) {
+    return h("div", null, h("p", { class: "note" }, `This table cannot be shown: ${shown(error.message, 200)}.`), bytesView(value.data))
+  }
+}
+
+function listView(value, env, level) {
+  if (isRows(value)) return tableView(tableOf(value), (each) => cell(each, env, level))
+  if (value.length > 0 && value.every(isPicture)) return h("div", { class: "gallery" }, lazily(h("div"), value, (each) => pictureView(each, env), 24))
+  if (value.length >= FOR_CHART && value.length <= MOST_NUMBERS && value.every(isNumber))
+    return arrayView(new NdArray("<f8", [value.length], Float64Array.from(value, Number)), env, "list")
+  if (value.length && value.length < FOR_CHART && value.every(isNumber)) return h("p", { class: "scalar" }, "[", value.flatMap((each, at) => [at ? ", " : "", numberNode(each)]), "]")
+  return level < 4 && isRecord(value) ? recordView(Object.entries(value), env, level) : tree(value, env, level)
+}
 
 /** Numbers by name, such as the probabilities of labels. */
 function isScores(value) {
@@ -36,16 +90,20 @@ function isScores(value) {
   return all.length > 1 && all.length <= 60 && all.every((each) => typeof each === "number" && each >= 0) && Object.keys(value).every((key) => key.length < 100)
 }
 
+/** Bars in the order of the server, which can be sorted. */
 function barsView(value) {
   const entries = Object.entries(value)
   const greatest = Math.max(...entries.map(([, each]) => each))
   const isShare = greatest <= 1 && entries.some(([, each]) => each % 1)
   const node = h("div", { class: "bars" })
-  for (const [name, each] of entries) {
+  const bar = ([name, each]) => {
     const text = isShare ? `${(100 * each).toFixed(1)} %` : short(each)
-    node.append(h("span", null, shown(name)), h("meter", { min: 0, max: isShare ? 1 : greatest || 1, value: String(each), "aria-label": shown(name) }, text), h("span", { class: "value", title: String(each) }, text))
+    return [h("span", null, shown(name)), h("meter", { min: 0, max: isShare ? 1 : greatest || 1, value: String(each), "aria-label": shown(name) }, text), h("span", { class: "value", title: String(each) }, text)]
   }
-  return node
+  const box = h("input", { type: "checkbox", onchange: () => fill() })
+  const fill = () => node.replaceChildren(...(box.checked ? entries.toSorted(([, a], [, b]) => b - a) : entries).flatMap(bar))
+  fill()
+  return h("div", null, node, h("div", { class: "tools" }, h("label", null, box, " Sort by value")))
 }
 
 /** An item of a stream, on one line. */
@@ -59,60 +117,16 @@ function itemNode(value) {
 /** A value in a cell of a table. */
 function cell(value, env, level) {
   if (isNumber(value)) return h("td", { class: "number" }, numberNode(value))
+  if (typeof value === "boolean") return h("td", null, String(value))
+  if (value === null) return h("td", { class: "note" }, "null")
   if (typeof value === "string" && value.length < 300) return h("td", null, value)
   return h("td", null, valueView(value, env, level + 2))
-}
-
-function bytesView(blob) {
-  const text = h("pre", { tabindex: "0" })
-  blob.slice(0, 256).arrayBuffer().then((head) => {
-    text.textContent = [...new Uint8Array(head)].map((each) => each.toString(16).padStart(2, "0")).join(" ") + (blob.size > 256 ? " …" : "")
-  })
-  return h("figure", null, text, h("figcaption", null, sizeOf(blob.size)), button("Save", () => save("result.bin", blob)))
-}
-
-function listView(value, env, level) {
-  if (value.length > 0 && value.slice(0, 100).every(isPlain)) return tableView(value, env, level)
-  const all = branch(`[${value.length}]`, value.map((each, at) => [at, each]), env, level)
-  if (value.length < 3 || !value.every(isNumber)) return all
-  const canvas = lineCanvas()
-  requestAnimationFrame(() => drawLines(canvas, { "": value }))
-  return h("div", null, canvas, h("pre", { tabindex: "0" }, jsonText(value.slice(0, 200)), value.length > 200 ? " …" : ""))
-}
-
-function tableView(list, env, level) {
-  const keys = [...new Set(list.slice(0, 200).flatMap((each) => Object.keys(each)))].slice(0, 40)
-  const body = h("tbody")
-  const row = (each) => h("tr", null, keys.map((key) => isPlain(each) && Object.hasOwn(each, key) ? cell(each[key], env, level) : h("td")))
-  const [, more] = lazily(body, list, row, 50)
-  const head = h("thead", null, h("tr", null, keys.map((key) => h("th", { scope: "col" }, shown(key)))))
-  return h("div", null, h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "table" }, h("table", null, head, body)), more)
-}
-
-/** The members of a list or an object, made when it is opened. */
-function branch(text, members, env, level) {
-  const leaf = (value) => (typeof value === "object" && value !== null) || String(value).length > 200
-  const item = ([key, value]) => {
-    const view = valueView(value, env, level + 1)
-    return leaf(value) ? h("li", null, h("span", { class: "key" }, shown(key)), view) : h("li", null, h("span", { class: "key" }, shown(key)), " ", h("code", null, jsonText(value)))
-  }
-  const node = h("details", { class: "tree", ontoggle: () => fill() }, h("summary", null, text))
-  let isFilled = false
-  function fill() {
-    if (isFilled || !node.open) return
-    isFilled = true
-    const list = h("ul")
-    node.append(...lazily(list, members, item))
-  }
-  node.open = level < 2 && members.length > 0 && members.length <= 100
-  fill()
-  return node
 }
 
 const MOST_ITEMS = 100
 
 /** The items of a stream as they come: how many, the last ones, and a line where they are numbers. */
-export function streamView(env) {
+export function streamView() {
   const status = h("p", { class: "note" })
   const list = h("ol", { class: "items", tabindex: "0", "aria-label": "items" })
   const node = h("div", null, status, list)
@@ -129,9 +143,17 @@ export function streamView(env) {
     chart.draw()
     if (newest === null) return
     if (!last) node.insertBefore((last = h("div")), list)
-    last.replaceChildren(valueView(newest, env))
+    play(valueView(newest), count)
     newest = null
   }
+  /** Show the newest picture when it is decoded, so that nothing flickers; one that was overtaken is not shown. */
+  async function play(view, number) {
+    await view.querySelector("img")?.decode().catch(() => null)
+    if (number < played) return
+    played = number
+    last.replaceChildren(view)
+  }
+  let played = 0
   let isFollowed = true // until the reader scrolls up
   for (const kind of ["wheel", "touchmove", "keydown"]) list.addEventListener(kind, () =>
     requestAnimationFrame(() => (isFollowed = list.scrollTop + list.clientHeight > list.scrollHeight - 40)))
@@ -145,7 +167,7 @@ export function streamView(env) {
     add(value) {
       count++
       chart.add(value)
-      if (value instanceof Blob || (value instanceof NdArray && isDrawn(value) && value.data.length > 1)) {
+      if (value instanceof Blob || (value instanceof NdArray && isNumeric(value) && value.data.length > 1)) {
         newest = value // pictures and arrays: the newest one alone, in one place
       } else list.append(h("li", { value: String(count) }, itemNode(value)))
       isThinned ||= list.children.length > MOST_ITEMS

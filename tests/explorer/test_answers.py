@@ -1,0 +1,385 @@
+"""Results in Chromium: compared, zoomed, charted, sorted, searched and saved."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from .answers import make_server, sound
+from .test_explorer import AXE, given, png, sketch, violations
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+
+def call_with_photo(explorer: Any, method: str) -> Any:
+    """Call a method with the picture of the tests; the card, with its result."""
+    explorer.choose(method)
+    explorer.field("photo").set_input_files([given("photo.png", png(sketch()))])
+    explorer.page.wait_for_selector("text=/photo.png · 160/")
+    return explorer.call()
+
+
+def accessible(explorer: Any) -> None:
+    if AXE.is_file():
+        assert violations(explorer.page) == []
+
+
+def test_a_result_is_compared_with_the_sent_picture(explore) -> None:
+    with explore(make_server()) as explorer:
+        card = call_with_photo(explorer, "soften")
+        card.get_by_label("Side by side").wait_for()
+        images = card.locator(".sides img")
+        assert images.count() == 2
+        boxes = [images.nth(at).bounding_box() for at in (0, 1)]
+        assert boxes[0]["width"] == pytest.approx(boxes[1]["width"], abs=1)
+        assert card.locator(".sides figcaption").all_inner_texts() == ["photo", "result"]
+        accessible(explorer)
+        card.get_by_label("Slider").check()
+        divider = card.get_by_label("Position of the divider")
+        result = card.locator(".stack img").last
+        before = result.evaluate("node => node.style.clipPath")
+        divider.focus()
+        for _ in range(20):
+            explorer.page.keyboard.press("ArrowRight")
+        assert result.evaluate("node => node.style.clipPath") != before
+        accessible(explorer)
+        card.get_by_label("Overlay").check()
+        card.get_by_label("Opacity").fill("0.2")
+        assert result.evaluate("node => node.style.opacity") == "0.2"
+        card.get_by_label("Result", exact=True).check()
+        assert card.locator(".compare img").count() == 1
+        assert result.evaluate("node => node.style.opacity") == ""
+
+
+def test_a_mask_of_classes_has_colours_and_a_legend(explore) -> None:
+    with explore(make_server()) as explorer:
+        card = call_with_photo(explorer, "segment")
+        assert card.get_by_label("Overlay").is_checked()
+        mask = np.asarray(sketch().convert("L")).astype(int) * 4 // 256
+        pixels = explorer.pixels(card.locator("canvas"))
+        assert np.array_equal(pixels[..., 3] > 0, mask > 0)
+        assert len({tuple(each) for each in pixels[mask == 2]}) == 1
+        legend = card.locator(".legend span", has_text="·").all_inner_texts()
+        assert legend == [f"{part} · {(mask == part).sum():,}" for part in range(4)]
+        assert card.locator("[title='0.0123456789']").inner_text() == "0.01235"
+        assert card.locator("meter").count() == 4
+
+
+def test_the_value_under_the_pointer_is_told(explore) -> None:
+    with explore(make_server()) as explorer:
+        card = call_with_photo(explorer, "segment")
+        card.locator("canvas").hover(position={"x": 8, "y": 8})
+        card.locator(".pixel", has_text=re.compile(r"x \d, y \d: 0$")).wait_for()
+        explorer.choose("depth")
+        card = explorer.call()
+        card.locator("canvas").hover()
+        card.get_by_text(re.compile(r"x (199|200), y (149|150): (1|0\.9)")).wait_for()
+
+
+def test_the_zoom_goes_down_to_pixels_by_keys_and_wheel(explore) -> None:
+    photo = np.asarray(sketch())
+    with explore(make_server(), may_say=("willReadFrequently",)) as explorer:
+        page = explorer.page
+        card = call_with_photo(explorer, "soften")
+        card.get_by_role("button", name="Zoom").click()
+        dialog = page.locator("dialog.zoom[open]")
+        said = dialog.get_by_role("status")
+        said.get_by_text("160").wait_for()
+        assert page.evaluate("document.activeElement.tagName") == "CANVAS"
+        accessible(explorer)
+        dialog.get_by_label("photo").check()  # what was sent, at the same place
+        dialog.locator("canvas").focus()
+        page.keyboard.press("ArrowRight")
+        red, green, blue = photo[60, 81]
+        said.get_by_text(f"x 81, y 60: {red}, {green}, {blue}").wait_for()
+        for _ in range(20):
+            page.keyboard.press("+")
+        page.keyboard.press("ArrowDown")
+        said.get_by_text("x 81, y 61: ").wait_for()
+        canvas = dialog.locator("canvas")
+        # The pixel fills more than a hundred pixels of the screen, with one colour: it is not smoothed.
+        box = canvas.bounding_box()
+        middle = explorer.pixels(canvas)[
+            int(box["height"] / 2) - 60, int(box["width"] / 2) - 60 : int(box["width"] / 2) - 30
+        ]
+        assert len({tuple(each) for each in middle}) == 1
+        assert tuple(middle[0][:3]) == tuple(photo[61, 81])
+        page.keyboard.press("0")
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        for _ in range(12):
+            page.mouse.wheel(0, -300)
+        page.mouse.move(box["x"] + box["width"] / 2 + 300, box["y"] + box["height"] / 2)
+        explorer.until("/^x 8\\d, y \\d+/.test(document.querySelector('dialog output').textContent)")
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="detached")
+        assert "Zoom" in page.evaluate("document.activeElement.innerText")
+
+
+def test_two_fingers_zoom(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("depth")
+        explorer.call().get_by_role("button", name="Zoom").click()
+        canvas = explorer.page.locator("dialog.zoom[open] canvas")
+        canvas.hover()
+        # A pixel that is right of the middle moves away from the finger that rests, when the other one goes.
+        explorer.page.locator("dialog output", has_text=re.compile("x (199|200)")).wait_for()
+        canvas.evaluate(
+            """node => {
+                node.setPointerCapture = () => {}
+                const box = node.getBoundingClientRect()
+                const send = (kind, pointerId, dx) => node.dispatchEvent(new PointerEvent(kind, {
+                    pointerId, clientX: box.left + box.width / 2 + dx, clientY: box.top + box.height / 2 }))
+                send("pointerdown", 1, -100)
+                send("pointerdown", 2, 5)
+                send("pointermove", 2, 320)
+                send("pointerup", 2, 320)
+                send("pointerup", 1, -100)
+            }"""
+        )
+        box = canvas.bounding_box()
+        explorer.page.mouse.move(box["x"] + box["width"] / 2 + 100, box["y"] + box["height"] / 2)
+        explorer.page.locator("dialog output", has_text=re.compile("x (1[0-8])[0-9]")).wait_for()
+
+
+def test_a_large_picture_is_shown(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("soften")
+        explorer.field("radius").fill("0")
+        image = Image.effect_noise((2000, 1500), 60).convert("RGB")
+        explorer.field("photo").set_input_files([given("large.png", png(image))])
+        explorer.page.wait_for_selector("text=/large.png · 2000/")
+        card = explorer.call()
+        card.get_by_role("button", name="Zoom").click()
+        explorer.page.locator("dialog.zoom[open]").get_by_text("2000").wait_for()
+        for _ in range(3):
+            explorer.page.keyboard.press("ArrowLeft")
+        red = image.getpixel((997, 750))[0]
+        explorer.page.locator("dialog output", has_text=f"x 997, y 750: {red}").wait_for()
+
+
+def test_arrays_are_lines_points_histograms_and_values(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("numbers")
+        card = explorer.call()
+        assert card.get_by_role("radio", name="Line").is_checked()
+        card.get_by_label("Histogram").check()
+        bars = card.locator(".histogram rect")
+        heights = bars.evaluate_all("all => all.map(each => each.height.baseVal.value > 0)")
+        assert sum(heights) == 5
+        card.locator(".histogram svg").hover(position={"x": 2, "y": 20})
+        card.locator(".scale-marks", has_text="1 to 1.169: 1").wait_for()
+        accessible(explorer)
+        card.get_by_label("Values").check()
+        assert "1, 2, 2, 3, 3, 3, 4, 9.123" in card.locator("pre").inner_text()
+        assert card.locator("pre [title='9.123456789']").count() == 1
+        explorer.choose("embed")
+        card = explorer.call()
+        assert card.get_by_role("radio", name="Scatter").is_checked()
+        assert "scatter chart of 200 points" in card.locator("canvas").get_attribute("aria-label")
+        accessible(explorer)
+        explorer.choose("depth")
+        card = explorer.call()
+        assert card.locator(".scale-marks").inner_text().split()[-1] == "1"
+        assert "std 0." in card.locator("figcaption").inner_text()
+
+
+def test_bars_keep_the_order_of_the_server_until_they_are_sorted(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("labels")
+        card = explorer.call()
+        bars = card.locator(".bars")
+        assert bars.inner_text().split("\n") == ["lynx", "25.1 %", "cat", "73.1 %", "sofa", "1.8 %"]
+        assert card.get_by_text("25.1 %").last.get_attribute("title") == "0.251234"
+        card.get_by_label("Sort by value").check()
+        assert bars.inner_text().split("\n")[::2] == ["cat", "lynx", "sofa"]
+
+
+def test_a_table_has_types_and_is_sorted_and_saved(explore) -> None:
+    with explore(make_server()) as explorer:
+        page = explorer.page
+        explorer.choose("rows")
+        card = explorer.call()
+        heads = card.locator("th").all_inner_texts()
+        assert heads == ["city text", "degrees float", "visits int", "open bool"]
+        assert card.locator("tbody tr").count() == 50
+        assert card.get_by_text("120 rows").is_visible()
+        cells = card.locator("tbody tr:first-child td")
+        card.get_by_role("button", name="visits").click()
+        assert card.locator("th[aria-sort=ascending]").inner_text().startswith("visits")
+        assert cells.nth(2).inner_text() == "0"
+        card.get_by_role("button", name="visits").click()
+        assert cells.nth(2).inner_text() == "49"
+        accessible(explorer)
+        card.get_by_role("button", name="visits").click()
+        assert cells.all_inner_texts() == ["Oslo", "-20", "0", "true"]
+        assert card.locator("tbody tr").nth(1).locator(".value").first.get_attribute("title") == str(1.23456789 - 20)
+        region = card.get_by_role("region")
+        region.evaluate("node => (node.scrollTop = 400)")
+        tops = region.evaluate("node => [node.querySelector('th'), node].map(each => each.getBoundingClientRect().top)")
+        assert tops[0] == pytest.approx(tops[1], abs=2)  # the head stays
+        with page.expect_download() as saved:
+            card.get_by_role("button", name="Save .csv").click()
+        with Path(saved.value.path()).open(newline="") as file:
+            lines = list(csv.DictReader(file))
+        assert len(lines) == 120
+        assert lines[3] == {"city": 'Say "a, b"', "degrees": str(3 * 1.23456789 - 20), "visits": "21", "open": "true"}
+        with page.expect_download() as saved:
+            card.get_by_role("button", name="Save .json").click()
+        assert json.loads(Path(saved.value.path()).read_text())[2]["city"] == "Lima"
+
+
+def test_a_data_frame_is_a_table(explore) -> None:
+    pandas = pytest.importorskip("pandas")
+    polars = pytest.importorskip("polars")
+    pytest.importorskip("pyarrow")
+    server = make_server()
+    columns = {
+        "name": ["a", None, "c"],
+        "amount": [1.5, 2.5, float("nan")],
+        "whole": [1, 2**60, -3],
+        "flag": [True, False, True],
+        "day": [datetime.date(2024, 2, 29)] * 3,
+        "at": [datetime.datetime(2024, 2, 29, 12, 30)] * 3,
+    }
+    server.add(lambda: pandas.DataFrame(columns, index=["x", "y", "z"]).astype({"flag": "category"}), name="frame")
+    server.add(lambda: polars.DataFrame({**columns, "parts": [[1, 2], [], [3]]}), name="polar")
+    expected = ["a", "1.5", "1", "true", "2024-02-29", "2024-02-29 12:30:00"]
+    with explore(server) as explorer:
+        explorer.choose("frame")
+        card = explorer.call()
+        assert card.locator("tbody tr").first.locator("td").all_inner_texts() == [*expected, "x"]
+        assert card.locator("tbody tr").nth(1).locator("td").nth(0).inner_text() == "null"
+        assert card.locator("tbody tr").nth(1).locator("td").nth(2).inner_text() == str(2**60)
+        assert "flag category" in card.locator("th").all_inner_texts()
+        explorer.choose("polar")
+        card = explorer.call()
+        assert card.locator("tbody tr").first.locator("td").all_inner_texts() == [*expected, "[1,2]"]
+
+
+def test_a_damaged_stream_of_arrow_is_an_error_and_nothing_else(explore) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table(
+        {
+            "a": [1, 2, 3],
+            "b": ["x", None, "z"],
+            "c": [[[1]], [[2, 3]], []],
+            "d": pa.array(["q"] * 3).dictionary_encode(),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    good = np.frombuffer(sink.getvalue(), np.uint8)
+    random = np.random.default_rng(5)
+    streams = [good.tolist(), good[:-200].tolist(), []]
+    for _ in range(150):
+        bad = good.copy()
+        bad[random.integers(0, len(bad), 4)] = random.integers(0, 256, 4)
+        streams.append(bad.tolist())
+    with explore(make_server()) as explorer:
+        outcomes = explorer.page.evaluate(
+            """async (streams) => {
+                const { readTable } = await import("./docs/arrow.js")
+                return streams.map((stream) => {
+                    try {
+                        const { count, columns } = readTable(new Uint8Array(stream))
+                        return [count, columns.map(({ at }) => JSON.stringify(at(0))?.length > 1e6)]
+                    } catch (error) {
+                        return error instanceof Error
+                    }
+                })
+            }""",
+            streams,
+        )
+        assert outcomes[0] == [3, [False] * 4]
+        assert len(outcomes) == len(streams)
+        assert all(each is True or True not in each[1] for each in outcomes)
+
+
+def test_a_stream_of_pictures_plays_in_one_place(explore) -> None:
+    with explore(make_server()) as explorer:
+        explorer.choose("film")
+        card = explorer.call()
+        image = card.locator("figure img")
+        explorer.until("document.querySelector('main .card figure img')?.complete")
+        colour = """async image => {
+            const bitmap = await createImageBitmap(image)
+            const context = new OffscreenCanvas(1, 1).getContext("2d")
+            context.drawImage(bitmap, 0, 0)
+            return [...context.getImageData(0, 0, 1, 1).data]
+        }"""
+        for _ in range(100):
+            if image.evaluate(colour)[0] == 220:
+                break
+            explorer.page.wait_for_timeout(50)
+        assert image.count() == 1
+        assert image.evaluate(colour) == [220, 10, 30, 255]
+
+
+def test_a_tree_is_searched_and_gives_paths(explore) -> None:
+    with explore(make_server(), permissions=["clipboard-read", "clipboard-write"]) as explorer:
+        page = explorer.page
+        explorer.choose("tree")
+        card = explorer.call()
+        search = card.get_by_label("Search the result")
+        search.fill("part 203")
+        card.get_by_text("1 of 1").wait_for()
+        chosen = card.locator("[aria-selected=true] > .tree-row")
+        assert chosen.inner_text() == 'name "part 203"'
+        accessible(explorer)
+        card.get_by_role("button", name="Copy path").click()
+        card.get_by_text("Copied").wait_for()
+        path = page.evaluate("navigator.clipboard.readText()")
+        assert path == 'result["log"][1][203]["name"]'
+        result = make_server().methods["tree"].function()
+        assert eval(path, {"result": result}) == "part 203"
+        search.fill("units")
+        card.get_by_text("1 of 1").wait_for()
+        card.locator("[aria-selected=true]").focus()
+        page.keyboard.press("ArrowLeft")
+        assert chosen.inner_text() == "first {1}"
+        page.keyboard.press("ArrowLeft")
+        assert card.locator("[aria-selected=true]").get_attribute("aria-expanded") == "false"
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+        assert chosen.inner_text() == "units 64"
+        search.fill("nothing like this")
+        card.get_by_text("not found").wait_for()
+        with page.expect_download() as saved:
+            card.get_by_role("button", name="Save .json").click()
+        assert json.loads(Path(saved.value.path()).read_text()) == result
+
+
+def test_texts_bytes_and_sounds_are_saved_as_files(explore) -> None:
+    with explore(make_server()) as explorer:
+        page = explorer.page
+        explorer.choose("text")
+        card = explorer.call()
+        wrapped = card.locator("pre").evaluate("node => node.scrollWidth > node.clientWidth")
+        card.get_by_label("Wrap lines").uncheck()
+        assert [wrapped, card.locator("pre").evaluate("node => node.scrollWidth > node.clientWidth")] == [False, True]
+        files = [("text", "Save .txt"), ("tone", "Save .wav"), ("data", "Save .bin"), ("numbers", "Save .csv")]
+        saved = {}
+        for method, button in files:
+            explorer.choose(method)
+            card = explorer.call()
+            if method == "tone":
+                explorer.until("document.querySelector('main .card audio').duration > 0.09")
+            if method == "data":
+                assert "0040  40 41" in card.locator("pre").inner_text()
+                assert "@ABCDEFG" in card.locator("pre").inner_text()
+            with page.expect_download() as download:
+                card.get_by_role("button", name=button).click()
+            saved[method] = Path(download.value.path()).read_bytes()
+        assert saved["tone"] == sound()
+        assert saved["data"] == bytes(at % 256 for at in range(300))
+        assert saved["text"].startswith(b"line 0 word")
+        assert saved["numbers"].split() == [b"1", b"2", b"2", b"3", b"3", b"3", b"4", b"9.123456789"]
