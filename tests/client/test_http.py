@@ -242,7 +242,7 @@ async def test_a_stream_that_is_left_and_a_call_that_is_given_up_end_their_conne
             assert await anext(stream) == 1
         assert await asyncio.to_thread(ended.acquire, timeout=20)
         with pytest.raises(CallTimeout, match="no answer in time"):
-            await client.call("get", timeout=0.1)
+            await client.call("get", timeout=2)
         assert await asyncio.to_thread(ended.acquire, timeout=20)
         assert await client.call("echo", 1) == [1]
 

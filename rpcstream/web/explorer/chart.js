@@ -12,14 +12,14 @@ export const short = (number) => {
 /** A number with four digits, and all of them on hover. */
 export const numberNode = (value) => h("span", { class: "value", title: String(value) }, typeof value === "number" || typeof value === "bigint" ? short(value) : String(value))
 
-export const lineCanvas = () => h("canvas", { class: "line", role: "img", width: 1440, height: 340, "aria-label": "line" })
+export const lineCanvas = () => h("canvas", { class: "line", role: "img", width: 1440, height: 640, "aria-label": "line" })
 
 /** The colours of lines, which both themes show. */
 const COLOURS = ["", "#d9730d", "#0f9d78", "#c2399b", "#8a63d2", "#b58900", "#3b8fd6", "#c0504d"]
 export const colourOf = (canvas, at) => COLOURS[at % COLOURS.length] || getComputedStyle(canvas).color
 
-/** Draw lists of numbers, by their names, as lines; on a scale of logarithms if `isLog`. */
-export function drawLines(canvas, series, isLog = false) {
+/** Draw lists of numbers, by their names, as lines; on a scale of logarithms if `isLog`, with every `stride`th value. */
+export function drawLines(canvas, series, isLog = false, stride = 1) {
   const { width, height } = canvas
   const context = canvas.getContext("2d", { willReadFrequently: true })
   const entries = Object.entries(series)
@@ -28,20 +28,14 @@ export function drawLines(canvas, series, isLog = false) {
   const [least, greatest] = [Math.min(...all.map((each) => each.least)), Math.max(...all.map((each) => each.greatest))]
   const [low, high] = isLog ? [Math.min(...entries.flatMap(([, values]) => [...values].map(scaled).filter(Number.isFinite))), scaled(greatest)] : [least, greatest]
   const zoom = canvas.clientWidth ? width / canvas.clientWidth : 2
-  const [top, bottom, left] = [8 * zoom, height - 8 * zoom, 58 * zoom]
+  const [top, bottom, left, right] = [12 * zoom, height - 24 * zoom, 58 * zoom, width - 16 * zoom]
   const y = (value) => bottom - ((scaled(value) - low) / (high - low || 1)) * (bottom - top)
   context.clearRect(0, 0, width, height)
-  const ink = getComputedStyle(canvas).color
-  context.strokeStyle = ink
-  context.lineWidth = zoom / 2
-  context.globalAlpha = 0.18
-  for (const part of [0, 0.25, 0.5, 0.75, 1]) {
-    context.beginPath()
-    context.moveTo(0, top + part * (bottom - top))
-    context.lineTo(width, top + part * (bottom - top))
-    context.stroke()
-  }
-  context.globalAlpha = 1
+  const count = entries[0]?.[1].length ?? 0
+  drawScales(context, { top, bottom, left, right, zoom, last: (count - 1) * stride, text: canvas.parentElement ?? canvas, at: (part) => {
+    const value = high - part * (high - low)
+    return short(isLog ? 10 ** value : value)
+  } })
   context.lineWidth = 1.6 * zoom
   entries.forEach(([, values], which) => {
     context.strokeStyle = colourOf(canvas, which)
@@ -50,7 +44,7 @@ export function drawLines(canvas, series, isLog = false) {
     const step = Math.max(1, Math.floor(values.length / (2 * width)))
     for (let at = 0; at < values.length; at += step) {
       const value = Number(values[at])
-      const x = values.length < 2 ? width / 2 : left + (at / (values.length - 1)) * (width - left - 12)
+      const x = values.length < 2 ? width / 2 : left + (at / (values.length - 1)) * (right - left)
       if (!Number.isFinite(scaled(value))) isBroken = true
       else if (isBroken) {
         context.moveTo(x - 1, y(value))
@@ -60,13 +54,33 @@ export function drawLines(canvas, series, isLog = false) {
     }
     context.stroke()
   })
-  context.fillStyle = getComputedStyle(canvas.parentElement ?? canvas).color
-  context.font = `${12 * zoom}px system-ui, sans-serif`
-  context.fillText(short(greatest), 4 * zoom, top + 13 * zoom)
-  context.fillText(short(isLog ? 10 ** low : least), 4 * zoom, bottom - 4 * zoom)
   const names = entries.map(([name]) => name).filter(Boolean).join(", ")
-  const count = entries[0]?.[1].length ?? 0
   canvas.setAttribute("aria-label", `${names ? `lines of ${names}, ` : "line of "}${count} numbers from ${least} to ${greatest}`)
+}
+
+const PARTS = [0, 0.25, 0.5, 0.75, 1]
+
+/** Lines across with their values at the left, and below them the places of the values, from 0 to `last`. */
+function drawScales(context, { top, bottom, left, right, zoom, last, text, at }) {
+  context.strokeStyle = context.fillStyle = getComputedStyle(text).color
+  context.lineWidth = zoom / 2
+  context.font = `${11 * zoom}px system-ui, sans-serif`
+  for (const part of PARTS) {
+    const y = top + part * (bottom - top)
+    context.globalAlpha = 0.18
+    context.beginPath()
+    context.moveTo(left, y)
+    context.lineTo(right, y)
+    context.stroke()
+    context.globalAlpha = 0.8
+    context.textAlign = "right"
+    context.textBaseline = "middle"
+    context.fillText(at(part), left - 6 * zoom, y)
+    if (last < 1 || (last < 4 && part % 1)) continue
+    context.textAlign = "center"
+    context.fillText(Math.round(part * last).toLocaleString(), left + (Math.round(part * last) / last) * (right - left), bottom + 14 * zoom)
+  }
+  context.globalAlpha = 1
 }
 
 const MOST_POINTS = 2000
@@ -83,7 +97,7 @@ export function liveChart() {
   function draw() {
     if (count < 2) return
     node.hidden = false
-    drawLines(canvas, series, log.checked)
+    drawLines(canvas, series, log.checked, stride)
     const names = Object.keys(series).filter(Boolean)
     if (legend.children.length !== names.length)
       legend.replaceChildren(...names.map((name, at) => {

@@ -133,11 +133,12 @@ function showList() {
   let left = limit
   for (const [group, members] of order) {
     if (left <= 0) break
-    if (order.length > 1) list.append(h("h2", null, nameOf(group)))
     const shownOnes = members.slice(0, left)
     left -= shownOnes.length
     groups.push([group, shownOnes])
-    list.append(h("ul", null, shownOnes.map((each) => h("li", null, link(each)))))
+    const [heading, items] = [h("h2", null, nameOf(group)), h("ul", null, shownOnes.map((each) => h("li", null, link(each))))]
+    if (group === "rpc" && order.length > 1) list.append(h("details", { open: words.length > 0 }, h("summary", null, heading), items))
+    else list.append(...(order.length > 1 ? [heading, items] : [items]))
   }
   if (count > limit) list.append(button(`More (${(count - limit).toLocaleString()})`, () => {
     limit += STEP
@@ -218,7 +219,8 @@ function methodView(method) {
     status,
     typeof method.result?.description === "string" && method.result.description && h("div", { class: "returns" }, h("h3", null, "Returns"), markdown(method.result.description)),
     declared.length > 0 && h("div", { class: "returns" }, h("h3", null, "Errors"), h("ul", null, declared.slice(0, 50).map(({ code: number, message }) => h("li", null, h("code", null, String(number)), ` ${shown(message, 200)}`)))))
-  const node = h("article", { class: "method" }, asking, h("section", { class: "answer", "aria-label": "answer" }, code.node, outputs))
+  const answer = h("section", { class: "answer", "aria-label": "answer" }, code.node, outputs)
+  const node = h("article", { class: "method" }, asking, answer)
   let isDue = false
   function refreshSoon() {
     if (!isDue) setTimeout(() => {
@@ -267,6 +269,7 @@ function methodView(method) {
       if (path.length) form.fail(path, String(text))
     }, (outcome, result) => history.add({ method: method.name, link: hrefOf(method.name, linkOf(given.values)), outcome, params: kept(given.values), ...(result !== undefined && { result: kept(result) }) }))
     outputs.querySelector(".empty")?.remove()
+    if (answer.firstChild !== outputs) answer.prepend(outputs) // from the first call on, the answer comes before the code
     outputs.prepend(card)
     if (outputs.children.length > 10) outputs.lastChild.remove()
   }

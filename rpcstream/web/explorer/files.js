@@ -1,7 +1,7 @@
 // Editors of files: pictures, arrays and bytes, which are dropped, pasted, chosen, or taken with the camera.
 
 import { NdArray } from "../rpcstream.js"
-import { DTYPES, fromLists, readNpy } from "./arrays.js"
+import { DTYPES, fromLists, nameOf, readNpy } from "./arrays.js"
 import { button, h, icon, jsonText, shown, sizeOf } from "./dom.js"
 import { factsOf, picturePlaceTools, thumbnail } from "./photos.js"
 import { Invalid } from "./schemas.js"
@@ -113,7 +113,7 @@ export const FILE_EDITORS = {
   ndarray: (schema) => {
     const wanted = [schema["x-ndarray"]?.dtype ?? schema.properties?.dtype?.enum].flat()[0]
     const dtypes = [...new Set([...DTYPES.filter((each) => each === wanted || each.slice(1) === wanted), ...DTYPES])]
-    const dtype = h("select", { "aria-label": "dtype" }, dtypes.map((each) => h("option", { value: each }, each)))
+    const dtype = h("select", { "aria-label": "dtype" }, dtypes.map((each) => h("option", { value: each }, nameOf(each))))
     const text = h("textarea", { rows: 2, spellcheck: "false", placeholder: "[[1, 2], [3, 4]]", oninput: () => hold(undefined, "") })
     let array
     const hold = (given, name) => {

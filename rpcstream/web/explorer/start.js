@@ -14,8 +14,8 @@ export const badges = (method) => [
 ].filter(Boolean)
 
 const card = (method, schemas, href) => h("li", null, h("a", { class: "method-card", href },
-  signature(method, schemas),
   typeof method.summary === "string" && method.summary && h("span", { class: "summary" }, shown(method.summary, 200)),
+  signature(method, schemas),
   h("span", { class: "badges" }, badges(method))))
 
 /** The start page as a node; `groups` are pairs of a name and its methods, as many as are to be shown. */

@@ -103,7 +103,8 @@ function barsView(value) {
   const box = h("input", { type: "checkbox", onchange: () => fill() })
   const fill = () => node.replaceChildren(...(box.checked ? entries.toSorted(([, a], [, b]) => b - a) : entries).flatMap(bar))
   fill()
-  return h("div", null, node, h("div", { class: "tools" }, h("label", null, box, " Sort by value")))
+  const isSorted = entries.every(([, each], at) => !at || each <= entries[at - 1][1])
+  return h("div", null, node, !isSorted && h("div", { class: "tools" }, h("label", null, box, " Sort by value")))
 }
 
 /** An item of a stream, on one line. */
