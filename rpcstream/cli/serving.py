@@ -162,7 +162,7 @@ class Command:
     def _configure_logging(self, given: Mapping[str, Any]) -> None:
         """Set logging up by the table `logging` or the file of `log_config`, before the target is loaded.
 
-        Loggers that exist already, such as those of rpcstream, stay enabled unless it says otherwise.
+        Existing loggers, such as rpcstream's own, stay enabled unless the table says otherwise.
 
         Raises:
             TargetError: the table makes no sense.

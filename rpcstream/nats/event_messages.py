@@ -34,6 +34,13 @@ class ReadEvent(NamedTuple):
     line: bytes
 
 
+class PassedEvent(NamedTuple):
+    """An event as a server passes it on: its message for connections, and whether its value is null."""
+
+    message: Encoded
+    is_null: bool
+
+
 def topic_of(message: NatsMessage, prefix: int, events_log: LimitedLog) -> str | None:
     """Return the topic of an event; None, and log it, if its subject does not name one.
 
@@ -84,8 +91,8 @@ def read_event(data: bytes, topic: str, limits: Limits) -> ReadEvent:
     return ReadEvent(params, line)
 
 
-def passed_on(data: bytes, topic: str, limits: Limits) -> Encoded:
-    """Return the message of an event for the connections of a server; it is on one line.
+def passed_on(data: bytes, topic: str, limits: Limits) -> PassedEvent:
+    """Return an event for the connections of a server; its message is on one line.
 
     Args:
         data, topic: as for `read_event`.
@@ -94,14 +101,16 @@ def passed_on(data: bytes, topic: str, limits: Limits) -> Encoded:
     Raises:
         ValueError: it is not an event of this topic, or over a limit.
     """
-    line = read_event(data, topic, limits).line
+    params, line = read_event(data, topic, limits)
     if is_deeper(line, limits.max_depth):
         raise ValueError(f"it is nested deeper than {limits.max_depth} levels (max_depth)")
     if type(line) is FrameLine:
-        return whole(_on_one_line(bytes(line)), line)
-    if isinstance(line, CutLine):  # its payloads were not looked at
-        payloads.parse_whole(data, limits)
-    return _on_one_line(data)
+        message: Encoded = whole(_on_one_line(bytes(line)), line)
+    else:
+        if isinstance(line, CutLine):  # its payloads were not looked at
+            payloads.parse_whole(data, limits)
+        message = _on_one_line(data)
+    return PassedEvent(message, params["value"] is None)
 
 
 def _on_one_line(text: bytes) -> bytes:

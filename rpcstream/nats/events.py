@@ -20,7 +20,7 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import OF_PROCESSES, passed_on, payload_of, read_event, topic_of
+from .event_messages import OF_PROCESSES, PassedEvent, passed_on, payload_of, topic_of
 from .last_values import Answers, LastValue, Stamp, Stamps, read_values, send_answer, value_in
 from .link import NatsLink, Subscription
 from .protocol import NatsMessage
@@ -283,7 +283,7 @@ class NatsEvents:
             return  # last values arrive by a subscription of their own
         if self._is_oldest(name, topic) and (event := self._read(topic, message.data)) is not None:
             with self._lock:
-                self._topics.receive(topic, event, "")
+                self._topics.receive(topic, event.message, "")
 
     def _is_oldest(self, name: str, topic: str) -> bool:
         """Whether the subscription of this name is the oldest one that events of a topic arrive by."""
@@ -300,15 +300,16 @@ class NatsEvents:
     def _take(self, value: LastValue) -> None:
         """Keep a last value of another instance and send it to the subscribers here, unless a later one is known."""
         topic = value.topic
-        message = self._read(topic, value.data) if value.data else None
-        if message is None and (value.data or value.keep == "keep"):
+        event = self._read(topic, value.data) if value.data else None
+        if event is None and (value.data or value.keep == "keep"):
             return
+        message = None if event is None else event.message
         with self._lock:
             if self._stamps.take(topic, value.stamp) and not self._late.get(topic):
                 self._topics.receive(topic, message, value.keep)
 
-    def _read(self, topic: str, data: bytes) -> Encoded | None:
-        """The message of an event for the subscribers here; None, and it is logged, where it is no event."""
+    def _read(self, topic: str, data: bytes) -> PassedEvent | None:
+        """An event for the subscribers here; None, and it is logged, where it is no event."""
         try:
             if fault_of_topic(topic) is not None or topic.startswith("rpc."):
                 raise ValueError("that is no topic")
@@ -331,7 +332,7 @@ class NatsEvents:
             return
         # NATS permits subjects: a wildcard in one stands as it is.
         if fault_of_pattern(pattern) or event_subject(self._service, pattern, LAST) != message.subject:
-            send_answer(link, message.reply, wrong_parameter("topic", "the subject is not that of a topic or pattern"))
+            send_answer(link, message.reply, wrong_parameter("topic", "the subject names no topic or pattern"))
         else:
             answers.add(pattern, message.reply)
 
@@ -350,10 +351,10 @@ class NatsEvents:
         try:
             if event is None:
                 error = wrong_parameter("topic", "the message is not an event of this topic")
-            elif read_event(message.data, topic, self._limits).params["value"] is None:
+            elif event.is_null:
                 self._topics.publish(topic, None, retain=True)
             else:
-                self._topics.forward(topic, event, retain=True)
+                self._topics.forward(topic, event.message, retain=True)
         except RpcError as refusal:
             error = refusal
         if message.reply:

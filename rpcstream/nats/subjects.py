@@ -27,8 +27,8 @@ CLIENT = "rpcstream"
 #: Tokens of ours below a service; no method becomes these, since a `$` at the beginning of a token is encoded.
 BATCH, INSTANCE, INQUIRY, EVENT = "$batch", "$instance", "$inquiry", "$event"
 
-#: Tokens for last values: an instance sends one to the others, a client has an instance publish one, and both ask for
-#: those of a topic or pattern.
+#: Tokens for last values: an instance sends a value to the others, a client has an instance publish one, and both ask
+#: for the values of a topic or pattern.
 KEEP, RETAIN, LAST = "$keep.all", "$retain", "$last"
 
 #: The token of the inboxes of instances: so they need no permission for others.

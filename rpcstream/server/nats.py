@@ -23,7 +23,8 @@ class NatsMemberships:
 
     Args:
         methods: of the server.
-        about: gives what the server says of itself: the arguments of `ServicesApi` but those of the instance.
+        about: returns what the server says about itself: the arguments of `ServicesApi` that are the same for each
+            instance.
         certificate: gives the certificate of the server, for direct connections; None: it has none.
 
     Attributes:

@@ -259,7 +259,7 @@ async def listen_at(
         port: 0 for one that is free.
         unix: the path of a Unix socket.
         unix_mode: the permissions of its file, from the moment it exists; None: by the umask.
-        sockets: stay those of others; this listens by further descriptors of them.
+        sockets: bound by the caller, who also closes them; the server listens on duplicates.
 
     Raises:
         OSError: the address is in use, or not one of this machine; the text names it.

@@ -61,6 +61,7 @@ def test_methods_are_grouped_and_found_and_the_keyboard_is_enough(explore) -> No
     with explore(make_server()) as explorer:
         page = explorer.page
         assert page.locator("#list h2").all_inner_texts() == ["Methods", "Trouble", "files", "Built-in methods"]
+        assert not page.locator("#list a", has_text="rpc.ping").is_visible()  # folded
         assert page.locator("main h2").inner_text() == "Pictures & numbers"
         assert "Try them." in page.locator("main").inner_text()
         page.keyboard.press("/")
@@ -96,6 +97,8 @@ def test_a_form_has_dates_lists_objects_choices_and_optional_values(explore) -> 
         explorer.page.locator("fieldset", has_text="size").get_by_label("value").press_sequentially("12", delay=150)
         explorer.field("urgent").select_option(label="true")
         card = explorer.call()
+        first = explorer.page.locator(".answer > :first-child")
+        assert first.get_attribute("aria-label") == "results"  # before the code
         said = card.inner_text()
         for part in ('"Monday"', '"2024-02-29"', '"green"', "size 12", "urgent true"):
             assert part in said, said

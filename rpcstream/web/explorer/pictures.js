@@ -20,7 +20,7 @@ export async function modeOf(blob) {
   return ""
 }
 
-/** The pixels of the picture that was looked at last: those of one of 12 megapixels take 48 MB. */
+/** The pixels of the last picture that was looked at. Only one is kept: 12 megapixels take 48 MB. */
 let latest = {}
 
 /** A picture for `openZoom`. */
