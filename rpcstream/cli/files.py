@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..codec import TAG_KEY, Codec
-from ..codec.image_formats import FORMATS, format_of
+from ..codec.options import FORMATS, format_of
 from ..text import visible
 from .output import format_json, kind_of, title_of
 

@@ -28,8 +28,7 @@ from . import base64
 from .attachments import Attachment
 from .codec import COPYING, DecodeElsewhere, Encoding, Reading, TooMuchImage
 from .image_files import given_file, opened, unread_file
-from .image_formats import AVIF, FORMATS, format_of
-from .options import ImageFile, ImageOptions, MaxSide
+from .options import AVIF, FORMATS, ImageFile, ImageOptions, MaxSide, format_of
 from .rich_hint import TAG_KEY, base64_of, members, mismatch, shortened, tagged_schema
 
 TAG = "image"

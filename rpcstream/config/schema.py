@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from ..codec.error_text import in_words
+from ..codec.rich_hint import in_words
 from ..limits import Limits
 from ..nearest import did_you_mean, nearest
 from ..option import SECONDS_OR_NONE, Kind, Option, whole

@@ -25,7 +25,7 @@ from ..methods.registry import MethodRegistry
 from ..observe.counters import Counters
 from ..peer.deadline import INFINITE, timeout_of
 from ..peer.flow_control import CREDIT_MAX, credit_of
-from ..peer.interfaces import Later
+from ..peer.inflight import Later
 from ..peer.ledger import COUNTED
 from ..peer.session import NOT_BEGUN, Session
 from ..wire import envelope

@@ -20,8 +20,8 @@ import orjson
 from ..config.schema import ConfigSource
 from ..errors import RegistrationError
 from ..events.event_queue import QueueMemory
-from ..keyword_options import with_options
 from ..methods.dispatch import Dispatcher
+from ..nearest import with_options
 from ..observe.metrics import Family, single
 from ..peer.calls import params_of
 from ..peer.marshal import NOT_GIVEN

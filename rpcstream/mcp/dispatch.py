@@ -30,14 +30,13 @@ from ..methods.replies import internal_error
 from ..observe.limited_log import LimitedLog
 from ..peer import control_messages
 from ..peer.control_messages import reply_key
-from ..peer.interfaces import Later
+from ..peer.inflight import Later
 from ..peer.session import Session
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import Encoded
-from ..wire.envelope import VERSION
+from ..wire.envelope import VERSION, Oversize
 from ..wire.json_scan import is_deeper
-from ..wire.messages import Oversize
 from . import content, protocol
 from .session import McpSession, Progress
 from .tools import Tool, Tools

@@ -10,8 +10,8 @@ from typing import ClassVar
 from ..transports.http_call import HttpCall, HttpServing, is_notification
 from ..transports.http_router import CallHead
 from ..wire.buffers import Encoded
+from ..wire.envelope import Message
 from ..wire.http_messages import EVENTS, JSON, Response
-from ..wire.messages import Message
 from .dispatch import status_of_reply
 from .session import McpSession
 

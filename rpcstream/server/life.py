@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from ..keyword_options import check_names
+from ..nearest import check_names
 from ..process import CLEAN_UP
 from ..text import get_logger
 from ..transports.listen import Listener

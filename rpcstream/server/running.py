@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..events.topics import Carrier
+from ..methods.call import Invoker
 from ..methods.dispatch import Dispatcher
-from ..methods.invoke import Invoker
 from ..peer.session import Session
 from ..process import CLEAN_UP, join_names
 from ..text import get_logger

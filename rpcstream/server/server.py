@@ -19,15 +19,15 @@ from ..auth.gate import GatedSession
 from ..codec import Codec
 from ..codec.options import Binary
 from ..events.topics import Carrier, Topics
-from ..keyword_options import check_names, with_options
 from ..limits import Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
+from ..methods.call import Invoker, check_picklable
 from ..methods.discovery import OpenRpcDocument, head_of
 from ..methods.dispatch import Dispatcher
-from ..methods.invoke import Invoker, check_picklable
 from ..methods.middleware import Middleware, checked
 from ..methods.observed import ObservedCalls
 from ..methods.replies import ReplyWriter
+from ..nearest import check_names, with_options
 from ..observe import make_tracing
 from ..observe.counters import Counters
 from ..observe.metrics import Family

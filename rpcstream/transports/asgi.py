@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 from ..peer.session import Session
 from ..wire.http_messages import HttpError, Request, Response, problem
-from ..wire.http_parser import add_header
-from ..wire.upgrade import SUBPROTOCOLS
+from ..wire.http_parser import SUBPROTOCOLS, add_header
 from .asgi_http import AsgiRequest, Receive, Scope, Send, response_events
 from .asgi_websocket import AsgiWebSocket
 from .http_router import ConnectionContext, HttpRouter

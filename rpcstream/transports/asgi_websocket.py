@@ -13,8 +13,8 @@ from ..peer.frame_admission import FrameAdmission
 from ..peer.session import Session
 from ..wire.binary_frame import MARK, FrameError, parts_of_frame, whole_frame
 from ..wire.buffers import AttachedMessage, Encoded
+from ..wire.envelope import HEAD_SIZE, Message, Oversize
 from ..wire.frames import BAD_DATA, GOING_AWAY, NO_CODE, Close
-from ..wire.messages import HEAD_SIZE, Message, Oversize
 from .asgi_http import Event, EventConnection, Receive, Send
 from .message_connection import ConnectionOptions, WebSocketConnection, trace_all, trace_sent
 

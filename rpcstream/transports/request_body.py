@@ -10,9 +10,8 @@ from ..peer.frame_admission import FrameAdmission
 from ..peer.ledger import Reception
 from ..wire.binary_frame import HEADER_MAX, BinaryFrameReader, FrameError
 from ..wire.buffers import ReceiveBuffer
-from ..wire.envelope import error_reply
+from ..wire.envelope import Message, error_reply
 from ..wire.http_messages import JSON, HttpError, Response, problem, too_long
-from ..wire.messages import Message
 
 
 class RequestBody:

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from ..codec import Codec
 from ..errors import RegistrationError
+from ..methods.call import Invoker, check_picklable
 from ..methods.introspect import FunctionKind
-from ..methods.invoke import Invoker, check_picklable
 from ..methods.method import Method
 from ..methods.options import Offload
 from ..observe.limited_log import LimitedLog

@@ -11,8 +11,8 @@ from typing import Any, TypeVar, overload
 
 from ..codec import Codec
 from ..errors import RegistrationError
+from ..methods.call import Invoker
 from ..methods.introspect import caller_namespace
-from ..methods.invoke import Invoker
 from ..methods.options import Offload
 from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem
