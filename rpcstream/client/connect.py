@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..errors import BY_STATUS, ConnectFailed, NotAuthenticated, RpcError
 from ..text import get_logger
-from ..transports.connection import ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE, why_lost
+from ..transports.connection import why_lost
 from ..transports.stream import LineStream
 from ..wire.http_messages import readable_text
 from .address import Address
-from .connection import ClientConnection
+from .connection import ClientConnection, certificate_fault
 from .faults import TLS_ALERT, failure, is_permanent_failure, refusal_advice, silence
 from .options import Settings
 from .sockets import waiter
@@ -50,13 +50,6 @@ def connect_fault(error: Exception, connection: ClientConnection, *, is_joined: 
         return ConnectFailed(reason, address=address)
     log.error("a connection to %s could not be made", address, exc_info=error)
     return ConnectFailed(f"could not connect: {error!r}", address=address)
-
-
-def certificate_fault(reason: str | None, address: str) -> ConnectFailed | None:
-    """The error where the server has ended a connection since it does not take this client's certificate."""
-    if reason is None or not reason.startswith((ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE)):
-        return None
-    return ConnectFailed(f"could not connect: {reason}", address=address, is_permanent=True)
 
 
 async def join(connection: ClientConnection, settings: Settings) -> None:

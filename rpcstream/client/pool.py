@@ -25,9 +25,8 @@ from .address import check_lasting
 from .attempts import Unsent
 from .callbacks import Callbacks
 from .connect import connect_fault, join
-from .connection import ClientConnection, Keepalive, retrieve_exception
+from .connection import ClientConnection, Keepalive, Slot, choose_slot, retrieve_exception
 from .options import Settings
-from .slots import Slot, choose_slot
 
 log = get_logger("rpcstream.client")
 

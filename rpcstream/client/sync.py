@@ -14,9 +14,9 @@ from ..nearest import with_options
 from ..peer.calls import Call
 from ..peer.marshal import NOT_GIVEN
 from .address import Address, parse_address
+from .attempts import check_params, given_params
 from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params, take_options
 from .batch import SyncBatch
-from .naming import check_params, given_params
 from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, make_settings
 from .sync_engine import SyncEngine
 
