@@ -64,7 +64,7 @@ class AsyncClient(BaseClient):
     Raises:
         ValueError: the address or an option is invalid.
         TypeError: an option is unknown.
-        RuntimeError: the address is HTTP, but `name` or `keepalive` needs a lasting connection.
+        RuntimeError: the address is HTTP, but `name`, `keepalive` or `reconnect` needs a lasting connection.
         OSError, ssl.SSLError: a certificate file is missing or invalid.
     """
 

@@ -65,8 +65,8 @@ async def join(connection: ClientConnection, settings: Settings) -> None:
         http = HttpChannel(connection.session, connection.calls.marshaller, settings, partial(_dial_only, settings))
         connection.session.offers_binary = False  # each request and each response says so by itself
         connection.use(http)
-        connection.channel, connection.poll, connection.refresh = http, http.has_none, http.renew
-        await http.open()
+        connection.channel = http
+        connection.session.connected(http)
         return
     if settings.address.is_nats:
         await _join_service(connection, settings)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,6 @@ class ClientConnection:
         calls: the calls made on it.
         channel: the transport, also after its end; None before it is connected.
         poll: waits up to so many milliseconds until the socket is readable; None where the socket is not known.
-        refresh: for HTTP: makes sure that there is an open connection, or ends the session.
         closed: done when the transport is closed, which may be later than the end of the session.
         server: the address it was made to, one of those in the client's address.
         events: of a service on NATS; None where the server itself sends events.
@@ -71,7 +70,6 @@ class ClientConnection:
         self.use(_outgoing_calls(self.session, marshaller, settings))
         self.poll: Wait | None = None
         self.channel: Any = None
-        self.refresh: Callable[[], Awaitable[object]] | None = None
         self._address = marshaller.address
         self._session_lost: asyncio.Future[None] = self.loop.create_future()
         self.closed: asyncio.Future[None] = self._session_lost

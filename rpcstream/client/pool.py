@@ -261,8 +261,6 @@ class ConnectionPool:
             if not (connection.is_open and connection.has_unread()):
                 break
             await asyncio.sleep(0)
-        if connection.is_open and connection.refresh is not None and connection.has_unread():
-            await connection.refresh()
         if connection.is_open and self._is_full(connection.session.write_gate):
             await connection.session.write_gate.wait()
 
