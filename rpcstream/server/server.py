@@ -75,7 +75,7 @@ from .program import (
 if TYPE_CHECKING:
     from ..mcp.agents import Agents, StdioPipe
     from ..nats.options import NatsLogin
-    from .asgi import Application, AsgiApplication, AsgiRunner
+    from .asgi import AsgiApplication
 
 log = get_logger("rpcstream.server")
 
@@ -163,7 +163,7 @@ class Server(ServerMethods):
         self._pools: dict[str, int | None] = {name: given[name] for name in ("threads", "processes")}
         self._life = self._make_life(given)
         self._program = ServerProgram(self._life, self._reload)
-        self._asgi: AsgiRunner | None = None
+        self._asgi: AsgiApplication | None = None
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
         self._observation = self._observe(given["metrics"])
         self._add_builtin_methods()
@@ -517,32 +517,25 @@ class Server(ServerMethods):
         """
         return self._life.listening(where)
 
-    def asgi(self, application: Application | None = None, *, path: str = "") -> AsgiApplication:
-        """Make an ASGI application of this server: for uvicorn, hypercorn or granian, alone or with other applications.
+    def asgi(self) -> AsgiApplication:
+        """This server as an ASGI application: for uvicorn, hypercorn or granian, alone or mounted in another one.
 
         Mounted: `app.mount("/rpc", rpc := server.asgi())`, and `FastAPI(lifespan=rpc.lifespan)` to start and stop with
-        the application; else the server starts with the first request. In front of another application:
-        `server.asgi(app, path="/rpc")`, or as middleware, `app.add_middleware(server.asgi, path="/rpc")`; the server
-        then gets the events of the lifespan, and the application gets them, too.
+        the application; else the server starts with the first request.
 
-        HTTP and WebSockets are served as at a port of our own, with the same options; there is no line stream. May be
-        called several times: the applications share the server, which runs in one event loop.
-
-        Args:
-            application: gets what is not below `path`; None: all is for the server.
-            path: of the server in this application, such as "/rpc"; not where it is mounted, since that is known.
+        HTTP and WebSockets are served as at a port of our own, with the same options; there is no line stream. Each
+        call gives the same application, which may be mounted several times and runs in one event loop.
 
         Raises:
-            ValueError: the path is malformed or missing; or the server has a certificate (`tls`), which belongs to the
-                ASGI server then.
+            ValueError: the server has a certificate (`tls`), which belongs to the ASGI server then.
         """
-        from .asgi import AsgiApplication, AsgiRunner
+        from .asgi import AsgiApplication
 
         if self._guard.tls is not None:
             raise ValueError("tls= is for the server's own port: give the certificate to the ASGI server")
         if self._asgi is None:
-            self._asgi = AsgiRunner(self._life)
-        return AsgiApplication(self._asgi, application, path)
+            self._asgi = AsgiApplication(self._life)
+        return self._asgi
 
     @asynccontextmanager
     async def in_memory(self) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
