@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from .service import make_server
@@ -133,6 +135,71 @@ def numbers(card: Any) -> list[int]:
     """The numbers in a result that is a list of them."""
     text = card.locator(".output .scalar").inner_text()
     return [int(each) for each in text.strip("[] \n").split(",")]
+
+
+def turned_photo() -> bytes:
+    """A JPEG file of 160 by 120, red at the top left, which EXIF turns: viewers show it as 120 by 160."""
+    image = Image.new("RGB", (160, 120), "white")
+    image.paste("red", (0, 0, 48, 32))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    image.save(file, "jpeg", quality=95, exif=exif)
+    return file.getvalue()
+
+
+def test_a_photo_that_exif_turns_is_shown_as_the_method_gets_it(explore) -> None:
+    server = make_server()
+
+    @server
+    def look(photo: Image.Image, crop_box: tuple[int, int, int, int], mask: NDArray[np.bool_]) -> list[int]:
+        """The mean colour of a part, and the height and width of the mask."""
+        part = np.asarray(photo.crop(crop_box)).mean(axis=(0, 1))
+        return [*map(int, part), *mask.shape]
+
+    @server
+    def same(photo: Image.Image) -> Image.Image:
+        return photo
+
+    @server
+    def pixels(image: NDArray[np.uint8]) -> list[int]:
+        return [*image.shape, *map(int, image[16, 24])]
+
+    file = given("turned.jpg", turned_photo(), "image/jpeg")
+    with explore(server) as explorer:
+        page = explorer.page
+        explorer.choose("look")
+        explorer.field("photo").set_input_files([file])
+        page.get_by_text(f"160 {X} 120 · RGB").wait_for()
+        page.get_by_text("not turned by EXIF").wait_for()
+        box, mask = (page.locator(".board canvas").nth(at) for at in (0, 1))
+        mask.wait_for()
+        shape = box.bounding_box()
+        assert shape["width"] / shape["height"] == pytest.approx(160 / 120, rel=0.02)
+        drag(box, (8, 8), (40, 24))
+        drag(mask, (20, 60), (140, 60))
+        red, green, blue, *size = numbers(explorer.call())
+        assert (red > 200, green < 60, blue < 60, size) == (True, True, True, [120, 160])
+        page.get_by_role("button", name="Enlarge turned.jpg").click()
+        large = page.locator("dialog.zoom[open]")
+        large.get_by_text(f"160 {X} 120").wait_for()
+        page.keyboard.press("Escape")
+        # A result with the same EXIF is shown in the same way, so both fit each other.
+        explorer.choose("same")
+        explorer.field("photo").set_input_files([file])
+        page.get_by_text("not turned by EXIF").wait_for()
+        card = explorer.call()
+        card.get_by_label("Overlay").check()
+        assert (
+            card.locator(".stack img").evaluate_all("all => all.map(each => [each.naturalWidth, each.naturalHeight])")
+            == [[160, 120]] * 2
+        )
+        explorer.choose("pixels")
+        page.locator(".drop input[type=file]").set_input_files([file])
+        page.get_by_text("(120, 160, 3)").wait_for()
+        height, width, channels, red, green, blue = numbers(explorer.call())
+        assert (height, width, channels) == (120, 160, 3)
+        assert (red > 200, green < 60, blue < 60) == (True, True, True)
 
 
 def test_several_pictures_at_once_with_thumbnails(explore) -> None:

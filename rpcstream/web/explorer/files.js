@@ -4,6 +4,7 @@ import { NdArray } from "../rpcstream.js"
 import { DTYPES, fromLists, nameOf, readNpy } from "./arrays.js"
 import { button, h, icon, jsonText, shown, sizeOf } from "./dom.js"
 import { factsOf, picturePlaceTools, thumbnail } from "./photos.js"
+import { asStored } from "./pictures.js"
 import { Invalid } from "./schemas.js"
 
 const MOST_FILES = 100
@@ -144,7 +145,7 @@ export const FILE_EDITORS = {
 
 /** A picture as an array of bytes, (height, width, 3), or 4 where parts are transparent. */
 async function pixelsOf(file) {
-  const bitmap = await createImageBitmap(file)
+  const bitmap = await createImageBitmap(await asStored(file))
   const canvas = h("canvas", { width: bitmap.width, height: bitmap.height })
   const context = canvas.getContext("2d")
   context.drawImage(bitmap, 0, 0)

@@ -149,7 +149,7 @@ export function streamView() {
   }
   /** Show the newest picture when it is decoded, so that nothing flickers; one that was overtaken is not shown. */
   async function play(view, number) {
-    await view.querySelector("img")?.decode().catch(() => null)
+    await view.ready
     if (number < played) return
     played = number
     last.replaceChildren(view)
