@@ -19,7 +19,7 @@ function picturePlace(text, isMany, take) {
 }
 
 /** A place for files: to choose, drop or paste them. `take` gets a list of them; what it throws is shown. */
-function filePlace(text, { accept, isMany = false, tools = [] }, take, ...more) {
+export function filePlace(text, { accept, isMany = false, tools = [] }, take, ...more) {
   const state = h("p", { role: "status" })
   const file = h("input", { type: "file", accept, multiple: isMany, class: "hidden" })
   const got = async (given) => {
@@ -54,7 +54,7 @@ function held(what) {
   return { get: () => { if (value === undefined) throw new Invalid(`${what} is expected`); return value }, set: (given) => (value = given), has: () => value !== undefined }
 }
 
-function checkSize(file) {
+export function checkSize(file) {
   if (file.size > MOST_BYTES) throw Error(`${shown(file.name ?? "this file", 60)} has more than ${sizeOf(MOST_BYTES)}: choose a smaller one`)
 }
 
