@@ -49,7 +49,7 @@ def _read_array(data: bytes) -> Array:
     if format_of(data):
         return np.asarray(_open_image(data))
     if data.startswith(b"PK"):
-        raise ValueError("an .npz file contains several arrays; pass the .npy file of one")
+        raise ValueError("an .npz file contains several arrays: save one array as .npy")
     try:
         return array_from_npy(bytearray(data))
     except ValueError as error:
@@ -132,7 +132,7 @@ def as_dtype(array: Array, dtype: str) -> Array:
 
     wanted = from_wire(dtype)
     if wanted.kind in "mM":
-        raise ValueError(f"the dtype {dtype!r} is not one of numbers")
+        raise ValueError(f"the dtype {dtype!r} is not numeric")
     with np.errstate(all="ignore"):
         converted = array.astype(wanted)
     if array.dtype.kind in "biu" and wanted.kind in "iu" and not np.array_equal(converted, array):

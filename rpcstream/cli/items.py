@@ -64,7 +64,7 @@ def parse_item(text: str) -> Item:
     else:
         raise UsageError(
             f"{_quoted(text)}: unknown type {kind!r}; the types are {', '.join(KINDS)}"
-            f" (a key that holds a colon needs one: {left}:str=...)"
+            f" (if the key contains a colon, add a type: {left}:str=...)"
         )
     if not key:
         raise UsageError(f"{_quoted(text)}: the key before the '=' is missing")
@@ -107,7 +107,8 @@ def build_params(items: Iterable[Item], convert: Callable[[Item], Any]) -> list[
     if len(named) < len(items):
         nameless = next(item for item in items if item.key is None)
         raise UsageError(
-            f"parameters go by name or by position, not both: {named[0].source} has a name, {nameless.source} has none"
+            "pass parameters by name or by position, not both: "
+            f"{named[0].source} has a name, {nameless.source} has none"
         )
     result: dict[str, Any] = {}
     for item in named:

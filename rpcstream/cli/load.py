@@ -105,7 +105,7 @@ def prepare(server: Server, options: argparse.Namespace, config: ServeConfig) ->
         TargetError: as `load_target`.
     """
     if options.hub and not is_hub(server):
-        raise TargetError(f"{options.target} is a Server, not a Hub: leave --hub out")
+        raise TargetError(f"{options.target} is a Server, not a Hub: remove --hub")
     with config_errors(options):
         guard(server, options, config)
     if config.nats:
@@ -126,7 +126,7 @@ def passed_sockets(options: argparse.Namespace) -> list[socket.socket]:
         raise TargetError(f"socket activation: {error.strerror or error}") from None
     for name in ("host", "port", "unix") if sockets else ():
         if getattr(options, name) is not None:
-            raise TargetError(f"systemd has passed sockets to listen at: leave --{name} out")
+            raise TargetError(f"systemd has passed listening sockets: remove --{name}")
     return sockets
 
 

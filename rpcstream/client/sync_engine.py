@@ -170,7 +170,7 @@ class SyncPool:
         if any(connection.conversation.reporting == get_ident() for connection in self._connections):
             raise RuntimeError(
                 f"{method!r} was called in on_progress, while all {self._size} connections are in use: it would wait "
-                f"for the call whose progress it is told"
+                f"for the call that reports the progress"
             )
         left = deadline - now()
         if left <= 0:

@@ -26,18 +26,18 @@ _OWN_MEMBERS = frozenset(("jsonrpc", "id", "method", "params"))
 
 
 class Context:
-    """One call, as its handler sees it. A parameter with this annotation is no part of the remote signature.
+    """One call, as its handler sees it. Callers do not see a parameter with this hint.
 
     Attributes:
         method: the remote name.
         request_id: the caller's id for this call; None for a notification (and for the id null).
-        identity: who calls, as the server's `authenticate` gave it when the call came ("token" with `Server(token=…)`);
-            None without authentication.
-        is_notification: the caller waits for no reply, and is told neither result nor error.
-        in_batch: the call came in a batch.
-        address: of the caller: "127.0.0.1:50412".
-        headers: of the HTTP request or the WebSocket handshake, by lower-case names; else empty.
-        deadline: when the caller stops waiting, in seconds of `time.monotonic`; None if it does not.
+        identity: the identity that `authenticate` returned for the caller ("token" with `Server(token=…)`); None
+            without authentication.
+        is_notification: True if the caller gets no reply.
+        in_batch: True if the call arrived in a batch.
+        address: the caller's address: "127.0.0.1:50412".
+        headers: the headers of the HTTP request or the WebSocket handshake, by lower-case names; otherwise empty.
+        deadline: when the caller stops waiting, in seconds of `time.monotonic`; None without a deadline.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Context:
         if inspect.iscoroutinefunction(callback):
             raise TypeError("after_reply takes a plain function: it may start a task, but is not awaited itself")
         if self._is_over:
-            raise RuntimeError("the handler is done: its reply is on its way already")
+            raise RuntimeError("the handler has ended: call after_reply before it returns")
         self.afterwards.append(callback)
 
     def _send_soon(self, message: Encoded) -> None:

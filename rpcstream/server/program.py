@@ -363,7 +363,7 @@ def _end_tasks(
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         names = sorted({task_name(task) for task in left.difference(known())})
         if names:
-            log.warning("left behind, since they did not end when they were cancelled: %s", join_names(names))
+            log.warning("abandoned, because they did not end when cancelled: %s", join_names(names))
 
 
 def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:

@@ -97,10 +97,10 @@ class Server(ServerMethods):
     >>> server.run()  # doctest: +SKIP
 
     Args:
-        options: see below; all of them are keywords.
+        options: the options below, by keyword.
 
     Raises:
-        ValueError: an option makes no sense.
+        ValueError: an option is invalid.
         TypeError: an option is unknown.
     """
 
@@ -319,7 +319,7 @@ class Server(ServerMethods):
         """
         self._life.check_stopped()
         if trust_identity and (self._guard.authenticator is None or not self._guard.authenticator.takes_shown):
-            raise ValueError("trust_identity= tells authenticate= who callers are, and this server has none")
+            raise ValueError("trust_identity= needs authenticate=, which gets the callers' names")
         self._share_events(
             self._nats.add(url, service, login, tls, self.limits, only=only, trusts=trust_identity, direct=direct)
         )
@@ -364,7 +364,9 @@ class Server(ServerMethods):
 
     def _check_may_have_workers(self) -> None:
         if not self.MAY_HAVE_WORKERS:
-            raise ValueError("a hub is one process, since its clients must find each other: run it without workers")
+            raise ValueError(
+                "a hub must be one process, because its clients must find each other: run it without workers"
+            )
 
     def stats(self) -> dict[str, Any]:
         """The counters of this process: what `rpc.stats` returns where there is one only."""

@@ -167,7 +167,7 @@ def stream_of(column: Any, **options: Any) -> dict[str, Any]:
         (stream_of(range(1000), compression="zstd"), "its buffers are compressed"),
         (stream_of(pa.array(WORDS).dictionary_encode(), compression="lz4"), "its buffers are compressed"),
         (stream_of(pa.nulls(9_000_000)), "9000000 rows are too many"),
-        (stream_of(pa.array(WORDS, pa.string_view())), "string_view is not taken: cast it"),
+        (stream_of(pa.array(WORDS, pa.string_view())), "string_view is not accepted: cast it"),
         (stream_of(pa.array([[1]], pa.list_view(pa.int8()))), "is not taken: cast it"),
         (stream_of(pa.RunEndEncodedArray.from_arrays(pa.array([10**6], pa.int32()), pa.array(["a"]))), "is not taken"),
         (stream_of(pa.array([["a"]], pa.list_(pa.dictionary(pa.int8(), pa.string())))), "inside of another type"),
