@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..codec import TAG_KEY, Codec
-from ..codec.image_formats import FORMATS, format_of
+from ..codec.options import FORMATS, format_of
 from ..text import visible
 from .options import UsageError
 
@@ -217,10 +217,10 @@ def _image_as_received(value: Any) -> tuple[bytes, str] | None:
     name, data = value.get("format"), value.get("data")
     if not isinstance(name, str) or name not in FORMATS:
         return None
-    from ..codec import base64
+    from ..codec.binary import readable_bytes
 
     try:
-        return bytes(base64.readable(data)), f".{name}"
+        return bytes(readable_bytes(data)), f".{name}"
     except ValueError:
         return None
 

@@ -12,8 +12,8 @@ from ..observe.counters import Counters
 from ..text import get_logger
 from ..tls import TLS
 from ..transports.access import AccessRules
+from .life import RunningServer
 from .options import Http, ReadAccess
-from .running import RunningServer
 
 log = get_logger("rpcstream.server")
 

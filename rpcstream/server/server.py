@@ -19,15 +19,15 @@ from ..auth.gate import GatedSession
 from ..codec import Codec
 from ..codec.options import Binary
 from ..events.topics import Carrier, Topics
-from ..keyword_options import check_names, with_options
 from ..limits import Limits
 from ..methods.builtin_methods import add_auth_method, add_event_methods, add_own_methods
+from ..methods.call import Invoker, check_picklable
 from ..methods.discovery import OpenRpcDocument, head_of
 from ..methods.dispatch import Dispatcher
-from ..methods.invoke import Invoker, check_picklable
 from ..methods.middleware import Middleware, checked
 from ..methods.observed import ObservedCalls
 from ..methods.replies import ReplyWriter
+from ..nearest import check_names, with_options
 from ..observe import make_tracing
 from ..observe.counters import Counters
 from ..observe.metrics import Family
@@ -39,14 +39,11 @@ from ..text import get_logger
 from ..tls import TLS, Certificates, ClientTLS
 from ..transports.listen import Listener, transport_of
 from ..transports.proxies import TrustedProxies
-from ..web.document import document_page
-from ..web.routes import DOCUMENT, METRICS, Answer, Routes
+from ..web.routes import DOCUMENT, METRICS, Answer, Routes, document_page
 from ..wire.http_messages import Request, Response
-from .addresses import server_objects
 from .guard import Guard
-from .life import ServerLife
+from .life import NatsMemberships, RunningServer, ServerLife, Supervision, log_message
 from .methods import ServerMethods
-from .nats import NatsMemberships
 from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
@@ -62,15 +59,21 @@ from .options import (
     RunOptions,
     ServerOptions,
     mcp_path,
+    server_objects,
     with_configured,
 )
-from .process import LoopName
-from .program import ServerProgram, check_no_loop, identify_starter, is_served_elsewhere, print_address, run_workers
-from .running import RunningServer, Supervision, log_message
+from .program import (
+    LoopName,
+    ServerProgram,
+    check_no_loop,
+    identify_starter,
+    is_served_elsewhere,
+    print_address,
+    run_workers,
+)
 
 if TYPE_CHECKING:
-    from ..mcp.agents import Agents
-    from ..mcp.stdio import StdioPipe
+    from ..mcp.agents import Agents, StdioPipe
     from ..nats.options import NatsLogin
     from .asgi import Application, AsgiApplication, AsgiRunner
 
@@ -480,7 +483,7 @@ class Server(ServerMethods):
         if is_served_elsewhere(self, {"loop": loop}):
             return
         check_no_loop("run_mcp")
-        from ..mcp.stdio import StdioPipe
+        from ..mcp.agents import StdioPipe
 
         pipe = StdioPipe() if pipe is None else pipe
         try:

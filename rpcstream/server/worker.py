@@ -23,7 +23,7 @@ from ..supervisor.events import EventRelay
 from ..text import get_logger
 from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
 from ..transports.listen import Listener
-from .process import replace_run, without_own_frames
+from .program import replace_run, without_own_frames
 from .server import Server
 from .target import TargetError, load_server
 
