@@ -29,7 +29,7 @@ from rpcstream import (
     NatsLogin,
     Server,
 )
-from rpcstream.cli import call_options, reading, serve_options
+from rpcstream.cli import call_options, reading, serve
 from rpcstream.client import options
 from rpcstream.methods.options import METHOD_DEFAULTS, MethodOptions
 from rpcstream.peer.marshal import NOT_GIVEN
@@ -153,7 +153,7 @@ def test_reference_has_every_option_with_its_default(heading: str) -> None:
 
 @pytest.mark.parametrize(
     ("heading", "make_parser"),
-    [("rpcstream", call_options.make_parser), ("rpcstream-server", serve_options.make_parser)],
+    [("rpcstream", call_options.make_parser), ("rpcstream-server", serve.make_parser)],
 )
 def test_command_line_has_every_option_with_its_default(
     heading: str, make_parser: Callable[[], argparse.ArgumentParser]
