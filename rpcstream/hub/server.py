@@ -317,7 +317,12 @@ class Hub(Server):
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since the start, with the numbers of clients and of their methods."""
-        return self._stats()
+        return {
+            **super().stats(),
+            "calls_forwarded": self._forwarding.forwarded if self._forwarding is not None else 0,
+            "clients": len(self.directory.by_name),
+            "methods_offered": self.directory.offered,
+        }
 
     def discover(self) -> dict[str, Any]:
         """Return the methods of the hub and of its clients as an OpenRPC document."""
@@ -328,14 +333,6 @@ class Hub(Server):
         return await self._methods.documents[compat].text()
 
     # -- as a server --------------------------------------------------------------------------------------------------
-
-    def _stats(self) -> dict[str, Any]:
-        return {
-            **super()._stats(),
-            "calls_forwarded": self._forwarding.forwarded if self._forwarding is not None else 0,
-            "clients": len(self.directory.by_name),
-            "methods_offered": self.directory.offered,
-        }
 
     def middleware(self, function: Any) -> NoReturn:
         """Raises RegistrationError: a hub passes calls on unread. Middleware belongs to the servers behind it."""
@@ -355,7 +352,7 @@ class Hub(Server):
         )
 
     def _more_metrics(self) -> list[Family]:
-        stats = self._stats()
+        stats = self.stats()
         forwarded = stats["calls_forwarded"]
         gauges = (
             ("clients", "Clients with a name."),

@@ -289,6 +289,7 @@ class ServerLife:
         lifespan_error, lifespan_trace: the exception of the last lifespan that failed at the start, and its frames in
             the program.
         left_behind: tasks of handlers that did not end when the server stopped.
+        signals: the numbers of the signals that have told this process to stop.
     """
 
     def __init__(
@@ -309,6 +310,7 @@ class ServerLife:
         self.lifespan_error: Exception | None = None
         self.lifespan_trace: types.TracebackType | None = None
         self.left_behind: set[asyncio.Task[Any]] = set()
+        self.signals: list[int] = []
         self._nats = nats
         self._lifespan = lifespan
         self._make_running = make_running

@@ -48,12 +48,10 @@ class ServerProgram:
 
     Attributes:
         watched: the path of a file whose changes reload the server; None: none.
-        signals: the numbers of the stop signals that this process has received.
     """
 
     def __init__(self, life: ServerLife, reload: Callable[[], object]) -> None:
         self.watched: str | None = None
-        self.signals: list[int] = []
         self._life = life
         self._reload = reload
         self._notifier = Notifier()
@@ -79,10 +77,10 @@ class ServerProgram:
             raise SystemExit(1) from None
 
     async def _main(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        with self._reloading(), stop_on_signals(self._life) as self.signals:
+        with self._reloading(), stop_on_signals(self._life) as self._life.signals:
             await serve()
-        if len(self.signals) > 1:
-            raise StopNow(self.signals[-1])  # uvloop does not pass on what a signal raises inside a handler
+        if len(self._life.signals) > 1:
+            raise StopNow(self._life.signals[-1])  # uvloop does not pass on what a signal raises inside a handler
 
     async def serve(self, where: ListenOptions, on_listening: Callable[[str], object] | None) -> None:
         """Serve until the server is stopped, and report that to systemd; for `run`.
