@@ -1,4 +1,4 @@
-"""Pauses between attempts that fail, each longer than the one before."""
+"""Pauses between failed attempts, each longer than the one before."""
 
 from __future__ import annotations
 

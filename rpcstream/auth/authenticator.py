@@ -1,6 +1,6 @@
-"""Authentication and roles: from the credentials of a peer to its identity, and what an identity may call.
+"""Authentication: from the credentials of a peer to its identity.
 
-A token is compared, or the server's own function is asked, whose result is the identity.
+The server compares a token, or calls its own function, which returns the identity.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Addresses of servers: parsed, written, and what each kind implies.
-
-Owns the forms `host:port`, `host`, `[ipv6]:port`, `tcp://…`, `tls://…`, `unix:///path`, the URLs of HTTP, WebSocket and
-NATS, and the list of schemes. Pure: resolves no name, opens no socket.
-"""
+"""Addresses of servers: the accepted forms, and what each form means for a connection."""
 
 from __future__ import annotations
 

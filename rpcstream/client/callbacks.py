@@ -1,8 +1,4 @@
-"""Methods of a client that its server may call, and the dispatch of the server's messages to them.
-
-Owns the registry of these methods, made with the first of them, and the threads that some of them run in. Knows no
-connection: the owner of one passes the functions that take a reply and that close it.
-"""
+"""Methods of a client that its server may call, and the threads that some of them run in."""
 
 from __future__ import annotations
 

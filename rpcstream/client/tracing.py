@@ -1,7 +1,4 @@
-"""Spans of the calls of a client (`observe.tracing`): around the functions that send and wait, for both clients.
-
-Owns the spans of a batch, and which attributes an address has. Imported where tracing is switched on, and nowhere else.
-"""
+"""Spans for the calls of both clients. Imported only if tracing is on."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Options for arrays and images: the shape in a hint, the formats of image files and the one in which images are sent.
-
-Plain frozen data. Knows neither numpy nor Pillow, so that saying it costs no import.
-"""
+"""Options for arrays and images. Importing this module imports neither numpy nor Pillow."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""Names of NATS subjects: of methods, instances, clients and events.
+"""Names of NATS subjects for methods, instances, clients and events.
 
-Owns how names that may hold any character become subjects, and back. Pure: opens no connection.
-
-A subject is tokens with dots between them. NATS forbids white space in them, `*` and `>` have a meaning for
-subscribers, and a token may not be empty; such characters are percent-encoded (RFC 3986, 2.1), so that every name has
-one subject, and names that need no encoding stay readable.
+NATS does not allow white space and empty tokens in subjects, and gives `*` and `>` a meaning. So such characters are
+percent-encoded (RFC 3986, 2.1). Every name has exactly one subject, and ordinary names stay readable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a server as a program: in this process or in several, with signals, systemd, and an event loop that ends."""
+"""Runs a server as a program: in one process or in several, with signals and systemd."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Writes the types of a document as Python has them: TypedDicts, aliases, and what stands behind a colon.
+"""Writes the types of a document in Python: TypedDicts, aliases, and annotations.
 
-Owns how every text of a document becomes a literal, a name or a docstring that cannot be anything else; the imports,
-and the bound on all that is written. An argument takes more than a result is: a tuple for a list, a date for its text.
-Knows no method.
+Text of a document only becomes literals, names or docstrings, never other code. Types of arguments accept more than
+types of results: a tuple for a list, a date for its text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The worker processes of a supervisor: how they start, their counters, and when files have changed."""
+"""A worker as the supervisor sees it: a process, the channel to it, and how it is started."""
 
 from __future__ import annotations
 

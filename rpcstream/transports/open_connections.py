@@ -1,4 +1,4 @@
-"""The open connections of a server: how many there may be, which give way to others, and their time limits."""
+"""The open connections of a server: their number, their time limits, and which are closed to make room."""
 
 from __future__ import annotations
 
