@@ -1,9 +1,9 @@
 // JSON as a tree: opened by clicks and keys, searched, and with the path of the chosen member to be copied.
 
+import { inSlices } from "../rpcstream.js"
 import { numberNode } from "./chart.js"
 import { button, h, iconButton, jsonText, longText, save, shown } from "./dom.js"
 import { copyText } from "./markup.js"
-import { inSlices } from "./slices.js"
 
 const MOST_CHILDREN = 100 // of a node; of more, there are nodes of ranges
 const MOST_OPEN = 30 // rows that are there to begin with

@@ -7,7 +7,7 @@ import { readTable } from "./arrow.js"
 import { bytesView, kindOf, textView } from "./bytes.js"
 import { liveChart, numberNode, short } from "./chart.js"
 import { button, h, jsonText, lazily, longText, shown } from "./dom.js"
-import { pictureView } from "./pictures.js"
+import { isPicture, pictureView } from "./pictures.js"
 import { tableOf, tableView } from "./table.js"
 import { treeView } from "./tree.js"
 
@@ -21,7 +21,6 @@ const isPlain = (value) => typeof value === "object" && value !== null && !Array
 const isNumber = (value) => typeof value === "number" || typeof value === "bigint"
 const isFrame = (value) => isPlain(value) && FRAMES.includes(value.$type) && value.data instanceof Uint8Array
 const isRows = (value) => Array.isArray(value) && value.length > 0 && value.slice(0, 100).every((each) => isPlain(each) && !isFrame(each))
-const isPicture = (value) => value instanceof Blob && value.type.startsWith("image/")
 
 /** What is better shown by a view of its own than as text in a tree. */
 const isSeen = (value) => isRich(value) || isFrame(value) || (Array.isArray(value) && value.length > 1 && (isRows(value) || value.slice(0, 8).every(isRich)))
@@ -147,9 +146,9 @@ export function streamView() {
     play(valueView(newest), count)
     newest = null
   }
-  /** Show the newest picture when it is decoded, so that nothing flickers; one that was overtaken is not shown. */
+  /** Show the newest picture when it is ready, so that nothing flickers; one that was overtaken is not shown. */
   async function play(view, number) {
-    await view.querySelector("img")?.decode().catch(() => null)
+    await view.ready
     if (number < played) return
     played = number
     last.replaceChildren(view)
