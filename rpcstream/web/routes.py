@@ -20,7 +20,7 @@ from .handlers import Handler
 from .html import Html
 from .paths import PathPattern, check_path
 from .responses import HTML, check_headers
-from .static import Content, Headers, folder_files, single_file, type_of
+from .static import Content, Headers, folder_files, single_file, type_of, without_comments
 
 log = get_logger("rpcstream.web")
 
@@ -382,5 +382,6 @@ class Routes:
 
 @functools.cache
 def javascript_client() -> Content:
-    """The JavaScript client, read from the package."""
-    return Content(Path(__file__).with_name("client.js").read_bytes(), type_of(JAVASCRIPT), [], packed=True)
+    """The JavaScript client, read from the package, without its comments."""
+    program = without_comments(Path(__file__).with_name("client.js").read_bytes())
+    return Content(program, type_of(JAVASCRIPT), [], packed=True)

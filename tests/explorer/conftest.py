@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+import rpcstream.web
 from rpcstream import Server
 from rpcstream.testing import serve_in_thread
 
@@ -32,6 +33,8 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 PICTURES = Path(__file__).parents[2] / "docs" / "images"
+
+MODULES = Path(rpcstream.web.__file__).parent / "explorer"
 
 #: Seconds; only what fails is waited for that long.
 PATIENCE = 30
@@ -113,6 +116,11 @@ class Explorer:
         while not self.page.evaluate(expression):
             assert time.monotonic() < end, f"never true: {expression}; the page says: {self.page.inner_text('main')}"
             self.page.wait_for_timeout(10)
+
+    def serve_modules(self) -> None:
+        """Let tests import the modules of the page, which the server sends as one program."""
+        for path in MODULES.glob("*.js"):
+            self.page.route(f"**/docs/{path.name}", lambda route, path=path: route.fulfill(path=path))
 
     def keep(self, name: str) -> None:
         """Make a picture of the page for the documentation, with `RPCSTREAM_PICTURES=1`."""

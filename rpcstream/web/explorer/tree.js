@@ -15,7 +15,7 @@ const isIndex = (key) => typeof key === "number"
 const stepText = (key) => `[${isIndex(key) ? key : JSON.stringify(key)}]`
 
 /** A path as Python and JavaScript write it: result["boxes"][0]. */
-export const pathText = (path) => `result${path.map(stepText).join("")}`
+const pathText = (path) => `result${path.map(stepText).join("")}`
 
 const membersOf = (value) => (Array.isArray(value) ? value.map((_, at) => at) : Object.keys(value))
 
