@@ -24,7 +24,6 @@ backoff:
 text:
 limits:
 nearest:
-keyword_options: nearest
 option:
 observe: errors text
 process:
@@ -34,7 +33,7 @@ codec: errors limits wire
 peer: codec errors limits local_peer observe text wire
 auth: errors limits observe peer text wire
 events: codec errors limits observe peer text wire
-methods: auth codec errors events keyword_options limits nearest observe openrpc option peer text wire
+methods: auth codec errors events limits nearest observe openrpc option peer text wire
 tls:
 local_peer:
 transports: auth errors limits local_peer observe peer tls wire
@@ -43,10 +42,10 @@ web: codec errors methods observe openrpc text wire
 supervisor: errors events limits observe option process systemd text transports wire
 mcp: codec errors limits methods observe openrpc peer text transports web wire
 config: codec limits nearest option text tls
-server: auth codec errors events keyword_options limits mcp methods nats observe option peer process supervisor systemd
+server: auth codec errors events limits mcp methods nats nearest observe option peer process supervisor systemd
     text tls transports web wire
-hub: auth codec config errors events keyword_options limits methods nearest observe openrpc option peer server text wire
-client: backoff codec config errors events keyword_options limits local_peer methods nats nearest observe openrpc
+hub: auth codec config errors events limits methods nearest observe openrpc option peer server text wire
+client: backoff codec config errors events limits local_peer methods nats nearest observe openrpc
     option peer process text tls transports wire
 testing: auth client limits peer process server transports
 pytest_plugin: client server testing

@@ -15,9 +15,8 @@ from typing import Any
 from ..errors import NotAuthenticated, RpcError
 from ..limits import KIB
 from ..peer.credentials import Credentials
-from ..peer.inflight import Hold
+from ..peer.inflight import Channel, Dispatch, Hold, Later
 from ..peer.intake import Phase
-from ..peer.interfaces import Channel, Dispatch, Later
 from ..peer.session import Session
 from ..wire.buffers import Encoded
 from .authenticator import MAX_WRONG, Authenticator

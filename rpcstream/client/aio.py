@@ -12,7 +12,7 @@ from ..codec import payloads
 from ..codec.attachments import CutLine
 from ..errors import AT_CALLER, CALL_ERRORS, AtCaller, CallTimeout
 from ..events.event_queue import Policy
-from ..keyword_options import with_options
+from ..nearest import with_options
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE, inherited, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller

@@ -12,10 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from ..errors import EncodeError, RpcError
-from ..peer.calls import Call, params_of
+from ..peer.calls import CLIENT_NAMES, NAMES_KEPT, Call, Method, params_of, remote_name
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.pending import OnProgress, PendingCall, PendingCalls
-from ..peer.proxy import CLIENT_NAMES, NAMES_KEPT, Method, remote_name
 from ..wire.buffers import Encoded
 from .naming import check_params, given_params
 from .options import Settings

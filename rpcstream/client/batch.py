@@ -18,10 +18,9 @@ from ..errors import (
     ProviderGone,
     error_from_wire,
 )
-from ..peer.calls import Call, params_of, told
+from ..peer.calls import Call, Method, params_of, remote_name, told
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.pending import PendingCall, PendingCalls
-from ..peer.proxy import Method, remote_name
 from ..wire import envelope
 from ..wire.buffers import Encoded
 from .attempts import was_not_begun

@@ -16,14 +16,14 @@ from ..codec import payloads
 from ..errors import MethodNotFound, ParseError, RpcError
 from ..wire import envelope
 from ..wire.buffers import Encoded
-from ..wire.messages import Oversize
+from ..wire.envelope import Oversize
 from .options import Settings
 
 if TYPE_CHECKING:
+    from ..methods.call import Invoker
     from ..methods.dispatch import Dispatcher
-    from ..methods.invoke import Invoker
     from ..methods.registry import MethodRegistry
-    from ..peer.interfaces import Later  # imports asyncio, which plain calls do without
+    from ..peer.inflight import Later
 
 
 class Callbacks:
@@ -98,9 +98,9 @@ class Callbacks:
     def _get_registry(self) -> MethodRegistry:
         if self._registry is None:
             from ..methods.builtin_methods import add_own_methods
+            from ..methods.call import Invoker
             from ..methods.discovery import OpenRpcDocument, head_of
             from ..methods.dispatch import Dispatcher
-            from ..methods.invoke import Invoker
             from ..methods.registry import MethodRegistry
             from ..methods.replies import ReplyWriter
             from ..observe.counters import Counters

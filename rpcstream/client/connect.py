@@ -217,7 +217,7 @@ def _reporting(protocol: P, settings: Settings) -> P:
 
 async def _open_websocket(connection: ClientConnection, settings: Settings) -> Any:
     from ..transports.websocket import WebSocketStream
-    from ..wire.upgrade import UpgradeRefusedError, check_response, request_upgrade
+    from ..wire.http_parser import UpgradeRefusedError, check_response, request_upgrade
 
     address = settings.address
     headers = {} if settings.token is None else {"Authorization": f"Bearer {settings.token}"}

@@ -11,15 +11,16 @@ import orjson
 
 from ..codec.payloads import may_have_payload, read_frame
 from ..errors import ConnectionLost, Unread
-from ..peer import binary_offer, control_messages, incoming
+from ..peer import control_messages, incoming
+from ..peer.incoming import offer_binary
 from ..peer.marshal import Marshaller
 from ..peer.pending import PendingCalls
 from ..peer.shared_memory import SharedMemory
 from ..wire import envelope
 from ..wire.binary_frame import Admitted, BinaryFrameReader, parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
+from ..wire.envelope import LONG, Message, Oversize
 from ..wire.framing import LineFramer
-from ..wire.messages import LONG, Message, Oversize
 from .address import Address
 from .attempts import Unsent
 from .callbacks import ClientDispatcher
@@ -194,7 +195,7 @@ class ClientConversation:
     def send(self, message: Encoded) -> None:
         """Have a message sent. Its payloads are not copied: they must not change until it is."""
         if self.offers_binary and may_have_payload(message):
-            binary_offer.offer(self)
+            offer_binary(self)
         if self._trace is None and type(message) is bytes and len(message) <= JOIN_MAX:
             self.outgoing.append(memoryview(message + self.delimiter))
             return

@@ -11,17 +11,17 @@ import orjson
 from ..codec import payloads
 from ..codec.payloads import OverLimit
 from ..errors import BY_STATUS, ConnectFailed, ConnectionLost, InternalError, RpcError, Unread
-from ..peer import binary_offer, control_messages
+from ..peer import control_messages
 from ..peer.frame_admission import FrameAdmission
-from ..peer.incoming import frame_content
+from ..peer.incoming import frame_content, use_binary
 from ..peer.session import Session
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.binary_frame import BinaryFrameReader, FrameError
 from ..wire.buffers import ReceiveBuffer
+from ..wire.envelope import LONG, BinaryFrame, Message, Oversize
 from ..wire.framing import LineFramer
 from ..wire.http_messages import FRAME, NDJSON, names_frames, readable_text
-from ..wire.messages import LONG, BinaryFrame, Message, Oversize
 from .faults import refusal_advice
 from .http_connection import BrokenError, HttpConnection
 from .options import Settings
@@ -87,7 +87,7 @@ class Exchange:
             await connection.send(self.parts, self.size)
             takes_frames = b"accept-post" in connection.headers and names_frames(connection.header(b"accept-post"))
             if takes_frames and self._session.takes_binary:
-                binary_offer.use(self._session)
+                use_binary(self._session)
             if 200 <= connection.status < 300:
                 await self._receive(connection)
             else:

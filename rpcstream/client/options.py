@@ -13,8 +13,8 @@ import orjson
 from ..backoff import Backoff
 from ..codec import Codec
 from ..codec.options import Binary
-from ..keyword_options import check_names
 from ..limits import DEFAULT_HOST, DEFAULT_LIMITS, DEFAULT_PORT, Limits
+from ..nearest import check_names
 from ..observe import make_tracing
 from ..option import BINARY, FLAG, SECONDS_OR_NONE, TEXT, Kind, Option, defaults_of, whole
 from .address import Address, check_lasting, check_one_server, parse_address

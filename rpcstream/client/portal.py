@@ -23,10 +23,9 @@ from ..peer.blocking import Bridge
 from ..peer.calls import Call
 from ..peer.deadline import free_context
 from ..peer.marshal import Marshaller
-from ..peer.outgoing import OutgoingCalls
+from ..peer.outgoing import OutgoingCalls, holds_streams, is_stream
 from ..peer.pending import OnProgress, PendingCall
 from ..peer.remote import BlockingPeer, Peer
-from ..peer.uploads import holds_streams, is_stream
 from ..text import get_logger
 from .aio import AsyncClient
 from .attempts import LOSSES, Times

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from ..keyword_options import with_options
+from ..nearest import with_options
 from ..peer.calls import Call
 from ..peer.marshal import NOT_GIVEN
 from .address import Address, parse_address

@@ -233,7 +233,7 @@ class SyncEngine:
 
     def _needs_streams(self, outgoing: Call) -> bool:
         """Whether a call could not be encoded for an iterator among its arguments; if so, move to the loop thread."""
-        from ..peer.uploads import holds_streams
+        from ..peer.outgoing import holds_streams
 
         if not holds_streams(outgoing.params):
             return False

@@ -26,10 +26,8 @@ from ..errors import EncodeError, MessageTooLarge
 from ..limits import DEFAULT_LIMITS, Limits
 from ..wire.binary_frame import ATTACHED_MAX, ATTACHED_MIN
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts
-from .attachments import Attachment, FrameLine
-from .image_formats import AVIF, FORMATS
-from .memory import keep_freed_memory
-from .options import ImageOptions
+from .attachments import Attachment, FrameLine, keep_freed_memory
+from .options import AVIF, FORMATS, ImageOptions
 from .rich_hint import FLOAT_TAG, QUOTED_TAG_KEY, TAG_KEY, RegisteredHint, shortened, type_name
 from .rich_type import RichType, TypeTable
 

@@ -17,8 +17,7 @@ from PIL import GifImagePlugin, JpegImagePlugin, PngImagePlugin, WebPImagePlugin
 from PIL.ImageFile import ImageFile as OpenedImage
 
 from ..errors import EncodeError
-from .image_formats import AVIF, FORMATS, format_of
-from .options import ImageFile, ImageOptions
+from .options import AVIF, FORMATS, ImageFile, ImageOptions, format_of
 
 #: Reads of a file: so many, and one more for so many bytes. A PNG is read in four for each of its chunks, of 8 KiB.
 _READS, _BYTES_A_READ = 4096, 1024

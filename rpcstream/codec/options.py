@@ -1,4 +1,4 @@
-"""Options for arrays and images: the shape in a hint, the format in which images are sent.
+"""Options for arrays and images: the shape in a hint, the formats of image files and the one in which images are sent.
 
 Plain frozen data. Knows neither numpy nor Pillow, so that saying it costs no import.
 """
@@ -6,6 +6,7 @@ Plain frozen data. Knows neither numpy nor Pillow, so that saying it costs no im
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import Literal
@@ -129,3 +130,22 @@ class Shape:
 def is_measure(each: object) -> bool:
     """True for what says in a hint how large an array or image is; also for its bare class, which is a mistake."""
     return isinstance(each, Shape | MaxSide) or each is Shape or each is MaxSide
+
+
+#: The formats that every codec reads; AVIF is read by those that send it.
+FORMATS = ("png", "jpeg", "webp", "gif")
+AVIF = "avif"
+
+#: How a file begins, by the format's name.
+_BEGINNINGS = {
+    "png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "jpeg": re.compile(rb"\xff\xd8\xff"),
+    "webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
+    "gif": re.compile(rb"GIF8"),
+    AVIF: re.compile(rb"....ftypavi[fs]", re.DOTALL),
+}
+
+
+def format_of(data: bytes) -> str | None:
+    """The name of the format that a file has, by its first bytes; None if it has none of those on the wire."""
+    return next((name for name, begin in _BEGINNINGS.items() if begin.match(data)), None)

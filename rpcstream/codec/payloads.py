@@ -18,10 +18,22 @@ from ..limits import Limits
 from ..wire import envelope
 from ..wire.binary_frame import ATTACHED_MIN
 from ..wire.buffers import Encoded, MessageParts
+from ..wire.envelope import HEAD_SIZE, LONG, BinaryFrame, Oversize
 from ..wire.json_scan import values_over
-from ..wire.messages import HEAD_SIZE, LONG, BinaryFrame, Oversize
-from .attachments import BIN_KEY, Attachment, CutLine, FrameError, FrameLine, Payload, SharedLine, attach, check_places
-from .memory import BIG, keep_freed_memory, without_collector
+from .attachments import (
+    BIG,
+    BIN_KEY,
+    Attachment,
+    CutLine,
+    FrameError,
+    FrameLine,
+    Payload,
+    SharedLine,
+    attach,
+    check_places,
+    keep_freed_memory,
+    without_collector,
+)
 from .rich_hint import QUOTED_TAG_KEY
 from .rich_type import BUILT_IN
 

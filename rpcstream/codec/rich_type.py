@@ -86,7 +86,7 @@ BUILT_IN = (
     RichType("bytes", "binary", _BYTES, "encode_bytes", "decode_bytes", "BytesHint", has_payload=True),
     RichType("complex", "scalars", ("builtins.complex",), "encode_complex", "decode_complex", "ComplexHint"),
     RichType("float", "scalars", ("builtins.float",), "encode_float", "decode_float"),
-    RichType(None, "numpy_scalars", ("numpy.generic",), "encode_scalar", hint="NumpyScalarHint", is_family=True),
+    RichType(None, "ndarray", ("numpy.generic",), "encode_scalar", hint="NumpyScalarHint", is_family=True),
     RichType(
         *("sparse", "ext.sparse", _SPARSE, "encode_sparse", "decode_sparse", "SparseHint"),
         is_family=True,
@@ -98,9 +98,9 @@ BUILT_IN = (
     _table("arrow", "pyarrow.lib.Table"),
     _table("polars", "polars.dataframe.frame.DataFrame"),
     _table("pandas", "pandas.DataFrame", "pandas.core.frame.DataFrame"),
-    _plain("containers", "encode_iterable", "collections.deque", *(f"builtins.{name}" for name in _LISTS)),
-    _plain("containers", "encode_mapping", "builtins.dict", "builtins.mappingproxy"),
-    _plain("containers", "encode_struct", "msgspec.Struct"),
+    _plain("scalars", "encode_iterable", "collections.deque", *(f"builtins.{name}" for name in _LISTS)),
+    _plain("scalars", "encode_mapping", "builtins.dict", "builtins.mappingproxy"),
+    _plain("scalars", "encode_struct", "msgspec.Struct"),
     _plain("scalars", "encode_value", "enum.Enum"),
     _plain("scalars", "encode_text", "decimal.Decimal", "uuid.UUID"),
     _plain("scalars", "encode_date_or_time", "datetime.date", "datetime.datetime", "datetime.time"),
@@ -114,8 +114,8 @@ _BY_ATTRIBUTE = {
     "__pydantic_serializer__": RichType(
         None, "ext.pydantic_models", (), "encode_model", hint="ModelHint", is_family=True
     ),
-    "__dataclass_fields__": _plain("containers", "encode_fields"),
-    "__attrs_attrs__": _plain("containers", "encode_fields"),
+    "__dataclass_fields__": _plain("scalars", "encode_fields"),
+    "__attrs_attrs__": _plain("scalars", "encode_fields"),
 }
 _ARRAY_LIKE = RichType(None, "ndarray", (), "encode_array", has_payload=True)
 

@@ -1,4 +1,4 @@
-"""Single values that JSON has no form for: complex, NaN, Decimal, timedelta, and subclasses of what it has a form for.
+"""Values that JSON has no form for: complex, NaN, Decimal, timedelta, collections, dataclasses, and subclasses.
 
 Complex numbers, NaN and the infinities are tagged objects. All others are written as msgspec writes them, so that
 msgspec reads them back.
@@ -6,7 +6,10 @@ msgspec reads them back.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -121,3 +124,46 @@ def encode_str(value: str, _: Encoding) -> object:
 def encode_int(value: int, _: Encoding) -> object:
     """The number of a subclass of int."""
     return int.__index__(value)
+
+
+def encode_iterable(value: Iterable[Any], _: Encoding) -> object:
+    """set, frozenset, deque, range, views of a dict, namedtuple, subclasses of list and tuple: an array."""
+    return list(value)
+
+
+def encode_mapping(value: Mapping[Any, Any], _: Encoding) -> object:
+    """An object, for a mappingproxy or an instance of a subclass of dict."""
+    return dict(value)
+
+
+def encode_fields(value: Any, _: Encoding) -> object:
+    """An object with all fields that are set, of a dataclass or an attrs class."""
+    members = {name: getattr(value, name) for name in _field_names(value.__class__)}
+    return {name: member for name, member in members.items() if not _is_unset(member)}
+
+
+@functools.lru_cache(maxsize=1024)
+def _field_names(cls: Any) -> tuple[str, ...]:
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else cls.__attrs_attrs__
+    return tuple(field.name for field in fields)
+
+
+def encode_struct(value: Any, _: Encoding) -> object:
+    """An object or (`array_like`) an array, with its tag, renamed, without defaults: as its class says."""
+    config = value.__struct_config__
+    values = [getattr(value, name) for name in value.__struct_fields__]
+    if config.array_like:
+        return values if config.tag is None else [config.tag, *values]
+    members = dict(zip(value.__struct_encode_fields__, values, strict=True))
+    if config.omit_defaults:
+        import msgspec
+
+        kept = msgspec.to_builtins(value, enc_hook=lambda _: None, str_keys=True)
+        members = {name: member for name, member in members.items() if name in kept}
+    tag = {} if config.tag is None else {config.tag_field: config.tag}
+    return tag | {name: member for name, member in members.items() if not _is_unset(member)}
+
+
+def _is_unset(member: object) -> bool:
+    """True for msgspec.UNSET, which need not be imported."""
+    return type(member).__name__ == "UnsetType"

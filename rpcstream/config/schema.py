@@ -10,12 +10,12 @@ from typing import Any, get_args
 
 import msgspec
 
-from ..codec.error_text import in_words
+from ..codec.rich_hint import in_words
 from ..limits import Limits
 from ..nearest import did_you_mean, nearest
 from ..option import SECONDS_OR_NONE, Kind, Option, whole
 from ..text import get_logger
-from .files import ConfigError
+from . import ConfigError
 
 log = get_logger("rpcstream.config")
 

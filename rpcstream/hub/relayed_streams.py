@@ -15,8 +15,8 @@ from ..codec import TAG_KEY
 from ..errors import CallCancelled, InternalError, InvalidParams, InvalidRequest, RpcError
 from ..peer.control_messages import argument_key, reply_key
 from ..peer.flow_control import CREDIT_MAX, CreditWindow
+from ..peer.outgoing import STREAM_TAG
 from ..peer.session import Session
-from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
 from ..wire.json_scan import is_deeper
 from . import passthrough

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec.structs import force_setattr
 
-from ..auth.allow import names_of
+from ..auth.authenticator import names_of
 from ..errors import NotPermitted
 from ..events.patterns import CLIENT_NAME, RESERVED, covers, fault_of_pattern, is_pattern, matches
 

@@ -11,8 +11,8 @@ from ..auth.gate import AUTHENTICATE, GatedSession
 from ..errors import InvalidRequest
 from ..events.topics import Topics
 from ..openrpc.compat import Compat
-from ..peer import binary_offer
 from ..peer.context import CallContext
+from ..peer.incoming import use_binary
 from ..peer.session import Session
 from .discovery import OpenRpcDocument
 from .registry import MethodRegistry
@@ -55,7 +55,7 @@ def add_own_methods(
         session = ctx.session
         answer: dict[str, Any] = {"binary": int(bool(session.takes_binary))}
         if binary and session.takes_binary and session.is_lasting:
-            memory = binary_offer.use(session, shm)
+            memory = use_binary(session, shm)
             if memory is not None:
                 answer["shm"] = memory
         return answer

@@ -18,19 +18,17 @@ from ..nearest import MAX_LENGTH, did_you_mean, nearest_for_peer
 from ..peer.context import CallContext
 from ..peer.deadline import TimeLimit, timeout_of
 from ..peer.flow_control import credit_of
-from ..peer.interfaces import Later
+from ..peer.inflight import Later
 from ..peer.ledger import Account
 from ..peer.session import Session
 from ..peer.slices import TimeSlices
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
-from ..wire.envelope import VERSION
+from ..wire.envelope import VERSION, Oversize
 from ..wire.json_scan import is_deeper
-from ..wire.messages import Oversize
 from .arguments import Arguments, ArgumentsWithImages, Line
-from .call import Call
+from .call import Call, Invoker
 from .collected_items import CollectedItems
-from .invoke import Invoker
 from .method import Method
 from .registry import MethodRegistry
 from .replies import NO_ID, ReplyWriter, call_after_reply

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import RpcError
 from ..observe.call_log import CallLog, EndedCall
 from ..observe.metrics import CallMetrics
-from ..peer.interfaces import Later
+from ..peer.inflight import Later
 from ..peer.session import Session
 from ..wire.buffers import Encoded
 from .arguments import Line

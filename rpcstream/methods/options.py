@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from ..auth.allow import AllowRule
+from ..auth.authenticator import AllowRule
 from ..errors import RpcError
 from ..option import Option, defaults_of
 

@@ -12,16 +12,15 @@ from collections.abc import Callable
 from dataclasses import replace as replace_fields
 from typing import Any, Unpack
 
-from ..auth.allow import CallerRule
+from ..auth.authenticator import CallerRule
 from ..codec import Codec
 from ..codec.codec import INLINE_PIXELS
 from ..errors import RegistrationError
-from ..keyword_options import check_names
+from ..nearest import check_names
 from .call import Call
 from .dependencies import CONTEXT, Dependencies, Overrides
-from .injection import Injection
 from .introspect import FunctionKind, name_of
-from .method import Method
+from .method import Injection, Method
 from .method_docs import method_docs
 from .middleware import Middleware, composed
 from .options import METHOD_DEFAULTS, GroupOptions, MethodOptions

@@ -16,8 +16,7 @@ from ..codec import payloads
 from ..codec.codec import Reading
 from ..errors import BatchTooLarge, CallCancelled, InvalidRequest
 from ..peer import control_messages
-from ..peer.inflight import Hold, is_call
-from ..peer.interfaces import Later, Waiting
+from ..peer.inflight import Hold, Later, Waiting, is_call
 from ..peer.session import Session
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts

@@ -17,9 +17,8 @@ import msgspec
 
 from ..codec import Codec, payloads
 from ..codec.codec import INLINE_PIXELS, RESULTS, DecodeElsewhere, Reading
-from ..codec.error_text import in_words
 from ..codec.hints import CompiledHint, is_iterable_hint
-from ..codec.rich_hint import full_name, shortened
+from ..codec.rich_hint import full_name, in_words, shortened
 from ..errors import InvalidParams, InvalidRequest, RegistrationError
 from ..nearest import did_you_mean, nearest_for_peer
 from ..wire import envelope

@@ -21,11 +21,10 @@ from ..errors import CallCancelled, InvalidParams
 from ..peer.blocking import BlockingStream
 from ..peer.context import CallContext
 from ..peer.flow_control import StreamReceiver
+from ..peer.outgoing import STREAM_TAG
 from ..peer.session import Session
-from ..peer.uploads import STREAM_TAG
 from ..wire import envelope
-from .arguments import ArgumentsWithImages
-from .image_decoding import ImageDecoder
+from .arguments import ArgumentsWithImages, ImageDecoder
 
 _ASYNC = (AsyncIterator, AsyncIterable, AsyncGenerator)
 _BLOCKING = (Iterator, Generator)

@@ -14,8 +14,7 @@ from ..peer.intake import Phase
 from ..peer.ledger import Share
 from ..peer.session import Session
 from ..wire.buffers import Encoded, first_part
-from ..wire.envelope import error_reply, oversize
-from ..wire.messages import BinaryFrame, Message, Oversize
+from ..wire.envelope import BinaryFrame, Message, Oversize, error_reply, oversize
 from .channel import NOTIFICATION, Home, NatsChannel
 from .direct import CLAIM_TIME, CallerDetour, DirectListener
 from .identity import Shown

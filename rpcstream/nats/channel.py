@@ -17,7 +17,7 @@ from ..transports.stream import LineStream
 from ..wire import envelope
 from ..wire.binary_frame import MARK, FrameError, parts_of_frame, whole_frame
 from ..wire.buffers import AttachedMessage, Encoded, first_part, json_of
-from ..wire.messages import HEAD_SIZE, Message, Oversize
+from ..wire.envelope import HEAD_SIZE, Message, Oversize
 from .link import NatsLink
 from .payloads import DIRECT, direct_params, no_way, read_payload, refusal_of
 

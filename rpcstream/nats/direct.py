@@ -29,7 +29,7 @@ from ..transports.listen import Listener
 from ..transports.open_connections import Arrival
 from ..transports.stream import LineStream
 from ..wire.buffers import Encoded, first_part
-from ..wire.messages import Message
+from ..wire.envelope import Message
 from .channel import NOTIFICATION, Detour
 from .options import DirectOptions, Offer
 from .payloads import read_payload

@@ -22,7 +22,7 @@ from ..errors import ConnectFailed, ConnectionLost, ServerBusy, Unread
 from ..transports.stream import LineStream
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
-from ..wire.messages import Message
+from ..wire.envelope import Message
 from .channel import Detour
 from .dial import error_text
 from .instance import Instance, Service

@@ -16,8 +16,7 @@ import orjson
 
 from ..errors import MessageTooLarge, RpcError, ServerBusy, error_from_wire
 from ..events.patterns import matches
-from ..events.retained import MAX_RETAINED_SIZE
-from ..events.topics import Keep, Topics
+from ..events.topics import MAX_RETAINED_SIZE, Keep, Topics
 from ..wire import envelope
 from .event_messages import payload_of
 from .link import NatsLink, is_unanswerable

@@ -23,7 +23,7 @@ from ..errors import MessageTooLarge, ParseError, RpcError
 from ..limits import Limits
 from ..wire import envelope
 from ..wire.binary_frame import MARK, FrameError, read_header
-from ..wire.messages import LONG
+from ..wire.envelope import LONG
 
 #: Stands for the JSON of a message that cannot be read.
 UNREADABLE = object()

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..codec import payloads
 from ..wire.binary_frame import Admitted, BinaryFrameReader
-from ..wire.messages import BinaryFrame
+from ..wire.envelope import BinaryFrame
 from .ledger import PARTLY, Share
 from .session import Session
 from .shared_memory import SharedMemory

@@ -1,4 +1,4 @@
-"""Messages as they come in: parsing, and what becomes of a message that cannot be parsed."""
+"""Messages as they come in: parsing, what becomes of those that cannot be parsed, and the offer of binary frames."""
 
 from __future__ import annotations
 
@@ -13,8 +13,48 @@ from ..codec.payloads import OverLimit
 from ..errors import InternalError, InvalidRequest, ParseError
 from ..wire import envelope, json_scan
 from ..wire.buffers import Encoded
-from ..wire.messages import HEAD_SIZE, BinaryFrame, Message, Oversize
-from . import binary_offer
+from ..wire.envelope import HEAD_SIZE, BinaryFrame, Message, Oversize
+from .pending import PendingCall
+
+
+class _Offer(PendingCall):
+    """The request `rpc.hello` of a session. An end of an older version answers with an error: then it is sent text."""
+
+    __slots__ = ("_session",)
+    method = envelope.HELLO
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        result = reply.get("result")
+        if type(result) is dict and result.get("binary") == 1:
+            use_binary(self._session, result.get("shm"))
+
+    def fail(self, error: Exception) -> None:
+        """Text is sent for as long as the connection lasts, which is not for long."""
+
+
+def offer_binary(session: Any) -> None:
+    """Say that binary frames are read here, and ask the peer whether it reads some; its answer is not waited for.
+
+    Not said before there is a large payload on the connection, so that peers without any never see it.
+    """
+    session.offers_binary = False
+    if session.channel is not None and session.is_lasting:
+        params: dict[str, Any] = {"binary": 1}
+        if session.shared is not None and (memory := session.shared.offer()) is not None:
+            params["shm"] = memory
+        call_id = session.pending.add(_Offer(session))
+        session.reply(orjson.dumps(envelope.request(envelope.HELLO, params, call_id=call_id)))
+
+
+def use_binary(session: Any, memory: Any = None) -> dict[str, Any] | None:
+    """Send binary frames from now on, by the shared memory that the peer has described; gives that of this end."""
+    session.sends_binary = True
+    session.calls.marshaller.attach_payloads()
+    return session.shared.accept(memory) if session.shared is not None else None
+
 
 #: Parses a long message that came in a session; results and errors as of `payloads.parse`.
 ParseLong = Callable[[bytes, Any], tuple[Any, bytes]]
@@ -40,7 +80,7 @@ def content_of(session: Any, line: Any) -> tuple[Any, bytes]:
         raise orjson.JSONDecodeError("too long", "", 0)
     message, line = frame_content(line) if isinstance(line, BinaryFrame) else session.parse_long(line, session)
     if session.offers_binary and isinstance(line, CutLine) and line.has_payloads:
-        binary_offer.offer(session)
+        offer_binary(session)
     return message, line
 
 

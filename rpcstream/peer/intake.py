@@ -14,11 +14,10 @@ import orjson
 from ..codec.attachments import FrameLine
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
-from ..wire.messages import LONG, Message
+from ..wire.envelope import LONG, Message
 from . import control_messages, incoming
 from .deadline import INFINITE
-from .inflight import ForwardedCall, is_call
-from .interfaces import Later
+from .inflight import ForwardedCall, Later, is_call
 from .ledger import COUNTED, counted_size
 
 _loads: Callable[[Any], Any] = orjson.loads

@@ -12,7 +12,7 @@ from ..codec import payloads
 from ..errors import ConnectionLost, RpcError, Unread, error_from_wire
 from ..text import get_logger
 from ..wire import envelope
-from ..wire.messages import LONG
+from ..wire.envelope import LONG
 from .deadline import INFINITE
 from .marshal import Marshaller
 

@@ -12,11 +12,10 @@ from typing import Any
 
 from ..errors import CallTimeout, ConnectionLost, InvalidRequest, Unread
 from .blocking import BlockingStream, Bridge
-from .calls import Call, params_of
+from .calls import Call, Method, params_of, remote_name
 from .deadline import INFINITE, time_left
 from .marshal import NOT_GIVEN
 from .pending import OnProgress
-from .proxy import Method, remote_name
 from .session import Session
 from .stream import Stream
 

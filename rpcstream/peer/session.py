@@ -20,11 +20,11 @@ from ..observe.counters import Counters
 from ..text import get_logger
 from ..wire import envelope
 from ..wire.buffers import AttachedMessage, Encoded
-from . import binary_offer, incoming
+from . import incoming
 from .deadline import free_context
-from .inflight import ForwardedCall, RunningCalls
+from .incoming import offer_binary
+from .inflight import Channel, Dispatch, ForwardedCall, RunningCalls, Waiting
 from .intake import Intake, Phase
-from .interfaces import Channel, Dispatch, Waiting
 from .ledger import ConnectionLedger, ServerLedger, WriteGate, counted_size
 from .marshal import Marshaller
 from .outgoing import OutgoingCalls
@@ -280,7 +280,7 @@ class Session:
         if self.channel is None:  # what is sent by a handler that goes on without its caller would pile up
             return
         if self.offers_binary and may_have_payload(message):
-            binary_offer.offer(self)
+            offer_binary(self)
         if type(message) is AttachedMessage:
             self.write_attached(message)
             return

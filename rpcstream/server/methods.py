@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, Unpack, overload
 
 from ..codec import Codec
-from ..keyword_options import check_names, with_options
 from ..methods.introspect import caller_namespace
 from ..methods.method import Method
 from ..methods.microbatch import BatchedMethod, add_batched, batched_methods
@@ -23,6 +22,7 @@ from ..methods.options import (
     MicrobatchOptions,
 )
 from ..methods.registry import MethodRegistry
+from ..nearest import check_names, with_options
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 

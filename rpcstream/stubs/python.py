@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ..openrpc.methods import RESERVED_PREFIX, Api, Method
-from ..peer.proxy import CLIENT_NAMES
+from ..peer.calls import CLIENT_NAMES
 from .names import Names, class_name, documentation
 from .python_types import PythonTypes, docstring, is_name
 

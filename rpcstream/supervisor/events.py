@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ServerBusy
-from ..events.retained import Retained
 from ..events.subscriptions import Subscriber
-from ..events.topics import CARRIED_COST, CARRIED_MAX, LATE_MAX, Keep, Topics
+from ..events.topics import CARRIED_COST, CARRIED_MAX, LATE_MAX, Keep, Retained, Topics
 from ..text import get_logger
 from ..wire.buffers import AttachedMessage, Encoded
 from .channel import Channel, Message

@@ -14,12 +14,10 @@ from ..peer.slices import TURN
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, parts_of
 from ..wire.http_messages import FRAME, HttpError, Request, Response, problem, readable_text
-from ..wire.http_parser import HEAD_MAX, RequestReader, parse_head
-from ..wire.upgrade import accept_upgrade
+from ..wire.http_parser import HEAD_MAX, RequestReader, accept_upgrade, parse_head
 from .connection import JOIN_MAX, SocketConnection
 from .http_call import STOPS, HttpServing
-from .http_router import CallHead, ConnectionContext, Head, HttpRouter
-from .request_body import RequestBody
+from .http_router import CallHead, ConnectionContext, Head, HttpRouter, RequestBody
 from .websocket import WebSocketStream
 
 #: Number and size (bytes) of the heads that are kept: the head of the next request is most often one of them.

@@ -22,21 +22,20 @@ from ..peer.ledger import Reception
 from ..peer.session import Session
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, MessageParts, first_part, parts_of
-from ..wire.envelope import error_reply
+from ..wire.envelope import Message, error_reply
 from ..wire.http_messages import EVENTS, FRAME, JSON, NDJSON, Request, Response, problem
-from ..wire.messages import Message
 from .connection import Connection
 from .http_router import (
     CallHead,
     ConnectionContext,
     Head,
     HttpRouter,
+    RequestBody,
     not_authenticated,
     request_credentials,
     response_of,
 )
 from .message_connection import STOPPING, trace_all, trace_sent
-from .request_body import RequestBody
 
 log = logging.getLogger("rpcstream.server")
 

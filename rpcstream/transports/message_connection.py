@@ -11,9 +11,8 @@ import orjson
 from ..errors import ConnectionLost, ParseError, RpcError
 from ..peer.session import Session
 from ..wire.buffers import AttachedMessage, Encoded
-from ..wire.envelope import error_reply
+from ..wire.envelope import Oversize, error_reply
 from ..wire.frames import BAD_DATA, GOING_AWAY, NO_CODE, NORMAL, TRY_LATER, Close
-from ..wire.messages import Oversize
 from .connection import Connection
 
 #: Seconds between the two writes that find out whether a peer is gone: its system answers the first one within these.

@@ -22,9 +22,8 @@ from ..peer.shared_memory import SharedMemory
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.content_length import ContentLengthFramer
-from ..wire.envelope import error_reply
+from ..wire.envelope import Message, error_reply
 from ..wire.framing import LineFramer
-from ..wire.messages import Message
 from .connection import JOIN_MAX, SocketConnection
 from .message_connection import SECOND_BLANK, ConnectionOptions, MessageConnection, trace_all, trace_sent
 from .paced_transport import undelivered

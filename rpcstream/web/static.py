@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any
 
-from ..methods.invoke import Invoker
+from ..methods.call import Invoker
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem

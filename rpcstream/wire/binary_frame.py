@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from .buffers import AttachedMessage, ReceiveBuffer, padding
-from .messages import HEAD_SIZE, BinaryFrame, Oversize
+from .envelope import HEAD_SIZE, BinaryFrame, Oversize
 
 #: The first byte of a frame, which no JSON begins with.
 MARK = 0x40

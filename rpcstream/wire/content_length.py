@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field
 
 from .binary_frame import FrameError
+from .envelope import Message, PartialMessage
 from .framing import LineFramer
 from .http_messages import HttpError
 from .http_parser import read_headers
-from .messages import Message, PartialMessage
 
 #: How a connection with this framing begins.
 STARTS = (b"Content-Length:", b"Content-Type:")

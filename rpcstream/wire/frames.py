@@ -12,7 +12,7 @@ from dataclasses import InitVar, dataclass, field
 from functools import cache
 
 from .binary_frame import BinaryFrameReader, FrameError, FrameIntake, whole_frame
-from .messages import Message, PartialMessage, Reception
+from .envelope import Message, PartialMessage, Reception
 
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 _CONTINUATION = 0x0

@@ -8,8 +8,8 @@ from itertools import takewhile
 
 from .binary_frame import MARK, BinaryFrameReader, FrameError, FrameIntake, plain_frame
 from .buffers import ReceiveBuffer
+from .envelope import HEAD_SIZE, Message, Oversize, PartialMessage, Reception
 from .json_scan import Balance
-from .messages import HEAD_SIZE, Message, Oversize, PartialMessage, Reception
 
 #: Bytes of a line from which on `find` is faster than `split`, which tests each byte by itself.
 _FOUND_FASTER = 512

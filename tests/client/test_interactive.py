@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rpcstream import AsyncClient, Client, Server
-from rpcstream.peer.proxy import CLIENT_NAMES
+from rpcstream.peer.calls import CLIENT_NAMES
 from rpcstream.testing import serve_in_thread
 
 from ..kit import UsualServer

@@ -14,12 +14,12 @@ from PIL import Image
 from rpcstream.codec import Codec, ImageOptions
 from rpcstream.codec.attachments import FrameLine
 from rpcstream.codec.codec import RESULTS
-from rpcstream.codec.error_text import in_words
 from rpcstream.codec.hints import CompiledHint
+from rpcstream.codec.rich_hint import in_words
 from rpcstream.wire.binary_frame import parts_of_frame
 from rpcstream.wire.buffers import AttachedMessage
+from rpcstream.wire.envelope import BinaryFrame
 from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import BinaryFrame
 
 from ..wire.frame_model import TakesAll
 

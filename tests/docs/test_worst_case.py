@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from rpcstream import Limits
-from rpcstream.events.retained import MAX_RETAINED_SIZE
 from rpcstream.events.subscriptions import MAX_SUBSCRIPTIONS_TOTAL
-from rpcstream.hub.registrations import MAX_OFFERED_TOTAL
+from rpcstream.events.topics import MAX_RETAINED_SIZE
+from rpcstream.hub.methods import MAX_OFFERED_TOTAL
 from rpcstream.peer.ledger import A_VALUE
 from tests.kit.certificates import client_side, server_tls
 

@@ -349,7 +349,7 @@ def test_last_values_are_kept_as_in_a_list(steps: list[tuple[str, int | None]], 
             assert await peer.events() == [(topic, value) for topic, value, _ in kept if matches(pattern, topic)]
 
     with (
-        patch("rpcstream.events.retained.MAX_RETAINED_SIZE", 1000),
+        patch("rpcstream.events.topics.MAX_RETAINED_SIZE", 1000),
         asyncio.Runner(loop_factory=FakeTimeLoop) as runner,
     ):
         runner.run(follow())

@@ -185,7 +185,7 @@ LARGE = pattern(80_000)
 
 async def test_too_long_as_text(open_hub: OpenHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages that have room for the payload in a frame, not in text, for a provider, a caller, and subscribers."""
-    monkeypatch.setattr("rpcstream.events.retained.MAX_RETAINED_SIZE", 100_000)
+    monkeypatch.setattr("rpcstream.events.topics.MAX_RETAINED_SIZE", 100_000)
     hub = await open_hub({"max_message_size": 100_000})
     provider, caller = await hub.pair()
 

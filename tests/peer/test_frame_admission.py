@@ -12,8 +12,8 @@ from rpcstream.errors import ServerBusy
 from rpcstream.peer.frame_admission import FrameAdmission
 from rpcstream.peer.ledger import PARTLY, Reception, ServerLedger
 from rpcstream.wire.binary_frame import header
+from rpcstream.wire.envelope import BinaryFrame, Message
 from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import BinaryFrame, Message
 
 MIB = 1024 * 1024
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"echo","params":[{"$bin":0}]}\n'

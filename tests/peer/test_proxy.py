@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rpcstream import AsyncClient, Client
-from rpcstream.peer.proxy import Method
+from rpcstream.peer.calls import Method
 
 
 def made(method: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ import pytest
 
 from rpcstream import AsyncClient, Limits, RpcError, ServerBusy
 from rpcstream.codec import payloads
-from rpcstream.codec.memory import without_collector
+from rpcstream.codec.attachments import without_collector
 from rpcstream.errors import MessageTooLarge
 from rpcstream.hub import Hub
 from rpcstream.testing import serve_in_thread

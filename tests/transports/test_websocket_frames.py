@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcstream import AsyncClient
+from rpcstream.wire.envelope import Oversize
 from rpcstream.wire.frames import FrameReader
-from rpcstream.wire.messages import Oversize
 
 from ..kit import frame as binary_frame
 from ..kit import reply, request

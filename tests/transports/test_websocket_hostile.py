@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcstream.testing import FakeTimeLoop
+from rpcstream.wire.envelope import HEAD_SIZE, Oversize
 from rpcstream.wire.frames import Close as CloseFrame
 from rpcstream.wire.frames import FrameReader
-from rpcstream.wire.messages import HEAD_SIZE, Oversize
 
 from ..kit import reply, request, until
 from ..kit.certificates import client_side, server_tls

@@ -9,8 +9,8 @@ from typing import Any
 
 from rpcstream.codec import payloads
 from rpcstream.wire.binary_frame import BinaryFrameReader
+from rpcstream.wire.envelope import BinaryFrame, Message, Oversize
 from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import BinaryFrame, Message, Oversize
 
 HEADER = re.compile(rb"@[0-9]{1,12}(?: [0-9]{1,12}){1,256} {0,7}\n")
 

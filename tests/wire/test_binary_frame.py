@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rpcstream import Codec
 from rpcstream.wire.binary_frame import HEADER_MAX, FrameError, header, parts_of_frame, read_header
 from rpcstream.wire.buffers import AttachedMessage, MessageParts, parts_of
+from rpcstream.wire.envelope import Oversize
 from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import Oversize
 
 from ..kit.example_count import IS_THOROUGH, example_count
 from .frame_model import TakesAll, frame_of, read_in_pieces, read_slowly

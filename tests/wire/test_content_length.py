@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rpcstream.wire.content_length import HEADER_MAX, ContentLengthFramer
-from rpcstream.wire.messages import HEAD_SIZE, Message, Oversize
+from rpcstream.wire.envelope import HEAD_SIZE, Message, Oversize
 
 
 class Room:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rpcstream.wire import json_scan
+from rpcstream.wire.envelope import Oversize
 from rpcstream.wire.framing import LineFramer
-from rpcstream.wire.messages import Oversize
 
 from ..kit.example_count import example_count
 

@@ -7,7 +7,7 @@ import { openZoom, pixelText } from "./zoom.js"
 
 const MOST_SENT = 8
 const CHANNELS = { L: 1, LA: 2, RGB: 3, RGBA: 4 }
-const RAW_MODES = ["1", "I;16", ...Object.keys(CHANNELS)]
+const RAW_MODES = ["I;16", ...Object.keys(CHANNELS)]
 const STRIP = 32_768 // pixels that are drawn at once
 const LARGEST = 64_000_000 // pixels, of which a canvas takes four bytes each
 const DISPLAYED = 1600 // pixels along the longer side of a picture that is not enlarged
@@ -28,6 +28,17 @@ export async function modeOf(blob) {
   return ""
 }
 
+// The orientation in EXIF, up to the number that says how a viewer turns the picture; in either byte order.
+const TURNED = /(Exif\0\0|eXIf)(II.{0,999}?\x12\x01\x03\0\x01\0\0\0|MM.{0,999}?\x01\x12\0\x03\0\0\0\x01\0)(?=[\x02-\x08])/s
+
+/** A picture that shows its pixels as they are stored, which is how Pillow gives them to a method: EXIF does not turn it. */
+export async function asStored(blob) {
+  const found = TURNED.exec(new TextDecoder("latin1").decode(await blob.slice(0, 65_536).arrayBuffer()))
+  if (!found) return blob
+  const at = found.index + found[0].length
+  return new Blob([blob.slice(0, at), "\x01", blob.slice(at + 1)], { type: blob.type })
+}
+
 /** The pixels of the last picture that was looked at. Only one is kept: 12 megapixels take 48 MB. */
 let latest = {}
 
@@ -38,7 +49,7 @@ export function sourceOf(blob) {
 }
 
 async function load(blob) {
-  const image = await (blob.pixels ? drawRaw(blob) : createImageBitmap(blob, { premultiplyAlpha: "none", colorSpaceConversion: "none" }))
+  const image = await (blob.pixels ? drawRaw(blob) : createImageBitmap(await asStored(blob), { premultiplyAlpha: "none", colorSpaceConversion: "none" }))
   const mode = await modeOf(blob)
   const { width, height } = image
   const channels = /^[1LI]/.test(mode) && mode !== "LA" ? 1 : /A$/.test(mode) ? 4 : 3
@@ -56,11 +67,11 @@ function* paintRaw({ pixels, mode, width, height }) {
   if (width * height > LARGEST) throw Error("the picture is too large")
   const canvas = new OffscreenCanvas(width, height)
   const context = canvas.getContext("2d", { willReadFrequently: true })
-  const copy = mode === "1" ? copyBits : mode === "I;16" ? copyHighBytes : copyChannels
+  const copy = mode === "I;16" ? copyHighBytes : copyChannels
   const rows = Math.max(1, Math.floor(STRIP / width))
   for (let top = 0; top < height; top += rows) {
     const strip = new ImageData(width, Math.min(rows, height - top))
-    copy(pixels, strip.data, top * width, mode, width)
+    copy(pixels, strip.data, top * width, mode)
     context.putImageData(strip, 0, top)
     yield
   }
@@ -83,16 +94,6 @@ function copyChannels(pixels, data, first, mode) {
 function copyHighBytes(pixels, data, first) {
   for (let to = 0, from = 2 * first + 1; to < data.length; to += 4, from += 2) {
     data.fill(pixels[from], to, to + 3)
-    data[to + 3] = 255
-  }
-}
-
-function copyBits(pixels, data, first, _, width) {
-  const row = Math.ceil(width / 8)
-  for (let to = 0, at = first; to < data.length; to += 4, at++) {
-    const column = at % width
-    const byte = pixels[Math.floor(at / width) * row + (column >> 3)]
-    data.fill((byte >> (7 - (column & 7))) & 1 ? 255 : 0, to, to + 3)
     data[to + 3] = 255
   }
 }
@@ -140,8 +141,12 @@ export function zoomButton(load, { width, height }, pictures) {
 
 /** The picture of a file as an element; the promise gives its size when it is decoded. */
 function fileImage(blob) {
-  const image = h("img", { class: "picture", alt: "picture", src: URL.createObjectURL(blob) })
-  const loaded = image.decode().then(() => ({ width: image.naturalWidth, height: image.naturalHeight })).finally(() => URL.revokeObjectURL(image.src))
+  const image = h("img", { class: "picture", alt: "picture" })
+  const loaded = asStored(blob).then(async (stored) => {
+    image.src = URL.createObjectURL(stored)
+    await image.decode().finally(() => URL.revokeObjectURL(image.src))
+    return { width: image.naturalWidth, height: image.naturalHeight }
+  })
   return [image, loaded, (text) => (image.alt = text)]
 }
 
@@ -159,7 +164,7 @@ function rawImage(blob) {
   return [canvas, loaded, (text) => canvas.setAttribute("aria-label", text)]
 }
 
-/** A picture with its size and mode. The property `ready` is a promise, kept when it can be shown. */
+/** A picture with its size and mode; its `ready` is a promise that it can be seen. */
 export function pictureView(blob, { pictures = [] }) {
   const kind = blob.pixels ? "raw pixels" : blob.type
   const facts = h("span", null, `${kind}, ${sizeOf(blob.size)}`)
@@ -186,8 +191,9 @@ export async function picturesIn(params) {
   const found = []
   for (const [name, blob] of given) {
     if (!(blob instanceof Blob) || !blob.type.startsWith("image/") || found.length >= MOST_SENT) continue
-    const bitmap = await createImageBitmap(blob).catch(() => null)
-    if (bitmap) found.push({ name, blob, width: bitmap.width, height: bitmap.height })
+    const stored = await asStored(blob)
+    const bitmap = await createImageBitmap(stored).catch(() => null)
+    if (bitmap) found.push({ name, blob: stored, width: bitmap.width, height: bitmap.height })
     bitmap?.close()
   }
   return found
