@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -119,8 +120,8 @@ class Explorer:
 
     def serve_modules(self) -> None:
         """Let tests import the modules of the page, which the server sends as one program."""
-        for path in MODULES.glob("*.js"):
-            self.page.route(f"**/docs/{path.name}", lambda route, path=path: route.fulfill(path=path))
+        files = re.compile(r"/docs/(\w+\.js)$")
+        self.page.route(files, lambda route: route.fulfill(path=MODULES / files.search(route.request.url)[1]))
 
     def keep(self, name: str) -> None:
         """Make a picture of the page for the documentation, with `RPCSTREAM_PICTURES=1`."""
