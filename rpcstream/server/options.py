@@ -241,9 +241,9 @@ class ServerOptions(TypedDict, total=False):
             writable. False: always use base64.
         tls: the server's certificate (a `TLS`), with which all connections are encrypted. None: connections are not
             encrypted.
-        trusted_proxies: networks of proxies that report the addresses of clients, by the PROXY protocol or
-            `X-Forwarded-For`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. `ctx.address` and logs show
-            the reported address.
+        trusted_proxies: networks of proxies that report the addresses of clients, by the PROXY protocol,
+            `X-Forwarded-For`, or `Forwarded`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. `ctx.address`
+            and logs show the reported address.
         drain_timeout: seconds that running calls have to finish when the server stops.
         drain_delay: seconds that a stopping server continues as before while `/readyz` returns 503, so that a load
             balancer sends no more connections to it.
