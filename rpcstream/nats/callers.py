@@ -19,7 +19,7 @@ from .channel import NOTIFICATION, Home, NatsChannel
 from .direct import CLAIM_TIME, CallerDetour, DirectListener
 from .identity import Shown
 from .link import NO_RESPONDERS
-from .payloads import UNREADABLE, belongs_to_calls, direct_message, ids_in, read_payload, refusal_of
+from .messages import UNREADABLE, belongs_to_calls, direct_message, ids_in, read_payload, refusal_of
 
 #: Seconds after which an instance acknowledges a call that it has not answered. The caller then knows where to send a
 #: cancel, and which instance to probe. Nearly all calls are answered sooner.

@@ -19,13 +19,11 @@ from ..transports.message_connection import Trace, trace_sent
 from ..wire import envelope
 from ..wire.buffers import Encoded, first_part
 from .channel import payload_of
-from .instance import Instance, SubjectCalls
 from .large import CONNECT_TIME, DirectStream, LargeCalls
 from .link import NatsLink, is_unanswerable, size_of
-from .payloads import ids_in, read_payload
-from .places import CallPlaces
+from .messages import BATCH, CLIENT, INQUIRY, ROOT, encoded, ids_in, read_payload
+from .places import CallPlaces, Instance, SubjectCalls
 from .protocol import NatsMessage
-from .subjects import BATCH, CLIENT, INQUIRY, ROOT, encoded
 
 #: Instances that a client knows at a time. Over the limit it forgets one without a call.
 INSTANCES_MAX = 1000

@@ -19,7 +19,7 @@ from ..wire.binary_frame import MARK, FrameError, parts_of_frame, whole_frame
 from ..wire.buffers import AttachedMessage, Encoded, first_part, json_of
 from ..wire.envelope import HEAD_SIZE, Message, Oversize
 from .link import NatsLink
-from .payloads import DIRECT, direct_params, no_way, read_payload, refusal_of
+from .messages import DIRECT, direct_params, no_way, read_payload, refusal_of
 
 #: How a message begins that is a binary frame.
 _MARK = bytes((MARK,))

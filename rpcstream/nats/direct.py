@@ -31,8 +31,8 @@ from ..transports.stream import LineStream
 from ..wire.buffers import Encoded, first_part
 from ..wire.envelope import Message
 from .channel import NOTIFICATION, Detour
+from .messages import read_payload
 from .options import DirectOptions, Offer
-from .payloads import read_payload
 
 #: Seconds for which a secret is valid. A client connects as soon as it has it.
 CLAIM_TIME = 10.0

@@ -20,11 +20,23 @@ from ..limits import Limits
 from ..observe.limited_log import LimitedLog
 from ..text import get_logger
 from ..wire.buffers import Encoded
-from .event_messages import OF_PROCESSES, PassedEvent, passed_on, payload_of, topic_of
-from .last_values import Answers, LastValue, Stamp, Stamps, read_values, send_answer, value_in
+from .event_messages import (
+    OF_PROCESSES,
+    Answers,
+    LastValue,
+    PassedEvent,
+    Stamp,
+    Stamps,
+    passed_on,
+    payload_of,
+    read_values,
+    send_answer,
+    topic_of,
+    value_in,
+)
 from .link import NatsLink, Subscription
+from .messages import EVENT, INBOX, KEEP, LAST, NO_INBOX, QUEUE, RETAIN, event_prefix, event_subject, event_tokens
 from .protocol import NatsMessage
-from .subjects import EVENT, INBOX, KEEP, LAST, NO_INBOX, QUEUE, RETAIN, event_prefix, event_subject, event_tokens
 
 log = get_logger("rpcstream.nats")
 

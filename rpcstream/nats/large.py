@@ -2,7 +2,7 @@
 
 The client asks at the subject of the method where a large call may be sent, and one instance answers. From then on the
 session with that instance goes by a direct connection. Its address, and the secret that opens it, come by NATS (see
-`payloads`).
+`messages`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ..wire.buffers import AttachedMessage, Encoded
 from ..wire.envelope import Message
 from .channel import Detour
 from .dial import error_text
-from .instance import Instance, Service
+from .messages import direct_message, no_way
 from .options import DirectError, Offer, split_address
-from .payloads import direct_message, no_way
+from .places import Instance, Service
 
 #: Seconds that a client tries to connect, and to show its secret.
 CONNECT_TIME = 5.0

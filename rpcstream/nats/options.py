@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..limits import DEFAULT_HOST
-from .subjects import INBOX, NO_INBOX, ROOT, check_service
+from .messages import INBOX, NO_INBOX, ROOT, check_service
 
 if TYPE_CHECKING:
     from ..tls import TLS, ClientTLS

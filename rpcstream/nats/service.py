@@ -26,19 +26,9 @@ from .callers import Caller
 from .direct import LEAVE_TIME, DirectListener
 from .identity import NO_LOGIN, CallerIdentities
 from .link import NO_RESPONDERS, REJOINING, NatsLink, Subscription, is_unanswerable
-from .options import DirectOptions, NatsOptions
-from .payloads import (
-    DIRECT_METHOD,
-    UNREADABLE,
-    belongs_to_calls,
-    direct_params,
-    ids_of,
-    read_payload,
-    refusal_of,
-)
-from .protocol import NatsMessage
-from .subjects import (
+from .messages import (
     BATCH,
+    DIRECT_METHOD,
     EVENT,
     INBOX,
     INQUIRY,
@@ -48,10 +38,18 @@ from .subjects import (
     QUEUE,
     RETAIN,
     ROOT,
+    UNREADABLE,
+    belongs_to_calls,
     decoded,
+    direct_params,
     encoded,
     event_prefix,
+    ids_of,
+    read_payload,
+    refusal_of,
 )
+from .options import DirectOptions, NatsOptions
+from .protocol import NatsMessage
 
 log = get_logger("rpcstream.nats")
 
