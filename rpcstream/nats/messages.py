@@ -3,17 +3,6 @@
 A subject is tokens with dots between them. NATS permits no white space in a token and no empty token, and `*` and `>`
 have a meaning for subscribers. Such characters are percent-encoded (RFC 3986, 2.1), so every name has one subject, and
 names that need no encoding stay readable.
-
-Messages `$/direct` are about the direct connection of a session, which carries what is over NATS's `max_payload`:
-
-* `ask`, `method`, `size`, `ids`: the client asks where it may send a call. It does so at the subject of the method, or
-  without a method at the subject of the session, for items of an argument.
-* `address`, `secret`, `tls`, perhaps with the number in `ask`: the instance says where the client connects. With `ask`
-  alone it is where the client was told to before.
-* `ask`, `reason`: there are no direct connections.
-* `claim`: the client connects, and sends nothing more by NATS; `failed`: it could not, with the reason.
-* `leaving`: the instance stops, and wants no more calls by the connection; `left`: no more of them come.
-* `has`, `alive`: an acknowledgement and a sign of life of the instance, which go by the connection once there is one.
 """
 
 from __future__ import annotations
@@ -34,9 +23,8 @@ from ..wire.envelope import LONG
 #: Stands for the JSON of a message that cannot be read.
 UNREADABLE = object()
 
-#: How a message about direct connections begins, exactly so.
-DIRECT = b'{"jsonrpc":"2.0","method":"$/direct","params":'
-DIRECT_METHOD = "$/direct"
+#: The method with which a client asks for a direct connection.
+DIRECT_METHOD = "rpc.direct"
 
 #: The refusals of a batch of more members than this are one, without an id.
 _BATCH_MAX = 1000
@@ -98,8 +86,6 @@ def refusal_of(read: Any, error: RpcError, room: int) -> bytes | None:
         room: bytes that the answer may have. One that would be longer has no ids.
     """
     call_ids = [each["id"] for each in (read if type(read) is list else [read]) if _is_call(each)]
-    if type(read) is dict and read.get("method") == DIRECT_METHOD and type(read.get("params")) is dict:
-        call_ids = ids_in(read["params"].get("ids")) or call_ids
     if not call_ids:
         return None
     if len(call_ids) <= _BATCH_MAX:
@@ -120,21 +106,22 @@ def _is_call(read: Any) -> bool:
 
 
 def direct_message(**params: Any) -> bytes:
-    """A message about direct connections with these members, those that are None left out."""
-    return DIRECT + orjson.dumps({name: value for name, value in params.items() if value is not None}) + b"}"
+    """A control message about the direct connection of a session."""
+    return orjson.dumps(envelope.request(envelope.DIRECT, params))
 
 
-def direct_params(data: bytes, read: Any) -> dict[str, Any]:
-    """The members of a message about direct connections; none of any other message.
-
-    Args:
-        data: the message.
-        read: its JSON. How a message begins does not say what it is: a later member of the same name counts.
-    """
-    if not data.startswith(DIRECT) or type(read) is not dict or read.get("method") != DIRECT_METHOD:
-        return {}
+def params_of_question(read: Any) -> dict[str, Any] | None:
+    """The params of a call of `rpc.direct`; None if a message is something else."""
+    if type(read) is not dict or read.get("method") != DIRECT_METHOD or not _is_call(read):
+        return None
     params = read.get("params")
     return params if type(params) is dict else {}
+
+
+def reason_of(error: Exception) -> str:
+    """Why something failed, without the words that all errors of its class have."""
+    data = error.data if isinstance(error, RpcError) else None
+    return str(data["reason"]) if type(data) is dict and "reason" in data else str(error)
 
 
 def no_way(size: int, limit: int, why: str) -> MessageTooLarge:

@@ -68,6 +68,8 @@ class Service(Home, Protocol):
     @property
     def instances(self) -> Mapping[str, Instance]: ...
 
+    def publish_call(self, subject: str, payload: bytes, call_ids: Sequence[int | str]) -> None: ...
+
     def is_wanted(self, call_ids: Iterable[int | str]) -> bool: ...
 
     def inquire(self) -> None: ...
@@ -123,13 +125,14 @@ class Instance(NatsChannel):
             self._service.places.answered(self)
         elif "has" in params:
             self._service.places.acknowledged(self, ids_in(params["has"]))
-        else:
-            self._service.large.take(params, self)
+        elif "leaving" in params and self.detour is not None:
+            self.is_leaving = True
+            self.detour.add(direct_message(left=True))
+        elif "wanted" in params and self._service.session.pending:
+            self._service.large.detour_of(self)
 
     def _send_large(self, message: Encoded) -> None:
-        detour = self._service.large.detour_of(self)
-        self.publish(direct_message(ask=0))
-        detour.send([message])
+        self._service.large.detour_of(self).send([message])
 
     def missed(self) -> None:
         """NATS says that the instance is gone: end the session.
@@ -280,13 +283,12 @@ class CallPlaces:
         """Probe the instances that have calls, and look for late calls."""
         self._timer = None
         pending, now = self._pending, self._loop.time()
-        goes_on = self._service.large.forget()
         self._sent = {call_id: sent for call_id, sent in self._sent.items() if pending.find(call_id) is not None}
         for place in list(self._service.instances.values()):
             if self.has_calls(place):
                 place.probe()
         self._look_for_late(now)
-        if pending or goes_on:
+        if pending:
             self.watch()
 
     def _look_for_late(self, now: float) -> None:
