@@ -28,14 +28,14 @@ from .events import KINDS as EVENT_KINDS
 from .events import EventExchange
 from .options import WORKER_DEFAULTS, WorkerOptions
 from .process import (
+    ProgramFiles,
+    Totals,
     WorkerProcess,
     check_possible,
     describe_status,
     environment_of_workers,
     processors,
 )
-from .totals import Totals
-from .watch import ProgramFiles
 
 log = get_logger("rpcstream.supervisor")
 
