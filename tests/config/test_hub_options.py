@@ -121,7 +121,7 @@ def test_files_of_tls_are_seen_from_the_folder_of_the_configuration(write: Any, 
     assert hub(path).options == {"tls": TLS(certificate=certificate, key=key, ca=certificate)}
     found = hub(None, {}, tls={"certificate": certificate, "key": key}).options
     assert found == {"tls": TLS(certificate=certificate, key=key)}
-    with pytest.raises(ConfigError, match="argument tls: no certificate with its key"):
+    with pytest.raises(ConfigError, match="argument tls: cannot load the certificate and its key"):
         hub(path, tls={"certificate": key})
     with pytest.raises(ConfigError, match=r"cannot load the certificate and its key: .*No such file.*/none"):
         hub({"tls": {"certificate": "/none"}})

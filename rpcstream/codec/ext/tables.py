@@ -108,7 +108,7 @@ def _read_stream(payload: object, reading: Reading) -> Any:
     except (DecodeElsewhere, MessageTooLarge):
         raise
     except Exception as error:  # of many kinds
-        raise ValueError(f"this Arrow IPC stream is not accepted: {shortened(str(error), 200)}") from None
+        raise ValueError(f"cannot read the Arrow IPC stream: {shortened(str(error), 200)}") from None
     return table
 
 
