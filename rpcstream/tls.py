@@ -210,7 +210,7 @@ def _load(load: Callable[[], None], option: str, wanted: str, *files: File) -> N
         names = " and ".join([repr(os.fspath(file)) for file in files])
         why = f"cannot be read: {error.strerror}"
         if isinstance(error, ssl.SSLError):
-            why = f"must have {wanted} in PEM form ({error.reason})"
+            why = f"must have {wanted} in PEM form" + (f" ({error.reason})" if error.reason else "")
         raise type(error)(error.errno, f"{option} {why}: {names}") from None
 
 
