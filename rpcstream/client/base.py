@@ -16,7 +16,7 @@ from ..peer.calls import CLIENT_NAMES, NAMES_KEPT, Call, Method, params_of, remo
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.pending import OnProgress, PendingCall, PendingCalls
 from ..wire.buffers import Encoded
-from .naming import check_params, given_params
+from .attempts import check_params, given_params
 from .options import Settings
 
 if TYPE_CHECKING:  # these import asyncio or read files, which plain calls do without

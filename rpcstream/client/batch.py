@@ -23,9 +23,8 @@ from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..peer.pending import PendingCall, PendingCalls
 from ..wire import envelope
 from ..wire.buffers import Encoded
-from .attempts import was_not_begun
+from .attempts import check_params, was_not_begun
 from .base import BaseClient
-from .naming import check_params
 
 #: Errors with which a server refuses a whole batch, as the only member of its array of replies.
 _REFUSALS = (BatchTooLarge, MessageTooLarge, InvalidRequest)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from _thread import get_ident
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from ..codec import payloads
 from ..codec.payloads import may_have_payload, read_frame
-from ..errors import ConnectionLost, Unread
+from ..errors import ConnectionLost, MethodNotFound, ParseError, RpcError, Unread
 from ..peer import control_messages, incoming
 from ..peer.incoming import offer_binary
 from ..peer.marshal import Marshaller
@@ -23,8 +24,12 @@ from ..wire.envelope import LONG, Message, Oversize
 from ..wire.framing import LineFramer
 from .address import Address
 from .attempts import Unsent
-from .callbacks import ClientDispatcher
 from .options import Settings
+
+if TYPE_CHECKING:
+    from ..methods.dispatch import Dispatcher
+    from ..peer.inflight import Later
+    from .callbacks import Callbacks
 
 #: Bytes of cancels and of refusals of the server's requests that may wait until the socket takes them.
 REPLIES_MAX = 256 * 1024
@@ -230,6 +235,92 @@ class ClientConversation:
         """The error of a call that was not sent: it may be tried again."""
         kind = Unread if self.has_left else Unsent
         return kind(self.lost or "the connection is over", method=method, address=self.marshaller.address)
+
+
+class ClientDispatcher:
+    """Handles the messages from the server that are not plain replies (`peer.interfaces.Dispatch`).
+
+    Requests go to the client's methods, or are refused with MethodNotFound while there are none. A reply that is too
+    large fails its call. What is no JSON-RPC message closes the connection.
+
+    Args:
+        settle: gives a reply, and the message it came in, to its call.
+        close: closes the connection at once, with the reason.
+        callbacks: the methods of the client; None: there are none.
+    """
+
+    def __init__(
+        self,
+        *,
+        settle: Callable[[dict[str, Any], bytes | bytearray], None],
+        close: Callable[[str], object],
+        callbacks: Callbacks | None = None,
+    ) -> None:
+        self._settle = settle
+        self._close = close
+        self._callbacks = callbacks
+
+    @property
+    def _dispatcher(self) -> Dispatcher | None:
+        return None if self._callbacks is None else self._callbacks.dispatcher
+
+    def answer(self, message: Any, line: bytes | bytearray, session: Any = None) -> Encoded | Later | None:
+        """Handle a message that is not one reply; returns the message to send for it, if any."""
+        dispatcher = self._dispatcher
+        if type(message) is not list or not message:
+            if dispatcher is not None and type(message) is dict and "method" in message:
+                return dispatcher.answer(message, line, session)
+            return self._answer_or_settle(message, line)
+        line = payloads.shared(line)
+        if dispatcher is not None and any(type(member) is dict and "method" in member for member in message):
+            return dispatcher.answer(message, line, session)
+        refusals = [refusal for member in message if (refusal := self._answer_or_settle(member, line)) is not None]
+        return b"[" + b",".join(refusals) + b"]" if refusals else None
+
+    def refuse(self, message: Any, error: RpcError) -> Encoded | None:
+        """As `Dispatch.refuse`.
+
+        A message that is not JSON closes the connection. A reply that is too large fails its call; if its call cannot
+        be told, every waiting call.
+        """
+        dispatcher = self._dispatcher
+        if isinstance(error, ParseError):
+            reason = error.data["reason"] if isinstance(error.data, dict) else error.message
+            self._close(f"the peer sent something that is not JSON: {reason}")
+            return None
+        if isinstance(message, Oversize) and (dispatcher is None or b'"method"' not in message.head):
+            self._settle(envelope.error_reply(envelope.id_in_head(message.head), error), b"")
+            return None
+        return dispatcher.refuse(message, error) if dispatcher is not None else self.answer_now(message, b"")
+
+    def goes_on(self, message: Any) -> bool:
+        """Tell whether a handler goes on when the connection is lost."""
+        dispatcher = self._dispatcher
+        return "id" not in message if dispatcher is None else dispatcher.goes_on(message)
+
+    def report_slow(self, message: Any, seconds: float) -> None:
+        """Log that a method blocked the event loop for so many seconds."""
+        dispatcher = self._dispatcher
+        if dispatcher is not None:
+            dispatcher.report_slow(message, seconds)
+
+    def answer_now(self, message: Any, line: bytes | bytearray) -> bytes | None:
+        """As `answer`, for a client without methods, whose answers are never awaited."""
+        reply = self.answer(message, line)
+        assert reply is None or isinstance(reply, bytes)
+        return reply
+
+    def _answer_or_settle(self, message: Any, line: bytes | bytearray) -> bytes | None:
+        """Handle one message without dispatcher: settle a reply, refuse a request."""
+        if type(message) is dict and "method" in message:
+            if message.get("id") is None or not envelope.has_valid_id(message):
+                return None
+            return orjson.dumps(envelope.error_reply(message["id"], MethodNotFound()))
+        if type(message) is dict and "id" in message:
+            self._settle(message, line)  # a reply; one that is malformed fails its call, if there is one
+        else:
+            self._close("the peer sent something that is no JSON-RPC message")
+        return None
 
 
 def _silence(address: Address) -> str:

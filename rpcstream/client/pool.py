@@ -25,9 +25,8 @@ from .address import check_lasting
 from .attempts import Unsent
 from .callbacks import Callbacks
 from .connect import connect_fault, join
-from .connection import ClientConnection, Keepalive, retrieve_exception
+from .connection import ClientConnection, Keepalive, Slot, choose_slot, retrieve_exception
 from .options import Settings
-from .slots import Slot, choose_slot
 
 log = get_logger("rpcstream.client")
 
@@ -262,8 +261,6 @@ class ConnectionPool:
             if not (connection.is_open and connection.has_unread()):
                 break
             await asyncio.sleep(0)
-        if connection.is_open and connection.refresh is not None and connection.has_unread():
-            await connection.refresh()
         if connection.is_open and self._is_full(connection.session.write_gate):
             await connection.session.write_gate.wait()
 

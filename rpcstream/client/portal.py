@@ -31,7 +31,7 @@ from .aio import AsyncClient
 from .attempts import LOSSES, Times
 from .callbacks import Callbacks
 from .options import Settings
-from .sync_pool import CLOSED
+from .pool import CLOSED
 
 T = TypeVar("T")
 

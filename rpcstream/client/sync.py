@@ -14,9 +14,9 @@ from ..nearest import with_options
 from ..peer.calls import Call
 from ..peer.marshal import NOT_GIVEN
 from .address import Address, parse_address
+from .attempts import check_params, given_params
 from .base import BaseClient, CallOptions, Params, check_hello, notify_client_params, publish_params, take_options
 from .batch import SyncBatch
-from .naming import check_params, given_params
 from .options import DEFAULT_ADDRESS, DEFAULTS, ClientOptions, make_settings
 from .sync_engine import SyncEngine
 
@@ -66,7 +66,7 @@ class Client(BaseClient):
     Raises:
         ValueError: the address or an option is invalid.
         TypeError: an option is unknown.
-        RuntimeError: the address is HTTP, but `name` or `keepalive` needs a lasting connection.
+        RuntimeError: the address is HTTP, but `name`, `keepalive` or `reconnect` needs a lasting connection.
         OSError, ssl.SSLError: a certificate file is missing or invalid.
     """
 
