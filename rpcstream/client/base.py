@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -438,6 +439,9 @@ class Notice(Call):
     def __init__(self, marshaller: Marshaller, method: str, make: Callable[[], Encoded]) -> None:
         super().__init__(marshaller, method)
         self._make = make
+
+    def begin_span(self, make: Callable[[str], Any]) -> Any:
+        return nullcontext()  # what `make` encodes has a span of its own
 
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         call.answer({}, b"")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backoff import MANY, Backoff
 from ..errors import ConnectFailed, ConnectionLost, RpcError
+from ..local_peer import Wait
 from ..peer.calls import Call
 from ..peer.deadline import INFINITE, free_context
 from ..peer.ledger import ServerLedger
@@ -23,11 +24,9 @@ from ..text import get_logger
 from ..transports.connection import ASKS_FOR_CERTIFICATE, REFUSES_CERTIFICATE
 from .address import Address
 from .attempts import is_permanent
-from .callbacks import Callbacks
-from .conversation import ClientDispatcher
+from .conversation import Callbacks, ClientDispatcher
 from .faults import silence
 from .options import Settings
-from .sockets import Wait
 
 if TYPE_CHECKING:
     from ..nats.client_events import ClientEvents
@@ -185,9 +184,9 @@ def retrieve_exception(future: asyncio.Future[Any]) -> None:
 def _outgoing_calls(session: Session, marshaller: Marshaller, settings: Settings) -> OutgoingCalls:
     calls = OutgoingCalls(session, marshaller)
     if settings.tracing is not None:
-        from .tracing import ClientTracing
+        from ..peer.tracing import CallTracing
 
-        calls.tracing = ClientTracing(settings.tracing, settings.address)
+        calls.tracing = CallTracing(settings.tracing, settings.address.span_attributes)
     return calls
 
 

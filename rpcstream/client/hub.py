@@ -20,8 +20,8 @@ from ..peer.marshal import NOT_GIVEN, Marshaller
 from ..process import join_names
 from ..text import get_logger
 from .address import check_lasting
-from .callbacks import Callbacks
 from .connection import REFUSING, ClientConnection
+from .conversation import Callbacks
 from .options import Settings
 from .pool import ConnectionPool, Persist
 

@@ -23,9 +23,9 @@ from ..peer.remote import Peer
 from ..text import get_logger
 from .address import check_lasting
 from .attempts import Unsent
-from .callbacks import Callbacks
 from .connect import connect_fault, join
 from .connection import ClientConnection, Keepalive, Slot, choose_slot, retrieve_exception
+from .conversation import Callbacks
 from .options import Settings
 
 log = get_logger("rpcstream.client")

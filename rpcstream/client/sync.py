@@ -76,9 +76,9 @@ class Client(BaseClient):
         self._perform = self._engine.perform
         self._begin: Callable[..., Future[Any]] = self._engine.submit
         if self._settings.tracing is not None:
-            from .tracing import ClientTracing
+            from ..peer.tracing import CallTracing
 
-            tracing = ClientTracing(self._settings.tracing, self._settings.address)
+            tracing = CallTracing(self._settings.tracing, self._settings.address.span_attributes)
             self._perform = tracing.performing(self._perform)
             self._begin = tracing.submitting(self._begin)
             self._notification = partial(tracing.notification, self._marshaller)

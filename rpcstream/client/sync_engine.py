@@ -25,12 +25,12 @@ from ..peer.deadline import INFINITE, inherited, now, time_left
 from ..peer.marshal import NOT_GIVEN, Marshaller
 from .address import check_lasting, check_one_server
 from .attempts import LOSSES, Attempts, MixedParams, Times
+from .conversation import Callbacks
 from .options import Settings
 from .sync_connection import SyncConnection
 
 if TYPE_CHECKING:  # these import asyncio or threads, which plain calls do without
     from ..peer.pending import OnProgress
-    from .callbacks import Callbacks
     from .portal import CallFuture, Hello, LoopThread
 
 #: Connections at most, where the option `pool` does not say: enough for a machine's usual threads.
@@ -325,7 +325,7 @@ class SyncEngine:
         check_lasting(self._settings.address, "offering a method to the server")
         with self._lock:
             if self._callbacks is None:
-                self._callbacks = self._make_callbacks()
+                self._callbacks = Callbacks(self._settings, in_threads=True)
         self._callbacks.add(function, **options)
         self._callback_functions.append((function, options))
         self.pool.retire()
@@ -371,18 +371,13 @@ class SyncEngine:
         from .portal import LoopThread
 
         if self._callbacks is None or before is not None:
-            self._callbacks = self._make_callbacks()
+            self._callbacks = Callbacks(self._settings, in_threads=True)
             for function, options in self._callback_functions:
                 self._callbacks.add(function, **options)
         settings = self._settings
         if before is not None and before.portal.is_of_parent:
             settings = replace(settings, name=None)  # it is taken by the process that this one was forked from
         return LoopThread(settings, self._callbacks, self._greetings, self._marshaller)
-
-    def _make_callbacks(self) -> Callbacks:
-        from .callbacks import Callbacks
-
-        return Callbacks(self._settings, in_threads=True)
 
     def _needs_streams(self, outgoing: Call) -> bool:
         """Whether a call could not be encoded for an iterator among its arguments; if so, move to the loop thread."""

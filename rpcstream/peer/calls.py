@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import Signature
 from typing import Any
@@ -61,6 +61,15 @@ class Call:
     def call_ids(self) -> Sequence[int | str]:
         """The ids in the table of pending calls."""
         return (self.call_id,)
+
+    def begin_span(self, make: Callable[[str], Any]) -> Any:
+        """Begin the span of this call, a context manager (`peer.tracing`).
+
+        Args:
+            make: makes the span of a call of the method with this name.
+        """
+        self.trace = make(self.method)
+        return self.trace
 
     def enter(self, pending: PendingCalls, call: PendingCall) -> None:
         """Enter the table of pending calls, so that `call` gets the reply.
