@@ -222,9 +222,9 @@ class AsyncClient(BaseClient):
     def notify_client(self, client: str, method: str, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, bool]:
         return self.request("rpc.notify", notify_client_params(client, method, args, kwargs))
 
-    async def offer(self, *, shared: bool = False) -> list[str]:
+    async def offer(self) -> list[str]:
         with AT_CALLER:
-            return await self._registration.offer(shared=shared)
+            return await self._registration.offer()
 
     async def withdraw(self, *names: str) -> list[str]:
         return await self._registration.withdraw(*names)

@@ -7,7 +7,7 @@ bytes in, bytes and the replies of calls out.
 from __future__ import annotations
 
 from _thread import get_ident
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -81,12 +81,8 @@ class Callbacks:
         """The names of the methods, without the built-in ones (`rpc.*`)."""
         return [name for name in list(self._registry or ()) if not name.startswith("rpc.")]
 
-    def describe(self, methods: Mapping[str, bool]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """The descriptions of some methods for `rpc.register`, and the JSON schemas that they refer to.
-
-        Args:
-            methods: their names, each with whether it is shared.
-        """
+    def describe(self, methods: Iterable[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """The descriptions of the methods with these names for `rpc.register`, and the JSON schemas they refer to."""
         if self._registry is None:
             return [], {}
         from ..methods.discovery import Description
@@ -97,7 +93,7 @@ class Callbacks:
         for method in described:
             # Those of the framework stand in the hub's own document; a registration has a limit of size.
             method["errors"] = wanted[method["name"]].docs["errors"]
-            if methods[method["name"]]:
+            if method["name"] in self.shared:
                 method["shared"] = True
         return described, description.components()["schemas"]
 
