@@ -25,7 +25,7 @@ from .client.options import ClientOptions
 from .limits import DEFAULT_HOST
 from .peer import deadline
 from .server import Server
-from .server.process import LoopName, loop_factory
+from .server.program import LoopName, loop_factory
 from .transports.connection import Connection
 from .transports.open_connections import Arrival
 from .transports.stream import LineStream

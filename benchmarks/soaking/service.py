@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from rpcstream import Context, Limits, Logs, RpcError, Server
-from rpcstream.server.process import loop_factory
+from rpcstream.server.program import loop_factory
 
 from .tally import Tally, answer, obey
 

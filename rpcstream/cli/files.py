@@ -203,10 +203,10 @@ def image_as_received(value: Any) -> tuple[bytes, str] | None:
     name, data = value.get("format"), value.get("data")
     if not isinstance(name, str) or name not in FORMATS:
         return None
-    from ..codec import base64
+    from ..codec.binary import readable_bytes
 
     try:
-        return bytes(base64.readable(data)), f".{name}"
+        return bytes(readable_bytes(data)), f".{name}"
     except ValueError:
         return None
 

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, argv: Sequence[str]) -> int:
     pipe = None
     if options.mcp:
-        from ..mcp.stdio import StdioPipe
+        from ..mcp.agents import StdioPipe
 
         # First of all: what the target prints while it is imported must not get to standard output.
         pipe = StdioPipe()

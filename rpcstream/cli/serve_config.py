@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ..config.files import MAX_TOKENS, ConfigError, one_or_all, read_file, read_tokens, warn_of_readers
+from ..config import MAX_TOKENS, ConfigError, one_or_all, read_file, read_tokens, warn_of_readers
 from ..config.schema import Schema, Values
-from ..hub.config import EXCLUSIVE, FIELDS, LOGGING, WHERE, ServerFile, User
-from ..hub.users import authenticate_users
+from ..hub.config import EXCLUSIVE, FIELDS, LOGGING, WHERE, ServerFile, User, authenticate_users
 from ..limits import Limits
 from ..option import FILE, FLAG, TEXT, Kind, Option, options_of
 from ..server.options import GROUPS

@@ -15,7 +15,7 @@ from ..errors import ConnectFailed, RegistrationError
 from ..limits import DEFAULT_PORT
 from ..observe.call_log import ACCESS_LOGGER
 from ..server import Server
-from ..server.process import replace_run, without_own_frames
+from ..server.program import replace_run, without_own_frames
 from ..server.target import TargetError
 from ..supervisor.options import wants_supervisor
 from .load import is_hub, is_local, listen_arguments, load_target, make_hub, passed_sockets, prepare
@@ -26,7 +26,7 @@ from .serve_options import FUNCTIONS_PORT
 if TYPE_CHECKING:
     import socket
 
-    from ..mcp.stdio import StdioPipe
+    from ..mcp.agents import StdioPipe
     from ..server.worker import WorkerLink
 
 OK, FAILED, USAGE = 0, 1, 2

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from ..config.files import ConfigError, read_file, take_token, warn_of_readers
+from ..config import ConfigError, read_file, take_token, warn_of_readers
 from ..config.schema import ConfigSource, Schema, Values, limit_options, take_groups
 from ..limits import Limits
 from ..nearest import did_you_mean, nearest

@@ -24,8 +24,8 @@ from typing import Any
 
 from PIL import Image
 
-from . import base64
 from .attachments import Attachment
+from .binary import payload_size, readable_bytes, without_data_url
 from .codec import COPYING, DecodeElsewhere, Encoding, Reading, TooMuchImage
 from .image_files import given_file, opened, unread_file
 from .options import AVIF, FORMATS, ImageFile, ImageOptions, MaxSide, format_of
@@ -159,7 +159,7 @@ def _from_raw(mode: object, size: object, data: object, reading: Reading) -> Ima
         raise ValueError("image: size must be [width, height]")
     width, height = size
     reading.take_pixels((width, height), COPYING)
-    pixels, expected = base64.readable(data), width * height * _RAW_MODES[mode]
+    pixels, expected = readable_bytes(data), width * height * _RAW_MODES[mode]
     if len(pixels) != expected:
         raise ValueError(f"image: {len(pixels)} bytes of data, mode and size need {expected}")
     image = Image.new(mode, (width, height), None)  # not filled first, as `Image.frombytes` does
@@ -175,9 +175,9 @@ def _from_file(content: object, name: str | None, reading: Reading, wanted: MaxS
         content: bytes, or a payload.
         name: the format that it must have; None: any.
     """
-    size = len(content) if isinstance(content, bytes) else base64.size(content)
+    size = len(content) if isinstance(content, bytes) else payload_size(content)
     reading.spend(_OPENING * size, _PART_BYTES * size)
-    data = content if isinstance(content, bytes) else bytes(base64.readable(content))
+    data = content if isinstance(content, bytes) else bytes(readable_bytes(content))
     found = format_of(data)
     if found not in reading.formats or found != (name or found):
         raise ValueError(f"image: the file is not {name or ' or '.join(reading.formats)}")
@@ -223,7 +223,7 @@ class ImageHint:
         if isinstance(value, dict) and value.get(TAG_KEY) == TAG:
             return decode_image(value, reading, self._wanted)
         if isinstance(value, str | bytes | Attachment):
-            content = base64.without_data_url(value) if isinstance(value, str) else value
+            content = without_data_url(value) if isinstance(value, str) else value
             return _from_file(content, None, reading, self._wanted)
         if isinstance(value, Image.Image):
             return _reduced(value, self._wanted)

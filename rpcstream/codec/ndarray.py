@@ -1,4 +1,4 @@
-"""Arrays as `{"$type": "ndarray", "dtype", "shape", "data"}`, both ways, and as what a hint asks for.
+"""Arrays as `{"$type": "ndarray", "dtype", "shape", "data"}`, both ways; NumPy scalars as numbers.
 
 Objects with `__array__` are sent as arrays, too. Shape and dtype of what comes in are checked against the bytes before
 memory is used as an array. Decoded arrays are C-ordered (a `.npy` file sets the order of its own) and writable, over
@@ -7,6 +7,7 @@ memory of their own; or read-only, over memory that a peer on this machine share
 
 from __future__ import annotations
 
+import cmath
 import io
 import math
 import typing
@@ -18,11 +19,13 @@ import numpy as np
 
 from ..errors import EncodeError
 from ..wire.binary_frame import ATTACHED_MIN
-from . import base64, dtypes
+from . import dtypes
 from .attachments import Attachment
+from .binary import readable_bytes, writable_bytes
 from .codec import Encoding
 from .options import Shape
 from .rich_hint import TAG_KEY, base64_of, members, mismatch, shortened, tagged_schema, type_name
+from .scalars import COMPLEX_SCHEMA, encode_complex, encode_float
 
 Array = np.ndarray[Any, Any]
 
@@ -78,7 +81,7 @@ def decode_array(tagged: dict[str, Any], _: object = None) -> Array:
         raise ValueError("shape must be an array of integers that are not negative, each below 2**62")
     # The items of other dtypes are checked, here or by numpy: they must not change afterwards.
     is_lent = type(data) is Attachment and dtype.kind in _NUMBERS
-    memory, size = data.lend() if is_lent else base64.writable(data), math.prod(shape) * dtype.itemsize
+    memory, size = data.lend() if is_lent else writable_bytes(data), math.prod(shape) * dtype.itemsize
     if len(memory) != size:
         raise ValueError(f"ndarray: {len(memory)} bytes of data, shape and dtype need {size}")
     return array_over(memory, dtype, shape)
@@ -171,7 +174,7 @@ class ArrayHint:
         if isinstance(value, np.ndarray):
             return self._fitting(value)
         if isinstance(value, str | Attachment):
-            return self._fitting(array_from_npy(base64.readable(value)))
+            return self._fitting(array_from_npy(readable_bytes(value)))
         raise mismatch(self.name, value, ARRAY_FORM)
 
     def accept(self, value: object) -> object:
@@ -247,3 +250,74 @@ def _shape_in(hint: Any) -> Shape | None:
             f"{hint} says no shape: say it with Shape, as in Annotated[NDArray[np.float32], Shape(None, 3)]"
         )
     return Shape(*[None] * len(arguments))
+
+
+#: The plain numbers that may stand for a scalar, by the kind of its dtype.
+_SCALARS: dict[str, tuple[type, ...]] = {
+    **{"b": (bool,), "i": (int,), "u": (int,), "f": (int, float), "V": (int, float), "c": (int, float, complex)},
+    "?": (bool, int, float, complex),
+}
+
+
+def encode_scalar(value: np.generic, encoding: Encoding) -> object:
+    """A JSON value, or a tagged object. EncodeError for a longdouble, and for void and the like."""
+    if value.dtype.kind in "mM":
+        return encode_array(np.asarray(value), encoding)
+    plain = value.item()
+    if isinstance(plain, bool | int):
+        return plain
+    if isinstance(plain, float):
+        return encode_float(plain)
+    if isinstance(plain, complex):
+        return encode_complex(plain, encoding)
+    raise EncodeError(f"{type_name(type(value))} has no form on the wire")
+
+
+class NumpyScalarHint:
+    """A hint for one of numpy's scalar types, or an abstract one such as `np.floating`, which takes any of its kind.
+
+    Raises:
+        TypeError: the hint asks for what never goes over the wire.
+    """
+
+    def __init__(self, hint: Any) -> None:
+        self._kind = dtypes.scalar_type(hint)
+        self._dtype: Any = None if self._kind in dtypes.ABSTRACT else np.dtype(self._kind)
+        #: The kind of the dtype; "?" for an abstract type.
+        self._code = "?" if self._dtype is None else self._dtype.kind
+        self.name = dtypes.name_of(self._kind)
+        self.component = None if self._code in "biu" else f"np_{self.name}"
+
+    def decode(self, value: object, _: object = None) -> object:
+        if isinstance(value, dict) and value.get(TAG_KEY) == TAG:  # a date, where arrays are wanted as well
+            value = decode_array(value)
+        if isinstance(value, np.ndarray) and not value.ndim:
+            value = value.astype(value.dtype.newbyteorder("="))[()]
+        scalar: Any = value if isinstance(value, np.generic) else self._of_number(value)
+        if not isinstance(scalar, np.generic) or not dtypes.fits(scalar.dtype, (self._kind,)):
+            raise mismatch(self.name, value)
+        return scalar
+
+    accept = decode
+
+    def _of_number(self, value: Any) -> Any:
+        """A plain number as the wanted scalar, or as numpy's own for an abstract type; None if it does not fit."""
+        if type(value) not in _SCALARS.get(self._code, ()):
+            return None
+        with np.errstate(all="ignore"), suppress(OverflowError):
+            array = np.asarray(value)
+            scalar: Any = (array if self._dtype is None else array.astype(self._dtype))[()]
+            # Floats are rounded, but do not become infinite.
+            if scalar == value if self._code in "iu" else cmath.isfinite(scalar) == cmath.isfinite(value):
+                return scalar
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        if self._code in "iu":
+            limits = np.iinfo(self._dtype)
+            return {"type": "integer", "minimum": int(limits.min), "maximum": int(limits.max)}
+        if self._code == "b":
+            return {"type": "boolean"}
+        plain = [] if self._code in "mM" else [{"type": "number"}]
+        others = [COMPLEX_SCHEMA] if self._code in "?c" else []
+        return {"anyOf": [*plain, *others, *ArrayHint(np.ndarray).schema()["anyOf"][:1]]}

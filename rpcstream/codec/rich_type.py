@@ -86,7 +86,7 @@ BUILT_IN = (
     RichType("bytes", "binary", _BYTES, "encode_bytes", "decode_bytes", "BytesHint", has_payload=True),
     RichType("complex", "scalars", ("builtins.complex",), "encode_complex", "decode_complex", "ComplexHint"),
     RichType("float", "scalars", ("builtins.float",), "encode_float", "decode_float"),
-    RichType(None, "numpy_scalars", ("numpy.generic",), "encode_scalar", hint="NumpyScalarHint", is_family=True),
+    RichType(None, "ndarray", ("numpy.generic",), "encode_scalar", hint="NumpyScalarHint", is_family=True),
     RichType(
         *("sparse", "ext.sparse", _SPARSE, "encode_sparse", "decode_sparse", "SparseHint"),
         is_family=True,

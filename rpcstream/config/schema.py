@@ -15,7 +15,7 @@ from ..limits import Limits
 from ..nearest import did_you_mean, nearest
 from ..option import SECONDS_OR_NONE, Kind, Option, whole
 from ..text import get_logger
-from .files import ConfigError
+from . import ConfigError
 
 log = get_logger("rpcstream.config")
 

@@ -1,16 +1,18 @@
-"""The options of a hub from arguments, environment variables and a configuration file."""
+"""The options of a hub from arguments, environment variables and a configuration file; and the users in it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
 
-from ..config.files import MAX_TOKENS, read_file, read_tls, read_tokens, take_token
+from ..auth.authenticator import digest_of
+from ..config import MAX_TOKENS, read_file, read_tls, read_tokens, take_token
 from ..config.schema import ConfigSource, Schema, limit_options, log, take_groups
 from ..limits import Limits
 from ..option import FILE, SECONDS_OR_NONE, Kind, Option, choice, group_options, options_of, whole
+from ..peer.credentials import Credentials
 from ..server.options import GROUPS, ListenOptions, ServerOptions
 from .rules import Rule
 
@@ -187,3 +189,40 @@ def hub_options(
         logging=logging,
         token_file=token_file,
     )
+
+
+class UserIdentity(str):
+    """The identity of a user: its name, as a string, with its roles.
+
+    Attributes:
+        user: the entry that the peer was found by.
+    """
+
+    __slots__ = ("roles", "user")
+
+    roles: frozenset[str]
+    user: User
+
+
+def authenticate_users(users: Iterable[User]) -> Callable[[Credentials], UserIdentity | None]:
+    """Make a function for `authenticate=`: it finds the user by token, or without one by verified certificate.
+
+    An unknown token is refused, whatever certificate comes with it.
+    """
+    by_token: dict[bytes, UserIdentity] = {}
+    by_certificate: dict[str, UserIdentity] = {}
+    for user in users:
+        identity = UserIdentity(user.name)
+        identity.roles, identity.user = frozenset(user.roles), user
+        if user.token is not None:
+            by_token[digest_of(user.token)] = identity
+        if user.certificate is not None:
+            by_certificate[user.certificate] = identity
+
+    def authenticate(credentials: Credentials) -> UserIdentity | None:
+        if credentials.token is not None:
+            return by_token.get(digest_of(credentials.token))
+        found = (by_certificate.get(name) for name in credentials.names)
+        return next((identity for identity in found if identity is not None), None)
+
+    return authenticate

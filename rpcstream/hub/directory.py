@@ -1,19 +1,94 @@
-"""The directory of a hub: its members, their names, and the routes by which their methods are called."""
+"""The directory of a hub: its members, the routes by which their methods are called, and the members' keep-alive."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
-from ..errors import wrong_parameter
+import orjson
+
+from ..errors import ProviderGone, wrong_parameter
 from ..events.event_queue import QueueMemory
+from ..peer.pending import PendingCall
 from ..peer.session import Session
+from ..wire import envelope
 from . import passthrough
-from .members import Member
-from .offers import Offer, check_name, schema_cost
-from .routes import Route
+from .members import Member, Offer, check_name, schema_cost
+
+log = logging.getLogger("rpcstream.hub")
+
+
+#: The members of a shared method that are compared for one call: so many, beginning with the one whose turn it is.
+COMPARED = 8
+
+
+#: What the data of an error says of a call that no member was given.
+_NOT_PASSED_ON = {"executed": False, "no_provider": True}
+
+
+class Route:
+    """The members that carry out the calls of one name.
+
+    Attributes:
+        method: the name of the method at these members.
+        members: those that offer it, in the order in which they came.
+        text: the name of the method at its members, as JSON.
+        shared: the method may be offered by several members.
+        is_own: the route is that of a single member, with the member's name before the method's.
+    """
+
+    def __init__(self, offer: Offer, called: str, text: bytes) -> None:
+        self.method = offer.name
+        self.shared = offer.shared
+        self.is_own = called != offer.name
+        self.members: list[Member] = []
+        self._turn = 0
+        self.text = text
+
+    @property
+    def is_shared(self) -> bool:
+        """Several members may offer the method under this name."""
+        return self.shared and not self.is_own
+
+    @property
+    def is_listed(self) -> bool:
+        """The method is listed under this name: the short one, if it has that."""
+        return not self.is_own or "." in self.method
+
+    def add(self, member: Member) -> None:
+        """Enter one more member."""
+        self.members.append(member)
+
+    def remove(self, member: Member) -> None:
+        """Take a member out."""
+        self.members.remove(member)
+
+    def choose(self) -> Member:
+        """Return the member for the next call: of the next in turn the one with the fewest unanswered calls.
+
+        Raises:
+            ProviderGone: no member takes calls at the moment. The data says `no_provider`: none was given the call.
+        """
+        members, count = self.members, len(self.members)
+        if count == 1 and members[0].is_there:  # as nearly always: the rest takes a tenth of the hub's time for a call
+            return members[0]
+        first = self._turn % count if self.is_shared else 0
+        self._turn = first + 1
+        in_turn = (members[place % count] for place in range(first, first + count))
+        there = list(islice((member for member in in_turn if member.is_there), COMPARED))
+        if not there:
+            raise self._gone()
+        return min(there, key=attrgetter("load"))
+
+    def _gone(self) -> ProviderGone:
+        who = {"client": self.members[0].name} if len(self.members) == 1 else {}
+        return ProviderGone(data={"method": self.method, **who, **_NOT_PASSED_ON})
 
 
 class Directory:
@@ -195,3 +270,95 @@ def _names(method: str, owner: str) -> tuple[str, ...]:
     """Return the names by which a member's method is called; see `Directory.routes`."""
     own = f"{owner}.{method}"
     return (own,) if "." in method else (method, own)
+
+
+class HubKeepalive:
+    """Pings the members of one hub, and drops those that do not answer.
+
+    Args:
+        keepalive_timeout: seconds; a member with a name that has shown no sign of life for so long is dropped.
+        ping_interval: seconds between two pings to it.
+        registration_timeout: seconds; a connection that has neither registered nor called by then is closed.
+        drop: closes a member's connection, with the reason.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        *,
+        keepalive_timeout: float | None,
+        ping_interval: float | None,
+        registration_timeout: float | None,
+        drop: Callable[[Member, str], None],
+    ) -> None:
+        self._directory = directory
+        self._keepalive_timeout = keepalive_timeout
+        self._ping_interval = ping_interval
+        self._registration_timeout = registration_timeout
+        self._drop = drop
+
+    async def run(self) -> None:
+        """Check all members again and again, until cancelled."""
+        intervals = [seconds for seconds in (self._ping_interval, self._keepalive_timeout) if seconds is not None]
+        if not intervals:
+            return
+        loop = asyncio.get_running_loop()
+        while True:
+            # Twice an interval, so that a time-out is noticed when half of it more has passed, at most.
+            await asyncio.sleep(min(intervals) / 2)
+            for member in list(self._directory.by_name.values()):
+                self.check(member, loop.time())
+
+    def check(self, member: Member, now: float) -> None:
+        """Ping a member, or drop it, if it is time for that; `now` is loop time, s."""
+        silence = now - member.last_heard
+        timeout = self._keepalive_timeout
+        if timeout is not None and silence >= timeout and not self._must_ping_first(member):
+            self._drop(member, f"no sign of life for {timeout:g} s (keepalive_timeout)")
+        elif self._ping_interval is not None and silence >= self._ping_interval and member.is_there:
+            self._ping(member)
+
+    def _must_ping_first(self, member: Member) -> bool:
+        """It could not answer yet: it has been silent since the last check, or the hub itself was held up."""
+        can_hear = member.is_there and not member.session.write_gate.stalled
+        return self._ping_interval is not None and not member.is_pinged and can_hear
+
+    def watch(self, session: Session) -> None:
+        """Close a new connection that neither registers nor calls in time."""
+        if self._registration_timeout is not None:
+            timer = session.loop.call_later(self._registration_timeout, self._check_begun, session)
+            session.on_lost.append(timer.cancel)
+
+    def _check_begun(self, session: Session) -> None:
+        # By HTTP there is a session for each call, so it has called.
+        if session not in self._directory.members and session.channel is not None and session.is_lasting:
+            reason = f"neither registered nor called within {self._registration_timeout:g} s (registration_timeout)"
+            log.info("closing the connection from %s: %s", session.channel.address, reason)
+            session.abort(reason)
+
+    def _ping(self, member: Member) -> None:
+        session = member.session
+        if member.is_pinged or session.write_gate.stalled:
+            return  # it has not answered the last ping, or does not even read: its time-out goes on
+        member.is_pinged = True
+        call_id = session.pending.add(_Ping(member))
+        session.send(orjson.dumps(envelope.request("rpc.ping", call_id=call_id)))
+
+
+class _Ping(PendingCall):
+    """A ping that waits for any answer, as a sign of life."""
+
+    __slots__ = ("_member",)
+
+    method = "rpc.ping"
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+
+    def answer(self, reply: dict[str, Any], line: bytes | bytearray) -> None:
+        """Note the sign of life."""
+        self._member.is_pinged = False
+        self._member.last_heard = self._member.session.loop.time()
+
+    def fail(self, error: Exception) -> None:
+        """Do nothing: the connection is over, and so is the member."""

@@ -33,14 +33,12 @@ from ..wire.buffers import Encoded
 from ..wire.envelope import VERSION
 from ..wire.json_scan import is_deeper
 from . import passthrough
-from .directory import Directory
-from .members import Member
+from .directory import COMPARED, Directory, Route
+from .members import Member, may_be_offered
 from .methods import PassingMethod
-from .offers import may_be_offered
 from .passthrough import STREAM_TEXT, Line
 from .relay import Relay
 from .relayed_streams import argument_streams
-from .routes import COMPARED, Route
 from .rules import Rules
 
 #: The tag of a stream may be written with escapes; a line with neither these nor the tag has no stream among its

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,9 +17,11 @@ from typing import Any, NoReturn, Self, Unpack
 
 import orjson
 
+from ..auth.authenticator import TOKEN_IDENTITY
 from ..config.schema import ConfigSource
-from ..errors import RegistrationError
+from ..errors import NotPermitted, RegistrationError
 from ..events.event_queue import QueueMemory
+from ..events.topics import Topics
 from ..methods.dispatch import Dispatcher
 from ..nearest import with_options
 from ..observe.metrics import Family, single
@@ -27,20 +29,91 @@ from ..peer.calls import params_of
 from ..peer.marshal import NOT_GIVEN
 from ..peer.session import Session
 from ..server import Server
-from ..server.options import DEFAULTS, ServerOptions
+from ..server.options import DEFAULTS, GROUPS, ServerOptions
 from ..text import get_logger
 from ..wire import envelope
 from . import discovery
-from .config import HubConfig, hub_options
-from .directory import Directory
+from .config import HubConfig, User, UserIdentity, authenticate_users, hub_options
+from .directory import Directory, HubKeepalive
 from .dispatch import Forwarding
-from .keepalive import HubKeepalive
-from .methods import HubMethods
+from .methods import SYSTEM_TOPICS, HubMethods, Registrations
 from .passthrough import PassThroughReader
-from .registrations import SYSTEM_TOPICS, Registrations
-from .reload import CHANGEABLE, ChangedRights, needs_restart
 from .rules import Rule, Rules
-from .users import authenticate_users
+
+#: Arguments of `Hub` that are taken over while it runs, beside users.
+CHANGEABLE = frozenset(("token", "call_timeout", "rules"))
+
+
+def needs_restart(before: HubConfig, after: HubConfig) -> list[str]:
+    """Return the names of the options that differ, and that a running hub cannot change."""
+    names = []
+    for old, new in ((_with_fields(before.options), _with_fields(after.options)), (before.where, after.where)):
+        names += [name for name in {**old, **new} if name not in CHANGEABLE and old.get(name) != new.get(name)]
+    return sorted(names)
+
+
+def _with_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with the fields of groups in place of the groups, as they stand in a file."""
+    found = {name: value for name, value in options.items() if name not in GROUPS}
+    for name, group in GROUPS.items():
+        found |= vars(options.get(name, group()))
+    return found
+
+
+class ChangedRights:
+    """Tells which connections keep their rights after a change, and may stay.
+
+    Args:
+        users: the users of the configuration now.
+        keeps_token: the token that all callers show is what it was.
+        rules: of the hub now; None if everything is permitted.
+    """
+
+    def __init__(
+        self,
+        users: Collection[User] | None,
+        *,
+        keeps_token: bool,
+        rules: Rules | None,
+        directory: Directory,
+        topics: Topics,
+    ) -> None:
+        self._users = frozenset(users or ())
+        self._keeps_token = keeps_token
+        self._rules = rules
+        self._directory = directory
+        self._topics = topics
+
+    def may_stay(self, session: Session) -> bool:
+        """Tell whether a connection may stay: its user is what it was, and what it has is permitted still."""
+        identity = session.identity
+        if identity is None:  # it has not authenticated; when it does, that is by the users of now
+            return True
+        if isinstance(identity, UserIdentity):
+            if identity.user not in self._users:
+                return False
+        elif identity == TOKEN_IDENTITY and not self._keeps_token:
+            return False
+        return self._rules is None or (self._may_offer(session, self._rules) and self._may_hear(session, self._rules))
+
+    def _may_offer(self, session: Session, rules: Rules) -> bool:
+        member, identity = self._directory.members.get(session), session.identity
+        if member is None or member.name is None:
+            return True
+        name = member.name
+        return rules.permits(identity, "name", name) and all(
+            rules.permits(identity, "register", offered, unless=(f"{name}.{offered}",)) for offered in member.offers
+        )
+
+    def _may_hear(self, session: Session, rules: Rules) -> bool:
+        try:
+            return all(
+                rules.check_subscription(session.identity, topic) == denied
+                for topic, denied in self._topics.subscriptions_of(session).items()
+            )
+        except NotPermitted:
+            return False
+
 
 log = get_logger("rpcstream.hub")
 
@@ -244,7 +317,12 @@ class Hub(Server):
 
     def stats(self) -> dict[str, Any]:
         """Return the counters since the start, with the numbers of clients and of their methods."""
-        return self._stats()
+        return {
+            **super().stats(),
+            "calls_forwarded": self._forwarding.forwarded if self._forwarding is not None else 0,
+            "clients": len(self.directory.by_name),
+            "methods_offered": self.directory.offered,
+        }
 
     def discover(self) -> dict[str, Any]:
         """Return the methods of the hub and of its clients as an OpenRPC document."""
@@ -255,14 +333,6 @@ class Hub(Server):
         return await self._methods.documents[compat].text()
 
     # -- as a server --------------------------------------------------------------------------------------------------
-
-    def _stats(self) -> dict[str, Any]:
-        return {
-            **super()._stats(),
-            "calls_forwarded": self._forwarding.forwarded if self._forwarding is not None else 0,
-            "clients": len(self.directory.by_name),
-            "methods_offered": self.directory.offered,
-        }
 
     def middleware(self, function: Any) -> NoReturn:
         """Raises RegistrationError: a hub passes calls on unread. Middleware belongs to the servers behind it."""
@@ -282,7 +352,7 @@ class Hub(Server):
         )
 
     def _more_metrics(self) -> list[Family]:
-        stats = self._stats()
+        stats = self.stats()
         forwarded = stats["calls_forwarded"]
         gauges = (
             ("clients", "Clients with a name."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..auth.authenticator import Authenticator
@@ -12,8 +12,8 @@ from ..observe.counters import Counters
 from ..text import get_logger
 from ..tls import TLS
 from ..transports.access import AccessRules
+from .life import RunningServer
 from .options import Http, ReadAccess
-from .running import RunningServer
 
 log = get_logger("rpcstream.server")
 
@@ -38,32 +38,21 @@ class Guard:
         self.authenticator: Authenticator | None = None
         self.tls: TLS | None = given["tls"]
         self.rules = AccessRules(hosts=http.hosts, origins=http.origins)
-        self._timeout = limits.auth_timeout
-        self._counters = counters
         self._read_access: ReadAccess | None = None
         names = ("token", "authenticate")
         shown = {name: given[name] for name in names if given[name] is not None}
         self._is_of_configuration = any(given[name] != own.get(name) for name in names)
         if shown:
-            self.authenticator = self._authenticate(shown)
+            self.authenticator = Authenticator(**shown, timeout=limits.auth_timeout, counters=counters)
 
-    def _authenticate(self, shown: Mapping[str, Any]) -> Authenticator:
-        return Authenticator(**shown, timeout=self._timeout, counters=self._counters)
-
-    def add(self, token: str | Iterable[str] | None, read_access: ReadAccess | None, tls: TLS | None) -> bool:
-        """Add authentication or a certificate; see `Server.guard`. Returns whether this added authentication."""
-        shown: Mapping[str, Any] = {} if token is None else {"token": token}
+    def add(self, read_access: ReadAccess | None, tls: TLS | None) -> None:
+        """Read the access again with each reload, and add a certificate; see `Server.guard`."""
         if read_access is not None and not self._is_of_configuration:
-            shown, _ = read_access()
-        if shown and self.authenticator is not None:
             raise ValueError("this server has a token= or an authenticate= of its own")
         if tls is not None and self.tls is not None:
             raise ValueError("this server has a certificate (tls=) of its own")
         self._read_access = read_access
-        if shown:
-            self.authenticator = self._authenticate(shown)
         self.tls = tls or self.tls
-        return bool(shown)
 
     def reload(self, running: RunningServer | None, drain_timeout: float) -> None:
         """Read the certificate and the token file again.

@@ -18,7 +18,7 @@ from ..wire.http_messages import NOSNIFF, Response
 from .options import Logs, Metrics
 
 if TYPE_CHECKING:
-    from .running import RunningServer
+    from .life import RunningServer
 
 log = get_logger("rpcstream.server")
 

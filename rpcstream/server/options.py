@@ -1,4 +1,4 @@
-"""The options of a server: documented, typed and with their defaults in one place, for `Server` and `Hub`."""
+"""The options of `Server` and `Hub`, with types and defaults; and the addresses that a server tells of itself."""
 
 import dataclasses
 import os
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from urllib.parse import quote, urlsplit
 
 from ..auth.authenticator import Authenticate
 from ..codec import Codec
@@ -32,11 +33,64 @@ from ..option import (
 )
 from ..supervisor.options import WorkerOptions
 from ..tls import TLS
-from ..web.paths import check_path
-from .addresses import checked_urls
+from ..web.handlers import check_path
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+
+#: Name, plain scheme and encrypted scheme of each kind of address.
+_KINDS = (("http", "http", "https"), ("websocket", "ws", "wss"), ("stream", "tcp", "tls"))
+_NAMES = {scheme: name for name, *schemes in _KINDS for scheme in schemes} | {"unix": "unix"}
+
+#: Hosts that mean all addresses of a machine; callers cannot use them.
+_ALL = ("0.0.0.0", "[::]")
+
+
+def checked_urls(given: Iterable[str]) -> tuple[str, ...]:
+    """The option `public_urls`, as a tuple.
+
+    Raises:
+        ValueError, TypeError: one of them is no URL by which a server can be reached.
+    """
+    if isinstance(given, str):
+        raise TypeError(f"public_urls is a list of URLs, got {given!r}")
+    urls = tuple(given)
+    for url in urls:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        if parts is None or parts.scheme not in _NAMES or not (parts.netloc or parts.scheme == "unix"):
+            raise ValueError(f"public_urls: a URL begins with one of {', '.join(_NAMES)}, got {url!r}")
+    return urls
+
+
+def server_objects(
+    addresses: Iterable[str], *, paths: tuple[str, ...] | None, is_encrypted: bool, public: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
+    """The Server Objects of a server, HTTP first, which most tools can do.
+
+    Args:
+        addresses: `host:port`, a service on NATS, or `unix:///path`, which only counts where there is no other.
+        paths: for calls by HTTP and WebSocket; None: "/".
+        is_encrypted: there is a certificate.
+        public: URLs to be taken in place of all that.
+    """
+    if public:
+        return [{"name": _NAMES[urlsplit(url).scheme], "url": url} for url in public]
+    addresses = list(addresses)
+    services = [{"name": "nats", "url": each} for each in addresses if each.startswith("nats")]
+    listed = [each for each in addresses if not each.startswith("nats")]
+    hosts = [each for each in listed if not each.startswith("unix:")]
+    if not hosts:
+        return [{"name": "unix", "url": each} for each in listed] + services
+    target = quote(paths[0] if paths else "/")
+    objects = []
+    for name, plain, encrypted in _KINDS:
+        for each in hosts:
+            host, colon, port = each.rpartition(":")
+            reachable = f"localhost{colon}{port}" if host in _ALL else each
+            path = "" if name == "stream" else target
+            objects.append({"name": name, "url": f"{encrypted if is_encrypted else plain}://{reachable}{path}"})
+    return list({each["url"]: each for each in [*objects, *services]}.values())
+
 
 #: Called with the server; gives what is entered before it serves, and left afterwards.
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
@@ -184,9 +238,9 @@ class ServerOptions(TypedDict, total=False):
             too; on a Unix socket in shared memory. "copy": arrays that arrive in shared memory are copied, and so
             writable. False: always as base64.
         tls: the server's certificate; with it all connections are encrypted, without it none is.
-        trusted_proxies: networks of proxies that tell the addresses of clients, by the PROXY protocol,
-            `X-Forwarded-For`, or `Forwarded`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. Such an
-            address is `ctx.address`, and stands in logs.
+        trusted_proxies: networks of proxies that tell the addresses of clients, by the PROXY protocol or
+            `X-Forwarded-For`: "10.0.0.0/8", a single address, or "unix" for Unix sockets. Such an address is
+            `ctx.address`, and stands in logs.
         drain_timeout: seconds that calls in flight have to finish when the server stops.
         drain_delay: seconds that a stopping server goes on as before, while `/readyz` says 503, so that a load balancer
             sends no more connections to it.

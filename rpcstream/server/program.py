@@ -1,28 +1,33 @@
-"""Runs a server as a program: in this process or in several, with signals and systemd."""
+"""Runs a server as a program: in this process or in several, with signals, systemd, and an event loop that ends."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import importlib
 import inspect
 import os
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Coroutine, Iterator
+import types
+from asyncio import tasks as asyncio_tasks
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..auth.authenticator import Authenticator
 from ..methods.threads import DaemonThreads
 from ..methods.workers import is_worker
 from ..peer.credentials import Credentials
-from ..process import StopNow, on_hangup, stop_on_signals
+from ..process import CLEAN_UP, PACKAGE, StopNow, join_names, on_hangup, stop_on_signals, task_name
 from ..systemd import Notifier
 from ..text import get_logger
 from ..transports.listen import RENEWAL
 from .life import ServerLife
 from .options import ListenOptions
-from .process import LoopName, freeze_memory, loop_factory, run_to_end, take_replacement
 
 if TYPE_CHECKING:
     from ..supervisor.options import WorkerOptions
@@ -43,12 +48,10 @@ class ServerProgram:
 
     Attributes:
         watched: the path of a file whose changes reload the server; None: none.
-        signals: the numbers of the stop signals that this process has received.
     """
 
     def __init__(self, life: ServerLife, reload: Callable[[], object]) -> None:
         self.watched: str | None = None
-        self.signals: list[int] = []
         self._life = life
         self._reload = reload
         self._notifier = Notifier()
@@ -74,10 +77,10 @@ class ServerProgram:
             raise SystemExit(1) from None
 
     async def _main(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        with self._reloading(), stop_on_signals(self._life) as self.signals:
+        with self._reloading(), stop_on_signals(self._life) as self._life.signals:
             await serve()
-        if len(self.signals) > 1:
-            raise StopNow(self.signals[-1])  # uvloop does not pass on what a signal raises inside a handler
+        if len(self._life.signals) > 1:
+            raise StopNow(self._life.signals[-1])  # uvloop does not pass on what a signal raises inside a handler
 
     async def serve(self, where: ListenOptions, on_listening: Callable[[str], object] | None) -> None:
         """Serve until the server is stopped, and report that to systemd; for `run`.
@@ -248,3 +251,125 @@ def print_address(address: str) -> None:
     """Print where a server listens to standard error."""
     with contextlib.suppress(OSError, AttributeError):  # standard error is closed, or there is none
         print(f"Listening at {address} (Ctrl-C to stop)", file=sys.stderr, flush=True)
+
+
+LoopName = Literal["auto", "uvloop", "asyncio"]
+
+_IMPORTLIB = os.path.dirname(importlib.__file__) + os.sep
+
+#: Serves in place of `Server.run`, with the server and the arguments of that call.
+ServeInstead = Callable[[Any, dict[str, Any]], None]
+
+#: What serves in place of the next `Server.run`; see `replace_run`.
+_replacement: ServeInstead | None = None
+
+
+@contextlib.contextmanager
+def replace_run(serve: ServeInstead) -> Iterator[None]:
+    """Let the first `Server.run` within the block call this function instead.
+
+    For a command that imports a module which may call `server.run()` at module level: the command's own options and
+    banner apply, and the server runs once.
+    """
+    global _replacement
+    before, _replacement = _replacement, serve
+    try:
+        yield
+    finally:
+        _replacement = before
+
+
+def take_replacement() -> ServeInstead | None:
+    """The function that serves in place of `Server.run`, for this one time; None if there is none."""
+    global _replacement
+    serve, _replacement = _replacement, None
+    return serve
+
+
+def loop_factory(name: LoopName) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The function that makes the event loop; None for asyncio's own.
+
+    For "auto" the environment variable `RPCSTREAM_LOOP` decides, so that a whole test run can use plain asyncio.
+    Without it uvloop is used where it is installed.
+    """
+    if name == "auto":
+        name = os.environ.get("RPCSTREAM_LOOP", "auto")  # type: ignore[assignment]
+    if name == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if name == "uvloop":
+            raise
+        return None
+    return uvloop.new_event_loop
+
+
+def freeze_memory() -> None:
+    """Exclude all present objects from garbage collection: modules, classes, signatures, models.
+
+    The collector would visit all of them again and again, which takes a tenth of the time under many running calls. For
+    a program that does nothing but serve: outside the main thread, nothing is done.
+    """
+    if threading.current_thread() is threading.main_thread():
+        gc.collect()
+        gc.freeze()
+
+
+def run_to_end(
+    main: Coroutine[Any, Any, None],
+    factory: Callable[[], asyncio.AbstractEventLoop] | None,
+    executor: ThreadPoolExecutor,
+    known: Callable[[], Collection[asyncio.Task[Any]]],
+) -> None:
+    """Run a coroutine as `asyncio.run` does, but leave behind tasks that do not end when cancelled, with a warning.
+
+    `main` itself has unlimited time to end after an interrupt, until it is interrupted again.
+
+    Args:
+        main: the coroutine.
+        factory: makes the event loop.
+        executor: the loop's default one. Its `shutdown` must not wait for ever.
+        known: tasks for which a warning was logged already.
+    """
+    with asyncio.Runner(loop_factory=factory) as runner:
+        loop = runner.get_loop()
+        loop.set_default_executor(executor)
+        try:
+            runner.run(main)
+        finally:
+            _end_tasks(loop, main, known)
+
+
+def _end_tasks(
+    loop: asyncio.AbstractEventLoop, main: object, known: Callable[[], Collection[asyncio.Task[Any]]]
+) -> None:
+    """Cancel all tasks, and hide those that do not end from the runner, which would wait for them for ever."""
+    try:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=CLEAN_UP))
+        for task in tasks:
+            if task.get_coro() is main:
+                loop.run_until_complete(asyncio.wait({task}))
+        generators = loop.create_task(loop.shutdown_asyncgens())
+        loop.run_until_complete(asyncio.wait({generators}, timeout=CLEAN_UP))
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            asyncio_tasks._unregister_task(task)
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        names = sorted({task_name(task) for task in left.difference(known())})
+        if names:
+            log.warning("left behind, since they did not end when they were cancelled: %s", join_names(names))
+
+
+def without_own_frames(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback from the first frame on that is neither this package's nor of Python's import system."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(
+        (PACKAGE, "<frozen importlib", _IMPORTLIB)
+    ):
+        trace = trace.tb_next
+    return trace

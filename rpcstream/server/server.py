@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import types
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -39,14 +39,11 @@ from ..text import get_logger
 from ..tls import TLS, Certificates, ClientTLS
 from ..transports.listen import Listener, transport_of
 from ..transports.proxies import TrustedProxies
-from ..web.document import document_page
-from ..web.routes import DOCUMENT, METRICS, Answer, Routes
+from ..web.routes import DOCUMENT, METRICS, Answer, Routes, document_page
 from ..wire.http_messages import Request, Response
-from .addresses import server_objects
 from .guard import Guard
-from .life import ServerLife
+from .life import NatsMemberships, RunningServer, ServerLife, Supervision, log_message
 from .methods import ServerMethods
-from .nats import NatsMemberships
 from .observation import METRIC_NUMBERS, Observation, metrics_response
 from .options import (
     DEFAULTS,
@@ -62,17 +59,23 @@ from .options import (
     RunOptions,
     ServerOptions,
     mcp_path,
+    server_objects,
     with_configured,
 )
-from .process import LoopName
-from .program import ServerProgram, check_no_loop, identify_starter, is_served_elsewhere, print_address, run_workers
-from .running import RunningServer, Supervision, log_message
+from .program import (
+    LoopName,
+    ServerProgram,
+    check_no_loop,
+    identify_starter,
+    is_served_elsewhere,
+    print_address,
+    run_workers,
+)
 
 if TYPE_CHECKING:
-    from ..mcp.agents import Agents
-    from ..mcp.stdio import StdioPipe
+    from ..mcp.agents import Agents, StdioPipe
     from ..nats.options import NatsLogin
-    from .asgi import Application, AsgiApplication, AsgiRunner
+    from .asgi import AsgiApplication
 
 log = get_logger("rpcstream.server")
 
@@ -160,7 +163,7 @@ class Server(ServerMethods):
         self._pools: dict[str, int | None] = {name: given[name] for name in ("threads", "processes")}
         self._life = self._make_life(given)
         self._program = ServerProgram(self._life, self._reload)
-        self._asgi: AsgiRunner | None = None
+        self._asgi: AsgiApplication | None = None
         self._add_pages(docs=given["docs"], javascript=given["javascript"])
         self._observation = self._observe(given["metrics"])
         self._add_builtin_methods()
@@ -204,7 +207,7 @@ class Server(ServerMethods):
         self._document = OpenRpcDocument(
             self._registry, codec=self.codec, head=self._document_head, servers=self._servers
         )
-        add_own_methods(self._registry, self._document, stats=self._stats)
+        add_own_methods(self._registry, self._document, stats=self.stats)
         self.routes.show(DOCUMENT, self._document_page)
         if self._guard.authenticator is not None:
             add_auth_method(self._registry)
@@ -255,17 +258,16 @@ class Server(ServerMethods):
     def guard(
         self,
         *,
-        token: str | Iterable[str] | None = None,
         read_access: ReadAccess | None = None,
         watched: str | None = None,
         tls: TLS | None = None,
     ) -> None:
-        """Add authentication or a certificate before the server runs.
+        """Add a certificate before the server runs, and say where the access that it was `configured` with comes from.
 
         Args:
-            token, tls: as for the constructor.
-            read_access: gives `token` or `authenticate`; called now, with each SIGHUP, and when a file has changed.
+            read_access: gives `token` or `authenticate`; called with each SIGHUP, and when a file has changed.
             watched: the path of that file.
+            tls: as for the constructor.
 
         Raises:
             ValueError: the server has a token, an `authenticate` function or a certificate already. It is not replaced,
@@ -273,8 +275,7 @@ class Server(ServerMethods):
             RuntimeError: the server is running.
         """
         self._life.check_stopped()
-        if self._guard.add(token, read_access, tls):
-            add_auth_method(self._registry)
+        self._guard.add(read_access, tls)
         self._program.watched = watched
 
     def _reload(self) -> None:
@@ -341,10 +342,10 @@ class Server(ServerMethods):
         self._registry.add_middleware(checked(function))
         return function
 
-    def take_connections_from(self, supervision: Supervision) -> None:
+    def take_connections_from(self, supervision: Supervision) -> ServerLife:
         """Be one of several processes whose connections a supervisor accepts, from the next start on.
 
-        `rpc.stats` speaks for all of them then, and events reach the subscribers of all.
+        `rpc.stats` speaks for all of them then, and events reach the subscribers of all. Returns what stops this one.
 
         Raises:
             ValueError: it is a hub.
@@ -359,6 +360,7 @@ class Server(ServerMethods):
         self._registry.add(stats, name="rpc.stats", reserved=True, replace=True)
         self.topics.join(supervision.relay, supervision.group)
         add_event_methods(self._registry, self.topics, self._check_subscription, is_shared=True)
+        return self._life
 
     def _check_may_have_workers(self) -> None:
         if not self.MAY_HAVE_WORKERS:
@@ -366,7 +368,8 @@ class Server(ServerMethods):
 
     def stats(self) -> dict[str, Any]:
         """The counters of this process: what `rpc.stats` returns where there is one only."""
-        return self._stats()
+        batched = {name: method.stats() for name, method in self.batches.items()}
+        return {**self.counters.as_dict(), **({"batched": batched} if batched else {})}
 
     # -- what is observed -------------------------------------------------------------------------------------------
 
@@ -398,10 +401,6 @@ class Server(ServerMethods):
     def _more_metrics(self) -> list[Family]:
         """Metrics of this kind of server."""
         return []
-
-    def _stats(self) -> dict[str, Any]:
-        batched = {name: method.stats() for name, method in self.batches.items()}
-        return {**self.counters.as_dict(), **({"batched": batched} if batched else {})}
 
     # -- how it runs ------------------------------------------------------------------------------------------------
 
@@ -480,7 +479,7 @@ class Server(ServerMethods):
         if is_served_elsewhere(self, {"loop": loop}):
             return
         check_no_loop("run_mcp")
-        from ..mcp.stdio import StdioPipe
+        from ..mcp.agents import StdioPipe
 
         pipe = StdioPipe() if pipe is None else pipe
         try:
@@ -514,32 +513,25 @@ class Server(ServerMethods):
         """
         return self._life.listening(where)
 
-    def asgi(self, application: Application | None = None, *, path: str = "") -> AsgiApplication:
-        """Make an ASGI application of this server: for uvicorn, hypercorn or granian, alone or with other applications.
+    def asgi(self) -> AsgiApplication:
+        """This server as an ASGI application: for uvicorn, hypercorn or granian, alone or mounted in another one.
 
         Mounted: `app.mount("/rpc", rpc := server.asgi())`, and `FastAPI(lifespan=rpc.lifespan)` to start and stop with
-        the application; else the server starts with the first request. In front of another application:
-        `server.asgi(app, path="/rpc")`, or as middleware, `app.add_middleware(server.asgi, path="/rpc")`; the server
-        then gets the events of the lifespan, and the application gets them, too.
+        the application; else the server starts with the first request.
 
-        HTTP and WebSockets are served as at a port of our own, with the same options; there is no line stream. May be
-        called several times: the applications share the server, which runs in one event loop.
-
-        Args:
-            application: gets what is not below `path`; None: all is for the server.
-            path: of the server in this application, such as "/rpc"; not where it is mounted, since that is known.
+        HTTP and WebSockets are served as at a port of our own, with the same options; there is no line stream. Each
+        call gives the same application, which may be mounted several times and runs in one event loop.
 
         Raises:
-            ValueError: the path is malformed or missing; or the server has a certificate (`tls`), which belongs to the
-                ASGI server then.
+            ValueError: the server has a certificate (`tls`), which belongs to the ASGI server then.
         """
-        from .asgi import AsgiApplication, AsgiRunner
+        from .asgi import AsgiApplication
 
         if self._guard.tls is not None:
             raise ValueError("tls= is for the server's own port: give the certificate to the ASGI server")
         if self._asgi is None:
-            self._asgi = AsgiRunner(self._life)
-        return AsgiApplication(self._asgi, application, path)
+            self._asgi = AsgiApplication(self._life)
+        return self._asgi
 
     @asynccontextmanager
     async def in_memory(self) -> AsyncIterator[Callable[[], asyncio.Protocol]]:
@@ -558,28 +550,14 @@ class Server(ServerMethods):
         """
         self._life.stop()
 
-    def retire(self) -> None:
-        """Begin the orderly end as `stop` does, but without `drain_delay`: another process takes new connections."""
-        self._life.retire()
-
     def abort(self) -> None:
         """End a running server at once: connections are closed, handlers cancelled. To be called as `stop` is."""
         self._life.abort()
 
     @property
-    def drain_delay(self) -> float:
-        """Seconds from `stop` until no more connections and requests are taken."""
-        return self._life.drain_delay
-
-    @property
     def time_to_stop(self) -> float:
         """Seconds from `stop` until all connections are closed, at the latest."""
         return self._life.time_to_stop
-
-    @property
-    def stop_signals(self) -> list[int]:
-        """The numbers of the signals that have told this process to stop."""
-        return self._program.signals
 
     @property
     def is_running(self) -> bool:

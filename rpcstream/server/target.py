@@ -9,7 +9,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from .process import without_own_frames
+from .program import without_own_frames
 from .server import Server
 
 

@@ -13,7 +13,6 @@ import importlib
 import os
 import socket
 import sys
-import sysconfig
 from typing import Any
 
 from ..process import on_hangup
@@ -23,7 +22,8 @@ from ..supervisor.events import EventRelay
 from ..text import get_logger
 from ..transports.accept import PAUSE, SHORT_PAUSE, ConnectionSetup
 from ..transports.listen import Listener
-from .process import replace_run, without_own_frames
+from .life import ServerLife
+from .program import replace_run, without_own_frames
 from .server import Server
 from .target import TargetError, load_server
 
@@ -44,9 +44,6 @@ STATS_TIME = 2.0
 #: The environment variable with the place of a worker, from 1.
 PLACE = "RPCSTREAM_WORKER"
 
-#: The folder of this package, with a separator at its end.
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-
 
 class WorkerLink:
     """Connects a server to its supervisor: the `Supervision` of the server, and the source of its connections.
@@ -63,7 +60,9 @@ class WorkerLink:
         self.hosts: list[str | None] = []
         self._sock = sock
         self._max_requests: int | None = start["max_requests"]
-        self._server: Server | None = None
+        #: What it serves, and what stops it; known after `supervise`.
+        self._server: Server
+        self._life: ServerLife
         #: Set when the supervisor can be asked. Calls over NATS may come sooner.
         self._has_channel = asyncio.Event()
         self._listener: Listener | None = None
@@ -86,7 +85,7 @@ class WorkerLink:
             TargetError: it is a hub.
         """
         try:
-            server.take_connections_from(self)
+            self._life = server.take_connections_from(self)
         except ValueError as error:
             raise TargetError(str(error)) from None
         self._server = server
@@ -96,8 +95,6 @@ class WorkerLink:
     # -- Supervision ------------------------------------------------------------------------------------------------
 
     async def listen(self, listener: Listener, where: dict[str, Any] | None) -> str:
-        server = self._server
-        assert server is not None
         if where is not None and where.pop("sockets"):
             raise ValueError("sockets= cannot be given to a worker: its supervisor accepts the connections")
         self._listener = listener
@@ -117,11 +114,10 @@ class WorkerLink:
             {
                 "type": "ready",
                 "where": where,
-                "elsewhere": server.addresses,
-                "max_connections": server.limits.max_connections,
-                "drain_delay": server.drain_delay,
-                "time_to_stop": server.time_to_stop,
-                "imported": imported_files(),
+                "elsewhere": self._life.addresses,
+                "max_connections": self._server.limits.max_connections,
+                "drain_delay": self._life.drain_delay,
+                "time_to_stop": self._life.time_to_stop,
             }
         )
         self.relay.start(channel)
@@ -146,37 +142,34 @@ class WorkerLink:
         return await asyncio.shield(self._question)
 
     def ended(self) -> None:
-        assert self._server is not None
-        self._send({"type": "counted", "counters": self._counted(self._server)})
+        self._send({"type": "counted", "counters": self._counted()})
 
     async def _ask(self) -> dict[str, Any]:
         assert self._channel is not None
-        assert self._server is not None
         answer = self._channel.ask({"type": "ask"})
         await asyncio.wait({answer}, timeout=STATS_TIME)
         if not answer.done() or answer.cancelled():  # the supervisor has gone, or is not given any time
             answer.cancel()
-            return self._counted(self._server)
+            return self._counted()
         told = answer.result()
         return {**told["counters"], "workers": told["workers"], "supervisor": told["supervisor"]}
 
-    @staticmethod
-    def _counted(server: Server) -> dict[str, Any]:
+    def _counted(self) -> dict[str, Any]:
         """The counters and metrics of this process."""
-        return {**server.stats(), **server.metric_numbers()}
+        return {**self._server.stats(), **self._server.metric_numbers()}
 
     # -- ConnectionSource -------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Take the connections that wait in the channel, and tell the supervisor to send no more."""
-        channel, server = self._channel, self._server
-        if channel is None or server is None:
+        channel = self._channel
+        if channel is None:
             return
         for _ in range(_LAST_TURNS):
             if not channel.receive():
                 break
         self._has_left = True
-        self._left = channel.ask({"type": "leaving", "is_own": not (self._is_told or server.stop_signals)})
+        self._left = channel.ask({"type": "leaving", "is_own": not (self._is_told or self._life.signals)})
         for timer in (self._wear_timer, self._resume_timer):
             if timer is not None:
                 timer.cancel()
@@ -199,12 +192,11 @@ class WorkerLink:
             self.relay.on_message(message)
         elif kind == "retire":
             self._is_told = True
-            if self._server is not None:
-                self._server.retire()
-        elif kind == "count" and self._server is not None and self._channel is not None:
+            self._life.retire()
+        elif kind == "count" and self._channel is not None:
             if self._will_report:  # first, so that the supervisor's number agrees with the counters
                 self._report()
-            self._channel.answer(message, {"counters": self._counted(self._server)})
+            self._channel.answer(message, {"counters": self._counted()})
 
     def _take(self, message: Message, descriptor: int | None) -> None:
         if descriptor is None or descriptor < 0:
@@ -228,12 +220,12 @@ class WorkerLink:
         """The supervisor has died: finish running calls, and end."""
         if self._channel is not None:
             self._channel.close()
-        if self._has_left or self._server is None:
+        if self._has_left:
             return
-        if not self._is_told and not self._server.stop_signals:
+        if not self._is_told and not self._life.signals:
             log.warning("the supervisor has gone: stopping")
         self._is_told = True
-        self._server.retire()
+        self._life.retire()
 
     def _send(self, message: Message) -> None:
         if self._channel is not None:
@@ -265,19 +257,11 @@ class WorkerLink:
 
     def _check_wear(self, limit: int) -> None:
         """Ask to be replaced once this many requests are answered."""
-        assert self._server is not None
-        requests = self._server.stats()["requests"]
+        requests = self._server.counters.requests
         if requests >= limit:
             self._send({"type": "worn", "requests": requests})
         else:
             self._wear_timer = asyncio.get_running_loop().call_later(WEAR_CHECK, self._check_wear, limit)
-
-
-def imported_files() -> list[str]:
-    """The source files of the program: all modules except Python's, installed libraries, and rpcstream."""
-    installed = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-    found = {os.path.abspath(getattr(each, "__file__", None) or "") for each in list(sys.modules.values())}
-    return sorted(each for each in found if each.endswith(".py") and not each.startswith((*installed, _PACKAGE)))
 
 
 # -- from the start of the process ------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
-"""A worker as the supervisor sees it: a process and the channel to it; and how workers are started."""
+"""The worker processes of a supervisor: how they start, their counters, and when files have changed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import itertools
 import os
 import signal
@@ -11,12 +12,63 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from .channel import Channel, Message
-from .watch import check_installed
+
+#: Milliseconds: changes that come within the second of these after each other are told together, but not later than the
+#: first after the first change. An editor writes a file in some milliseconds, a checkout many files in half a second.
+LONGEST, STEP = 500, 50
+
+#: Milliseconds after which the thread looks whether it is to end.
+LOOK = 200
+
+
+def check_installed() -> None:
+    """Raise RuntimeError unless files can be watched."""
+    if importlib.util.find_spec("watchfiles") is None:
+        raise RuntimeError('--reload needs watchfiles: pip install "rpcstream[reload]"')
+
+
+@contextlib.contextmanager
+def watching(folder: str, on_change: Callable[[list[str]], object]) -> Iterator[None]:
+    """Watch the Python files of a program for `--reload` while the block runs, with watchfiles (extra `reload`).
+
+    Args:
+        folder: its path. Hidden folders, virtual environments and caches below it are not watched.
+        on_change: called in the running event loop with the paths that have changed.
+    """
+    from watchfiles import PythonFilter, watch
+
+    loop = asyncio.get_running_loop()
+    over = threading.Event()
+    changes = watch(
+        folder,
+        watch_filter=PythonFilter(),
+        stop_event=over,
+        debounce=LONGEST,
+        step=STEP,
+        rust_timeout=LOOK,
+        yield_on_timeout=False,
+        raise_interrupt=False,
+    )
+
+    def run() -> None:
+        for found in changes:
+            changed = sorted({os.path.relpath(path) for _, path in found})
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(on_change, changed)
+
+    thread = threading.Thread(target=run, name="rpcstream-reload", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
 
 #: How many threads the libraries behind numpy use; shared out among the workers.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -261,3 +313,48 @@ def check_possible(*, watches: bool, affinity: bool, memory_limit: int | None) -
         raise RuntimeError("affinity: this system does not let processes choose their processors")
     if memory_limit is not None and not os.path.exists("/proc/self/statm"):
         raise RuntimeError("memory_limit: this system does not say what memory a process takes (/proc)")
+
+
+#: Numbers that tell the present: those of a process that has ended do not count.
+PRESENT = frozenset(("connections", "subscriptions", "metrics_present"))
+
+#: Of which the largest is taken; and means, each with the number that it is a mean over.
+_LARGEST = frozenset(("largest", "max_wait"))
+_MEANS = {"mean_size": "runs", "mean_wait": "items"}
+
+
+class Totals:
+    """The counters of all workers that there are and were."""
+
+    def __init__(self) -> None:
+        self._past: dict[str, Any] = {}
+
+    def add_past(self, counters: dict[str, Any]) -> None:
+        """Add the last counters of a worker that has ended."""
+        self._past = add(self._past, {name: value for name, value in counters.items() if name not in PRESENT})
+
+    def sum(self, present: Iterable[dict[str, Any]]) -> dict[str, Any]:
+        """The counters of these workers and of those that have ended."""
+        total = self._past
+        for counters in present:
+            total = add(total, counters)
+        return total
+
+
+def add(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Add counters by name; those that are dicts, name by name."""
+    total = dict(one)
+    for name, value in other.items():
+        if name not in one:
+            total[name] = value
+        elif isinstance(value, dict):
+            total[name] = add(one[name], value)
+        elif name in _LARGEST:
+            total[name] = max(one[name], value)
+        elif name in _MEANS:
+            weights = one.get(_MEANS[name], 0), other.get(_MEANS[name], 0)
+            whole = sum(weights)
+            total[name] = (one[name] * weights[0] + value * weights[1]) / whole if whole else 0.0
+        else:
+            total[name] = one[name] + value
+    return total

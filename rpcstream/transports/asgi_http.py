@@ -19,8 +19,7 @@ from ..wire.frames import TRY_LATER
 from ..wire.http_messages import HttpError, Request, Response, problem
 from .connection import Connection
 from .http_call import STOPS, HttpServing
-from .http_router import ConnectionContext, HttpRouter
-from .request_body import RequestBody
+from .http_router import ConnectionContext, HttpRouter, RequestBody
 
 log = logging.getLogger("rpcstream.server")
 

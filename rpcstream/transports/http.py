@@ -17,8 +17,7 @@ from ..wire.http_messages import FRAME, HttpError, Request, Response, problem, r
 from ..wire.http_parser import HEAD_MAX, RequestReader, accept_upgrade, parse_head
 from .connection import JOIN_MAX, SocketConnection
 from .http_call import STOPS, HttpServing
-from .http_router import CallHead, ConnectionContext, Head, HttpRouter
-from .request_body import RequestBody
+from .http_router import CallHead, ConnectionContext, Head, HttpRouter, RequestBody
 from .websocket import WebSocketStream
 
 #: Number and size (bytes) of the heads that are kept: the head of the next request is most often one of them.

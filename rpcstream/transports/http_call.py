@@ -30,12 +30,12 @@ from .http_router import (
     ConnectionContext,
     Head,
     HttpRouter,
+    RequestBody,
     not_authenticated,
     request_credentials,
     response_of,
 )
 from .message_connection import STOPPING, trace_all, trace_sent
-from .request_body import RequestBody
 
 log = logging.getLogger("rpcstream.server")
 

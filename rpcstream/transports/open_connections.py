@@ -11,8 +11,7 @@ from ..limits import Limits
 from ..observe.counters import Counters
 from ..observe.limited_log import LimitedLog
 from ..peer.ledger import ServerLedger
-from .connection import Connection, SocketConnection
-from .timeouts import interval
+from .connection import Connection, SocketConnection, interval
 
 log = logging.getLogger("rpcstream.server")
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Coroutine, Mapping
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, overload
+from urllib.parse import parse_qs
 
 from ..codec import Codec
-from ..errors import RegistrationError
+from ..errors import RegistrationError, RpcError
 from ..methods.call import Invoker
 from ..methods.introspect import caller_namespace
 from ..methods.options import Offload
+from ..openrpc.compat import COMPAT
 from ..text import get_logger
 from ..wire.http_messages import NOSNIFF, Request, Response, problem
-from .handlers import Handler
+from .handlers import Handler, PathPattern, check_path
 from .html import Html
-from .paths import PathPattern, check_path
 from .responses import HTML, check_headers
 from .static import Content, Headers, folder_files, single_file, type_of
 
@@ -384,3 +386,38 @@ class Routes:
 def javascript_client() -> Content:
     """The JavaScript client, read from the package."""
     return Content(Path(__file__).with_name("client.js").read_bytes(), type_of(JAVASCRIPT), [], packed=True)
+
+
+#: Names and addresses with a port, as they stand in the header Host.
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+
+
+async def document_page(
+    request: Request,
+    text: Callable[[str | None], Awaitable[bytes]],
+    tail: Callable[[list[dict[str, Any]] | None], bytes],
+    servers: Callable[[str], list[dict[str, Any]]],
+) -> Response:
+    """The response to a request for the document.
+
+    Args:
+        request: whose header Host says where its sender has reached the server.
+        text: gives the document; called with the version of OpenRPC that is asked for, None: the newest.
+        tail: gives the end of it, for Server Objects; None: for those that it was written with.
+        servers: gives the Server Objects for a host and port.
+    """
+    try:
+        fields = parse_qs(request.query, keep_blank_values=True, max_num_fields=10)
+    except ValueError:
+        return problem(400, "too many fields in the query")
+    compat = fields.get("compat", [None])[-1]
+    if compat not in (None, COMPAT):
+        return problem(400, f"compat can be {COMPAT}, the version of OpenRPC that older tools read")
+    try:
+        document = await text(compat)
+    except RpcError as error:
+        return problem(500, f"{error}")
+    own, host = tail(None), request.headers.get("host", "")
+    if _HOST.fullmatch(host) and document.endswith(own):
+        document = document[: -len(own)] + tail(servers(host))
+    return Content(document, "application/json", [("Vary", "Host")]).answer(request)

@@ -14,7 +14,7 @@ import pytest
 from rpcstream import Limits
 from rpcstream.events.subscriptions import MAX_SUBSCRIPTIONS_TOTAL
 from rpcstream.events.topics import MAX_RETAINED_SIZE
-from rpcstream.hub.registrations import MAX_OFFERED_TOTAL
+from rpcstream.hub.methods import MAX_OFFERED_TOTAL
 from rpcstream.peer.ledger import A_VALUE
 from tests.kit.certificates import client_side, server_tls
 

@@ -6,6 +6,7 @@ import csv
 import datetime
 import json
 import re
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -383,3 +384,50 @@ def test_texts_bytes_and_sounds_are_saved_as_files(explore) -> None:
         assert saved["data"] == bytes(at % 256 for at in range(300))
         assert saved["text"].startswith(b"line 0 word")
         assert saved["numbers"].split() == [b"1", b"2", b"2", b"3", b"3", b"3", b"4", b"9.123456789"]
+
+
+def test_an_array_is_played_and_saved_as_a_sound(explore) -> None:
+    server = make_server()
+    times = np.arange(16_000) / 16_000
+    stereo = np.stack([20_000 * np.sin(440 * 2 * np.pi * times), 32_767 * np.ones(16_000)], axis=1).astype("<i2")
+    server.add(lambda: {"samples": stereo, "sample_rate": 16_000}, name="stereo")
+    server.add(lambda: np.float32(4) * np.sin(440 * 2 * np.pi * times, dtype=np.float32), name="loud")
+    server.add(lambda: stereo.T.astype(np.float64) / 32_768, name="rows_of_channels")
+
+    def saved(card: Any) -> tuple[int, int, np.ndarray]:
+        explorer.until("document.querySelector('main .card audio')?.duration > 0")
+        with explorer.page.expect_download() as download:
+            card.get_by_role("button", name="Save .wav").click()
+        with wave.open(str(download.value.path())) as file:
+            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2")
+            return file.getframerate(), file.getnchannels(), samples.reshape(-1, file.getnchannels())
+
+    with explore(server) as explorer:
+        explorer.choose("stereo")
+        card = explorer.call()
+        card.get_by_label("Sound").check()
+        assert card.get_by_label("Samples per second").input_value() == "16000"
+        rate, channels, samples = saved(card)
+        assert (rate, channels) == (16_000, 2)
+        assert np.abs(samples.astype(int) - stereo).max() <= 1
+        accessible(explorer)
+        explorer.choose("loud")
+        card = explorer.call()
+        card.get_by_label("Sound").check()
+        rate = card.get_by_label("Samples per second")
+        assert rate.input_value() == "44100"
+        rate.fill("8000")
+        rate.blur()
+        explorer.until("document.querySelector('main .card audio')?.duration === 2")
+        rate, channels, samples = saved(card)
+        assert (rate, channels, samples.max(), len(samples)) == (8000, 1, 32_767, 16_000)
+        explorer.choose("rows_of_channels")
+        card = explorer.call()
+        card.get_by_label("Sound").check()
+        rate, channels, samples = saved(card)
+        assert (rate, channels) == (8000, 2)
+        assert np.abs(samples.astype(int) - stereo).max() <= 2
+        explorer.choose("numbers")  # too few
+        card = explorer.call()
+        card.get_by_label("Histogram").wait_for()
+        assert card.get_by_label("Sound").count() == 0

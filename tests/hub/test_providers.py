@@ -204,8 +204,8 @@ async def test_messages_for_clients_that_do_not_read_have_a_bound_together(
 
 async def test_of_registrations(open_hub: OpenHub, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one client, and of several together."""
-    monkeypatch.setattr("rpcstream.hub.registrations.MAX_OFFERED_SIZE", 100_000)
-    monkeypatch.setattr("rpcstream.hub.registrations.MAX_OFFERED_TOTAL", 220_000)
+    monkeypatch.setattr("rpcstream.hub.methods.MAX_OFFERED_SIZE", 100_000)
+    monkeypatch.setattr("rpcstream.hub.methods.MAX_OFFERED_TOTAL", 220_000)
     hub = await open_hub({"max_offered": 100})
     provider, caller = await hub.pair()
     flooder, others = await hub.peer(), [await hub.peer() for _ in range(3)]

@@ -57,7 +57,15 @@ async def mounted(scope: Any, receive: Any, send: Any) -> None:
     await alone(scope, receive, send)
 
 
-def in_front_of_django() -> Any:
+def beside(application: Any) -> Any:
+    """Another application, and the server at `/rpc`."""
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    return Starlette(routes=[Mount("/rpc", alone), Mount("/", application)], lifespan=alone.lifespan)
+
+
+def beside_django() -> Any:
     from django.conf import settings
     from django.core.asgi import get_asgi_application
     from django.http import HttpResponse
@@ -65,7 +73,7 @@ def in_front_of_django() -> Any:
 
     pages = (path("page", lambda request: HttpResponse("of django")),)
     settings.configure(ALLOWED_HOSTS=["127.0.0.1"], ROOT_URLCONF=pages)
-    return server.asgi(get_asgi_application(), path="/rpc")
+    return beside(get_asgi_application())
 
 
 def within_litestar() -> Any:
@@ -82,15 +90,15 @@ def within_litestar() -> Any:
     return Litestar([rpc, page], lifespan=[alone.lifespan])
 
 
-def in_front_of_quart() -> Any:
+def beside_quart() -> Any:
     from quart import Quart
 
     application = Quart(__name__)
     application.get("/page")(lambda: "of quart")
-    return server.asgi(application, path="/rpc")
+    return beside(application)
 
 
-_OTHERS = {"django": in_front_of_django, "litestar": within_litestar, "quart": in_front_of_quart}
+_OTHERS = {"django": beside_django, "litestar": within_litestar, "quart": beside_quart}
 
 
 @cache

@@ -95,10 +95,11 @@ def test_the_first_request_starts_where_there_is_no_lifespan(server: str) -> Non
 @pytest.mark.parametrize("name", ["django", "litestar", "quart"])
 def test_beside_the_application_of_another(name: str) -> None:
     pytest.importorskip(name)
+    pytest.importorskip("starlette")
     with running("uvicorn", name) as (process, line, url):
         assert line() == "started"
-        check_calls(url("http") + "/rpc")
-        check_calls(url("ws") + "/rpc")
+        check_calls(url("http") + "/rpc/")
+        check_calls(url("ws") + "/rpc/")
         for path, text in [("/page", f"of {name}"), ("/rpc/healthz", "ok")]:
             with urllib.request.urlopen(url("http") + path) as response:
                 assert response.read() == text.encode()

@@ -76,10 +76,9 @@ async def test_the_events_of_the_lifespan_start_and_stop_the_server() -> None:
         assert (await post(app, call("add", 1, 2))).status == 503
 
 
-@pytest.mark.parametrize("beside", [False, True])
-async def test_a_server_that_cannot_start_says_why(beside: bool) -> None:
+async def test_a_server_that_cannot_start_says_why() -> None:
     server = Lived(fails=OSError("no database"))
-    app = server.asgi(Other([]), path="/rpc") if beside else server.asgi()
+    app = server.asgi()
     lifespan = Lifespan(app)
     assert await lifespan.startup() == "lifespan.startup.failed"
     assert lifespan.sent[0]["message"] == "OSError: no database"
@@ -146,67 +145,25 @@ async def test_a_server_that_listens_by_itself_is_not_mounted_as_well() -> None:
                 pass
 
 
-def test_options_that_make_no_sense() -> None:
-    for path in ("rpc", "/rpc/", "/"):
-        with pytest.raises(ValueError, match="begins with a slash"):
-            Server().asgi(path=path)
-    with pytest.raises(ValueError, match="say which paths"):
-        Server().asgi(lambda scope, receive, send: None)
-
-
-class Other:
-    """Another application, which notes what it gets."""
-
-    def __init__(self, noted: list[str], *, lifespan: str = "answers") -> None:
-        self.noted = noted
-        self.lifespan = lifespan
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "lifespan":
-            self.noted.append(scope["path"])
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b'"other"'})
-            return
-        if self.lifespan == "raises":
-            raise ValueError("Django can only handle ASGI/HTTP connections, not lifespan.")
-        if self.lifespan == "returns":
-            return
-        assert (await receive())["type"] == "lifespan.startup"
-        self.noted.append("other started")
-        await send({"type": "lifespan.startup.complete"})
-        assert (await receive())["type"] == "lifespan.shutdown"
-        self.noted.append("other stopped")
-        await send({"type": "lifespan.shutdown.complete"})
-
-
-@pytest.mark.parametrize("kind", ["answers", "raises", "returns"])
-async def test_another_application_gets_what_is_not_for_the_server(kind: str) -> None:
-    lived = Lived()
-    app = lived.asgi(Other(lived.noted, lifespan=kind), path="/rpc")
-    lifespan = Lifespan(app)
-    assert await lifespan.startup() == "lifespan.startup.complete"
-    assert await add(app, "/rpc") == await add(app, "/rpc/") == THREE
-    assert await add(app, "/") == await add(app, "/rpcx") == "other"
-    missing = await post(app, call("add", 1, 2), path="/rpc/other")
-    assert (missing.status, missing.content) == (404, b"there is nothing here; calls go to /rpc/\n")
-    assert await lifespan.shutdown() == "lifespan.shutdown.complete"
-    own = ["/", "/rpcx", "stopped"]
-    assert lived.noted == ["started", *(["other started", *own, "other stopped"] if kind == "answers" else own)]
-
-
 async def calls_of(url: str) -> list[Any]:
     async with AsyncClient(url) as client:
         return [await client.add(1, 2), [await each for each in [client.add(n, 1) for n in range(3)]]]
 
 
-async def test_two_mounts_of_one_server_and_another_one_as_middleware_of_fastapi() -> None:
+async def test_two_mounts_of_one_server_and_another_one_in_fastapi() -> None:
     fastapi = pytest.importorskip("fastapi")
     lived, other = Lived(), Lived()
-    first, second = lived.asgi(), lived.asgi()
-    app = fastapi.FastAPI(lifespan=first.lifespan)
-    app.mount("/a", first)
-    app.mount("/b/c", second)
-    app.add_middleware(other.asgi, path="/rpc")
+    rpc, beside = lived.asgi(), other.asgi()
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        async with rpc.lifespan(), beside.lifespan():
+            yield
+
+    app = fastapi.FastAPI(lifespan=lifespan)
+    app.mount("/a", rpc)
+    app.mount("/b/c", lived.asgi())
+    app.mount("/rpc", beside)
 
     @app.post("/own")
     def own() -> dict[str, str]:
@@ -214,7 +171,7 @@ async def test_two_mounts_of_one_server_and_another_one_as_middleware_of_fastapi
 
     async with under_uvicorn(app) as address:
         assert lived.noted == other.noted == ["started"]
-        for path in ("a/", "b/c/", "rpc", "rpc/"):
+        for path in ("a/", "b/c/", "rpc/"):
             for scheme in ("http", "ws"):
                 assert await calls_of(f"{scheme}://{address}/{path}") == [3, [1, 2, 3]]
         with pytest.raises(ConnectFailed, match="404"):

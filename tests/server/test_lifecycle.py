@@ -84,20 +84,19 @@ def test_the_help_of_run_has_each_option_and_others_are_refused() -> None:
     assert all_of_run == [*listed, "workers", "max_requests", "affinity", "memory_limit", "start_timeout"]
 
 
-async def test_guard_adds_authentication_to_a_server() -> None:
-    server = UsualServer()
-    async with server.listening(port=0) as address:
-        assert await is_served(address)
+async def test_guard_adds_a_certificate_to_a_server() -> None:
+    server = UsualServer(token="abc")
+    async with server.listening(port=0):
         with pytest.raises(RuntimeError, match="running already"):
-            server.guard(token="abc")
-    server.guard(token="abc", tls=server_tls())
+            server.guard(tls=server_tls())
+    server.guard(tls=server_tls())
     async with server.listening(port=0) as address:
         assert await is_served(f"tls://{address}", tls=authority(), token="abc")
         async with AsyncClient(f"tls://{address}", tls=authority()) as client:
             with pytest.raises(NotAuthenticated):
                 await client.add(1, 2)
     with pytest.raises(ValueError, match="of its own"):
-        server.guard(token="other")
+        server.guard(read_access=lambda: ({"token": "other"}, None))
     with pytest.raises(ValueError, match="a certificate"):
         server.guard(tls=server_tls())
 

@@ -11,8 +11,8 @@ import struct
 from typing import Any
 
 from ...errors import EncodeError, MessageTooLarge
-from .. import base64
 from ..attachments import Attachment
+from ..binary import payload_size, writable_bytes
 from ..codec import DecodeElsewhere, Encoding, Reading
 from ..rich_hint import TAG_KEY, base64_of, members, mismatch, optional_module, shortened, tagged_schema
 
@@ -86,12 +86,12 @@ def _read_stream(payload: object, reading: Reading) -> Any:
         ValueError: it is no such stream, or one that is not taken, or what is in it is not valid.
         DecodeElsewhere: not in this thread.
     """
-    size = base64.size(payload)
+    size = payload_size(payload)
     reading.take_values(_TABLE)
     reading.spend(_TABLE * _COLUMN + size, 0)
     pa = optional_module("pyarrow", "arrow")
     # The memory of an attachment is taken last: it is given out once, and this may be the first of two attempts.
-    data: Any = payload.view() if isinstance(payload, Attachment) else base64.writable(payload)
+    data: Any = payload.view() if isinstance(payload, Attachment) else writable_bytes(payload)
     try:
         for message in pa.ipc.MessageReader.open_stream(data):
             if message.type in _BATCHES and _is_compressed(message):

@@ -9,6 +9,7 @@ import { histogram } from "./histogram.js"
 import { probe, zoomButton } from "./pictures.js"
 import { arePoints, pointsOf, scatter } from "./scatter.js"
 import { inSlices } from "./slices.js"
+import { isSound, soundView } from "./sound.js"
 import { count, describe } from "./statistics.js"
 
 const MOST_VALUES = 10_000 // that are shown as text, and saved as CSV
@@ -49,7 +50,7 @@ function facts({ least, greatest, mean, deviation, nans }, size) {
 
 /** The ways to look at an array: functions that make nodes, by their names; the best one first. */
 function waysOf(given) {
-  const { array, numbers, range, size } = given
+  const { array, numbers, range, env, size } = given
   const { shape, dtype } = array
   const ways = {}
   if (arePoints(shape, dtype)) ways.Scatter = () => scatter(pointsOf(shape, numbers))
@@ -60,6 +61,7 @@ function waysOf(given) {
     if (shape.length === 2 && Math.min(...shape) <= MOST_LINES && Math.max(...shape) > 2) ways.Lines = () => lines(rowsOf(shape, numbers))
   }
   if (range.nans < size && size > 1) ways.Histogram = () => histogram(numbers, dtype, range)
+  if (isSound(array)) ways.Sound = () => soundView(array, numbers, env.rate)
   if (size <= MOST_VALUES) ways.Values = () => valuesText(array)
   return ways
 }

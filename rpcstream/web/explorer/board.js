@@ -1,6 +1,7 @@
 // The board: a picture with a canvas over it, one pixel of which is one of the picture's.
 
 import { h, shown } from "./dom.js"
+import { asStored } from "./pictures.js"
 
 const LARGEST = 16_000_000
 
@@ -20,7 +21,7 @@ export function makeBoard(shelf, label, onSize, ...tools) {
     shown_ = blob
     board.isReady = false
     if (blob) {
-      image.src = URL.createObjectURL(blob)
+      image.src = URL.createObjectURL(await asStored(blob))
       await image.decode().catch(() => null)
       URL.revokeObjectURL(image.src)
     }

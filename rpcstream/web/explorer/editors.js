@@ -6,6 +6,7 @@ import { FILE_EDITORS } from "./files.js"
 import { PLAIN_EDITORS } from "./inputs.js"
 import { Invalid, constraintsOf, isLike, kindOf, listOf, nameOfKind, resolve, sample, withoutNull } from "./schemas.js"
 import { defaultText, typeText } from "./signature.js"
+import { tableEditor } from "./tables_in.js"
 
 const MOST_FIELDS = 500
 
@@ -222,6 +223,7 @@ function rows(makeRow, addText, fixed = 0) {
 const EDITORS = {
   ...PLAIN_EDITORS,
   ...FILE_EDITORS,
+  table: tableEditor,
   union: (choices, env, level) => {
     const kinds = choices.map((each) => kindOf(each, env.schemas))
     const body = h("div")

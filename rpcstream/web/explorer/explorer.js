@@ -1,6 +1,7 @@
 // The page: the list of methods, the form of one of them, its calls and their results, and the other views.
 
 import { Client, NdArray, RpcError } from "../rpcstream.js"
+import { isFrame } from "./arrow.js"
 import { lostBanner } from "./banner.js"
 import { callCard } from "./call.js"
 import { WAYS } from "./copy.js"
@@ -174,7 +175,7 @@ function linkOf(values) {
   const text = JSON.stringify(values, (_, value) => {
     if (typeof value === "bigint") return exact(value)
     if (value instanceof NdArray) return value.size <= 500 && !/[cMm]/.test(value.dtype) ? value.toArray() : undefined
-    return value instanceof Blob || value instanceof Uint8Array ? undefined : value
+    return value instanceof Blob || value instanceof Uint8Array || isFrame(value) ? undefined : value
   })
   return text.length < 8000 ? text : ""
 }
@@ -395,7 +396,8 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("paste", (event) => {
   const files = [...(event.clipboardData?.files ?? [])]
   const place = document.activeElement?.closest?.(".drop") ?? main.querySelector(".drop")
-  if (!files.length || !place) return
+  const isText = event.target.matches("textarea, input") && event.clipboardData.types.includes("text/plain") // of a spreadsheet, with a picture of it
+  if (!files.length || !place || isText) return
   event.preventDefault()
   place.dispatchEvent(new CustomEvent("take", { detail: files }))
 })

@@ -20,6 +20,17 @@ export async function modeOf(blob) {
   return ""
 }
 
+// The orientation in EXIF, up to the number that says how a viewer turns the picture; in either byte order.
+const TURNED = /(Exif\0\0|eXIf)(II.{0,999}?\x12\x01\x03\0\x01\0\0\0|MM.{0,999}?\x01\x12\0\x03\0\0\0\x01\0)(?=[\x02-\x08])/s
+
+/** A picture that shows its pixels as they are stored, which is how Pillow gives them to a method: EXIF does not turn it. */
+export async function asStored(blob) {
+  const found = TURNED.exec(new TextDecoder("latin1").decode(await blob.slice(0, 65_536).arrayBuffer()))
+  if (!found) return blob
+  const at = found.index + found[0].length
+  return new Blob([blob.slice(0, at), "\x01", blob.slice(at + 1)], { type: blob.type })
+}
+
 /** The pixels of the last picture that was looked at. Only one is kept: 12 megapixels take 48 MB. */
 let latest = {}
 
@@ -30,7 +41,7 @@ export function sourceOf(blob) {
 }
 
 async function load(blob) {
-  const image = await createImageBitmap(blob, { premultiplyAlpha: "none", colorSpaceConversion: "none" })
+  const image = await createImageBitmap(await asStored(blob), { premultiplyAlpha: "none", colorSpaceConversion: "none" })
   const mode = await modeOf(blob)
   const { width, height } = image
   const channels = /^[1LI]/.test(mode) && mode !== "LA" ? 1 : /A$/.test(mode) ? 4 : 3
@@ -78,11 +89,11 @@ export function zoomButton(load, { width, height }, pictures) {
   return iconButton("zoom", "Zoom", () => openZoom([...sent, { name: "result", load }]))
 }
 
-/** A picture with its size and mode. */
+/** A picture with its size and mode; its `ready` is a promise that it can be seen. */
 export function pictureView(blob, { pictures = [] }) {
   const facts = h("span", null, `${blob.type}, ${sizeOf(blob.size)}`)
   const pixel = h("span", { class: "pixel" })
-  const image = h("img", { class: "picture", alt: "picture", src: URL.createObjectURL(blob) })
+  const image = h("img", { class: "picture", alt: "picture" })
   const stage = h("div", null, image)
   const tools = h("div", { class: "tools" }, iconButton("save", "Save", () => save(nameOf(blob), blob)))
   image.onload = async () => {
@@ -96,7 +107,11 @@ export function pictureView(blob, { pictures = [] }) {
     facts.textContent = `${size.width} × ${size.height} · ${await modeOf(blob)} · ${blob.type} · ${sizeOf(blob.size)}`
   }
   image.onerror = () => (facts.textContent += ": this browser cannot show it")
-  return h("figure", null, stage, h("figcaption", null, facts, pixel), tools)
+  const ready = asStored(blob).then((stored) => {
+    image.src = URL.createObjectURL(stored)
+    return image.decode().catch(() => null)
+  })
+  return Object.assign(h("figure", null, stage, h("figcaption", null, facts, pixel), tools), { ready })
 }
 
 const nameOf = (blob) => `picture.${(blob.type.split("/")[1] ?? "bin").replace(/\W.*/, "").replace("jpeg", "jpg")}`
@@ -108,8 +123,9 @@ export async function picturesIn(params) {
   const found = []
   for (const [name, blob] of given) {
     if (!(blob instanceof Blob) || !blob.type.startsWith("image/") || found.length >= MOST_SENT) continue
-    const bitmap = await createImageBitmap(blob).catch(() => null)
-    if (bitmap) found.push({ name, blob, width: bitmap.width, height: bitmap.height })
+    const stored = await asStored(blob)
+    const bitmap = await createImageBitmap(stored).catch(() => null)
+    if (bitmap) found.push({ name, blob: stored, width: bitmap.width, height: bitmap.height })
     bitmap?.close()
   }
   return found

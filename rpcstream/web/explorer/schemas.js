@@ -1,6 +1,7 @@
 // What a JSON Schema describes: its kind, its bounds in words, and an example of it.
 
 import { NdArray } from "../rpcstream.js"
+import { isFrame } from "./arrow.js"
 import { shown } from "./dom.js"
 
 const MOST_CHOICES = 1000
@@ -79,6 +80,7 @@ export function kindOf(schema, schemas) {
   const found = choices[0] ?? {}
   const rich = richKind(found, schemas)
   if (["image", "ndarray", "bytes"].includes(rich)) return [rich, { ...found, ...resolve(schema, schemas) }]
+  if (["pandas", "polars", "arrow"].includes(rich)) return ["table", found]
   if (isPayload(found)) return ["bytes", found]
   if ("const" in found) return ["enum", { ...found, enum: [found.const] }]
   if (found.enum?.length > 0 && Array.isArray(found.enum) && found.enum.length <= MOST_CHOICES) return ["enum", found]
@@ -129,6 +131,7 @@ export function sample(schema, schemas, name, level = 0) {
   const [kind, found] = level > 4 ? ["null"] : kindOf(schema, schemas)
   if (kind === "image") return Object.assign(new Blob([], { type: "image/png" }), { name: `${/^\w{1,40}$/.test(name) ? name : "picture"}.png` })
   if (kind === "bytes") return new Uint8Array()
+  if (kind === "table") return { $type: found.properties.$type.const, data: new Uint8Array() }
   if (kind === "ndarray") return NdArray.from([0, 1], "<f4")
   if (kind === "enum") return found.enum[0]
   if (kind === "boolean") return false
@@ -151,6 +154,7 @@ export function isLike(value, kind, schema) {
   if (kind === "string") return typeof value === "string"
   if (["list", "lines", "pictures", "tuple"].includes(kind)) return Array.isArray(value)
   if (kind === "ndarray") return value instanceof NdArray
+  if (kind === "table") return isFrame(value)
   if (kind === "image") return value instanceof Blob
   if (kind === "bytes") return value instanceof Uint8Array
   if (kind === "object") return isObject(value) && listOf(schema.required).every((each) => Object.hasOwn(value, each))
