@@ -6,7 +6,6 @@ bytes in, bytes and the replies of calls out.
 
 from __future__ import annotations
 
-from _thread import get_ident
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -245,7 +244,6 @@ class ClientConversation:
         sends_binary: it was answered, and frames may be sent.
         is_partial: a message has begun and its end has not come.
         has_left: the server reads no more requests.
-        reporting: the thread that handles a notification now, and so may run an `on_progress`.
     """
 
     side = "client"
@@ -267,7 +265,6 @@ class ClientConversation:
         self.replies_size = 0
         self.offers_binary = bool(settings.binary) and settings.delimiter == b"\n"
         self.sends_binary = self.is_partial = self.has_left = False
-        self.reporting: int | None = None
         self._trace = settings.trace
         self._takes_binary = settings.binary
         intake = self if settings.delimiter == b"\n" else None
@@ -294,11 +291,8 @@ class ClientConversation:
             if self._framer.ended:
                 end = self._framer.fault or "the peer ended the conversation with an empty line"
         else:
-            end, last = "the peer closed the connection", self._framer.finish()
-            if last and not _is_json(last[0]):
-                end = "the peer closed the connection within a message"
-            else:
-                self._handle(last)
+            self._handle(self._framer.finish())
+            end = "the peer closed the connection"
         if end is not None:
             self.lose(end)
 
@@ -332,13 +326,8 @@ class ClientConversation:
 
     def _answer(self, message: Any, text: bytes) -> Encoded | None:
         is_notification = type(message) is dict and "method" in message and "id" not in message
-        if is_notification:
-            self.reporting = get_ident()
-            try:
-                if control_messages.handle(self, message, text, _WORDS):
-                    return None
-            finally:
-                self.reporting = None
+        if is_notification and control_messages.handle(self, message, text, _WORDS):
+            return None
         return None if self.pending.settled(message, text) else self.dispatch.answer_now(message, text)
 
     # -- as a session -----------------------------------------------------------------------------------------------
@@ -424,11 +413,3 @@ def _silence(address: Address) -> str:
     from .faults import silence
 
     return silence(address)
-
-
-def _is_json(line: Message) -> bool:
-    try:
-        orjson.loads(line)  # type: ignore[arg-type]
-    except orjson.JSONDecodeError:
-        return False
-    return True
