@@ -178,8 +178,5 @@ export function streamView() {
       credit = ` · credit ${left}`
       due()
     },
-    get count() {
-      return count
-    },
   }
 }
