@@ -28,6 +28,9 @@ log = get_logger("rpcstream.client")
 _JSON, _FRAME, _LINES = JSON.encode(), FRAME.encode(), NDJSON.encode()
 _HEAD = b"%b\r\nContent-Type: %b\r\nAccept: %b\r\nContent-Length: %d\r\n%b\r\n"
 
+#: The most connections where `pool` does not say, each for one call at a time: about as many as browsers use.
+HTTP_CONNECTIONS = 8
+
 #: Makes a connection with the protocol that the given function makes.
 Dial = Callable[[Callable[[], HttpConnection]], Awaitable[HttpConnection]]
 
@@ -54,7 +57,7 @@ class HttpChannel(OutgoingCalls):
         self._connections: set[HttpConnection] = set()
         self._free: list[HttpConnection] = []
         #: Exchanges wait at this one for a connection, in order; and the bytes of those that wait.
-        self._places = asyncio.Semaphore(settings.http_connections)
+        self._places = asyncio.Semaphore(settings.pool or HTTP_CONNECTIONS)
         self._unsent = 0
         #: Exchanges that are not over: by the ids of their calls, a notification by itself.
         self._exchanges: dict[Any, Exchange] = {}
