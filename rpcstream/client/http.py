@@ -128,12 +128,11 @@ class HttpChannel(OutgoingCalls):
             await exchange.carry(connection)
         except BrokenError as error:
             exchange.fail(str(error))
-        except OSError as error:
-            reason = failure(error, self._settings.connect_timeout, self._settings.address)
-            exchange.fail(reason, partial(ConnectFailed, is_permanent=is_permanent_failure(error)))
+        except ConnectFailed as error:
+            exchange.fail(error.reason, partial(ConnectFailed, is_permanent=error.is_permanent))
         except Exception as error:
             log.exception("the response to a call of %s could not be handled", self.address)
-            exchange.fail(f"an internal error: {error!r}")
+            exchange.fail(f"an internal error: {error!r}", ConnectFailed if connection is None else ConnectionLost)
         finally:
             if connection is not None and connection.release():
                 self._free.append(connection)
@@ -207,8 +206,13 @@ class HttpChannel(OutgoingCalls):
         return None
 
     async def _connect(self) -> HttpConnection:
-        async with asyncio.timeout(self._settings.connect_timeout):
-            connection = await self._dial(lambda: HttpConnection(self._settings.address, self._forget))
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.connect_timeout):
+                connection = await self._dial(lambda: HttpConnection(settings.address, self._forget))
+        except OSError as error:
+            reason = failure(error, settings.connect_timeout, settings.address)
+            raise ConnectFailed(reason, is_permanent=is_permanent_failure(error)) from error
         self._connections.add(connection)
         return connection
 
