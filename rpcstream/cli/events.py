@@ -12,11 +12,18 @@ from ..client.address import check_lasting, parse_address
 from ..client.aio import AsyncClient
 from ..codec import Codec
 from ..text import visible
-from .items import UsageError, build_params, parse_item, parse_positional
-from .options import option_fault
-from .output import TaggedCodec, format_for_terminal
-from .show import OK, TIME_OUT, print_error, selected, terminal_of, write_result
-from .values import ValueReader
+from .options import UsageError, option_fault
+from .reading import ValueReader, build_params, parse_item, parse_positional
+from .show import (
+    OK,
+    TIME_OUT,
+    TaggedCodec,
+    format_for_terminal,
+    print_error,
+    selected,
+    terminal_of,
+    write_result,
+)
 
 #: What makes a pattern; no topic may have one of these.
 _WILDCARDS = frozenset("*>")

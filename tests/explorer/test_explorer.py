@@ -249,7 +249,7 @@ def test_a_picture_is_dropped_pasted_or_taken_by_a_camera(explore) -> None:
         explorer.page.wait_for_selector(f"text=/camera.png · \\d+ {X} \\d+ · RGBA?/")
         card = explorer.call()
         card.locator("figcaption", has_text=f"{X}").wait_for()
-        assert card.locator("img").last.evaluate("image => image.naturalWidth") > 100
+        assert card.locator(".picture").last.evaluate("image => image.width") > 100
 
 
 def test_a_mask_lies_over_the_picture(explore) -> None:

@@ -41,7 +41,7 @@ export function makeBoard(shelf, label, onSize, ...tools) {
 }
 
 /** The place of a pointer on a canvas, in pixels of the picture. */
-export function placeOf(event, canvas) {
+function placeOf(event, canvas) {
   const { left, top, width, height } = canvas.getBoundingClientRect()
   const inside = (value, most) => Math.min(most, Math.max(0, value))
   return { x: inside(((event.clientX - left) / width) * canvas.width, canvas.width), y: inside(((event.clientY - top) / height) * canvas.height, canvas.height) }

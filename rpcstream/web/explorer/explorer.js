@@ -53,7 +53,7 @@ function connect() {
   client?.close()
   delete state.dataset.wasOpen
   client = new Client(callsAt.href.replace(/^http/, "ws"), {
-    token: token || undefined, reconnect: { longest: 10_000 }, timeout: 0, limits: { maxValues: 10_000_000 },
+    token: token || undefined, reconnect: { longest: 10_000 }, timeout: 0, binary: "first", limits: { maxValues: 10_000_000, maxPngPixels: 0 },
     onMessage: (message) => wire.take(message),
     onRetry: (wait) => state.dataset.wasOpen && banner.waits(wait),
     onState: (name) => {

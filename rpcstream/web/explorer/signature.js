@@ -79,7 +79,7 @@ export function defaultText(schema) {
 }
 
 /** The type of what a method returns; "" where nothing is said of it. */
-export function resultText(method, schemas) {
+function resultText(method, schemas) {
   const schema = method.result?.schema
   if (method["x-stream"] === true) {
     const item = typeText(method["x-item"] ?? schema?.items, schemas)

@@ -1,11 +1,11 @@
 // Tables that are given to a method: cells that were copied from a spreadsheet, or CSV, with types for the columns.
 
+import { inSlices } from "../rpcstream.js"
 import { isFrame } from "./arrow.js"
 import { COLUMNS, writeTable } from "./arrow_out.js"
 import { checkSize, filePlace } from "./files.js"
 import { h, shown, sizeOf } from "./dom.js"
 import { Invalid } from "./schemas.js"
-import { inSlices } from "./slices.js"
 import { valueView } from "./values.js"
 
 const MOST_COLUMNS = 1000

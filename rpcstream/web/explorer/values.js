@@ -7,7 +7,7 @@ import { isFrame, readTable } from "./arrow.js"
 import { bytesView, kindOf, textView } from "./bytes.js"
 import { liveChart, numberNode, short } from "./chart.js"
 import { button, h, jsonText, lazily, longText, shown } from "./dom.js"
-import { pictureView } from "./pictures.js"
+import { isPicture, pictureView } from "./pictures.js"
 import { tableOf, tableView } from "./table.js"
 import { treeView } from "./tree.js"
 
@@ -19,7 +19,6 @@ const isRich = (value) => value instanceof Blob || value instanceof NdArray || v
 const isPlain = (value) => typeof value === "object" && value !== null && !Array.isArray(value) && !isRich(value)
 const isNumber = (value) => typeof value === "number" || typeof value === "bigint"
 const isRows = (value) => Array.isArray(value) && value.length > 0 && value.slice(0, 100).every((each) => isPlain(each) && !isFrame(each))
-const isPicture = (value) => value instanceof Blob && value.type.startsWith("image/")
 
 /** What is better shown by a view of its own than as text in a tree. */
 const isSeen = (value) => isRich(value) || isFrame(value) || (Array.isArray(value) && value.length > 1 && (isRows(value) || value.slice(0, 8).every(isRich)))
@@ -147,7 +146,7 @@ export function streamView() {
     play(valueView(newest), count)
     newest = null
   }
-  /** Show the newest picture when it is decoded, so that nothing flickers; one that was overtaken is not shown. */
+  /** Show the newest picture when it is ready, so that nothing flickers; one that was overtaken is not shown. */
   async function play(view, number) {
     await view.ready
     if (number < played) return
