@@ -260,6 +260,6 @@ class Exchange:
         said += " (redirects are not followed)" if 300 <= status < 400 else ""
         # A proxy that cannot reach the server, or waits no longer, does not know whether the call was carried out.
         make_error: MakeError = ConnectionLost if status in (408, 502, 504) else ConnectFailed
-        if status == 408 and connection.is_on_used:
+        if status == 408 and connection.requests > 1:
             make_error = Unread  # the server has closed the connection while the request was on its way
         self.fail(f"the server answered with {said}", make_error)
