@@ -17,7 +17,7 @@ from ..text import get_logger
 from ..wire.binary_frame import parts_of_frame
 from ..wire.buffers import AttachedMessage, Encoded, parts_of
 from ..wire.http_messages import FRAME, JSON, NDJSON
-from .faults import failure, is_permanent_failure
+from .faults import connect_failed
 from .http_connection import BrokenError, HttpConnection
 from .http_exchange import Exchange
 from .options import Settings
@@ -211,8 +211,7 @@ class HttpChannel(OutgoingCalls):
             async with asyncio.timeout(settings.connect_timeout):
                 connection = await self._dial(lambda: HttpConnection(settings.address, self._forget))
         except OSError as error:
-            reason = failure(error, settings.connect_timeout, settings.address)
-            raise ConnectFailed(reason, is_permanent=is_permanent_failure(error)) from error
+            raise connect_failed(error, settings.connect_timeout, settings.address) from error
         self._connections.add(connection)
         return connection
 
