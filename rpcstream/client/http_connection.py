@@ -61,11 +61,6 @@ class HttpConnection(asyncio.Protocol):
         self._has_head = self._keeps = self._ends_with_connection = False
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a response is awaited."""
-        return not self._is_complete
-
-    @property
     def is_free(self) -> bool:
         """Whether a request can be sent: nothing has come since the last one, not even the end of the connection."""
         transport = self._transport

@@ -83,8 +83,7 @@ class Exchange:
                 # It has no deadline: without a response the connection would be taken for ever.
                 self._end_after(seconds, connection, "the server did not answer a notification (message_timeout)")
             await connection.send(self.parts, self.size)
-            takes_frames = b"accept-post" in connection.headers and names_frames(connection.header(b"accept-post"))
-            if takes_frames and self._session.takes_binary:
+            if self._session.takes_binary and names_frames(connection.header(b"accept-post")):
                 use_binary(self._session)
             if 200 <= connection.status < 300:
                 await self._receive(connection)
